@@ -1,0 +1,26 @@
+//! What the rest of Quire knows about a machine.
+//!
+//! Addresses, frame numbers, orders and ranges are newtypes here ([`addr`], [`pfn`], [`order`]); page-table formats
+//! are implementations of one level-generic trait ([`paging`]); and everything that touches hardware goes
+//! through the [`Platform`] trait. Nothing in the rooms above knows which machine it runs on.
+
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod access;
+pub mod addr;
+pub mod cpu;
+pub mod order;
+pub mod paging;
+pub mod pfn;
+pub mod platform;
+
+pub use access::Access;
+pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
+pub use cpu::{AtomicCpuMask, CpuId, CpuMask, MAX_CPUS};
+pub use order::Order;
+pub use paging::{Entry, Leaf, LeafFlags, Level, PagingFormat};
+pub use pfn::{Pfn, PfnRange};
+pub use platform::{Asid, CachedTranslation, Execution, LockClass, Pin, Platform, TlbFlush};

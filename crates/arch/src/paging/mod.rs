@@ -1,0 +1,236 @@
+//! Page-table formats behind one level-generic trait.
+//!
+//! A format says how many levels there are, how many index bits each level has, and how an [`Entry`] is written
+//! in 64 bits. Every walker in Quire is written once against this trait and is tested with an invented format
+//! too ([`invented`]), so that no x86 constant can hide in it.
+
+mod entry;
+pub mod invented;
+mod x86_64;
+
+pub use entry::{Entry, Leaf, LeafFlags, MigrationEntry, PteMarker, SwapEntry};
+pub use x86_64::{X86_64Level4, X86_64Level5};
+
+use crate::addr::{PAGE_SHIFT, VirtAddr, VirtRange};
+use crate::order::Order;
+
+/// A level of the page tables, counted from the bottom: 0 is the table whose entries map base pages (Linux's
+/// PTE table), 1 the PMD's, 2 the PUD's, and so on up to the root at [`PagingFormat::LEVELS`]` - 1`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Level(pub u8);
+
+impl Level {
+    /// The level whose entries map base pages.
+    pub const PTE: Self = Self(0);
+    /// The level whose entries map the tables of [`Level::PTE`], or 2 MiB pages.
+    pub const PMD: Self = Self(1);
+
+    /// The level above.
+    #[inline]
+    pub const fn up(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// The level below, or `None` at the bottom.
+    #[inline]
+    pub const fn down(self) -> Option<Self> {
+        match self.0.checked_sub(1) {
+            Some(level) => Some(Self(level)),
+            None => None,
+        }
+    }
+}
+
+/// How a machine lays out its page tables.
+///
+/// Every table is one base page of `u64` entries, of which the first [`entries`](Self::entries) are used. An
+/// all-zero table is empty: `decode(0, level)` is [`Entry::None`] at every level.
+pub trait PagingFormat: Copy + Send + Sync + 'static {
+    /// Number of levels, at most [`MAX_LEVELS`].
+    const LEVELS: u8;
+    /// Index bits of each level, from the bottom, the first `LEVELS` of them used; each at most 9.
+    const INDEX_BITS: [u32; MAX_LEVELS];
+    /// Bit that the MMU sets in a present leaf when it is used.
+    const ACCESSED: u64;
+    /// Bit that the MMU sets in a present leaf when it is written through.
+    const DIRTY: u64;
+    /// Name for people, e.g. in reports.
+    const NAME: &'static str;
+    /// End of the addresses that a user program may map (Linux's `TASK_SIZE_MAX`).
+    const USER_END: VirtAddr;
+
+    /// Whether a leaf may stand at `level`.
+    fn leaf_allowed(level: Level) -> bool;
+
+    /// The 64-bit form of `entry` at `level`.
+    fn encode(entry: Entry, level: Level) -> u64;
+
+    /// What the 64-bit form `raw` at `level` means. Every value decodes to something.
+    fn decode(raw: u64, level: Level) -> Entry;
+
+    /// The root's level.
+    #[inline]
+    fn root_level() -> Level {
+        Level(Self::LEVELS - 1)
+    }
+
+    /// Entries in a table at `level`.
+    #[inline]
+    fn entries(level: Level) -> usize {
+        1 << Self::INDEX_BITS[level.0 as usize]
+    }
+
+    /// Log2 of the bytes that one entry at `level` covers.
+    #[inline]
+    fn shift(level: Level) -> u32 {
+        let mut shift = PAGE_SHIFT;
+        let mut below = 0;
+        while below < level.0 as usize {
+            shift += Self::INDEX_BITS[below];
+            below += 1;
+        }
+        shift
+    }
+
+    /// Bytes that one entry at `level` covers.
+    #[inline]
+    fn entry_bytes(level: Level) -> u64 {
+        1 << Self::shift(level)
+    }
+
+    /// Bytes that a whole table at `level` covers.
+    #[inline]
+    fn table_bytes(level: Level) -> u64 {
+        1 << (Self::shift(level) + Self::INDEX_BITS[level.0 as usize])
+    }
+
+    /// Index of the entry for `addr` in a table at `level`.
+    #[inline]
+    fn index(addr: VirtAddr, level: Level) -> usize {
+        (addr.0 >> Self::shift(level)) as usize & (Self::entries(level) - 1)
+    }
+
+    /// The order of a leaf at `level`, or `None` where that is larger than any block.
+    #[inline]
+    fn leaf_order(level: Level) -> Option<Order> {
+        Order::new((Self::shift(level) - PAGE_SHIFT) as u8)
+    }
+
+    /// The addresses that the table at `level` which covers `addr` is responsible for.
+    #[inline]
+    fn table_range(addr: VirtAddr, level: Level) -> VirtRange {
+        let bytes = Self::table_bytes(level);
+        let start = VirtAddr(addr.0 & !(bytes - 1));
+        VirtRange::new(start, VirtAddr(start.0.saturating_add(bytes)))
+    }
+}
+
+/// The most levels that a format may have.
+pub const MAX_LEVELS: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::invented::Invented3;
+    use super::*;
+    use crate::pfn::Pfn;
+    use proptest::prelude::*;
+
+    fn any_entry(level: Level, leaf: bool) -> BoxedStrategy<Entry> {
+        let pfn = (0u64..1 << 36).prop_map(Pfn);
+        let flags = any::<u16>().prop_map(LeafFlags::from_bits_truncate);
+        let mut choices = std::vec![Just(Entry::None).boxed()];
+        if level > Level::PTE {
+            choices.push(pfn.clone().prop_map(Entry::Table).boxed());
+        }
+        if leaf {
+            choices
+                .push((pfn.clone(), flags).prop_map(|(pfn, flags)| Entry::Leaf(Leaf { pfn, flags })).boxed());
+        }
+        choices.push(
+            (0u8..64, 0u64..1 << 44, any::<bool>())
+                .prop_map(|(device, slot, exclusive)| Entry::Swap(SwapEntry { device, slot, exclusive }))
+                .boxed(),
+        );
+        choices.push(
+            (pfn, any::<bool>(), any::<bool>())
+                .prop_map(|(pfn, write, anonymous_exclusive)| {
+                    Entry::Migration(MigrationEntry { pfn, write, anonymous_exclusive })
+                })
+                .boxed(),
+        );
+        choices.push(Just(Entry::Marker(PteMarker::Guard)).boxed());
+        choices.push(Just(Entry::Marker(PteMarker::Poisoned)).boxed());
+        proptest::strategy::Union::new(choices).boxed()
+    }
+
+    fn round_trips<F: PagingFormat>() -> BoxedStrategy<(Entry, Level)> {
+        (0..F::LEVELS)
+            .prop_flat_map(|level| {
+                let level = Level(level);
+                any_entry(level, F::leaf_allowed(level)).prop_map(move |entry| (entry, level))
+            })
+            .boxed()
+    }
+
+    fn geometry_is_sound<F: PagingFormat>() {
+        let mut bits = PAGE_SHIFT;
+        for level in (0..F::LEVELS).map(Level) {
+            assert!(F::INDEX_BITS[level.0 as usize] <= 9);
+            assert_eq!(F::shift(level), bits);
+            bits += F::INDEX_BITS[level.0 as usize];
+            assert_eq!(F::table_bytes(level), F::entry_bytes(level) * F::entries(level) as u64);
+            assert_eq!(F::decode(0, level), Entry::None);
+        }
+        assert!(F::USER_END.0 <= 1 << bits);
+        assert_eq!(F::ACCESSED & F::DIRTY, 0);
+    }
+
+    #[test]
+    fn geometries_are_sound() {
+        geometry_is_sound::<X86_64Level4>();
+        geometry_is_sound::<X86_64Level5>();
+        geometry_is_sound::<Invented3>();
+    }
+
+    #[test]
+    fn indices_cut_an_address_into_its_fields() {
+        let addr = VirtAddr(0x7fff_ffff_e000);
+        assert_eq!(X86_64Level4::index(addr, Level(3)), 255);
+        assert_eq!(X86_64Level4::index(addr, Level(0)), 510);
+        assert_eq!(X86_64Level4::table_range(addr, Level::PTE).len(), 2 << 20);
+        assert_eq!(Invented3::entries(Level(2)), 128);
+    }
+
+    #[test]
+    fn hardware_bits_show_in_the_decoded_flags() {
+        let leaf = Leaf { pfn: Pfn(7), flags: LeafFlags::READ | LeafFlags::WRITE };
+        let raw = X86_64Level4::encode(Entry::Leaf(leaf), Level::PTE);
+        let used = X86_64Level4::decode(raw | X86_64Level4::ACCESSED | X86_64Level4::DIRTY, Level::PTE);
+        let Entry::Leaf(used) = used else { panic!("still a leaf") };
+        assert_eq!(used.flags, leaf.flags | LeafFlags::ACCESSED | LeafFlags::DIRTY);
+    }
+
+    proptest! {
+        #[test]
+        fn x86_4_level_entries_round_trip((entry, level) in round_trips::<X86_64Level4>()) {
+            prop_assert_eq!(X86_64Level4::decode(X86_64Level4::encode(entry, level), level), entry);
+        }
+
+        #[test]
+        fn x86_5_level_entries_round_trip((entry, level) in round_trips::<X86_64Level5>()) {
+            prop_assert_eq!(X86_64Level5::decode(X86_64Level5::encode(entry, level), level), entry);
+        }
+
+        #[test]
+        fn invented_entries_round_trip((entry, level) in round_trips::<Invented3>()) {
+            prop_assert_eq!(Invented3::decode(Invented3::encode(entry, level), level), entry);
+        }
+
+        #[test]
+        fn any_word_decodes(raw: u64, level in 0u8..4) {
+            X86_64Level4::decode(raw, Level(level));
+            Invented3::decode(raw, Level(level.min(2)));
+        }
+    }
+}

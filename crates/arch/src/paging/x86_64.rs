@@ -1,0 +1,109 @@
+//! x86-64 page tables with 4 and 5 levels (Intel SDM volume 3, chapter "Paging").
+
+use super::entry::{pack_absent, unpack_absent};
+use super::{Entry, Leaf, LeafFlags, Level, MAX_LEVELS, PagingFormat};
+use crate::addr::{PAGE_SIZE, VirtAddr};
+use crate::pfn::Pfn;
+
+const PRESENT: u64 = 1 << 0;
+const WRITABLE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+/// Page size: the entry above level 0 is a leaf.
+const LARGE: u64 = 1 << 7;
+/// Ignored by the hardware; carries [`LeafFlags::SPECIAL`].
+const SPECIAL: u64 = 1 << 9;
+const NO_EXECUTE: u64 = 1 << 63;
+const FRAME: u64 = 0x000f_ffff_ffff_f000;
+
+fn encode(entry: Entry, level: Level) -> u64 {
+    match entry {
+        Entry::Table(pfn) => pfn.to_phys().0 & FRAME | PRESENT | WRITABLE | USER | ACCESSED,
+        Entry::Leaf(leaf) if leaf.flags.contains(LeafFlags::READ) => {
+            let mut raw = leaf.pfn.to_phys().0 & FRAME | PRESENT | USER;
+            let set = |flag, bit| if leaf.flags.contains(flag) { bit } else { 0 };
+            raw |= set(LeafFlags::WRITE, WRITABLE);
+            raw |= set(LeafFlags::ACCESSED, ACCESSED);
+            raw |= set(LeafFlags::DIRTY, DIRTY);
+            raw |= set(LeafFlags::SPECIAL, SPECIAL);
+            raw |= if leaf.flags.contains(LeafFlags::EXECUTE) { 0 } else { NO_EXECUTE };
+            raw | if level > Level::PTE { LARGE } else { 0 }
+        }
+        // With the present bit clear the hardware ignores the other 63.
+        absent => pack_absent(absent) << 1,
+    }
+}
+
+fn decode(raw: u64, level: Level) -> Entry {
+    if raw & PRESENT == 0 {
+        return unpack_absent(raw >> 1);
+    }
+    let pfn = Pfn((raw & FRAME) >> 12);
+    if level > Level::PTE && raw & LARGE == 0 {
+        return Entry::Table(pfn);
+    }
+    let mut flags = LeafFlags::READ;
+    flags.set(LeafFlags::WRITE, raw & WRITABLE != 0);
+    flags.set(LeafFlags::EXECUTE, raw & NO_EXECUTE == 0);
+    flags.set(LeafFlags::ACCESSED, raw & ACCESSED != 0);
+    flags.set(LeafFlags::DIRTY, raw & DIRTY != 0);
+    flags.set(LeafFlags::SPECIAL, raw & SPECIAL != 0);
+    Entry::Leaf(Leaf { pfn, flags })
+}
+
+/// x86-64 with 4 levels: 48 address bits, of which user space has the lower half less one guard page.
+#[derive(Clone, Copy, Debug)]
+pub struct X86_64Level4;
+
+/// x86-64 with 5 levels (LA57): 57 address bits, of which user space has the lower half less one guard page.
+#[derive(Clone, Copy, Debug)]
+pub struct X86_64Level5;
+
+impl PagingFormat for X86_64Level4 {
+    const LEVELS: u8 = 4;
+    const INDEX_BITS: [u32; MAX_LEVELS] = [9; MAX_LEVELS];
+    const ACCESSED: u64 = ACCESSED;
+    const DIRTY: u64 = DIRTY;
+    const NAME: &'static str = "x86-64, 4 levels";
+    const USER_END: VirtAddr = VirtAddr((1 << 47) - PAGE_SIZE);
+
+    #[inline]
+    fn leaf_allowed(level: Level) -> bool {
+        level.0 <= 2
+    }
+
+    #[inline]
+    fn encode(entry: Entry, level: Level) -> u64 {
+        encode(entry, level)
+    }
+
+    #[inline]
+    fn decode(raw: u64, level: Level) -> Entry {
+        decode(raw, level)
+    }
+}
+
+impl PagingFormat for X86_64Level5 {
+    const LEVELS: u8 = 5;
+    const INDEX_BITS: [u32; MAX_LEVELS] = [9; MAX_LEVELS];
+    const ACCESSED: u64 = ACCESSED;
+    const DIRTY: u64 = DIRTY;
+    const NAME: &'static str = "x86-64, 5 levels";
+    const USER_END: VirtAddr = VirtAddr((1 << 56) - PAGE_SIZE);
+
+    #[inline]
+    fn leaf_allowed(level: Level) -> bool {
+        level.0 <= 2
+    }
+
+    #[inline]
+    fn encode(entry: Entry, level: Level) -> u64 {
+        encode(entry, level)
+    }
+
+    #[inline]
+    fn decode(raw: u64, level: Level) -> Entry {
+        decode(raw, level)
+    }
+}

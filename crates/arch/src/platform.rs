@@ -1,0 +1,243 @@
+//! The seam to hardware: everything that touches a machine goes through [`Platform`], and nothing else does.
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::cpu::{CpuId, CpuMask};
+use crate::order::Order;
+use crate::paging::{Leaf, Level, PagingFormat};
+use crate::pfn::{Pfn, PfnRange};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// The tag under which a TLB keeps the translations of one address space (x86's PCID).
+///
+/// [`Asid::NONE`] is shared by all spaces that got no tag of their own: making such a space current drops every
+/// translation under that tag.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Asid(pub u32);
+
+impl Asid {
+    /// No tag of one's own.
+    pub const NONE: Self = Self(0);
+}
+
+/// Translations that a TLB must drop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlbFlush {
+    /// All translations of the space `asid` for addresses in `range`, of whatever page size, and anything cached
+    /// of the tables above them.
+    Range {
+        /// The space.
+        asid: Asid,
+        /// The addresses.
+        range: VirtRange,
+    },
+    /// All translations of one space.
+    Space {
+        /// The space.
+        asid: Asid,
+    },
+    /// Everything.
+    All,
+}
+
+/// A translation that some CPU's TLB holds, as reported to the auditor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CachedTranslation {
+    /// Whose TLB.
+    pub cpu: CpuId,
+    /// The space it belongs to.
+    pub asid: Asid,
+    /// First address that it translates.
+    pub addr: VirtAddr,
+    /// The level of the entry that it was read from.
+    pub level: Level,
+    /// What it maps.
+    pub leaf: Leaf,
+}
+
+/// The classes of locks, outermost first. A lock may be taken only while every lock held by the same thread of
+/// execution is of an earlier class (or of the same class where docs/locking.md gives the order within it).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum LockClass {
+    /// The list of all spaces of a machine.
+    Spaces,
+    /// An address space's mmap lock.
+    Mmap,
+    /// A VMA's own lock.
+    Vma,
+    /// A page table above the bottom level; within the class from the root down.
+    UpperTable,
+    /// A bottom-level page table.
+    PteTable,
+    /// A slab cache.
+    Slab,
+    /// Objects that wait for an epoch to pass.
+    Limbo,
+    /// A CPU's page lists.
+    Pcp,
+    /// A zone.
+    Zone,
+}
+
+impl LockClass {
+    /// Number of classes.
+    pub const COUNT: usize = Self::Zone as usize + 1;
+}
+
+/// How code waits and how debug builds watch its locks. Split from [`Platform`] so that a lock needs no machine.
+pub trait Execution: 'static {
+    /// Called in every spin loop, `attempt` counting up from 0. A platform pauses here, lets other threads run
+    /// when the wait grows long, and serves shootdowns that other CPUs sent to this one.
+    fn relax(attempt: u32);
+
+    /// A lock of `class` is about to be waited for. Debug builds check the order of classes here.
+    #[inline]
+    fn lock_taken(class: LockClass) {
+        let _ = class;
+    }
+
+    /// A lock of `class` was released.
+    #[inline]
+    fn lock_dropped(class: LockClass) {
+        let _ = class;
+    }
+}
+
+/// A machine: RAM, CPUs, TLBs, time and a way to wait.
+///
+/// # Safety
+///
+/// Quire keeps its metadata in the RAM that the platform hands over and frees memory on the strength of its
+/// answers. An implementation guarantees that
+/// - the ranges of [`for_each_ram`](Self::for_each_ram) are disjoint, page-granular, always the same, and used by
+///   nobody else while a `Memory` exists;
+/// - [`direct_map`](Self::direct_map) of a frame in RAM is valid for reads and writes of one page, and
+///   consecutive frames of one range are consecutive in memory;
+/// - while a [`Pin`] lives, its CPU number belongs to no other thread of execution, and the thread stays on it;
+/// - [`shootdown`](Self::shootdown) returns only after no named CPU can use a translation that the flush covers,
+///   unless it read it from the tables afterwards.
+pub unsafe trait Platform: Execution + Sized + Send + Sync {
+    /// The page-table format that the machine walks.
+    type Paging: PagingFormat;
+
+    /// Calls `visit` with every range of usable RAM.
+    fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange));
+
+    /// Where the first byte of frame `pfn` can be reached.
+    fn direct_map(&self, pfn: Pfn) -> NonNull<u8>;
+
+    /// Fills the block with zeros.
+    ///
+    /// # Safety
+    ///
+    /// The block lies in RAM and the caller owns it.
+    unsafe fn zero(&self, pfn: Pfn, order: Order) {
+        // SAFETY: a block in RAM is contiguous in the direct map (contract of `Platform`) and the caller owns it.
+        unsafe { self.direct_map(pfn).as_ptr().write_bytes(0, order.bytes() as usize) };
+    }
+
+    /// Copies the block at `from` to the one at `to`.
+    ///
+    /// # Safety
+    ///
+    /// Both blocks lie in RAM and do not overlap; the caller owns `to`, and nobody writes `from` except a program
+    /// that has to expect it.
+    unsafe fn copy(&self, from: Pfn, to: Pfn, order: Order) {
+        let (from, to) = (self.direct_map(from).as_ptr(), self.direct_map(to).as_ptr());
+        // SAFETY: both blocks are contiguous in the direct map and disjoint (caller).
+        unsafe { to.copy_from_nonoverlapping(from, order.bytes() as usize) };
+    }
+
+    /// Number of CPUs, at least 1; their numbers are 0 up to this.
+    fn cpu_count(&self) -> usize;
+
+    /// Keeps the caller on its CPU, with preemption and interrupts off, until the guard is dropped. Nests.
+    #[inline]
+    fn pin(&self) -> Pin<'_, Self> {
+        Pin { platform: self, cpu: self.pin_enter(), not_send: PhantomData }
+    }
+
+    /// The platform's part of [`pin`](Self::pin): starts a pinned section and answers the CPU.
+    fn pin_enter(&self) -> CpuId;
+
+    /// Ends one pinned section.
+    ///
+    /// # Safety
+    ///
+    /// Balances one call of [`pin_enter`](Self::pin_enter) by the same thread of execution.
+    unsafe fn pin_exit(&self);
+
+    /// Drops translations from the calling CPU's TLB.
+    fn flush_local(&self, pin: &Pin<'_, Self>, flush: TlbFlush);
+
+    /// Drops translations from the TLBs of `cpus` (the caller's own may be among them) and returns when every one
+    /// has acknowledged. May be called while pinned and with locks held: a platform serves the requests of other
+    /// CPUs while it waits here and in [`Execution::relax`].
+    fn shootdown(&self, pin: &Pin<'_, Self>, cpus: &CpuMask, flush: TlbFlush);
+
+    /// Makes the tables at `root` the calling CPU's current ones, under the tag `asid`. `None` leaves the CPU
+    /// without user translations.
+    fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
+
+    /// Number of address-space tags that the TLBs tell apart, [`Asid::NONE`] included; at least 1.
+    fn asid_count(&self) -> u32;
+
+    /// Monotonic time in nanoseconds.
+    fn now(&self) -> u64;
+
+    /// Sleeps until [`unpark`](Self::unpark) is called for `key`, unless `still` answers false. `still` is called
+    /// under the lock that `unpark` takes too, so that a wake-up between the check and the sleep is not lost.
+    /// May wake without a cause. Never called while pinned.
+    fn park(&self, key: usize, still: &mut dyn FnMut() -> bool);
+
+    /// Wakes all that sleep on `key`.
+    fn unpark(&self, key: usize);
+
+    /// 64 random bits, for address-space layout.
+    fn entropy(&self) -> u64;
+
+    /// Shows the auditor every translation that any TLB holds. The machine is quiet. Hardware that cannot tell
+    /// shows none.
+    fn for_each_cached_translation(&self, visit: &mut dyn FnMut(CachedTranslation)) {
+        let _ = visit;
+    }
+}
+
+/// Proof that the holder stays on one CPU, undisturbed, while it lives. See [`Platform::pin`].
+#[must_use = "the section ends when the guard is dropped"]
+pub struct Pin<'p, P: Platform> {
+    platform: &'p P,
+    cpu: CpuId,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'p, P: Platform> Pin<'p, P> {
+    /// The CPU.
+    #[inline]
+    pub const fn cpu(&self) -> CpuId {
+        self.cpu
+    }
+
+    /// The machine.
+    #[inline]
+    pub const fn platform(&self) -> &'p P {
+        self.platform
+    }
+}
+
+impl<P: Platform> Drop for Pin<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: `Platform::pin` entered exactly one section for this guard, which cannot leave its thread.
+        unsafe { self.platform.pin_exit() };
+    }
+}
+
+impl<P: Platform> fmt::Debug for Pin<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pin").field(&self.cpu).finish()
+    }
+}

@@ -1,0 +1,70 @@
+//! One value a CPU, in memory that the machine itself provides.
+
+use crate::padded::CachePadded;
+use core::ptr::NonNull;
+use quire_arch::{CpuId, Pin, Platform};
+
+/// An array with one padded element for each CPU of a machine.
+///
+/// The elements are shared: other CPUs may read them (to sum a counter, to drain a list), so `T` brings its own
+/// atomics or lock. What a [`Pin`] adds is that no other thread uses the element *as its own* meanwhile.
+#[derive(Debug)]
+pub struct PerCpu<T> {
+    first: NonNull<CachePadded<T>>,
+    count: usize,
+}
+
+// SAFETY: `PerCpu` hands out only `&T`, to any thread, as a shared slice would.
+unsafe impl<T: Sync> Sync for PerCpu<T> {}
+// SAFETY: the elements may be reached from the thread that receives the array, so `T` must be sendable and
+// shareable as in a slice reference that also owns.
+unsafe impl<T: Send + Sync> Send for PerCpu<T> {}
+
+impl<T> PerCpu<T> {
+    /// Bytes that an array for `cpus` CPUs needs, aligned as [`CachePadded<T>`] is.
+    pub const fn bytes(cpus: usize) -> usize {
+        cpus * size_of::<CachePadded<T>>()
+    }
+
+    /// Fills the memory at `first` with one element for each of `count` CPUs.
+    ///
+    /// # Safety
+    ///
+    /// `first` points to [`bytes`](Self::bytes)`(count)` bytes, aligned for `CachePadded<T>`, owned by the
+    /// array for as long as it lives.
+    pub unsafe fn init(first: NonNull<u8>, count: usize, mut make: impl FnMut(CpuId) -> T) -> Self {
+        let first = first.cast::<CachePadded<T>>();
+        let mut made = 0;
+        for cpu in (0..count).filter_map(CpuId::new) {
+            // SAFETY: element `made < count` lies in the memory that the caller handed over.
+            unsafe { first.add(made).write(CachePadded(make(cpu))) };
+            made += 1;
+        }
+        Self { first, count: made }
+    }
+
+    /// The caller's own element.
+    #[inline]
+    pub fn mine<P: Platform>(&self, pin: &Pin<'_, P>) -> &T {
+        debug_assert!(pin.cpu().index() < self.count);
+        // SAFETY: the array was made for the platform's CPU count, and a pin's CPU is below that.
+        unsafe { &self.first.add(pin.cpu().index()).as_ref().0 }
+    }
+
+    /// The element of `cpu`, or `None` past the machine's CPUs.
+    #[inline]
+    pub fn get(&self, cpu: CpuId) -> Option<&T> {
+        self.as_slice().get(cpu.index()).map(|padded| &padded.0)
+    }
+
+    /// Every element, in the order of the CPUs.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.as_slice().iter().map(|padded| &padded.0)
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[CachePadded<T>] {
+        // SAFETY: `init` wrote `count` elements, and nobody else uses the memory.
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+    }
+}

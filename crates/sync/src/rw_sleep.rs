@@ -1,0 +1,137 @@
+//! A sleeping reader-writer lock: the kind that an address space's mmap lock is.
+
+use crate::atomic::{AtomicU32, Ordering};
+use core::ptr;
+use quire_arch::{LockClass, Platform};
+
+const WRITER: u32 = 1 << 31;
+/// Somebody sleeps. New readers wait while it is set, so that writers are not starved.
+const WAITERS: u32 = 1 << 30;
+const READERS: u32 = WAITERS - 1;
+/// Attempts before a waiter goes to sleep: a holder that runs is usually done within this.
+const SPINS: u32 = 64;
+
+/// A reader-writer lock whose waiters sleep on [`Platform::park`]. It guards no value of its own: what it orders
+/// is said where it is used.
+///
+/// Acquire on the way in pairs with release on the way out, on the one word.
+#[derive(Debug)]
+pub struct RwSleepLock {
+    word: AtomicU32,
+    class: LockClass,
+}
+
+impl RwSleepLock {
+    /// A free lock of `class`.
+    pub fn new(class: LockClass) -> Self {
+        Self { word: AtomicU32::new(0), class }
+    }
+
+    /// Takes the lock shared.
+    #[inline]
+    pub fn read<'l, P: Platform>(&'l self, platform: &'l P) -> RwSleepReadGuard<'l, P> {
+        self.enter(platform, |word| if word & (WRITER | WAITERS) == 0 { Some(word + 1) } else { None });
+        RwSleepReadGuard { lock: self, platform }
+    }
+
+    /// Takes the lock alone.
+    #[inline]
+    pub fn write<'l, P: Platform>(&'l self, platform: &'l P) -> RwSleepWriteGuard<'l, P> {
+        self.enter(platform, |word| if word & (WRITER | READERS) == 0 { Some(word | WRITER) } else { None });
+        RwSleepWriteGuard { lock: self, platform }
+    }
+
+    /// Whether a writer holds the lock just now.
+    pub fn is_write_locked(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & WRITER != 0
+    }
+
+    fn key(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
+    #[inline]
+    fn enter<P: Platform>(&self, platform: &P, next: impl Fn(u32) -> Option<u32>) {
+        if cfg!(debug_assertions) {
+            P::lock_taken(self.class);
+        }
+        let word = self.word.load(Ordering::Relaxed);
+        let taken = next(word).is_some_and(|new| {
+            self.word.compare_exchange(word, new, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        });
+        if !taken {
+            self.wait(platform, next);
+        }
+    }
+
+    #[cold]
+    fn wait<P: Platform>(&self, platform: &P, next: impl Fn(u32) -> Option<u32>) {
+        let mut attempt = 0;
+        loop {
+            let word = self.word.load(Ordering::Relaxed);
+            if let Some(new) = next(word) {
+                if self.word.compare_exchange_weak(word, new, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return;
+                }
+            } else if attempt < SPINS {
+                P::relax(attempt);
+                attempt += 1;
+            } else {
+                // Announce the sleeper under the bucket's lock; whoever releases sees the bit and wakes us, or
+                // released before, and then `still` sees a word that can be taken.
+                platform.park(self.key(), &mut || {
+                    let word = self.word.load(Ordering::Relaxed);
+                    next(word).is_none()
+                        && (word & WAITERS != 0
+                            || self
+                                .word
+                                .compare_exchange(word, word | WAITERS, Ordering::Relaxed, Ordering::Relaxed)
+                                .is_ok())
+                });
+            }
+        }
+    }
+
+    #[inline]
+    fn leave<P: Platform>(&self, platform: &P, held: u32) {
+        let before = self.word.fetch_sub(held, Ordering::Release);
+        if before & WAITERS != 0 && before & (READERS | WRITER) == held {
+            // Cleared before the wake-up: a sleeper that must sleep again sets it anew.
+            self.word.fetch_and(!WAITERS, Ordering::Relaxed);
+            platform.unpark(self.key());
+        }
+        if cfg!(debug_assertions) {
+            P::lock_dropped(self.class);
+        }
+    }
+}
+
+/// The lock held shared, until dropped.
+#[must_use = "the lock is released when the guard is dropped"]
+#[derive(Debug)]
+pub struct RwSleepReadGuard<'l, P: Platform> {
+    lock: &'l RwSleepLock,
+    platform: &'l P,
+}
+
+impl<P: Platform> Drop for RwSleepReadGuard<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.leave(self.platform, 1);
+    }
+}
+
+/// The lock held alone, until dropped.
+#[must_use = "the lock is released when the guard is dropped"]
+#[derive(Debug)]
+pub struct RwSleepWriteGuard<'l, P: Platform> {
+    lock: &'l RwSleepLock,
+    platform: &'l P,
+}
+
+impl<P: Platform> Drop for RwSleepWriteGuard<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.leave(self.platform, WRITER);
+    }
+}
