@@ -1,0 +1,195 @@
+//! The first pass: every list.
+
+use super::Report;
+use super::violation::{Counted, FrameViolation, ListName};
+use crate::frames::Frames;
+use crate::map::{FrameIndex, Kind, Migratetype, PAGEBLOCK_ORDER};
+use crate::zone::ZoneKind;
+use core::sync::atomic::Ordering;
+use quire_arch::{CpuId, Order, Pfn, Platform};
+
+/// Walks every list of frames and marks what is on it.
+pub(super) fn walk_all<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
+    for zone in ZoneKind::ALL {
+        buddy(frames, zone, report);
+        for (cpu, set) in frames.pcp().iter().enumerate() {
+            let Some(cpu) = CpuId::new(cpu) else { continue };
+            pcp(frames, zone, cpu, &set.zone(zone).lock(), report);
+        }
+    }
+    limbo(frames, report);
+    caches(frames, report);
+}
+
+/// Compares a number that is kept with what was counted.
+pub(super) fn compare(what: Counted, expected: u64, found: u64, report: Report<'_>) {
+    if expected != found {
+        report(FrameViolation::WrongCount { what, expected, found });
+    }
+}
+
+/// What a list demands of the blocks on it.
+#[derive(Clone, Copy)]
+struct Demand {
+    list: ListName,
+    kind: Kind,
+    order: Option<Order>,
+}
+
+/// Marks the block at `index` as reached and checks it against its list. Returns its pages, or `None` if the list
+/// cannot be followed further.
+fn reach<P: Platform>(
+    frames: &Frames<P>,
+    demand: Demand,
+    index: FrameIndex,
+    report: Report<'_>,
+) -> Option<u64> {
+    let Demand { list, kind, order } = demand;
+    let pfn = frames.map().pfn(index);
+    let Some(frame) = frames.frame(pfn) else {
+        report(FrameViolation::BadLink { list, pfn });
+        return None;
+    };
+    frame.audit().store(frame.audit().load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let word = frame.word();
+    if word.kind() != kind {
+        report(FrameViolation::WrongKind { list, pfn, expected: kind, found: word.kind() });
+    }
+    if let Some(expected) = order.filter(|&order| order != word.order()) {
+        report(FrameViolation::WrongOrder { list, pfn, expected, found: word.order() });
+    }
+    Some(word.order().pages())
+}
+
+fn buddy<P: Platform>(frames: &Frames<P>, kind: ZoneKind, report: Report<'_>) {
+    let map = frames.map();
+    let zone = frames.zone(kind);
+    let published = zone.free();
+    let buddy = zone.buddy.lock();
+    let mut free = 0;
+    for order in Order::ALL {
+        for migratetype in Migratetype::ALL {
+            let list = ListName::Buddy(kind, order, migratetype);
+            let demand = Demand { list, kind: Kind::Free, order: Some(order) };
+            let (mut blocks, mut before) = (0, FrameIndex::NONE);
+            for index in buddy.list(order, migratetype).iter(map) {
+                let Some(_) = reach(frames, demand, index, report) else { break };
+                let pfn = map.pfn(index);
+                if map.at(index).prev() != before {
+                    report(FrameViolation::BrokenBackLink { list, pfn });
+                }
+                if ZoneKind::of(pfn) != kind {
+                    report(FrameViolation::WrongZone { list, pfn });
+                }
+                let types = (map.at(index).word().migratetype(), block_type(frames, pfn, order, migratetype));
+                for found in [types.0, types.1] {
+                    if found != migratetype {
+                        report(FrameViolation::WrongMigratetype { list, pfn, expected: migratetype, found });
+                    }
+                }
+                let lower = pfn < pfn.buddy(order);
+                if lower && order < Order::MAX && buddy.free_buddy(map, pfn.buddy(order), order).is_some() {
+                    report(FrameViolation::UnmergedBuddies { pfn, order });
+                }
+                blocks += 1;
+                free += order.pages();
+                before = index;
+            }
+            compare(Counted::Blocks(list), buddy.list(order, migratetype).count(), blocks, report);
+        }
+    }
+    compare(Counted::ZoneFree(kind), buddy.free(), free, report);
+    compare(Counted::ZoneFreePublished(kind), published, free, report);
+}
+
+/// The type of the page blocks that a free block covers: `expected`, or the first other one.
+fn block_type<P: Platform>(frames: &Frames<P>, pfn: Pfn, order: Order, expected: Migratetype) -> Migratetype {
+    (0..order.pages())
+        .step_by(PAGEBLOCK_ORDER.pages() as usize)
+        .map(|offset| frames.map().block_migratetype(pfn.offset(offset)))
+        .find(|&found| found != expected)
+        .unwrap_or(expected)
+}
+
+fn pcp<P: Platform>(
+    frames: &Frames<P>,
+    zone: ZoneKind,
+    cpu: CpuId,
+    lists: &crate::pcp::PcpLists,
+    report: Report<'_>,
+) {
+    let mut pages = 0;
+    for order in Order::ALL {
+        for migratetype in Migratetype::ALL {
+            let list = ListName::Pcp(cpu, zone, order, migratetype);
+            let demand = Demand { list, kind: Kind::Pcp, order: Some(order) };
+            let mut blocks = 0;
+            for index in lists.list(order, migratetype).iter(frames.map()) {
+                let Some(block) = reach(frames, demand, index, report) else { break };
+                let pfn = frames.map().pfn(index);
+                if ZoneKind::of(pfn) != zone {
+                    report(FrameViolation::WrongZone { list, pfn });
+                }
+                blocks += 1;
+                pages += block;
+            }
+            let count = u64::from(lists.list(order, migratetype).count());
+            compare(Counted::Blocks(list), count, blocks, report);
+        }
+    }
+    compare(Counted::PcpPages(cpu, zone), lists.pages(), pages, report);
+}
+
+fn limbo<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
+    for (cpu, lock) in frames.limbo().iter().enumerate() {
+        let Some(cpu) = CpuId::new(cpu) else { continue };
+        let list = ListName::Limbo(cpu);
+        let demand = Demand { list, kind: Kind::Limbo, order: None };
+        let limbo = lock.lock();
+        for chain in limbo.chains() {
+            let (mut blocks, mut pages) = (0, 0);
+            for index in chain.iter(frames.map()) {
+                let Some(block) = reach(frames, demand, index, report) else { break };
+                blocks += 1;
+                pages += block;
+            }
+            compare(Counted::Blocks(list), u64::from(chain.blocks()), blocks, report);
+            compare(Counted::Pages(list), chain.pages(), pages, report);
+        }
+    }
+}
+
+fn caches<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
+    for cache in frames.caches().iter() {
+        let name = cache.report().name;
+        let (area, order) = cache.area();
+        let list = ListName::CacheArea(name);
+        let demand = Demand { list, kind: Kind::CacheArea, order: Some(order) };
+        match frames.map().checked_index(area) {
+            Some(index) => {
+                reach(frames, demand, index, report);
+            }
+            None => report(FrameViolation::BadLink { list, pfn: area }),
+        }
+        let (mut slabs, mut sound) = (0, true);
+        let list = ListName::Slabs(name);
+        cache.for_each_slab(frames, |index, state| {
+            let demand = Demand { list, kind: Kind::Slab, order: None };
+            slabs += 1;
+            let pfn = frames.map().pfn(index);
+            if reach(frames, demand, index, report).is_none() || !cache.agrees(frames, index, state) {
+                sound = false;
+                report(FrameViolation::BadSlab { cache: name, pfn });
+            }
+        });
+        compare(Counted::Blocks(list), cache.report().slabs, slabs, report);
+        // The slots of a slab whose descriptor is wrong cannot be followed.
+        if sound {
+            let census = cache.census(frames);
+            compare(Counted::SlabFree(name), census.counted, census.in_slabs, report);
+            compare(Counted::SlabInUse(name), census.in_use.max(0) as u64, census.live, report);
+            let placed = census.live + census.in_slabs + census.on_fronts;
+            compare(Counted::SlabSlots(name), census.slots, placed, report);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The auditor: recounts everything from the frames up.
+//!
+//! First every list is walked and each frame on it marked in its descriptor's scratch word; then the whole memory
+//! map is swept, and each frame must have been reached as often as its kind demands. What is counted on the way is
+//! compared with the numbers that are kept. Users of frames check their own frames the same way, with the scratch
+//! word, before or after.
+
+mod lists;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod violation;
+
+pub use violation::{Counted, FrameViolation, ListName};
+
+use crate::frames::Frames;
+use crate::map::{Frame, Kind};
+use core::sync::atomic::Ordering;
+use quire_arch::{Pfn, Platform};
+
+/// Where violations go.
+type Report<'r> = &'r mut dyn FnMut(FrameViolation);
+
+impl<P: Platform> Frames<P> {
+    /// Checks that the frames and all that is kept about them agree: every frame is of one kind and on exactly the
+    /// list of that kind, links lead both ways, blocks are aligned and joined, counts are right, no frame is lost.
+    ///
+    /// The machine is quiet: nobody uses these frames' allocator meanwhile. What users do with given-out frames is
+    /// theirs to check. The scratch words are zero afterwards.
+    pub fn audit(&self, report: &mut dyn FnMut(FrameViolation)) {
+        self.clear_audit();
+        lists::walk_all(self, report);
+        sweep::sweep(self, report);
+        self.clear_audit();
+    }
+
+    /// Every frame of RAM with its descriptor, lowest first, for auditors of the rooms above.
+    pub fn for_each_frame(&self, mut visit: impl FnMut(Pfn, &Frame)) {
+        for (pfn, frame) in self.map().iter() {
+            if frame.kind() != Kind::Hole {
+                visit(pfn, frame);
+            }
+        }
+    }
+
+    /// Sets the scratch word of every frame to zero.
+    pub fn clear_audit(&self) {
+        for (_, frame) in self.map().iter() {
+            frame.audit().store(0, Ordering::Relaxed);
+        }
+    }
+}

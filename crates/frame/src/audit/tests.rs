@@ -1,0 +1,228 @@
+//! Every kind of damage, planted, is found.
+
+use super::{Counted, FrameViolation, ListName};
+use crate::chain::FrameChain;
+use crate::frames::Frames;
+use crate::map::{FrameIndex, Kind, Migratetype, Word};
+use crate::pcp::PcpTechnique;
+use crate::request::AllocRequest;
+use crate::slab::SlabCache;
+use crate::testing::{Machine, TEST, assert_sound, frames, violations};
+use crate::zone::ZoneKind;
+use core::sync::atomic::Ordering;
+use quire_arch::{LockClass, Order, Pfn, Platform};
+use std::vec::Vec;
+
+const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
+
+fn machine(pcp: PcpTechnique) -> Frames<Machine> {
+    frames(&[(0, 2048)], 1, pcp)
+}
+
+/// A frame, given out.
+fn taken(frames: &Frames<Machine>) -> Pfn {
+    frames.allocate(&frames.platform().pin(), ONE).unwrap()
+}
+
+/// A free block of the zone's lists.
+fn free_head(frames: &Frames<Machine>) -> FrameIndex {
+    let zone = frames.zone(ZoneKind::Dma32).buddy.lock();
+    let mut lists = Order::ALL.into_iter().flat_map(|order| Migratetype::ALL.map(|kind| (order, kind)));
+    lists.find_map(|(order, kind)| zone.list(order, kind).first()).unwrap()
+}
+
+#[track_caller]
+fn finds(frames: &Frames<Machine>, wanted: impl Fn(&FrameViolation) -> bool) {
+    let found = violations(frames);
+    assert!(found.iter().any(wanted), "{found:#?}");
+}
+
+#[test]
+fn a_sound_machine_has_no_violations() {
+    for pcp in [PcpTechnique::None, PcpTechnique::OrderZero] {
+        let frames = machine(pcp);
+        assert_sound(&frames);
+        taken(&frames);
+        assert_sound(&frames);
+    }
+}
+
+#[test]
+fn lost_frames() {
+    let frames = machine(PcpTechnique::None);
+    let pfn = taken(&frames);
+    for kind in [Kind::Free, Kind::Pcp, Kind::Limbo, Kind::Slab] {
+        frames.known(pfn).set_word(Word::new(kind, Order::ZERO, Migratetype::Unmovable));
+        finds(&frames, |found| *found == FrameViolation::Lost { pfn, kind });
+    }
+    frames.known(pfn).set_word(Word::given_out(Order::ZERO, Migratetype::Unmovable));
+    assert_sound(&frames);
+    let mut chain = FrameChain::new();
+    frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
+    drop(chain);
+    finds(&frames, |found| *found == FrameViolation::Lost { pfn, kind: Kind::Gathered });
+}
+
+#[test]
+fn a_frame_that_is_in_use_and_on_a_list() {
+    let frames = machine(PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let pfn = taken(&frames);
+    frames.free(&pin, pfn, Order::ZERO).unwrap();
+    frames.known(pfn).set_word(Word::given_out(Order::ZERO, Migratetype::Unmovable));
+    let kind = Kind::Allocated;
+    finds(&frames, |found| *found == FrameViolation::Reached { pfn, kind, expected: 0, found: 1 });
+    finds(&frames, |found| matches!(found, FrameViolation::WrongKind { expected: Kind::Pcp, .. }));
+}
+
+#[test]
+fn broken_links() {
+    let frames = machine(PcpTechnique::None);
+    let _split = taken(&frames);
+    let head = free_head(&frames);
+    let pfn = frames.map().pfn(head);
+    frames.map().at(head).set_prev(FrameIndex(77));
+    finds(&frames, |found| matches!(found, FrameViolation::BrokenBackLink { pfn: at, .. } if *at == pfn));
+    frames.map().at(head).set_prev(FrameIndex::NONE);
+    // Out of the map, then to itself.
+    frames.map().at(head).set_next(FrameIndex(1 << 30));
+    finds(&frames, |found| matches!(found, FrameViolation::BadLink { .. }));
+    frames.map().at(head).set_next(head);
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::Blocks(_), .. }));
+}
+
+#[test]
+fn wrong_words_of_free_blocks() {
+    let frames = machine(PcpTechnique::None);
+    let _split = taken(&frames);
+    let head = free_head(&frames);
+    let (pfn, frame) = (frames.map().pfn(head), frames.map().at(head));
+    let word = frame.word();
+    let expected = word.migratetype();
+    let found = Migratetype::Reclaimable;
+    frame.set_word(Word::new(Kind::Free, word.order(), found));
+    finds(&frames, |violation| {
+        matches!(violation, FrameViolation::WrongMigratetype { pfn: at, expected: e, found: f, .. }
+            if (*at, *e, *f) == (pfn, expected, found))
+    });
+    let larger = word.order().larger().unwrap();
+    frame.set_word(Word::new(Kind::Free, larger, expected));
+    finds(
+        &frames,
+        |violation| matches!(violation, FrameViolation::WrongOrder { found, .. } if *found == larger),
+    );
+    finds(&frames, |violation| matches!(violation, FrameViolation::BadTail { head, .. } if *head == pfn));
+    frame.set_word(Word::new(Kind::Free, Order::MAX, expected));
+    finds(&frames, |violation| *violation == FrameViolation::Misaligned { pfn, order: Order::MAX });
+}
+
+#[test]
+fn a_page_block_that_changed_its_type_alone() {
+    let frames = machine(PcpTechnique::None);
+    frames.map().set_block_migratetype(Pfn(0), Migratetype::Reclaimable);
+    finds(&frames, |found| {
+        let what = Counted::Pageblocks(ZoneKind::Dma32, Migratetype::Reclaimable);
+        *found == FrameViolation::WrongCount { what, expected: 0, found: 1 }
+    });
+    finds(&frames, |found| matches!(found, FrameViolation::WrongMigratetype { .. }));
+}
+
+#[test]
+fn buddies_that_were_not_joined() {
+    let frames = machine(PcpTechnique::None);
+    let pin = frames.platform().pin();
+    let mut pair = [taken(&frames), taken(&frames)];
+    pair.sort();
+    assert_eq!(pair[0].buddy(Order::ZERO), pair[1]);
+    frames.free(&pin, pair[0], Order::ZERO).unwrap();
+    let word = frames.known(pair[0]).word();
+    frames.known(pair[0]).set_word(Word::TAIL);
+    frames.free(&pin, pair[1], Order::ZERO).unwrap();
+    frames.known(pair[0]).set_word(word);
+    let (pfn, order) = (pair[0], Order::ZERO);
+    finds(&frames, |found| *found == FrameViolation::UnmergedBuddies { pfn, order });
+}
+
+#[test]
+fn users_that_stayed_in_free_frames() {
+    let frames = machine(PcpTechnique::None);
+    let head = free_head(&frames);
+    let (pfn, frame) = (frames.map().pfn(head), frames.map().at(head));
+    frame.map_count().store(1, Ordering::Relaxed);
+    finds(&frames, |found| matches!(found, FrameViolation::FreeButInUse { maps: 1, .. }));
+    frame.map_count().store(0, Ordering::Relaxed);
+    frame.lock_word().lock::<Machine>(LockClass::PteTable);
+    finds(&frames, |found| matches!(found, FrameViolation::FreeButInUse { pfn: at, .. } if *at == pfn));
+    // SAFETY: taken above.
+    unsafe { frame.lock_word().unlock::<Machine>(LockClass::PteTable) };
+    assert_sound(&frames);
+    let inner = pfn.offset(1);
+    frames.known(inner).map_count().store(1, Ordering::Relaxed);
+    finds(&frames, |found| *found == FrameViolation::BadTail { head: pfn, pfn: inner, found: Kind::Tail });
+}
+
+#[test]
+fn a_tail_without_a_block_and_a_block_on_boot_memory() {
+    let frames = machine(PcpTechnique::None);
+    let pfn = taken(&frames);
+    frames.known(pfn).set_word(Word::TAIL);
+    finds(&frames, |found| *found == FrameViolation::StrayTail { pfn });
+    frames.known(pfn).set_word(Word::new(Kind::Reserved, Order::ZERO, Migratetype::Unmovable));
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::Reserved, .. }));
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::ZoneManaged(_), .. }));
+}
+
+#[test]
+fn a_block_on_the_list_of_another_zone() {
+    let border = 1 << 20;
+    let frames = frames(&[(border - 8, border + 2048)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let pfn = frames.allocate(&pin, ONE.from_zone(ZoneKind::Dma32)).unwrap();
+    let high = frames.allocate(&pin, ONE).unwrap();
+    assert_eq!(ZoneKind::of(high), ZoneKind::Normal);
+    frames.gather(&mut FrameChain::new(), pfn, Order::ZERO).unwrap();
+    let index = frames.map().index(pfn);
+    let lists = frames.pcp().mine(&pin).zone(ZoneKind::Normal);
+    lists.lock().push_released(frames.map(), index, Order::ZERO);
+    finds(&frames, |found| matches!(found, FrameViolation::WrongZone { pfn: at, .. } if *at == pfn));
+}
+
+#[test]
+fn slabs_that_contradict_themselves() {
+    let frames = machine(PcpTechnique::None);
+    let pin = frames.platform().pin();
+    let cache = SlabCache::<[u64; 100], Machine>::new(&frames, &pin, "planted").unwrap();
+    let objects: Vec<_> = (0..12).map(|_| cache.allocate(&frames, &pin, [0; 100]).unwrap()).collect();
+    assert_sound(&frames);
+    let mut slabs = Vec::new();
+    cache.for_each_frame(&frames, |pfn, _| slabs.push(pfn));
+    let full = slabs.into_iter().map(|pfn| (pfn, frames.known(pfn)));
+    let (pfn, slab) = full.into_iter().find(|(_, frame)| frame.live().load(Ordering::Relaxed) == 0).unwrap();
+    // A count without a slot, a slab of nobody.
+    slab.live().store(1, Ordering::Relaxed);
+    finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
+    slab.live().store(0, Ordering::Relaxed);
+    let owner = slab.owner().swap(0, Ordering::Relaxed);
+    finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
+    slab.owner().store(owner, Ordering::Relaxed);
+    // A full slab whose list of free slots is not empty.
+    slab.private().store(1, Ordering::Relaxed);
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabFree(_), .. }));
+    slab.private().store(0, Ordering::Relaxed);
+    assert_sound(&frames);
+    // An object that is overwritten past its end.
+    // SAFETY: the object is this test's; its link word follows it.
+    unsafe { objects[0].cast::<u64>().add(100).write(0) };
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabInUse(_), .. }));
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabSlots(_), .. }));
+}
+
+#[test]
+fn violations_can_be_read() {
+    let list = ListName::Buddy(ZoneKind::Normal, Order::MAX, Migratetype::Movable);
+    let violation = FrameViolation::WrongCount { what: Counted::Blocks(list), expected: 3, found: 4 };
+    assert_eq!(
+        std::string::ToString::to_string(&violation),
+        "blocks on Normal free list 10 Movable: kept 3, counted 4"
+    );
+}

@@ -1,0 +1,248 @@
+//! What the auditor can find.
+
+use crate::map::{Kind, Migratetype};
+use crate::zone::ZoneKind;
+use core::fmt;
+use quire_arch::{CpuId, Order, Pfn};
+
+/// A list that frames are on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListName {
+    /// A zone's list of free blocks.
+    Buddy(ZoneKind, Order, Migratetype),
+    /// A CPU's list of free blocks.
+    Pcp(CpuId, ZoneKind, Order, Migratetype),
+    /// What a CPU retired.
+    Limbo(CpuId),
+    /// The slabs of a cache.
+    Slabs(&'static str),
+    /// The frames that a cache itself lies in.
+    CacheArea(&'static str),
+}
+
+impl fmt::Display for ListName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buddy(zone, order, kind) => write!(f, "{zone} free list {order} {}", kind.name()),
+            Self::Pcp(cpu, zone, order, kind) => write!(f, "{cpu} {zone} list {order} {}", kind.name()),
+            Self::Limbo(cpu) => write!(f, "{cpu} limbo"),
+            Self::Slabs(name) => write!(f, "slabs of {name}"),
+            Self::CacheArea(name) => write!(f, "area of {name}"),
+        }
+    }
+}
+
+/// A number that is kept and was recounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counted {
+    /// Blocks on a list.
+    Blocks(ListName),
+    /// Base pages on a list.
+    Pages(ListName),
+    /// Free frames of a zone's lists.
+    ZoneFree(ZoneKind),
+    /// The same, as published for readers without the lock.
+    ZoneFreePublished(ZoneKind),
+    /// Frames of a zone that are free or given out.
+    ZoneManaged(ZoneKind),
+    /// Page blocks of a type in a zone.
+    Pageblocks(ZoneKind, Migratetype),
+    /// Base pages on all lists of a CPU for a zone.
+    PcpPages(CpuId, ZoneKind),
+    /// Frames of boot memory.
+    Reserved,
+    /// Free slots in the slabs of a cache: by their counts, by their lists.
+    SlabFree(&'static str),
+    /// Objects of a cache in use: by the CPUs' counts, by their marks.
+    SlabInUse(&'static str),
+    /// Slots of a cache: all, and those in use or on a list.
+    SlabSlots(&'static str),
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blocks(list) => write!(f, "blocks on {list}"),
+            Self::Pages(list) => write!(f, "pages on {list}"),
+            Self::ZoneFree(zone) => write!(f, "free frames of {zone}"),
+            Self::ZoneFreePublished(zone) => write!(f, "published free frames of {zone}"),
+            Self::ZoneManaged(zone) => write!(f, "managed frames of {zone}"),
+            Self::Pageblocks(zone, kind) => write!(f, "{} page blocks of {zone}", kind.name()),
+            Self::PcpPages(cpu, zone) => write!(f, "pages on the lists of {cpu} for {zone}"),
+            Self::Reserved => f.write_str("frames of boot memory"),
+            Self::SlabFree(name) => write!(f, "free slots in the slabs of {name}"),
+            Self::SlabInUse(name) => write!(f, "objects in use of {name}"),
+            Self::SlabSlots(name) => write!(f, "slots of {name}"),
+        }
+    }
+}
+
+/// Something that cannot be on a sound machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameViolation {
+    /// A list leads to a frame that the memory map does not have.
+    BadLink {
+        /// The list.
+        list: ListName,
+        /// Where it leads.
+        pfn: Pfn,
+    },
+    /// The frame after this one on a list does not lead back to it.
+    BrokenBackLink {
+        /// The list.
+        list: ListName,
+        /// The frame whose backward link is wrong.
+        pfn: Pfn,
+    },
+    /// A frame on a list is of another kind than the list's.
+    WrongKind {
+        /// The list.
+        list: ListName,
+        /// The frame.
+        pfn: Pfn,
+        /// What the list holds.
+        expected: Kind,
+        /// What the frame says.
+        found: Kind,
+    },
+    /// A block on a list has another order than the list's.
+    WrongOrder {
+        /// The list.
+        list: ListName,
+        /// The block.
+        pfn: Pfn,
+        /// The list's order.
+        expected: Order,
+        /// The block's.
+        found: Order,
+    },
+    /// A free block's type is not that of the list that it is on, or not that of its page block.
+    WrongMigratetype {
+        /// The list.
+        list: ListName,
+        /// The block.
+        pfn: Pfn,
+        /// The list's type.
+        expected: Migratetype,
+        /// What was found.
+        found: Migratetype,
+    },
+    /// A free block is on the list of another zone.
+    WrongZone {
+        /// The list.
+        list: ListName,
+        /// The block.
+        pfn: Pfn,
+    },
+    /// A slab's descriptor contradicts the list that it is on.
+    BadSlab {
+        /// The cache.
+        cache: &'static str,
+        /// The slab.
+        pfn: Pfn,
+    },
+    /// A block does not start at a multiple of its size.
+    Misaligned {
+        /// The block.
+        pfn: Pfn,
+        /// Its order.
+        order: Order,
+    },
+    /// Two free buddies were not joined.
+    UnmergedBuddies {
+        /// The lower one.
+        pfn: Pfn,
+        /// The order of both.
+        order: Order,
+    },
+    /// A frame inside a block is not marked so, is mapped, referenced or locked.
+    BadTail {
+        /// The block.
+        head: Pfn,
+        /// The frame.
+        pfn: Pfn,
+        /// What it says it is.
+        found: Kind,
+    },
+    /// A frame is marked as inside a block, but no block covers it.
+    StrayTail {
+        /// The frame.
+        pfn: Pfn,
+    },
+    /// A frame that must be on a list is on none: it is lost.
+    Lost {
+        /// The frame.
+        pfn: Pfn,
+        /// What it says it is.
+        kind: Kind,
+    },
+    /// A frame can be reached from lists more often than it may: once, or never for one that is given out.
+    Reached {
+        /// The frame.
+        pfn: Pfn,
+        /// What it says it is.
+        kind: Kind,
+        /// How often it may be reached.
+        expected: u32,
+        /// How often it is.
+        found: u32,
+    },
+    /// A frame that is not given out has references, maps or a held lock.
+    FreeButInUse {
+        /// The frame.
+        pfn: Pfn,
+        /// What it says it is.
+        kind: Kind,
+        /// Its references.
+        refs: u32,
+        /// Its maps.
+        maps: u32,
+    },
+    /// A kept number is not what was counted.
+    WrongCount {
+        /// Of what.
+        what: Counted,
+        /// The number that is kept.
+        expected: u64,
+        /// The number that was counted.
+        found: u64,
+    },
+}
+
+impl fmt::Display for FrameViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadLink { list, pfn } => write!(f, "{list}: leads to {pfn:?}, which is no frame"),
+            Self::BrokenBackLink { list, pfn } => write!(f, "{list}: {pfn:?} does not lead back"),
+            Self::WrongKind { list, pfn, expected, found } => {
+                write!(f, "{list}: {pfn:?} is {found:?}, not {expected:?}")
+            }
+            Self::WrongOrder { list, pfn, expected, found } => {
+                write!(f, "{list}: {pfn:?} has order {found}, not {expected}")
+            }
+            Self::WrongMigratetype { list, pfn, expected, found } => {
+                write!(f, "{list}: {pfn:?} is {}, not {}", found.name(), expected.name())
+            }
+            Self::WrongZone { list, pfn } => write!(f, "{list}: {pfn:?} belongs to another zone"),
+            Self::BadSlab { cache, pfn } => write!(f, "slab {pfn:?} of {cache} contradicts its list"),
+            Self::Misaligned { pfn, order } => write!(f, "{pfn:?} cannot start a block of order {order}"),
+            Self::UnmergedBuddies { pfn, order } => {
+                write!(f, "{pfn:?} and its buddy of order {order} are free but apart")
+            }
+            Self::BadTail { head, pfn, found } => {
+                write!(f, "{pfn:?} inside the block at {head:?} is {found:?} or in use")
+            }
+            Self::StrayTail { pfn } => write!(f, "{pfn:?} is inside no block"),
+            Self::Lost { pfn, kind } => write!(f, "{pfn:?} is {kind:?} but on no list: lost"),
+            Self::Reached { pfn, kind, expected, found } => {
+                write!(f, "{pfn:?} ({kind:?}) is on lists {found} times, not {expected}")
+            }
+            Self::FreeButInUse { pfn, kind, refs, maps } => {
+                write!(f, "{pfn:?} is {kind:?} but has {refs} references, {maps} maps or a held lock")
+            }
+            Self::WrongCount { what, expected, found } => {
+                write!(f, "{what}: kept {expected}, counted {found}")
+            }
+        }
+    }
+}

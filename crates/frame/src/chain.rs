@@ -1,0 +1,159 @@
+//! Singly linked lists of blocks, through the `next` link of their descriptors.
+
+use crate::map::{FrameIndex, MemoryMap};
+
+/// Last in, first out. Pushing and popping touch one descriptor: that of the block itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameStack {
+    top: FrameIndex,
+    count: u32,
+}
+
+impl FrameStack {
+    pub(crate) const EMPTY: Self = Self { top: FrameIndex::NONE, count: 0 };
+
+    /// Blocks on the stack.
+    #[inline]
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, map: &MemoryMap, index: FrameIndex) {
+        map.at(index).set_next(self.top);
+        self.top = index;
+        self.count += 1;
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
+        let top = self.top.some()?;
+        self.top = map.at(top).next();
+        self.count -= 1;
+        Some(top)
+    }
+
+    /// The blocks.
+    pub(crate) fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = FrameIndex> + use<'m> {
+        walk(map, self.top, u64::from(self.count))
+    }
+}
+
+/// Blocks that wait to be given back together, e.g. until a TLB flush is done. Any number, of any order, without
+/// memory of its own: they are linked through their descriptors.
+///
+/// A block enters with [`Frames::gather`](crate::Frames::gather), which checks it and takes it from its user, and
+/// all leave with [`Frames::free_chain`](crate::Frames::free_chain) or
+/// [`Frames::retire_chain`](crate::Frames::retire_chain). A chain that is dropped full loses its blocks; the
+/// auditor finds them.
+#[must_use = "the blocks of a chain are lost unless it is given to `free_chain` or `retire_chain`"]
+#[derive(Debug)]
+pub struct FrameChain {
+    first: FrameIndex,
+    last: FrameIndex,
+    blocks: u32,
+    pages: u64,
+}
+
+impl Default for FrameChain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FrameChain {
+    /// A chain of nothing.
+    pub const fn new() -> Self {
+        Self { first: FrameIndex::NONE, last: FrameIndex::NONE, blocks: 0, pages: 0 }
+    }
+
+    /// Blocks in the chain.
+    #[inline]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Base pages in the chain.
+    #[inline]
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Whether the chain holds nothing.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.first == FrameIndex::NONE
+    }
+
+    /// Adds a block of `pages` at the end.
+    #[inline]
+    pub(crate) fn push(&mut self, map: &MemoryMap, index: FrameIndex, pages: u64) {
+        map.at(index).set_next(FrameIndex::NONE);
+        match self.last.some() {
+            Some(last) => map.at(last).set_next(index),
+            None => self.first = index,
+        }
+        self.last = index;
+        self.blocks += 1;
+        self.pages += pages;
+    }
+
+    /// Puts a block back that was taken off the front.
+    pub(crate) fn push_front(&mut self, map: &MemoryMap, index: FrameIndex) {
+        let frame = map.at(index);
+        frame.set_next(self.first);
+        self.first = index;
+        if self.last == FrameIndex::NONE {
+            self.last = index;
+        }
+        self.blocks += 1;
+        self.pages += frame.word().order().pages();
+    }
+
+    /// Takes the first block.
+    #[inline]
+    pub(crate) fn pop(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
+        let first = self.first.some()?;
+        let frame = map.at(first);
+        self.first = frame.next();
+        if self.first == FrameIndex::NONE {
+            self.last = FrameIndex::NONE;
+        }
+        self.blocks -= 1;
+        self.pages -= frame.word().order().pages();
+        Some(first)
+    }
+
+    /// Moves all of `other` to the end, in constant time.
+    pub(crate) fn append(&mut self, map: &MemoryMap, other: &mut Self) {
+        let other = core::mem::take(other);
+        let Some(first) = other.first.some() else { return };
+        match self.last.some() {
+            Some(last) => map.at(last).set_next(first),
+            None => self.first = first,
+        }
+        self.last = other.last;
+        self.blocks += other.blocks;
+        self.pages += other.pages;
+    }
+
+    /// The blocks.
+    pub(crate) fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = FrameIndex> + use<'m> {
+        walk(map, self.first, u64::from(self.blocks))
+    }
+}
+
+/// The frames that are linked from `first` on, at most one more than the `count` that there should be, so that a
+/// broken list ends and still is found to be broken.
+pub(crate) fn walk(
+    map: &MemoryMap,
+    first: FrameIndex,
+    count: u64,
+) -> impl Iterator<Item = FrameIndex> + use<'_> {
+    let mut next = first;
+    (0..=count).map_while(move |_| {
+        let index = next.some()?;
+        next = map.at(index).next();
+        Some(index)
+    })
+}

@@ -1,0 +1,45 @@
+//! Page frames: who owns which, and where the next one comes from.
+//!
+//! [`Frames`] takes a machine's RAM into use. It describes every frame in the memory map ([`Frame`], [`MemoryMap`]),
+//! keeps free memory in zones with buddy lists, hands it out through per-CPU lists, holds back what lock-free
+//! readers may still look at (the limbo), and carves typed objects out of frames ([`SlabCache`]). An auditor
+//! recounts all of it. docs/frame.md says which lock guards what and how each failure is undone.
+//!
+//! Nothing here allocates from anywhere else, and giving memory back never allocates.
+
+#![no_std]
+
+// The machine for tests is shared with the integration tests and names this crate as they do.
+#[cfg(test)]
+extern crate self as quire_frame;
+#[cfg(test)]
+extern crate std;
+
+mod audit;
+mod chain;
+mod counters;
+mod error;
+mod faults;
+mod frames;
+mod limbo;
+mod map;
+mod pcp;
+mod request;
+mod slab;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+#[allow(dead_code, reason = "shared with the integration tests, which use more of it")]
+mod testing;
+mod zone;
+
+pub use audit::{Counted, FrameViolation, ListName};
+pub use chain::FrameChain;
+pub use counters::{VmEvent, VmEvents};
+pub use error::{AllocError, BootError, FreeError, KindError};
+pub use faults::{FaultPlan, Faults};
+pub use frames::{FrameConfig, FrameTotals, Frames, ZoneReport};
+pub use map::{Frame, FrameFlags, Kind, MAX_REFS, MemoryMap, Migratetype, Word};
+pub use pcp::PcpTechnique;
+pub use request::{AllocRequest, AllocSite};
+pub use slab::{CacheReport, SlabCache};
+pub use zone::{BuddyCounts, Watermarks, ZoneKind};

@@ -1,0 +1,66 @@
+//! Frames that lock-free readers may still be looking at.
+//!
+//! A page table that was unhooked is freed only when every walker that could have found it is gone, i.e. when the
+//! epoch in which it was unhooked has passed. Each CPU keeps what it retired in three buckets, one for each epoch
+//! that can be of interest: something retired in epoch `e` is free when the epoch is `e + 2`, so a fourth stamp
+//! finds the oldest bucket passed (K. Fraser, 2004, as in [`Epoch`]). Retiring therefore
+//! costs a link and, for a whole chain, one stamp.
+
+use crate::chain::FrameChain;
+use crate::map::MemoryMap;
+use quire_sync::{Epoch, Stamp};
+
+/// Stamps whose readers may still be there: the epoch's and the one before; and the one that fills meanwhile.
+pub(crate) const BUCKETS: usize = 3;
+
+/// The frames that one CPU retired, behind a lock of class `Limbo`.
+#[derive(Debug, Default)]
+pub(crate) struct LimboLists {
+    buckets: [(Stamp, FrameChain); BUCKETS],
+    /// Their readers are gone; they are freed a portion at a time.
+    ready: FrameChain,
+}
+
+impl LimboLists {
+    /// Takes `chain`, whose frames were unhooked just before.
+    pub(crate) fn retire(&mut self, map: &MemoryMap, epoch: &Epoch, mut chain: FrameChain) {
+        let stamp = epoch.stamp();
+        let (bucket_stamp, bucket) = &mut self.buckets[(stamp.get() % BUCKETS as u64) as usize];
+        if *bucket_stamp != stamp {
+            // Same place, other stamp: at least three epochs older, so it has passed.
+            debug_assert!(bucket.is_empty() || epoch.has_passed(*bucket_stamp));
+            self.ready.append(map, bucket);
+            *bucket_stamp = stamp;
+        }
+        bucket.append(map, &mut chain);
+    }
+
+    /// Takes up to `limit` blocks whose readers are gone.
+    pub(crate) fn collect(&mut self, map: &MemoryMap, epoch: &Epoch, limit: u32) -> FrameChain {
+        for (stamp, bucket) in &mut self.buckets {
+            if !bucket.is_empty() && epoch.has_passed(*stamp) {
+                self.ready.append(map, bucket);
+            }
+        }
+        if self.ready.blocks() <= limit {
+            return core::mem::take(&mut self.ready);
+        }
+        let mut portion = FrameChain::new();
+        while portion.blocks() < limit
+            && let Some(index) = self.ready.pop(map)
+        {
+            portion.push(map, index, map.at(index).word().order().pages());
+        }
+        portion
+    }
+
+    /// Blocks that wait or are ready.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.chains().map(|chain| u64::from(chain.blocks())).sum()
+    }
+
+    /// Every chain, for the auditor.
+    pub(crate) fn chains(&self) -> impl Iterator<Item = &FrameChain> {
+        self.buckets.iter().map(|(_, chain)| chain).chain(core::iter::once(&self.ready))
+    }
+}

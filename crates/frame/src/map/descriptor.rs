@@ -1,0 +1,254 @@
+//! The descriptor of one frame.
+
+use super::migratetype::Migratetype;
+use super::word::{FrameFlags, Kind, ONE_REF, Word};
+use crate::error::{FreeError, KindError};
+use quire_arch::Order;
+use quire_sync::RawSpin;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The place of a frame in the memory map: its number less that of the lowest frame. Lists link frames by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub(crate) struct FrameIndex(pub(crate) u32);
+
+impl FrameIndex {
+    /// The end of a list.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    /// The index, or `None` at the end of a list.
+    #[inline]
+    pub(crate) const fn some(self) -> Option<Self> {
+        if self.0 == u32::MAX { None } else { Some(self) }
+    }
+}
+
+/// Whether a frame's lock may be held when the frame is given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LockCheck {
+    /// The frame can be reused at once.
+    MustBeFree,
+    /// The frame may still have readers, who let go of the lock before it is reused.
+    MayBeHeld,
+}
+
+/// What is known about one frame. One cache line each.
+///
+/// For a block of several frames the first one's descriptor speaks for all; the others are [`Kind::Tail`].
+/// While a frame is free its state word and links belong to the list that it is on and change under that list's
+/// lock. While it is given out they belong to its user, except that the state word changes only by atomic
+/// read-modify-write.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Frame {
+    word: AtomicU64,
+    /// Page-table entries that map the frame (for a block: any of its frames).
+    maps: AtomicU32,
+    lock: RawSpin,
+    next: AtomicU32,
+    prev: AtomicU32,
+    owner: AtomicU64,
+    index: AtomicU64,
+    private: AtomicU64,
+    live: AtomicU32,
+    audit: AtomicU32,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Frame>() == 64 && align_of::<Frame>() == 64);
+
+impl Frame {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self {
+            word: AtomicU64::new(Word::new(kind, Order::ZERO, Migratetype::Unmovable).raw()),
+            maps: AtomicU32::new(0),
+            lock: RawSpin::default(),
+            next: AtomicU32::new(FrameIndex::NONE.0),
+            prev: AtomicU32::new(FrameIndex::NONE.0),
+            owner: AtomicU64::new(0),
+            index: AtomicU64::new(0),
+            private: AtomicU64::new(0),
+            live: AtomicU32::new(0),
+            audit: AtomicU32::new(0),
+        }
+    }
+
+    /// The state at this moment.
+    #[inline]
+    pub fn word(&self) -> Word {
+        Word::from_raw(self.word.load(Ordering::Acquire))
+    }
+
+    /// What the frame is at this moment.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        self.word().kind()
+    }
+
+    /// Writes the state of a frame that the caller took off a list or is about to put on one. No bit of others is
+    /// lost: nobody but the list's holder writes the word of a free frame, since every transition that a user can
+    /// ask for is refused before it stores ([`Word::release`], [`Word::classify`], [`Word::try_get`]).
+    #[inline]
+    pub(crate) fn set_word(&self, word: Word) {
+        // Pairs with the acquiring load in `word`: who sees the state sees what was done to the frame before.
+        self.word.store(word.raw(), Ordering::Release);
+    }
+
+    /// Applies `transition` until it happens without interference or is refused.
+    #[inline]
+    fn update<E>(&self, transition: impl Fn(Word) -> Result<Word, E>) -> Result<Word, E> {
+        let mut now = self.word.load(Ordering::Relaxed);
+        loop {
+            let next = transition(Word::from_raw(now))?;
+            // Release: what the caller did with the frame comes before; acquire: what others did before they
+            // let go of it is seen. Both sides of the pair are this exchange.
+            match self.word.compare_exchange_weak(now, next.raw(), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(Word::from_raw(now)),
+                Err(found) => now = found,
+            }
+        }
+    }
+
+    /// Takes the block of `order` back from its user.
+    #[inline]
+    pub(crate) fn release(&self, order: Order, lock: LockCheck) -> Result<(), FreeError> {
+        self.update(|word| {
+            let next = word.release(order)?;
+            match self.maps.load(Ordering::Relaxed) {
+                0 if lock == LockCheck::MustBeFree && self.lock.is_locked() => Err(FreeError::Locked),
+                0 => Ok(next),
+                maps => Err(FreeError::Mapped { maps }),
+            }
+        })
+        .map(|_| ())
+    }
+
+    /// Whether the frame is an untouched inner part of a block.
+    #[inline]
+    pub(crate) fn is_clean_tail(&self) -> bool {
+        self.word() == Word::TAIL && self.maps.load(Ordering::Relaxed) == 0 && !self.lock.is_locked()
+    }
+
+    /// Says what a given-out frame is for: from [`Kind::Allocated`] to the user's kind, or back.
+    ///
+    /// # Errors
+    ///
+    /// Every other change is refused; see [`KindError`].
+    pub fn classify(&self, kind: Kind) -> Result<(), KindError> {
+        self.update(|word| word.classify_user(kind)).map(|_| ())
+    }
+
+    /// As [`classify`](Self::classify), with the kinds that only the slabs use.
+    pub(crate) fn classify_internal(&self, kind: Kind) -> Result<(), KindError> {
+        self.update(|word| word.classify(kind)).map(|_| ())
+    }
+
+    /// References to the block that starts here. A block is given out with one.
+    #[inline]
+    pub fn refs(&self) -> u32 {
+        self.word().refs()
+    }
+
+    /// One more reference for a caller that does not hold one: fails when the block is free or about to be, and
+    /// past [`MAX_REFS`](crate::MAX_REFS). The caller must then check that the frame is still what it looked for.
+    #[inline]
+    pub fn try_get(&self) -> bool {
+        self.update(|word| word.try_get().ok_or(())).is_ok()
+    }
+
+    /// `count` more references for a caller that holds one.
+    #[inline]
+    pub fn get(&self, count: u32) {
+        let before = Word::from_raw(self.word.fetch_add(u64::from(count) * ONE_REF, Ordering::Relaxed));
+        debug_assert!(before.refs() > 0, "a reference was made from none");
+    }
+
+    /// Drops `count` references and tells whether none is left: then the caller gives the block back with
+    /// [`Frames::free`](crate::Frames::free). Dropping more than there are drops nothing and answers false.
+    #[inline]
+    pub fn put(&self, count: u32) -> bool {
+        match self.update(|word| word.put(count).ok_or(())) {
+            Ok(before) => before.refs() == count,
+            Err(()) => false,
+        }
+    }
+
+    /// Sets flags and tells those that were set before.
+    #[inline]
+    pub fn set_flags(&self, flags: FrameFlags) -> FrameFlags {
+        Word::from_raw(self.word.fetch_or(Word::flag_bits(flags), Ordering::AcqRel)).flags()
+    }
+
+    /// Clears flags and tells those that were set before.
+    #[inline]
+    pub fn clear_flags(&self, flags: FrameFlags) -> FrameFlags {
+        Word::from_raw(self.word.fetch_and(!Word::flag_bits(flags), Ordering::AcqRel)).flags()
+    }
+
+    /// Page-table entries that map the frame. Its users count; a frame that is mapped cannot be freed.
+    #[inline]
+    pub fn map_count(&self) -> &AtomicU32 {
+        &self.maps
+    }
+
+    /// A lock for the user of the frame: a page table's own lock. Must be free when the frame is given back.
+    #[inline]
+    pub fn lock_word(&self) -> &RawSpin {
+        &self.lock
+    }
+
+    /// Whose the frame is: a space, an anonymous group, a slab cache. The user's own meaning; left as it was when
+    /// the frame is given back, so a user sets it before it relies on it.
+    #[inline]
+    pub fn owner(&self) -> &AtomicU64 {
+        &self.owner
+    }
+
+    /// Where in its owner the frame is: a table's address and level, a page's index. As [`owner`](Self::owner).
+    #[inline]
+    pub fn index(&self) -> &AtomicU64 {
+        &self.index
+    }
+
+    /// A word for the user. As [`owner`](Self::owner).
+    #[inline]
+    pub fn private(&self) -> &AtomicU64 {
+        &self.private
+    }
+
+    /// A count for the user: a table's entries in use, a slab's free objects. As [`owner`](Self::owner).
+    #[inline]
+    pub fn live(&self) -> &AtomicU32 {
+        &self.live
+    }
+
+    /// Scratch of the auditor; zero outside audits.
+    #[inline]
+    pub fn audit(&self) -> &AtomicU32 {
+        &self.audit
+    }
+
+    /// The next frame of the list that this frame is on.
+    #[inline]
+    pub(crate) fn next(&self) -> FrameIndex {
+        FrameIndex(self.next.load(Ordering::Relaxed))
+    }
+
+    /// The frame before this one on its list.
+    #[inline]
+    pub(crate) fn prev(&self) -> FrameIndex {
+        FrameIndex(self.prev.load(Ordering::Relaxed))
+    }
+
+    /// Links the next frame. The list's lock orders accesses, so the store need not.
+    #[inline]
+    pub(crate) fn set_next(&self, next: FrameIndex) {
+        self.next.store(next.0, Ordering::Relaxed);
+    }
+
+    /// Links the frame before. As [`set_next`](Self::set_next).
+    #[inline]
+    pub(crate) fn set_prev(&self, prev: FrameIndex) {
+        self.prev.store(prev.0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,179 @@
+//! Finding descriptors by frame number, frames by address, and the page blocks.
+
+use super::descriptor::{Frame, FrameIndex};
+use super::migratetype::Migratetype;
+use super::word::Kind;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, Ordering};
+use quire_arch::{Order, PAGE_SHIFT, Pfn, PfnRange};
+
+/// Frames of a page block share one migratetype. The order is Linux's on x86-64. That it equals
+/// [`Order::PMD`] here is a choice, not a law; nothing relies on it.
+pub(crate) const PAGEBLOCK_ORDER: Order = Order::ALL[9];
+
+/// One range of RAM and where it can be reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RamRange {
+    pub(crate) frames: PfnRange,
+    pub(crate) first: NonNull<u8>,
+}
+
+/// The descriptors of a machine, one for each frame from its lowest to its highest. Frames between two ranges of
+/// RAM have one too ([`Kind::Hole`]), so that finding a descriptor is one subtraction.
+#[derive(Debug)]
+pub struct MemoryMap {
+    base: Pfn,
+    count: u32,
+    /// `count` descriptors, then one more of kind `Hole` that stands for every frame outside.
+    frames: NonNull<Frame>,
+    blocks: NonNull<AtomicU8>,
+    block_count: usize,
+    ranges: NonNull<RamRange>,
+    range_count: usize,
+}
+
+// SAFETY: the pointers lead to memory that the map owns for as long as it lives; descriptors and block types are
+// atomics, and the ranges are never written after the map was made.
+unsafe impl Send for MemoryMap {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for MemoryMap {}
+
+/// The arrays that a map is made of, as carved at boot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrays {
+    pub(crate) frames: NonNull<Frame>,
+    pub(crate) blocks: NonNull<AtomicU8>,
+    pub(crate) ranges: NonNull<RamRange>,
+    pub(crate) range_count: usize,
+}
+
+impl MemoryMap {
+    /// Page blocks that `count` frames from `base` touch.
+    pub(crate) fn blocks_of(base: Pfn, count: u32) -> usize {
+        let first = base.0 >> PAGEBLOCK_ORDER.get();
+        let last = (base.0 + u64::from(count) - 1) >> PAGEBLOCK_ORDER.get();
+        (last - first + 1) as usize
+    }
+
+    /// # Safety
+    ///
+    /// `arrays` holds `count + 1` descriptors, of which the last is a hole, `blocks_of(base, count)` block types
+    /// and `range_count` ranges, all initialised, aligned and used by nobody else while the map lives. The
+    /// ranges lie within `count` frames from `base` and are what the platform's direct map says.
+    pub(crate) unsafe fn new(base: Pfn, count: u32, arrays: Arrays) -> Self {
+        Self {
+            base,
+            count,
+            frames: arrays.frames,
+            blocks: arrays.blocks,
+            block_count: Self::blocks_of(base, count),
+            ranges: arrays.ranges,
+            range_count: arrays.range_count,
+        }
+    }
+
+    /// All frames from the lowest to the highest, holes included.
+    pub fn span(&self) -> PfnRange {
+        PfnRange::new(self.base, self.base.offset(u64::from(self.count)))
+    }
+
+    /// The descriptor of `pfn`, or `None` where no RAM is.
+    #[inline]
+    pub fn frame(&self, pfn: Pfn) -> Option<&Frame> {
+        let frame = self.known(pfn);
+        if frame.kind() == Kind::Hole { None } else { Some(frame) }
+    }
+
+    /// The descriptor of a frame that is known to be RAM. For any other the answer is a hole's descriptor, which
+    /// refuses everything.
+    #[inline]
+    pub fn known(&self, pfn: Pfn) -> &Frame {
+        let offset = pfn.0.wrapping_sub(self.base.0).min(u64::from(self.count));
+        // SAFETY: `frames` holds `count + 1` descriptors (`new`).
+        unsafe { self.frames.add(offset as usize).as_ref() }
+    }
+
+    /// The frame that `frame` describes, or `None` for a descriptor of another map or a copy.
+    pub fn pfn_of(&self, frame: &Frame) -> Option<Pfn> {
+        let offset = core::ptr::from_ref(frame).addr().wrapping_sub(self.frames.addr().get());
+        let index = offset / size_of::<Frame>();
+        let ours = offset.is_multiple_of(size_of::<Frame>()) && index < self.count as usize;
+        ours.then(|| self.base.offset(index as u64))
+    }
+
+    /// The descriptor at `index`.
+    #[inline]
+    pub(crate) fn at(&self, index: FrameIndex) -> &Frame {
+        let index = index.0.min(self.count);
+        // SAFETY: `frames` holds `count + 1` descriptors (`new`).
+        unsafe { self.frames.add(index as usize).as_ref() }
+    }
+
+    /// The frame at `index`.
+    #[inline]
+    pub(crate) fn pfn(&self, index: FrameIndex) -> Pfn {
+        self.base.offset(u64::from(index.0))
+    }
+
+    /// The index of a frame inside the span.
+    #[inline]
+    pub(crate) fn index(&self, pfn: Pfn) -> FrameIndex {
+        debug_assert!(self.span().contains(pfn));
+        FrameIndex((pfn.0 - self.base.0) as u32)
+    }
+
+    /// The index of `pfn`, or `None` outside the span.
+    #[inline]
+    pub(crate) fn checked_index(&self, pfn: Pfn) -> Option<FrameIndex> {
+        let offset = pfn.0.wrapping_sub(self.base.0);
+        (offset < u64::from(self.count)).then_some(FrameIndex(offset as u32))
+    }
+
+    /// Every frame of the span with its descriptor, lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = (Pfn, &Frame)> {
+        (0..self.count).map(|index| (self.pfn(FrameIndex(index)), self.at(FrameIndex(index))))
+    }
+
+    #[inline]
+    fn blocks(&self) -> &[AtomicU8] {
+        // SAFETY: `blocks` holds `block_count` initialised bytes (`new`).
+        unsafe { core::slice::from_raw_parts(self.blocks.as_ptr(), self.block_count) }
+    }
+
+    #[inline]
+    fn block_of(&self, pfn: Pfn) -> Option<&AtomicU8> {
+        let first = self.base.0 >> PAGEBLOCK_ORDER.get();
+        self.blocks().get((pfn.0 >> PAGEBLOCK_ORDER.get()).wrapping_sub(first) as usize)
+    }
+
+    /// The migratetype of the page block that holds `pfn`. It changes under the zone's lock only; read without
+    /// that lock it is a hint, which must be read again before anything is decided on it.
+    #[inline]
+    pub fn block_migratetype(&self, pfn: Pfn) -> Migratetype {
+        self.block_of(pfn).map_or(Migratetype::Movable, |block| {
+            Migratetype::from_bits(u64::from(block.load(Ordering::Relaxed)))
+        })
+    }
+
+    /// Changes a page block's type, under the zone's lock.
+    pub(crate) fn set_block_migratetype(&self, pfn: Pfn, migratetype: Migratetype) {
+        if let Some(block) = self.block_of(pfn) {
+            block.store(migratetype as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// The ranges of RAM.
+    pub(crate) fn ranges(&self) -> &[RamRange] {
+        // SAFETY: `ranges` holds `range_count` initialised elements (`new`).
+        unsafe { core::slice::from_raw_parts(self.ranges.as_ptr(), self.range_count) }
+    }
+
+    /// The frame whose bytes `address` lies in, by the direct map.
+    #[inline]
+    pub(crate) fn pfn_of_address(&self, address: usize) -> Option<Pfn> {
+        self.ranges().iter().find_map(|range| {
+            let frames = (address.wrapping_sub(range.first.addr().get()) as u64) >> PAGE_SHIFT;
+            (frames < range.frames.len()).then(|| range.frames.start().offset(frames))
+        })
+    }
+}

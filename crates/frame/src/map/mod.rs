@@ -1,0 +1,17 @@
+//! The memory map: one descriptor for every frame from the lowest to the highest, and what finds them.
+
+pub(crate) mod boot;
+mod descriptor;
+mod memory_map;
+mod migratetype;
+#[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used, reason = "models are tests")]
+mod models;
+mod word;
+
+pub use descriptor::Frame;
+pub(crate) use descriptor::{FrameIndex, LockCheck};
+pub use memory_map::MemoryMap;
+pub(crate) use memory_map::PAGEBLOCK_ORDER;
+pub use migratetype::Migratetype;
+pub use word::{FrameFlags, Kind, MAX_REFS, Word};

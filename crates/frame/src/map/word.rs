@@ -1,0 +1,339 @@
+//! The state word of a frame: kind, order, migratetype, flags and references in 64 bits.
+//!
+//! Each transition is a pure function from one word to the next. [`Frame`](super::Frame) applies it under one
+//! compare-exchange, so a transition that was checked is the transition that happened, and a frame that a second
+//! caller frees at the same moment is freed once.
+//!
+//! | bits | holds |
+//! |---|---|
+//! | 0..5 | [`Kind`] |
+//! | 5..9 | order of the block that starts here |
+//! | 9..11 | [`Migratetype`]: of the list for free frames, of the request for given-out ones |
+//! | 16..32 | [`FrameFlags`] |
+//! | 32..64 | references; above everything else, so that an overflow falls off instead of changing the rest |
+
+use super::migratetype::Migratetype;
+use crate::error::{FreeError, KindError};
+use bitflags::bitflags;
+use quire_arch::Order;
+
+/// What a frame is just now. Every frame of the memory map is exactly one of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// No RAM is here.
+    Hole = 0,
+    /// The memory map itself and the other boot memory; never given out.
+    Reserved = 1,
+    /// First frame of a free block on one of its zone's lists.
+    Free = 2,
+    /// First frame of a free block on one of a CPU's lists.
+    Pcp = 3,
+    /// Inside a block, free or given out; the block's first frame says which.
+    Tail = 4,
+    /// Given back, on its way to a list: in a [`FrameChain`](crate::FrameChain) or in the hands of the allocator.
+    Gathered = 5,
+    /// Given back, but lock-free readers may still look at it: waits for an epoch.
+    Limbo = 6,
+    /// Given out; its user has not said what for.
+    Allocated = 7,
+    /// Holds objects of a slab cache.
+    Slab = 8,
+    /// Holds a slab cache's own data with its per-CPU parts.
+    CacheArea = 9,
+    /// A page table.
+    Table = 10,
+    /// Anonymous memory of a program.
+    Anonymous = 11,
+    /// The shared page of zeros.
+    ZeroPage = 12,
+    /// A page of a file or of shared memory that a program maps.
+    File = 13,
+}
+
+impl Kind {
+    /// Every kind, in the order of its number.
+    pub const ALL: [Self; 14] = [
+        Self::Hole,
+        Self::Reserved,
+        Self::Free,
+        Self::Pcp,
+        Self::Tail,
+        Self::Gathered,
+        Self::Limbo,
+        Self::Allocated,
+        Self::Slab,
+        Self::CacheArea,
+        Self::Table,
+        Self::Anonymous,
+        Self::ZeroPage,
+        Self::File,
+    ];
+
+    /// Whether the frame belongs to whoever allocated it.
+    #[inline]
+    pub const fn is_given_out(self) -> bool {
+        self as u8 >= Self::Allocated as u8
+    }
+
+    /// Whether a block starts at a frame of this kind, so that its word's order counts.
+    #[inline]
+    pub const fn is_head(self) -> bool {
+        !matches!(self, Self::Hole | Self::Reserved | Self::Tail)
+    }
+
+    /// Whether the kind belongs to the slabs, which alone set and clear it.
+    #[inline]
+    const fn is_slab_internal(self) -> bool {
+        matches!(self, Self::Slab | Self::CacheArea)
+    }
+
+    #[inline]
+    const fn from_bits(bits: u64) -> Self {
+        // A number past the last kind is never stored.
+        let number = (bits & KIND_MASK) as usize;
+        if number < Self::ALL.len() { Self::ALL[number] } else { Self::Hole }
+    }
+}
+
+bitflags! {
+    /// What the users of a given-out frame note about it. Cleared when the frame is given back.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct FrameFlags: u16 {
+        /// A program asked that the frame stays in RAM.
+        const MLOCKED = 1 << 0;
+        /// The contents differ from what is stored elsewhere.
+        const DIRTY = 1 << 1;
+        /// Used since this was last cleared.
+        const REFERENCED = 1 << 2;
+        /// An anonymous page that no other space can see: it may be written without a copy.
+        const ANONYMOUS_EXCLUSIVE = 1 << 3;
+    }
+}
+
+const KIND_MASK: u64 = 0x1f;
+const ORDER_SHIFT: u32 = 5;
+const ORDER_MASK: u64 = 0xf;
+const MIGRATETYPE_SHIFT: u32 = 9;
+const FLAGS_SHIFT: u32 = 16;
+const FLAGS_MASK: u64 = 0xffff << FLAGS_SHIFT;
+const REFS_SHIFT: u32 = 32;
+
+/// One reference, as it is added to the word.
+pub(super) const ONE_REF: u64 = 1 << REFS_SHIFT;
+/// The most references that a frame may have; getting one more fails long before the field overflows.
+pub const MAX_REFS: u32 = 1 << 30;
+
+const _: () = assert!(Kind::ALL.len() as u64 <= KIND_MASK + 1);
+const _: () = assert!((Order::MAX.get() as u64) <= ORDER_MASK);
+
+/// A frame's state at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Word(u64);
+
+impl Word {
+    /// The first frame of a block, with no references and no flags.
+    #[inline]
+    pub(crate) const fn new(kind: Kind, order: Order, migratetype: Migratetype) -> Self {
+        Self(kind as u64 | (order.get() as u64) << ORDER_SHIFT | (migratetype as u64) << MIGRATETYPE_SHIFT)
+    }
+
+    /// A frame inside a block.
+    pub(crate) const TAIL: Self = Self::new(Kind::Tail, Order::ZERO, Migratetype::Unmovable);
+
+    /// A block that has just been given out: one reference, which is the caller's.
+    #[inline]
+    pub(crate) const fn given_out(order: Order, migratetype: Migratetype) -> Self {
+        Self(Self::new(Kind::Allocated, order, migratetype).0 | ONE_REF)
+    }
+
+    #[inline]
+    pub(super) const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    #[inline]
+    pub(super) const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// What the frame is.
+    #[inline]
+    pub const fn kind(self) -> Kind {
+        Kind::from_bits(self.0)
+    }
+
+    /// The order of the block that starts here; meaningful where [`Kind::is_head`].
+    #[inline]
+    pub const fn order(self) -> Order {
+        // The field holds only what `new` put there, so the fallback is never taken.
+        match Order::new((self.0 >> ORDER_SHIFT & ORDER_MASK) as u8) {
+            Some(order) => order,
+            None => Order::ZERO,
+        }
+    }
+
+    /// The type of the list that a free block is on, or that a given-out block was asked with.
+    #[inline]
+    pub const fn migratetype(self) -> Migratetype {
+        Migratetype::from_bits(self.0 >> MIGRATETYPE_SHIFT)
+    }
+
+    /// The users' notes.
+    #[inline]
+    pub const fn flags(self) -> FrameFlags {
+        FrameFlags::from_bits_truncate((self.0 >> FLAGS_SHIFT) as u16)
+    }
+
+    /// References to the block.
+    #[inline]
+    pub const fn refs(self) -> u32 {
+        (self.0 >> REFS_SHIFT) as u32
+    }
+
+    /// Whether this is a free block of `order` on a zone's list.
+    #[inline]
+    pub(crate) const fn is_free_block(self, order: Order) -> bool {
+        let wanted = Kind::Free as u64 | (order.get() as u64) << ORDER_SHIFT;
+        self.0 & (KIND_MASK | ORDER_MASK << ORDER_SHIFT) == wanted
+    }
+
+    /// The user gives the block of `order` back, and with it the last reference.
+    #[inline]
+    pub(crate) const fn release(self, order: Order) -> Result<Self, FreeError> {
+        let kind = self.kind();
+        if !kind.is_given_out() || kind.is_slab_internal() {
+            return Err(match kind {
+                Kind::Hole => FreeError::OutOfRange,
+                Kind::Reserved => FreeError::Reserved,
+                Kind::Tail => FreeError::NotHead,
+                Kind::Slab | Kind::CacheArea => FreeError::Slab,
+                _ => FreeError::DoubleFree,
+            });
+        }
+        if self.order().get() != order.get() {
+            return Err(FreeError::WrongOrder { allocated: self.order() });
+        }
+        if self.refs() > 1 {
+            return Err(FreeError::Referenced { references: self.refs() });
+        }
+        Ok(Self::new(Kind::Gathered, order, self.migratetype()))
+    }
+
+    /// A gathered block whose readers may still be there.
+    #[inline]
+    pub(crate) const fn in_limbo(self) -> Self {
+        Self(self.0 & !KIND_MASK | Kind::Limbo as u64)
+    }
+
+    /// The user says what the frame is for, or takes that back by naming [`Kind::Allocated`].
+    pub(crate) const fn classify(self, kind: Kind) -> Result<Self, KindError> {
+        let now = self.kind();
+        if !now.is_given_out() {
+            return Err(KindError::NotGivenOut(now));
+        }
+        let allowed =
+            kind.is_given_out() && (matches!(now, Kind::Allocated) || matches!(kind, Kind::Allocated));
+        if allowed {
+            Ok(Self(self.0 & !KIND_MASK | kind as u64))
+        } else {
+            Err(KindError::Refused { now, wanted: kind })
+        }
+    }
+
+    /// As [`classify`](Self::classify), for users outside this room.
+    pub(super) const fn classify_user(self, kind: Kind) -> Result<Self, KindError> {
+        if kind.is_slab_internal() || self.kind().is_slab_internal() {
+            return Err(KindError::Refused { now: self.kind(), wanted: kind });
+        }
+        self.classify(kind)
+    }
+
+    /// One more reference, unless there is none (the block is being given back) or there are too many.
+    #[inline]
+    pub(super) const fn try_get(self) -> Option<Self> {
+        let refs = self.refs();
+        if refs == 0 || refs >= MAX_REFS { None } else { Some(Self(self.0 + ONE_REF)) }
+    }
+
+    /// `count` references fewer, or `None` if there are not so many.
+    #[inline]
+    pub(super) const fn put(self, count: u32) -> Option<Self> {
+        if self.refs() < count { None } else { Some(Self(self.0 - ((count as u64) << REFS_SHIFT))) }
+    }
+
+    #[inline]
+    pub(super) const fn flag_bits(flags: FrameFlags) -> u64 {
+        ((flags.bits() as u64) << FLAGS_SHIFT) & FLAGS_MASK
+    }
+}
+
+impl core::fmt::Debug for Word {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?} order {} {:?} refs {}", self.kind(), self.order(), self.migratetype(), self.refs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THREE: Order = Order::ALL[3];
+
+    #[test]
+    fn every_kind_order_and_type_survives_the_packing() {
+        for kind in Kind::ALL {
+            for order in Order::ALL {
+                for migratetype in Migratetype::ALL {
+                    let word = Word::new(kind, order, migratetype);
+                    assert_eq!(
+                        (word.kind(), word.order(), word.migratetype(), word.refs()),
+                        (kind, order, migratetype, 0)
+                    );
+                    assert_eq!(word.is_free_block(THREE), kind == Kind::Free && order == THREE);
+                }
+            }
+        }
+    }
+
+    /// races.md A: double free, wrong order, referenced: each a distinct error.
+    #[test]
+    fn release_tells_every_mistake_apart() {
+        let out = Word::given_out(THREE, Migratetype::Movable);
+        assert_eq!(out.refs(), 1);
+        let back = out.release(THREE).unwrap();
+        assert_eq!((back.kind(), back.refs()), (Kind::Gathered, 0));
+        assert_eq!(back.release(THREE), Err(FreeError::DoubleFree));
+        assert_eq!(out.release(Order::ZERO), Err(FreeError::WrongOrder { allocated: THREE }));
+        let shared = out.try_get().unwrap();
+        assert_eq!(shared.release(THREE), Err(FreeError::Referenced { references: 2 }));
+        assert!(out.put(1).unwrap().release(THREE).is_ok());
+        let tail = Word::TAIL;
+        assert_eq!(tail.release(Order::ZERO), Err(FreeError::NotHead));
+        let reserved = Word::new(Kind::Reserved, Order::ZERO, Migratetype::Unmovable);
+        assert_eq!(reserved.release(Order::ZERO), Err(FreeError::Reserved));
+    }
+
+    #[test]
+    fn kinds_change_only_through_allocated() {
+        let out = Word::given_out(Order::ZERO, Migratetype::Unmovable);
+        let table = out.classify_user(Kind::Table).unwrap();
+        assert_eq!((table.kind(), table.refs()), (Kind::Table, 1));
+        assert!(table.classify_user(Kind::Anonymous).is_err());
+        assert_eq!(table.classify_user(Kind::Allocated), Ok(out));
+        assert!(out.classify_user(Kind::Slab).is_err() && out.classify(Kind::Slab).is_ok());
+        assert!(out.classify_user(Kind::Free).is_err());
+        let free = Word::new(Kind::Free, Order::ZERO, Migratetype::Unmovable);
+        assert_eq!(free.classify_user(Kind::Table), Err(KindError::NotGivenOut(Kind::Free)));
+    }
+
+    #[test]
+    fn references_cannot_come_from_zero_nor_overflow() {
+        let none = Word::given_out(Order::ZERO, Migratetype::Movable).put(1).unwrap();
+        assert_eq!(none.try_get(), None);
+        assert_eq!(none.put(1), None);
+        let full = Word::from_raw(none.raw() | u64::from(MAX_REFS) << 32);
+        assert_eq!(full.try_get(), None);
+    }
+}

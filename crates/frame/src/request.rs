@@ -1,0 +1,148 @@
+//! What an allocation asks for.
+
+use crate::map::Migratetype;
+use crate::zone::ZoneKind;
+use quire_arch::Order;
+
+/// A place in the program that allocates, by name, so that a fault plan can aim at it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AllocSite {
+    name: &'static str,
+    id: u64,
+}
+
+impl AllocSite {
+    /// Page tables.
+    pub const TABLE: Self = Self::new("table");
+    /// Anonymous memory of programs.
+    pub const ANONYMOUS: Self = Self::new("anonymous");
+    /// Frames for slab caches; their objects have the cache's name as their site.
+    pub const SLAB: Self = Self::new("slab");
+
+    /// The site `name`. Equal names are one site. Meant for constants: it hashes the name.
+    pub const fn new(name: &'static str) -> Self {
+        // FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo), 64 bits: comparing sites is comparing one word.
+        let mut id: u64 = 0xcbf2_9ce4_8422_2325;
+        let bytes = name.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            id = (id ^ bytes[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+            at += 1;
+        }
+        // Zero stands for "any site" in a plan.
+        Self { name, id: if id == 0 { 1 } else { id } }
+    }
+
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    #[inline]
+    pub(crate) const fn id(self) -> u64 {
+        self.id
+    }
+}
+
+/// A request for one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AllocRequest {
+    pub(crate) order: Order,
+    pub(crate) migratetype: Migratetype,
+    pub(crate) zero: bool,
+    pub(crate) site: AllocSite,
+    pub(crate) highest_zone: ZoneKind,
+    pub(crate) may_drain: bool,
+    pub(crate) below_min: bool,
+}
+
+impl AllocRequest {
+    /// A block of `order`, unmovable, with whatever contents, from any zone.
+    #[inline]
+    pub const fn new(order: Order, site: AllocSite) -> Self {
+        Self {
+            order,
+            migratetype: Migratetype::Unmovable,
+            zero: false,
+            site,
+            highest_zone: ZoneKind::Normal,
+            may_drain: true,
+            below_min: false,
+        }
+    }
+
+    /// A page table: one frame of zeros.
+    #[inline]
+    pub const fn table() -> Self {
+        Self::new(Order::ZERO, AllocSite::TABLE).zeroed()
+    }
+
+    /// A page of a program: one movable frame of zeros.
+    #[inline]
+    pub const fn anonymous() -> Self {
+        Self::new(Order::ZERO, AllocSite::ANONYMOUS).movability(Migratetype::Movable).zeroed()
+    }
+
+    /// A block for a slab cache.
+    #[inline]
+    pub const fn slab(order: Order) -> Self {
+        Self::new(order, AllocSite::SLAB)
+    }
+
+    /// Filled with zeros.
+    #[inline]
+    pub const fn zeroed(mut self) -> Self {
+        self.zero = true;
+        self
+    }
+
+    /// With whatever contents.
+    #[inline]
+    pub const fn uninitialised(mut self) -> Self {
+        self.zero = false;
+        self
+    }
+
+    /// Of another order.
+    #[inline]
+    pub const fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// For contents of another mobility.
+    #[inline]
+    pub const fn movability(mut self, migratetype: Migratetype) -> Self {
+        self.migratetype = migratetype;
+        self
+    }
+
+    /// From another place in the program.
+    #[inline]
+    pub const fn site(mut self, site: AllocSite) -> Self {
+        self.site = site;
+        self
+    }
+
+    /// From `zone` or a lower one.
+    #[inline]
+    pub const fn from_zone(mut self, zone: ZoneKind) -> Self {
+        self.highest_zone = zone;
+        self
+    }
+
+    /// Fails at once where nothing is free on the lists: for callers that hold a lock of class
+    /// [`LockClass::Slab`](quire_arch::LockClass::Slab) or later, or that have something cheaper to fall back on.
+    #[inline]
+    pub const fn without_drain(mut self) -> Self {
+        self.may_drain = false;
+        self
+    }
+
+    /// May take the zone below its `min` watermark: for reclaim itself, which frees more than it takes.
+    #[inline]
+    pub const fn below_min(mut self) -> Self {
+        self.below_min = true;
+        self
+    }
+}

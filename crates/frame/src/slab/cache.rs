@@ -1,0 +1,174 @@
+//! The typed face of a cache.
+
+use super::census::CacheReport;
+use super::core::{CacheCore, CacheSpec};
+use super::front::Front;
+use super::geometry::Geometry;
+use super::slot::{Slot, SlotPtr};
+use crate::error::AllocError;
+use crate::frames::{Frames, MachineId};
+use crate::map::Kind;
+use crate::request::AllocRequest;
+use core::alloc::Layout;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
+use quire_sync::{CachePadded, PerCpu, SpinLock};
+
+/// Objects of type `T` on the frames of a machine.
+///
+/// A cache takes no frames until its first object, apart from its own few, and lives as long as the machine: what
+/// is left of it when the `SlabCache` is dropped goes with the machine's RAM, and objects in it are not dropped.
+///
+/// `T` is dropped in place when an object is freed, or when the readers of a retired one are gone. That can happen
+/// inside an allocation that is about to fail, so `T`'s `Drop` takes no locks.
+pub struct SlabCache<T, P: Platform> {
+    core: NonNull<CacheCore<P>>,
+    machine: MachineId,
+    objects: PhantomData<T>,
+}
+
+// SAFETY: a cache moves values of `T` between threads and shares none; its own data are behind locks.
+unsafe impl<T: Send, P: Platform> Send for SlabCache<T, P> {}
+// SAFETY: as for `Send`.
+unsafe impl<T: Send, P: Platform> Sync for SlabCache<T, P> {}
+
+impl<T: Send, P: Platform> SlabCache<T, P> {
+    const GEOMETRY: Geometry = match Geometry::of(Layout::new::<Slot<T>>(), Slot::<T>::LINK) {
+        Some(geometry) => geometry,
+        None => panic!("objects of this type do not fit on a slab of order 3"),
+    };
+
+    /// A cache called `name`, which is also the site that fault plans know its objects by.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::allocate`].
+    pub fn new(frames: &Frames<P>, pin: &Pin<'_, P>, name: &'static str) -> Result<Self, AllocError> {
+        let cpus = frames.platform().cpu_count();
+        let fronts = size_of::<CachePadded<CacheCore<P>>>();
+        let bytes = fronts + PerCpu::<SpinLock<Front, P>>::bytes(cpus);
+        let fits = |order: &Order| order.bytes() >= bytes as u64;
+        let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
+        let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
+        let classified = frames.known(pfn).classify_internal(Kind::CacheArea);
+        debug_assert!(classified.is_ok(), "a block that was just allocated can become a cache's");
+        let drop = core::mem::needs_drop::<T>().then_some(drop_object::<T> as unsafe fn(SlotPtr));
+        let spec = CacheSpec { name, geometry: Self::GEOMETRY, drop };
+        let base = frames.platform().direct_map(pfn);
+        // SAFETY: the block is this call's, page aligned, and large enough for the core, padded, with the fronts after
+        // it. It is never given back, so the references last as long as the machine: `SlabCache` checks that it is
+        // used with that machine only, and the registry is a part of it.
+        unsafe {
+            let fronts =
+                PerCpu::init(base.add(fronts), cpus, |_| SpinLock::new(LockClass::Slab, Front::default()));
+            let core = base.cast::<CacheCore<P>>();
+            core.write(CacheCore::new(spec, (pfn, order), fronts));
+            frames.caches().add(core.as_ref());
+            Ok(Self { core, machine: frames.id(), objects: PhantomData })
+        }
+    }
+
+    /// The cache, if `frames` is the machine that it lies on.
+    #[inline]
+    fn core(&self, frames: &Frames<P>) -> Option<&CacheCore<P>> {
+        if self.machine != frames.id() {
+            return None;
+        }
+        // SAFETY: the machine is alive, since `frames` is borrowed, and it is the one that the cache was made on:
+        // identities are never used twice.
+        Some(unsafe { self.core.as_ref() })
+    }
+
+    /// An object with the value `value`.
+    ///
+    /// Takes locks of class Slab, and what [`Frames::allocate`] takes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::allocate`], and [`AllocError::ForeignCache`] with another machine's frames. The value is
+    /// dropped then.
+    #[inline]
+    pub fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>, value: T) -> Result<NonNull<T>, AllocError> {
+        let core = self.core(frames).ok_or(AllocError::ForeignCache)?;
+        let object = core.allocate(frames, pin)?.cast::<T>();
+        // SAFETY: the slot is ours, was laid out for `T`, and holds no value.
+        unsafe { object.write(value) };
+        Ok(object)
+    }
+
+    /// Drops the object and gives its memory back. Never allocates.
+    ///
+    /// # Safety
+    ///
+    /// The object was allocated from this cache on this machine and has not been freed or retired; nobody uses it
+    /// any more.
+    #[inline]
+    pub unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<T>) {
+        let Some(core) = self.core(frames) else {
+            debug_assert!(false, "an object is freed on another machine");
+            return;
+        };
+        // SAFETY: the object is the caller's to end, and its slot is then free.
+        unsafe {
+            object.drop_in_place();
+            core.free(frames, pin, object.cast());
+        }
+    }
+
+    /// Gives back an object that lock-free readers may still be looking at: it stays as it is until every section of
+    /// [`Frames::epoch`] that was open at this moment is closed, then it is dropped and freed. Never allocates.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free`](Self::free), except that readers inside such sections may still use the object; nobody can
+    /// find it who has not yet.
+    #[inline]
+    pub unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<T>) {
+        let Some(core) = self.core(frames) else {
+            debug_assert!(false, "an object is retired on another machine");
+            return;
+        };
+        // SAFETY: the caller's promise.
+        unsafe { core.retire(frames, pin, object.cast()) };
+    }
+
+    /// Frees what was retired, as far as the readers are gone.
+    pub fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
+        if let Some(core) = self.core(frames) {
+            core.reap(frames, pin);
+        }
+    }
+
+    /// Gives back every frame that no object needs, those that CPUs keep included, and returns how many.
+    pub fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
+        self.core(frames).map_or(0, |core| core.shrink(frames, pin))
+    }
+
+    /// Calls `visit` with every block that holds objects, under the cache's lock: it must not use the cache.
+    pub fn for_each_frame(&self, frames: &Frames<P>, mut visit: impl FnMut(Pfn, Order)) {
+        if let Some(core) = self.core(frames) {
+            core.for_each_slab(frames, |index, _| visit(frames.map().pfn(index), Self::GEOMETRY.order));
+        }
+    }
+
+    /// The cache in numbers, or `None` with another machine's frames.
+    pub fn report(&self, frames: &Frames<P>) -> Option<CacheReport> {
+        self.core(frames).map(CacheCore::report)
+    }
+}
+
+impl<T, P: Platform> fmt::Debug for SlabCache<T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlabCache").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+/// # Safety
+///
+/// The slot holds a `T` that nobody uses.
+unsafe fn drop_object<T>(slot: SlotPtr) {
+    // SAFETY: the caller's promise.
+    unsafe { slot.cast::<T>().drop_in_place() };
+}

@@ -1,0 +1,195 @@
+//! The buddy lists of one zone (K. C. Knowlton, "A fast storage allocator", CACM 8(10), 1965; the split by
+//! mobility is described at [`Migratetype`]).
+//!
+//! What holds whenever the zone's lock is free:
+//! - a free block is on the list of its order and of its page block's migratetype, and its word says the same;
+//! - the frames inside a block, free or not, are [`Kind::Tail`], so that giving a block out touches one descriptor;
+//! - no two free buddies of one order exist below the largest order.
+
+use super::ZoneKind;
+use super::frame_list::FrameList;
+use crate::counters::{EventSet, VmEvent};
+use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
+use quire_arch::{Order, Pfn, PfnRange};
+
+/// Free blocks of a zone, for buddyinfo and pagetypeinfo: by order, then by migratetype.
+pub type BuddyCounts = [[u64; Migratetype::COUNT]; Order::COUNT];
+
+/// The lists of one zone, behind the zone's lock.
+#[derive(Debug)]
+pub(crate) struct Buddy {
+    kind: ZoneKind,
+    lists: [[FrameList; Migratetype::COUNT]; Order::COUNT],
+    /// For each migratetype, the orders whose list is not empty, as bits.
+    occupied: [u32; Migratetype::COUNT],
+    free: u64,
+    /// Page blocks of each type.
+    blocks: [u64; Migratetype::COUNT],
+}
+
+impl Buddy {
+    pub(super) fn new(kind: ZoneKind) -> Self {
+        Self {
+            kind,
+            lists: [[FrameList::EMPTY; Migratetype::COUNT]; Order::COUNT],
+            occupied: [0; Migratetype::COUNT],
+            free: 0,
+            blocks: [0; Migratetype::COUNT],
+        }
+    }
+
+    /// Free frames.
+    #[inline]
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// The list of one order and type.
+    #[inline]
+    pub(crate) fn list(&self, order: Order, migratetype: Migratetype) -> &FrameList {
+        &self.lists[order.index()][migratetype.index()]
+    }
+
+    /// Free blocks on every list.
+    pub(crate) fn counts(&self) -> BuddyCounts {
+        self.lists.each_ref().map(|types| types.each_ref().map(FrameList::count))
+    }
+
+    /// Page blocks of each type.
+    pub(crate) fn block_counts(&self) -> [u64; Migratetype::COUNT] {
+        self.blocks
+    }
+
+    /// Notes page blocks that the zone starts with; their type was set when the map was made.
+    pub(crate) fn add_blocks(&mut self, count: u64, migratetype: Migratetype) {
+        self.blocks[migratetype.index()] += count;
+    }
+
+    /// The smallest order from `order` on at which a list of `migratetype` holds a block.
+    #[inline]
+    pub(super) fn smallest(&self, order: Order, migratetype: Migratetype) -> Option<Order> {
+        let orders = self.occupied[migratetype.index()] >> order.get() << order.get();
+        Order::new(orders.trailing_zeros() as u8)
+    }
+
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        map: &MemoryMap,
+        index: FrameIndex,
+        order: Order,
+        migratetype: Migratetype,
+    ) {
+        map.at(index).set_word(Word::new(Kind::Free, order, migratetype));
+        self.lists[order.index()][migratetype.index()].push(map, index);
+        self.occupied[migratetype.index()] |= 1 << order.get();
+    }
+
+    /// Takes a block off its list. Its word still says free: the caller changes that before it drops the lock.
+    #[inline]
+    pub(super) fn unlink(
+        &mut self,
+        map: &MemoryMap,
+        index: FrameIndex,
+        order: Order,
+        migratetype: Migratetype,
+    ) {
+        let list = &mut self.lists[order.index()][migratetype.index()];
+        list.remove(map, index);
+        if list.is_empty() {
+            self.occupied[migratetype.index()] &= !(1 << order.get());
+        }
+    }
+
+    /// Gives out a block of `order`, as `given`, or `None` if no list can provide one. The watermark is the
+    /// caller's business.
+    #[inline]
+    pub(crate) fn allocate(
+        &mut self,
+        map: &MemoryMap,
+        order: Order,
+        migratetype: Migratetype,
+        given: Word,
+        events: &EventSet,
+    ) -> Option<FrameIndex> {
+        let index = match self.smallest(order, migratetype) {
+            Some(found) => {
+                let index = self.list(found, migratetype).first()?;
+                self.take(map, index, (found, migratetype), order, events);
+                index
+            }
+            None => self.fall_back(map, order, migratetype, events)?,
+        };
+        map.at(index).set_word(given);
+        self.free -= order.pages();
+        Some(index)
+    }
+
+    /// Takes the block at `index` off the list `from` and puts the part past `order` back as smaller blocks.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        map: &MemoryMap,
+        index: FrameIndex,
+        from: (Order, Migratetype),
+        order: Order,
+        events: &EventSet,
+    ) {
+        let (mut size, migratetype) = from;
+        self.unlink(map, index, size, migratetype);
+        let splits = size.get() - order.get();
+        while let Some(half) = size.smaller().filter(|_| size > order) {
+            size = half;
+            self.push(map, FrameIndex(index.0 + half.pages() as u32), half, migratetype);
+        }
+        if splits > 0 {
+            events.add(VmEvent::BuddySplit, u64::from(splits));
+        }
+    }
+
+    /// Puts a block back and joins it with its buddy as long as that is free too. The type is that of the page
+    /// block *now*: it may have been stolen since the block was given out or entered a CPU's list.
+    pub(crate) fn free_block(&mut self, map: &MemoryMap, index: FrameIndex, order: Order, events: &EventSet) {
+        let mut pfn = map.pfn(index);
+        let migratetype = map.block_migratetype(pfn);
+        self.free += order.pages();
+        let mut size = order;
+        while let Some(larger) = size.larger() {
+            let buddy = pfn.buddy(size);
+            let Some(buddy_index) = self.free_buddy(map, buddy, size) else { break };
+            let buddy_type = map.at(buddy_index).word().migratetype();
+            self.unlink(map, buddy_index, size, buddy_type);
+            if buddy_type != migratetype {
+                // Only blocks of whole page blocks meet a neighbour of another type.
+                self.change_blocks(map, PfnRange::new(buddy, buddy.offset(size.pages())), migratetype);
+            }
+            let inner = pfn.max(buddy);
+            map.at(map.index(inner)).set_word(Word::TAIL);
+            pfn = pfn.min(buddy);
+            size = larger;
+        }
+        if size > order {
+            events.add(VmEvent::BuddyMerge, u64::from(size.get() - order.get()));
+        }
+        self.push(map, map.index(pfn), size, migratetype);
+    }
+
+    /// The frame `buddy`, if a free block of `order` of this zone starts there.
+    #[inline]
+    pub(crate) fn free_buddy(&self, map: &MemoryMap, buddy: Pfn, order: Order) -> Option<FrameIndex> {
+        let index = map.checked_index(buddy)?;
+        (map.at(index).word().is_free_block(order) && ZoneKind::of(buddy) == self.kind).then_some(index)
+    }
+
+    /// Gives the page blocks of `frames` (whole ones) the type `migratetype`. Free blocks are moved by the caller.
+    pub(super) fn change_blocks(&mut self, map: &MemoryMap, frames: PfnRange, migratetype: Migratetype) {
+        let mut block = frames.start().block_start(PAGEBLOCK_ORDER);
+        while block < frames.end() {
+            let before = map.block_migratetype(block);
+            self.blocks[before.index()] -= 1;
+            self.blocks[migratetype.index()] += 1;
+            map.set_block_migratetype(block, migratetype);
+            block = block.offset(PAGEBLOCK_ORDER.pages());
+        }
+    }
+}

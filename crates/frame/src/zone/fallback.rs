@@ -1,0 +1,136 @@
+//! What a request does when its own migratetype has nothing: it takes from another type's blocks.
+//!
+//! As in Linux, the largest block is taken first, so that the damage stays in few page blocks, and where the piece
+//! is large or the type is one that must not be scattered, the whole page block changes its type, provided that at
+//! least half of it is free or in use by the same type. A small movable request takes the smallest piece there is
+//! instead and leaves the block's type alone. Linux estimates what is in use from the kind of page; here every
+//! given-out frame carries the type of its request, so the count is exact.
+
+use super::buddy::Buddy;
+use crate::counters::{EventSet, VmEvent};
+use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
+use quire_arch::{Order, Pfn, PfnRange};
+
+/// A piece of at least half the page block's order may take the block over.
+const LARGE_PIECE: Order = Order::ALL[PAGEBLOCK_ORDER.index() / 2];
+
+/// What is in a page block.
+#[derive(Clone, Copy, Debug, Default)]
+struct BlockUse {
+    free: u64,
+    /// In use on behalf of the type that wants the block.
+    alike: u64,
+}
+
+impl Buddy {
+    /// Takes a block of `order` for `wanted` from the lists of another type.
+    #[cold]
+    pub(super) fn fall_back(
+        &mut self,
+        map: &MemoryMap,
+        order: Order,
+        wanted: Migratetype,
+        events: &EventSet,
+    ) -> Option<FrameIndex> {
+        let largest = Order::ALL.into_iter().rev().take_while(|&size| size >= order);
+        let (size, other) = self.first_fallback(largest, wanted)?;
+        let may_take_block = size >= LARGE_PIECE || wanted != Migratetype::Movable;
+        let (size, other) = if may_take_block {
+            (size, other)
+        } else {
+            let smallest = Order::ALL.into_iter().skip_while(|&size| size < order);
+            self.first_fallback(smallest, wanted)?
+        };
+        let index = self.list(size, other).first()?;
+        events.add(VmEvent::Extfrag, 1);
+        let list =
+            if may_take_block && self.take_over(map, index, size, wanted, events) { wanted } else { other };
+        self.take(map, index, (size, list), order, events);
+        Some(index)
+    }
+
+    /// The first of `orders` at which a type that `wanted` may take from has a block.
+    fn first_fallback(
+        &self,
+        mut orders: impl Iterator<Item = Order>,
+        wanted: Migratetype,
+    ) -> Option<(Order, Migratetype)> {
+        orders.find_map(|order| {
+            let other = wanted.fallbacks().into_iter().find(|&other| !self.list(order, other).is_empty())?;
+            Some((order, other))
+        })
+    }
+
+    /// Tries to turn the page block or blocks of the free block at `index` into `wanted`'s; moves all that is free
+    /// in them to the lists of `wanted`.
+    fn take_over(
+        &mut self,
+        map: &MemoryMap,
+        index: FrameIndex,
+        size: Order,
+        wanted: Migratetype,
+        events: &EventSet,
+    ) -> bool {
+        let pfn = map.pfn(index);
+        let frames = if size >= PAGEBLOCK_ORDER {
+            PfnRange::new(pfn, pfn.offset(size.pages()))
+        } else {
+            let start = pfn.block_start(PAGEBLOCK_ORDER);
+            let found = Self::block_use(map, start, wanted);
+            if found.free + found.alike < PAGEBLOCK_ORDER.pages() / 2 {
+                return false;
+            }
+            PfnRange::new(start, start.offset(PAGEBLOCK_ORDER.pages()))
+        };
+        self.move_free(map, frames, wanted);
+        self.change_blocks(map, frames, wanted);
+        events.add(VmEvent::PageblockSteal, frames.len() >> PAGEBLOCK_ORDER.get());
+        true
+    }
+
+    /// Calls `visit` with every frame that starts something in the page block at `start`, and with the frames that
+    /// it covers.
+    fn visit_block(map: &MemoryMap, start: Pfn, mut visit: impl FnMut(FrameIndex, u64)) {
+        let mut pfn = start;
+        let end = start.offset(PAGEBLOCK_ORDER.pages());
+        while pfn < end {
+            // A block of RAM may begin or end inside a page block.
+            let Some(index) = map.checked_index(pfn) else {
+                pfn = pfn.offset(1);
+                continue;
+            };
+            let word = map.at(index).word();
+            let pages = if word.kind().is_head() { word.order().pages() } else { 1 };
+            visit(index, pages);
+            pfn = pfn.offset(pages);
+        }
+    }
+
+    fn block_use(map: &MemoryMap, start: Pfn, wanted: Migratetype) -> BlockUse {
+        let mut found = BlockUse::default();
+        Self::visit_block(map, start, |index, pages| {
+            let word = map.at(index).word();
+            if word.kind() == Kind::Free {
+                found.free += pages;
+            } else if word.kind().is_head() && word.migratetype() == wanted {
+                found.alike += pages;
+            }
+        });
+        found
+    }
+
+    /// Moves the free blocks of `frames` to the lists of `wanted`.
+    fn move_free(&mut self, map: &MemoryMap, frames: PfnRange, wanted: Migratetype) {
+        let mut start = frames.start();
+        while start < frames.end() {
+            Self::visit_block(map, start, |index, _| {
+                let word = map.at(index).word();
+                if word.kind() == Kind::Free && word.migratetype() != wanted {
+                    self.unlink(map, index, word.order(), word.migratetype());
+                    self.push(map, index, word.order(), wanted);
+                }
+            });
+            start = start.offset(PAGEBLOCK_ORDER.pages());
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Watermarks: how much of a zone stays free.
+
+/// Levels of free frames in a zone. Below `low` reclaim should start in the background, up to `high`; below `min`
+/// only reclaim itself may allocate.
+///
+/// Computed as Linux computes them: `min` is the zone's share of `min_free_kbytes`, which by default is the square
+/// root of sixteen times the size of memory in KiB, and the steps above it are a quarter of `min`, or a thousandth
+/// of the zone where that is more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Watermarks {
+    /// An ordinary allocation does not take the zone below this.
+    pub min: u64,
+    /// Where background reclaim starts.
+    pub low: u64,
+    /// Where background reclaim ends.
+    pub high: u64,
+}
+
+/// Bounds of the default `min_free_kbytes`.
+const MIN_FREE_KIB: (u64, u64) = (128, 256 << 10);
+/// KiB in a base page.
+const PAGE_KIB: u64 = 4;
+/// Part of the zone, in ten-thousandths, that lies between two watermarks at least.
+const SCALE: u64 = 10;
+
+/// The default `min_free_kbytes` of a machine with `managed` frames.
+pub(crate) fn default_min_free_kib(managed: u64) -> u64 {
+    (managed * PAGE_KIB * 16).isqrt().clamp(MIN_FREE_KIB.0, MIN_FREE_KIB.1)
+}
+
+impl Watermarks {
+    /// The watermarks of a zone with `zone` managed frames out of `total`, where the whole machine keeps
+    /// `min_free_kib` KiB.
+    pub(crate) fn of_zone(zone: u64, total: u64, min_free_kib: u64) -> Self {
+        let min_free = u128::from(min_free_kib / PAGE_KIB);
+        let min = (min_free * u128::from(zone)).checked_div(u128::from(total)).unwrap_or(0) as u64;
+        let step = (min / 4).max(zone * SCALE / 10_000);
+        Self { min, low: min + step, high: min + 2 * step }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Linux prints for a machine of 4 GiB: min_free_kbytes = 8192, shared by size.
+    #[test]
+    fn the_levels_are_those_of_linux() {
+        let total = (4 << 30) >> 12;
+        assert_eq!(default_min_free_kib(total), 8192);
+        let marks = Watermarks::of_zone(total, total, 8192);
+        assert_eq!((marks.min, marks.low, marks.high), (2048, 2048 + 1048, 2048 + 2096));
+        let quarter = Watermarks::of_zone(total / 4, total, 8192);
+        assert_eq!(quarter.min, 512);
+        assert_eq!(Watermarks::of_zone(0, 0, 8192), Watermarks::default());
+    }
+}

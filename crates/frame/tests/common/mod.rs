@@ -1,0 +1,228 @@
+//! A machine for tests and benches: RAM on the heap, a CPU number for each thread.
+
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{Asid, CpuId, CpuMask, Execution, LockClass, Order, Pfn, PfnRange, Pin, Platform, TlbFlush};
+use quire_frame::{AllocSite, FrameConfig, FrameViolation, Frames, PcpTechnique};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+use std::string::{String, ToString};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::vec::Vec;
+
+std::thread_local! {
+    static CPU: Cell<usize> = const { Cell::new(0) };
+    static PINS: Cell<u32> = const { Cell::new(0) };
+    /// The classes of the locks that this thread holds, in the order in which it took them.
+    static HELD: RefCell<Vec<LockClass>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The site of what tests allocate themselves.
+pub(crate) const TEST: AllocSite = AllocSite::new("test");
+
+/// From now on this thread runs on `cpu`.
+pub(crate) fn run_on(cpu: usize) {
+    CPU.set(cpu);
+}
+
+struct Bank {
+    frames: PfnRange,
+    memory: NonNull<u8>,
+}
+
+impl Bank {
+    fn layout(&self) -> Layout {
+        Layout::from_size_align(self.frames.len() as usize * 4096, 4096).expect("a bank's size")
+    }
+}
+
+/// A machine whose RAM is `banks`.
+pub(crate) struct Machine {
+    banks: Vec<Bank>,
+    cpus: Vec<AtomicBool>,
+    /// Several threads run on one CPU number, so pinning excludes.
+    shared_cpus: bool,
+    clock: AtomicU64,
+}
+
+// SAFETY: a bank is plain memory; who may use which part of it is what is tested here.
+unsafe impl Send for Machine {}
+// SAFETY: as above.
+unsafe impl Sync for Machine {}
+
+impl Machine {
+    /// A machine with RAM at these ranges of frames.
+    pub(crate) fn new(banks: &[(u64, u64)], cpus: usize) -> Self {
+        let banks = banks
+            .iter()
+            .map(|&(start, end)| {
+                let frames = PfnRange::new(Pfn(start), Pfn(end));
+                let mut bank = Bank { frames, memory: NonNull::dangling() };
+                // SAFETY: the tests have no empty banks.
+                let memory = unsafe { alloc_zeroed(bank.layout()) };
+                bank.memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(bank.layout()));
+                bank
+            })
+            .collect();
+        let cpus = (0..cpus).map(|_| AtomicBool::new(false)).collect();
+        Self { banks, cpus, shared_cpus: false, clock: AtomicU64::new(0) }
+    }
+
+    /// Lets several threads share CPU numbers.
+    pub(crate) fn shared(mut self) -> Self {
+        self.shared_cpus = true;
+        self
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for bank in &self.banks {
+            // SAFETY: allocated with this layout in `new`.
+            unsafe { dealloc(bank.memory.as_ptr(), bank.layout()) };
+        }
+    }
+}
+
+impl Execution for Machine {
+    fn relax(attempt: u32) {
+        if attempt > 100 {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn lock_taken(class: LockClass) {
+        HELD.with_borrow_mut(|held| {
+            let late = held.iter().find(|&&outer| outer >= class);
+            assert!(late.is_none(), "a lock of class {class:?} is taken under {held:?}");
+            held.push(class);
+        });
+    }
+
+    fn lock_dropped(class: LockClass) {
+        HELD.with_borrow_mut(|held| {
+            let at = held.iter().rposition(|&outer| outer == class);
+            held.remove(at.expect("a lock is dropped that was not taken"));
+        });
+    }
+}
+
+// SAFETY: banks are disjoint page-aligned heap blocks that live as long as the machine; a thread keeps its CPU number,
+// and numbers are either one thread's each or excluded by `pin_enter`; there is no TLB.
+unsafe impl Platform for Machine {
+    type Paging = X86_64Level4;
+
+    fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange)) {
+        for bank in &self.banks {
+            visit(bank.frames);
+        }
+    }
+
+    #[inline]
+    fn direct_map(&self, pfn: Pfn) -> NonNull<u8> {
+        let bank = self.banks.iter().find(|bank| bank.frames.contains(pfn)).expect("a frame of RAM");
+        let offset = (pfn.0 - bank.frames.start().0) as usize * 4096;
+        // SAFETY: the frame lies in the bank.
+        unsafe { bank.memory.add(offset) }
+    }
+
+    fn cpu_count(&self) -> usize {
+        self.cpus.len()
+    }
+
+    #[inline]
+    fn pin_enter(&self) -> CpuId {
+        let cpu = CPU.get();
+        let depth = PINS.get();
+        PINS.set(depth + 1);
+        if self.shared_cpus && depth == 0 {
+            let mut attempt = 0;
+            while self.cpus[cpu].swap(true, Ordering::Acquire) {
+                Self::relax(attempt);
+                attempt += 1;
+            }
+        }
+        CpuId::new(cpu).expect("a CPU number")
+    }
+
+    #[inline]
+    unsafe fn pin_exit(&self) {
+        let depth = PINS.get() - 1;
+        PINS.set(depth);
+        if self.shared_cpus && depth == 0 {
+            self.cpus[CPU.get()].store(false, Ordering::Release);
+        }
+    }
+
+    fn flush_local(&self, _pin: &Pin<'_, Self>, _flush: TlbFlush) {}
+
+    fn shootdown(&self, _pin: &Pin<'_, Self>, _cpus: &CpuMask, _flush: TlbFlush) {}
+
+    fn activate(&self, _pin: &Pin<'_, Self>, _root: Option<(Pfn, Asid)>) {}
+
+    fn asid_count(&self) -> u32 {
+        1
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn park(&self, _key: usize, _still: &mut dyn FnMut() -> bool) {
+        std::thread::yield_now();
+    }
+
+    fn unpark(&self, _key: usize) {}
+
+    fn entropy(&self) -> u64 {
+        4
+    }
+}
+
+/// A machine's frames with nothing held back, so that a test can use all of them.
+pub(crate) fn frames(banks: &[(u64, u64)], cpus: usize, pcp: PcpTechnique) -> Frames<Machine> {
+    frames_of(Machine::new(banks, cpus), pcp)
+}
+
+/// As [`frames`], on a machine made by the caller.
+pub(crate) fn frames_of(machine: Machine, pcp: PcpTechnique) -> Frames<Machine> {
+    Frames::new(machine, FrameConfig { pcp, min_free_kib: Some(0) }).expect("the machine starts")
+}
+
+/// Everything that the auditor finds.
+pub(crate) fn violations(frames: &Frames<Machine>) -> Vec<FrameViolation> {
+    let mut found = Vec::new();
+    frames.audit(&mut |violation| found.push(violation));
+    found
+}
+
+/// Fails on anything that the auditor finds.
+#[track_caller]
+pub(crate) fn assert_sound(frames: &Frames<Machine>) {
+    let found: Vec<String> = violations(frames).iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "the auditor found {} violations: {found:#?}", found.len());
+}
+
+/// Order `order`, which exists.
+pub(crate) fn order(order: u8) -> Order {
+    Order::new(order).expect("an order")
+}
+
+/// Pseudo-random numbers (splitmix64, S. Vigna) that replay from their seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

@@ -1,0 +1,89 @@
+//! Failures on purpose, at every site: nothing is left half done.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[allow(dead_code, reason = "each test uses a part")]
+mod common;
+
+use common::{Machine, TEST, assert_sound, frames, order};
+use quire_arch::{Order, Platform};
+use quire_frame::{
+    AllocError, AllocRequest, AllocSite, FaultPlan, FrameChain, Frames, Kind, PcpTechnique, SlabCache,
+};
+
+/// A little of everything; every failure is passed on after what was done is undone.
+fn life(frames: &Frames<Machine>, cache: &SlabCache<[u64; 100], Machine>) -> Result<(), AllocError> {
+    let pin = frames.platform().pin();
+    let table = frames.allocate(&pin, AllocRequest::table())?;
+    frames.known(table).classify(Kind::Table).unwrap();
+    let mut objects = Vec::new();
+    let mut chain = FrameChain::new();
+    let mut work = || {
+        for round in 0..30u64 {
+            objects.push(cache.allocate(frames, &pin, [round; 100])?);
+            let order = order((round % 4) as u8);
+            let pfn = frames.allocate(&pin, AllocRequest::anonymous().order(order))?;
+            frames.gather(&mut chain, pfn, order).unwrap();
+        }
+        Ok(())
+    };
+    let result = work();
+    for object in objects {
+        // SAFETY: allocated above.
+        unsafe { cache.free(frames, &pin, object) };
+    }
+    frames.free_chain(&pin, chain);
+    frames.retire(&pin, table, Order::ZERO).unwrap();
+    result
+}
+
+#[test]
+fn every_allocation_of_a_life_can_fail() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let cache = SlabCache::new(&frames, &frames.platform().pin(), "object").unwrap();
+    let before = frames.free_frames();
+    frames.faults().set(FaultPlan::Count { site: None });
+    life(&frames, &cache).unwrap();
+    let total = frames.faults().seen();
+    assert!(total > 60);
+    for nth in 1..=total + 1 {
+        cache.shrink(&frames, &frames.platform().pin());
+        frames.faults().set(FaultPlan::Nth { site: None, nth });
+        let result = life(&frames, &cache);
+        assert_eq!(result, if frames.faults().failed() == 1 { Err(AllocError::Injected) } else { Ok(()) });
+        frames.faults().set(FaultPlan::Off);
+        assert_sound(&frames);
+        let pin = frames.platform().pin();
+        frames.reap(&pin);
+        cache.shrink(&frames, &pin);
+        assert_eq!(frames.free_frames(), before, "allocation {nth} left something behind");
+    }
+}
+
+#[test]
+fn plans_aim_at_sites() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let cache = SlabCache::<[u64; 100], Machine>::new(&frames, &frames.platform().pin(), "object").unwrap();
+    for site in ["table", "anonymous", "slab", "object"] {
+        frames.faults().set(FaultPlan::Every { site: Some(AllocSite::new(site)), period: 1 });
+        cache.shrink(&frames, &frames.platform().pin());
+        assert_eq!(life(&frames, &cache), Err(AllocError::Injected), "{site}");
+        assert!(frames.faults().failed() > 0);
+        assert_sound(&frames);
+    }
+    frames.faults().set(FaultPlan::Every { site: Some(TEST), period: 1 });
+    assert_eq!(life(&frames, &cache), Ok(()));
+    assert_eq!(frames.faults().seen(), 0);
+}
+
+#[test]
+fn a_cache_that_cannot_be_made_leaves_nothing() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let before = frames.free_frames();
+    frames.faults().set(FaultPlan::Nth { site: None, nth: 1 });
+    let made = SlabCache::<u64, Machine>::new(&frames, &frames.platform().pin(), "never");
+    assert_eq!(made.map(|_| ()), Err(AllocError::Injected));
+    assert_eq!(frames.free_frames(), before);
+    assert_eq!(frames.caches_report().count(), 0);
+    assert_sound(&frames);
+}
