@@ -1,0 +1,43 @@
+//! Where nodes come from and go to.
+
+use super::node::Node;
+use core::error::Error;
+use core::fmt;
+use core::ptr::NonNull;
+
+/// No memory for a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OutOfNodes;
+
+impl fmt::Display for OutOfNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no memory for a node of the range tree")
+    }
+}
+
+impl Error for OutOfNodes {}
+
+/// Bytes at the end of a [`Node`] that the tree never looks at: a store may queue retired nodes through them.
+pub const NODE_TAIL: usize = 16;
+
+/// The source and the sink of a tree's nodes.
+///
+/// # Safety
+///
+/// Readers follow the links of the tree without a lock, so an implementation guarantees that
+/// - [`allocate`](Self::allocate) hands out memory that is valid and aligned for a `Node<V>` and that nobody else
+///   uses until it comes back; its contents do not matter;
+/// - memory given to [`retire`](Self::retire) stays readable and *unchanged* until every section of the epoch that
+///   was open at the call has ended. Only the last [`NODE_TAIL`] bytes are free for a link and a stamp. The epoch is the one whose guards are passed to
+///   [`find_lockless`](super::RangeTree::find_lockless).
+pub unsafe trait NodeStore<V> {
+    /// Memory for one node.
+    fn allocate(&self) -> Result<NonNull<Node<V>>, OutOfNodes>;
+
+    /// Takes back a node that the tree no longer links. It never fails and never sleeps for memory.
+    ///
+    /// # Safety
+    ///
+    /// The node came from this store, is linked nowhere, and is given back once.
+    unsafe fn retire(&self, node: NonNull<Node<V>>);
+}

@@ -1,0 +1,156 @@
+//! What the tests share: a machine that is nothing but CPUs, and small helpers.
+
+use quire_arch::paging::invented::Invented3;
+use quire_arch::{Asid, CpuId, CpuMask, Execution, Pfn, PfnRange, Pin, Platform, TlbFlush};
+use quire_sync::{Epoch, EpochSlot, PerCpu};
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+/// One CPU of a machine without memory. Each thread of a test has its own, so that a [`Pin`] tells them apart.
+pub(super) struct Cpu(pub(super) usize);
+
+impl Execution for Cpu {
+    fn relax(_attempt: u32) {
+        std::thread::yield_now();
+    }
+}
+
+// SAFETY: there is no RAM and no TLB to be wrong about, and each thread makes a CPU of its own number.
+unsafe impl Platform for Cpu {
+    type Paging = Invented3;
+
+    fn for_each_ram(&self, _visit: &mut dyn FnMut(PfnRange)) {}
+
+    fn direct_map(&self, _pfn: Pfn) -> NonNull<u8> {
+        NonNull::dangling()
+    }
+
+    fn cpu_count(&self) -> usize {
+        self.0 + 1
+    }
+
+    fn pin_enter(&self) -> CpuId {
+        CpuId::new(self.0).expect("tests have few CPUs")
+    }
+
+    unsafe fn pin_exit(&self) {}
+
+    fn flush_local(&self, _pin: &Pin<'_, Self>, _flush: TlbFlush) {}
+
+    fn shootdown(&self, _pin: &Pin<'_, Self>, _cpus: &CpuMask, _flush: TlbFlush) {}
+
+    fn activate(&self, _pin: &Pin<'_, Self>, _root: Option<(Pfn, Asid)>) {}
+
+    fn asid_count(&self) -> u32 {
+        1
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+
+    fn park(&self, _key: usize, _still: &mut dyn FnMut() -> bool) {}
+
+    fn unpark(&self, _key: usize) {}
+
+    fn entropy(&self) -> u64 {
+        0
+    }
+}
+
+/// Epochs for `cpus` CPUs. The slots are leaked.
+pub(super) fn epoch(cpus: usize) -> Epoch {
+    let layout = Layout::from_size_align(PerCpu::<EpochSlot>::bytes(cpus), 128).expect("a small layout");
+    // SAFETY: the layout is not empty.
+    let memory = NonNull::new(unsafe { std::alloc::alloc(layout) }).expect("memory for the test");
+    // SAFETY: the block has the size and alignment that `init` asks for; it is leaked, so nobody frees it.
+    Epoch::new(unsafe { PerCpu::init(memory, cpus, |_| EpochSlot::default()) })
+}
+
+#[cfg(not(loom))]
+pub(super) use single::*;
+
+/// For the tests with one thread.
+#[cfg(not(loom))]
+mod single {
+    use super::super::super::{Node, NodeStore, OutOfNodes, Writer};
+    use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
+    use std::alloc::Layout;
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeSet;
+    use std::num::NonZeroUsize;
+    use std::ptr::NonNull;
+    use std::vec::Vec;
+
+    /// Values are never looked into here.
+    pub(crate) type Value = u8;
+
+    /// A store that knows which nodes are out, frees a retired node at once, and refuses when told to.
+    #[derive(Default)]
+    pub(crate) struct TestStore {
+        out: RefCell<BTreeSet<NonNull<Node<Value>>>>,
+        /// How many more allocations succeed; `None` is without limit.
+        pub(crate) budget: Cell<Option<usize>>,
+        /// Every so many-th allocation fails; 0 is none.
+        pub(crate) fail_every: Cell<usize>,
+        calls: Cell<usize>,
+    }
+
+    impl TestStore {
+        pub(crate) fn nodes_out(&self) -> usize {
+            self.out.borrow().len()
+        }
+    }
+
+    // SAFETY: nodes are fresh heap blocks. They are freed at once, which is right for tests without lock-free
+    // readers: there is never an open section.
+    unsafe impl NodeStore<Value> for TestStore {
+        fn allocate(&self) -> Result<NonNull<Node<Value>>, OutOfNodes> {
+            self.calls.set(self.calls.get() + 1);
+            let failing = self.fail_every.get();
+            if failing > 0 && self.calls.get().is_multiple_of(failing) {
+                return Err(OutOfNodes);
+            }
+            if let Some(budget) = self.budget.get() {
+                self.budget.set(Some(budget.checked_sub(1).ok_or(OutOfNodes)?));
+            }
+            // SAFETY: a node has a size.
+            let block = unsafe { std::alloc::alloc(Layout::new::<Node<Value>>()) };
+            let node = NonNull::new(block.cast::<Node<Value>>()).ok_or(OutOfNodes)?;
+            assert!(self.out.borrow_mut().insert(node));
+            Ok(node)
+        }
+
+        unsafe fn retire(&self, node: NonNull<Node<Value>>) {
+            assert!(self.out.borrow_mut().remove(&node), "a node was given back that is not out");
+            // SAFETY: it came from `allocate`, and is given back once (checked). Poison first, for whoever still
+            // uses it.
+            unsafe {
+                node.write_bytes(0xaa, 1);
+                std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<Node<Value>>());
+            }
+        }
+    }
+
+    impl Drop for TestStore {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                assert_eq!(self.nodes_out(), 0, "nodes leaked");
+            }
+        }
+    }
+
+    pub(crate) fn value(number: usize) -> NonNull<Value> {
+        NonNull::without_provenance(NonZeroUsize::new(number + 1).expect("small numbers"))
+    }
+
+    /// `count` pages from page `first`.
+    pub(crate) fn pages(first: u64, count: u64) -> VirtRange {
+        VirtRange::from_len(VirtAddr(first * PAGE_SIZE), count * PAGE_SIZE).expect("within 64 bits")
+    }
+
+    /// The ranges in the tree, as first page and number of pages.
+    pub(crate) fn contents(writer: &Writer<'_, Value, TestStore>) -> Vec<(u64, u64)> {
+        writer.iter().map(|entry| (entry.range.start().0 / PAGE_SIZE, entry.range.pages())).collect()
+    }
+}

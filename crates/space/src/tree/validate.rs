@@ -1,0 +1,163 @@
+//! Checking everything that the tree claims about itself.
+
+use super::View;
+use super::node::{Extent, MIN_FILL, Node, SLOTS};
+use super::writer::is_mappable;
+use core::error::Error;
+use core::fmt;
+use quire_arch::{VirtAddr, VirtRange};
+
+/// What is wrong with a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TreeViolation {
+    /// A node has too few or too many slots in use.
+    Fill {
+        /// The node's level.
+        level: usize,
+        /// Its slots in use.
+        count: usize,
+    },
+    /// A node is not at the level that its place says.
+    Level {
+        /// The level by its place.
+        expected: usize,
+        /// The level that it says.
+        found: usize,
+    },
+    /// A slot's range is empty or not page-aligned.
+    BadRange(VirtRange),
+    /// A slot starts before the one before it ends.
+    Order {
+        /// Where the slot starts.
+        start: VirtAddr,
+        /// Where the slot before it ends.
+        previous_end: VirtAddr,
+    },
+    /// A slot in use links nothing.
+    NoLink(VirtRange),
+    /// A slot that is not in use is not wiped.
+    NotWiped {
+        /// The node's level.
+        level: usize,
+        /// The slot.
+        slot: usize,
+    },
+    /// What a parent says about a child's bounds is not so.
+    CachedRange {
+        /// The bounds in the parent.
+        cached: VirtRange,
+        /// The bounds of the child.
+        real: VirtRange,
+    },
+    /// What a parent says about the largest gap inside a child is not so.
+    CachedGap {
+        /// The gap in the parent.
+        cached: u64,
+        /// The gap in the child.
+        real: u64,
+    },
+    /// The tree does not have as many entries as it says.
+    Count {
+        /// What it says.
+        expected: usize,
+        /// What there are.
+        found: usize,
+    },
+}
+
+impl fmt::Display for TreeViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Fill { level, count } => write!(f, "a node at level {level} has {count} slots in use"),
+            Self::Level { expected, found } => {
+                write!(f, "a node of level {expected} says it has level {found}")
+            }
+            Self::BadRange(range) => write!(f, "the range {range:?} is empty or not page-aligned"),
+            Self::Order { start, previous_end } => {
+                write!(
+                    f,
+                    "a slot starts at {start:#x}, before the end of the one before it, {previous_end:#x}"
+                )
+            }
+            Self::NoLink(range) => write!(f, "the slot for {range:?} links nothing"),
+            Self::NotWiped { level, slot } => write!(f, "unused slot {slot} at level {level} is not wiped"),
+            Self::CachedRange { cached, real } => write!(f, "a child at {real:?} is cached as {cached:?}"),
+            Self::CachedGap { cached, real } => {
+                write!(f, "a largest gap of {real:#x} is cached as {cached:#x}")
+            }
+            Self::Count { expected, found } => write!(f, "{found} entries, while the tree counts {expected}"),
+        }
+    }
+}
+
+impl Error for TreeViolation {}
+
+impl<V> View<'_, V> {
+    /// Checks the order, alignment and disjointness of the entries, the fill and level of every node, everything
+    /// that is cached above the leaves, and the count.
+    pub fn validate(&self) -> Result<(), TreeViolation> {
+        let mut found = 0;
+        if let Some(root) = self.root() {
+            let fewest = if root.level() > 0 { 2 } else { 0 };
+            // SAFETY: nobody changes the tree while the view is borrowed.
+            unsafe { check(root, root.level(), fewest, &mut found) }?;
+        }
+        let expected = self.len();
+        if found == expected { Ok(()) } else { Err(TreeViolation::Count { expected, found }) }
+    }
+}
+
+/// Checks the subtree at `node`, adds its entries to `entries` and returns its true extent.
+///
+/// # Safety
+///
+/// `node` is a live node of a tree that nobody changes during the call.
+unsafe fn check<V>(
+    node: &Node<V>,
+    level: usize,
+    fewest: usize,
+    entries: &mut usize,
+) -> Result<Extent, TreeViolation> {
+    let count = node.count();
+    if node.level() != level {
+        return Err(TreeViolation::Level { expected: level, found: node.level() });
+    }
+    if !(fewest..=SLOTS).contains(&count) {
+        return Err(TreeViolation::Fill { level, count });
+    }
+    if let Some(slot) = (count..SLOTS).find(|&slot| !node.is_wiped(slot)) {
+        return Err(TreeViolation::NotWiped { level, slot });
+    }
+    let mut whole = Extent { start: node.start(0), end: node.start(0), gap: 0 };
+    for slot in 0..count {
+        let range = node.range(slot);
+        // Raw bounds: a `VirtRange` hides an end before the start.
+        if !is_mappable(range) || node.end(slot) != range.end().0 {
+            return Err(TreeViolation::BadRange(range));
+        }
+        if range.start().0 < whole.end {
+            let previous_end = VirtAddr(whole.end);
+            return Err(TreeViolation::Order { start: range.start(), previous_end });
+        }
+        let Some(link) = node.link_at(slot) else { return Err(TreeViolation::NoLink(range)) };
+        let mut real = Extent::of(range);
+        if level == 0 {
+            *entries += 1;
+        } else {
+            // SAFETY: the slot is in use above the leaves, so it links a live node; the tree stays as it is
+            // (caller).
+            real = unsafe { check(Node::<V>::at(link), level - 1, MIN_FILL, entries) }?;
+        }
+        let cached = node.extent_of(slot);
+        if (cached.start, cached.end) != (real.start, real.end) {
+            let real = VirtRange::new(VirtAddr(real.start), VirtAddr(real.end));
+            return Err(TreeViolation::CachedRange { cached: range, real });
+        }
+        if cached.gap != real.gap {
+            return Err(TreeViolation::CachedGap { cached: cached.gap, real: real.gap });
+        }
+        whole.gap = whole.gap.max(real.gap).max(range.start().0 - whole.end);
+        whole.end = range.end().0;
+    }
+    Ok(whole)
+}

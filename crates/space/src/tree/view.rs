@@ -1,0 +1,113 @@
+//! Exact queries, under the layout lock.
+
+use super::cursor::Entries;
+use super::node::Node;
+use super::{Entry, RangeTree};
+use core::fmt;
+use quire_arch::{VirtAddr, VirtRange};
+
+/// A tree that nobody changes while this view of it is in use. Made by [`RangeTree::view`]; a
+/// [`Writer`](super::Writer) derefs to one.
+pub struct View<'t, V> {
+    pub(super) tree: &'t RangeTree<V>,
+}
+
+impl<V> View<'_, V> {
+    /// The root.
+    #[inline]
+    pub(super) fn root(&self) -> Option<&Node<V>> {
+        // SAFETY: nobody changes the tree while the view is borrowed (contract of `view` and `writer`; a writer
+        // lends its view only while it is not changing anything).
+        unsafe { self.tree.root() }
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.tree.len()
+    }
+
+    /// Whether there are no entries.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.tree.is_empty()
+    }
+
+    /// Levels of the tree; 0 when it is empty.
+    pub fn height(&self) -> usize {
+        self.root().map_or(0, |root| root.level() + 1)
+    }
+
+    /// The entry that contains `addr`.
+    #[inline]
+    pub fn find(&self, addr: VirtAddr) -> Option<Entry<V>> {
+        self.first_ending_after(addr).filter(|entry| entry.range.start() <= addr)
+    }
+
+    /// The lowest entry that ends after `addr`: the one that contains it, or else the next one up (Linux's
+    /// `find_vma`). The entry after a range is the first that ends after the range's end.
+    #[inline]
+    pub fn first_ending_after(&self, addr: VirtAddr) -> Option<Entry<V>> {
+        let mut node = self.root()?;
+        for _ in 0..node.level() {
+            // SAFETY: above level 0 a link is to a live node, and nobody changes the tree.
+            node = unsafe { Node::at(node.link_at(node.ends_up_to(addr.0))?) };
+        }
+        let slot = node.ends_up_to(addr.0);
+        // SAFETY: the slot is in use (checked), and nobody changes the tree.
+        (slot < node.count()).then(|| unsafe { Entry::of(node, slot) })
+    }
+
+    /// The highest entry that starts before `addr`. With an entry's start, the entry before it.
+    #[inline]
+    pub fn last_starting_before(&self, addr: VirtAddr) -> Option<Entry<V>> {
+        let mut node = self.root()?;
+        for _ in 0..node.level() {
+            let slot = node.starts_below(addr.0).checked_sub(1)?;
+            // SAFETY: as in `first_ending_after`; the slot starts below `addr`, hence is in use.
+            node = unsafe { Node::at(node.link(slot)) };
+        }
+        let slot = node.starts_below(addr.0).checked_sub(1)?;
+        // SAFETY: as above.
+        Some(unsafe { Entry::of(node, slot) })
+    }
+
+    /// The lowest entry.
+    #[inline]
+    pub fn first(&self) -> Option<Entry<V>> {
+        self.first_ending_after(VirtAddr(0))
+    }
+
+    /// The highest entry.
+    #[inline]
+    pub fn last(&self) -> Option<Entry<V>> {
+        self.last_starting_before(VirtAddr(u64::MAX))
+    }
+
+    /// The entries that share an address with `within`, whole, in order from either end.
+    #[inline]
+    pub fn entries(&self, within: VirtRange) -> Entries<'_, V> {
+        Entries::new(self, within)
+    }
+
+    /// All entries, in order from either end.
+    #[inline]
+    pub fn iter(&self) -> Entries<'_, V> {
+        self.entries(VirtRange::new(VirtAddr(0), VirtAddr(u64::MAX)))
+    }
+}
+
+impl<'v, V> IntoIterator for &'v View<'_, V> {
+    type Item = Entry<V>;
+    type IntoIter = Entries<'v, V>;
+
+    fn into_iter(self) -> Entries<'v, V> {
+        self.iter()
+    }
+}
+
+impl<V> fmt::Debug for View<'_, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|entry| (entry.range, entry.value))).finish()
+    }
+}
