@@ -1,0 +1,181 @@
+//! `madvise`.
+
+use super::page_range;
+use crate::error::Error;
+use crate::gather::Gather;
+use crate::section::Section;
+use crate::space::Space;
+use crate::vma::{VmFlags, Vma, VmaFacts};
+use quire_arch::{Access, Platform, VirtAddr, VirtRange};
+
+/// Advice for a range (`MADV_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Advice {
+    /// No special treatment.
+    Normal,
+    /// Expect random reads.
+    Random,
+    /// Expect sequential reads.
+    Sequential,
+    /// Will be needed soon.
+    WillNeed,
+    /// Drop the contents.
+    DontNeed,
+    /// Drop the contents, also of locked memory.
+    DontNeedLocked,
+    /// The contents may be dropped under pressure.
+    Free,
+    /// Not to be copied on fork.
+    DontFork,
+    /// To be copied on fork.
+    DoFork,
+    /// Zero-filled in a child.
+    WipeOnFork,
+    /// Copied to a child.
+    KeepOnFork,
+    /// May be merged with equal pages.
+    Mergeable,
+    /// Not to be merged.
+    Unmergeable,
+    /// Use large folios.
+    HugePage,
+    /// Use none.
+    NoHugePage,
+    /// Leave out of core dumps.
+    DontDump,
+    /// Put into core dumps.
+    DoDump,
+    /// Not needed soon.
+    Cold,
+    /// Page out now.
+    PageOut,
+    /// Fault in for reading.
+    PopulateRead,
+    /// Fault in for writing.
+    PopulateWrite,
+}
+
+/// What an advice does to one mapping.
+enum Effect {
+    /// Nothing that can be seen.
+    None,
+    /// New flags.
+    Flags(VmFlags),
+    /// The pages go.
+    Drop,
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Gives advice on the pages that `len` bytes from `addr` touch.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `madvise`: a hole is reported after the rest was done; any other failure ends the call.
+    pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), Error> {
+        let Some(range) = page_range(addr, len, Error::BadArgument)? else { return Ok(()) };
+        match advice {
+            Advice::PopulateRead => self
+                .populate_for(range, Access::Read)
+                .map_err(super::populate::PopulateError::as_advice_error),
+            Advice::PopulateWrite => self
+                .populate_for(range, Access::Write)
+                .map_err(super::populate::PopulateError::as_advice_error),
+            _ => Section::begin(self.spaces, self.core()).advise(range, advice),
+        }
+    }
+}
+
+impl<'s, P: Platform> Section<'s, P> {
+    fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
+        let mut gather = Gather::new(self.spaces, self.core);
+        let result = self.advise_mappings(range, advice, &mut gather);
+        gather.finish(&self.spaces.platform().pin());
+        result
+    }
+
+    fn advise_mappings(
+        &mut self,
+        range: VirtRange,
+        advice: Advice,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<(), Error> {
+        let mut at = range.start();
+        let mut hole = false;
+        while at < range.end() {
+            let Some(vma) = self.first_in(VirtRange::new(at, range.end())) else {
+                return Err(Error::NotMapped);
+            };
+            hole |= vma.range().start() > at;
+            let part = vma.range().intersect(VirtRange::new(at, range.end()));
+            at = part.end();
+            self.advise_part(vma, part, advice, gather)?;
+        }
+        if hole { Err(Error::NotMapped) } else { Ok(()) }
+    }
+
+    fn advise_part(
+        &mut self,
+        vma: &'s Vma,
+        part: VirtRange,
+        advice: Advice,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<(), Error> {
+        match effect(&vma.facts(), advice)? {
+            Effect::None => Ok(()),
+            Effect::Flags(flags) => self.modify(vma, part, flags).map(|_| ()).map_err(|error| match error {
+                Error::NoFrames(cause) => Error::TryAgain(cause),
+                other => other,
+            }),
+            Effect::Drop => {
+                // Faults may go on: they come before or after, and the table locks keep each page whole.
+                self.tables().zap(part, true, gather);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What `advice` does to a mapping, or why it does not fit.
+fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
+    let flags = vma.flags;
+    let reading = VmFlags::SEQ_READ | VmFlags::RAND_READ;
+    let refuse_if =
+        |refused: bool, effect: Effect| if refused { Err(Error::WrongMapping) } else { Ok(effect) };
+    match advice {
+        Advice::Normal => Ok(Effect::Flags(flags - reading)),
+        Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),
+        Advice::Sequential => Ok(Effect::Flags((flags - reading) | VmFlags::SEQ_READ)),
+        // The populating ones never come here: they walk pages, not mappings.
+        Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite => Ok(Effect::None),
+        Advice::DontNeed => refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::Drop),
+        Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), Effect::Drop),
+        Advice::Free => refuse_if(
+            !vma.backing.is_anonymous() || flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP),
+            Effect::None,
+        ),
+        Advice::Cold | Advice::PageOut => {
+            refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::None)
+        }
+        Advice::DontFork => Ok(Effect::Flags(flags | VmFlags::DONTCOPY)),
+        Advice::DoFork => refuse_if(flags.contains(VmFlags::IO), Effect::Flags(flags - VmFlags::DONTCOPY)),
+        Advice::WipeOnFork => refuse_if(
+            !vma.backing.is_anonymous() || flags.contains(VmFlags::SHARED),
+            Effect::Flags(flags | VmFlags::WIPEONFORK),
+        ),
+        Advice::KeepOnFork => Ok(Effect::Flags(flags - VmFlags::WIPEONFORK)),
+        Advice::DontDump => Ok(Effect::Flags(flags | VmFlags::DONTDUMP)),
+        Advice::DoDump => {
+            refuse_if(flags.intersects(VmFlags::SPECIAL), Effect::Flags(flags - VmFlags::DONTDUMP))
+        }
+        Advice::Mergeable | Advice::Unmergeable => {
+            let skipped = VmFlags::SHARED | VmFlags::MAYSHARE | VmFlags::SPECIAL;
+            if flags.intersects(skipped) {
+                return Ok(Effect::None);
+            }
+            let merge = advice == Advice::Mergeable;
+            Ok(Effect::Flags(if merge { flags | VmFlags::MERGEABLE } else { flags - VmFlags::MERGEABLE }))
+        }
+        Advice::HugePage => Ok(Effect::Flags((flags - VmFlags::NOHUGEPAGE) | VmFlags::HUGEPAGE)),
+        Advice::NoHugePage => Ok(Effect::Flags((flags - VmFlags::HUGEPAGE) | VmFlags::NOHUGEPAGE)),
+    }
+}

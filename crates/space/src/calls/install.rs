@@ -1,0 +1,58 @@
+//! Putting mappings in place as they are told.
+
+use crate::error::Error;
+use crate::section::Section;
+use crate::space::{Mapping, Space};
+use crate::vma::{AnonGroup, Backing, VmFlags, VmaFacts};
+use quire_arch::{PagingFormat, Platform};
+
+impl<P: Platform> Space<'_, P> {
+    /// Puts `mapping` in place exactly as it is described, without merging it. For program loaders and for
+    /// restoring a layout; programs call [`mmap`](Self::mmap).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::Occupied`], [`Error::CommitLimit`] or
+    /// [`Error::NoFrames`]; nothing is changed then.
+    pub fn install(&self, mapping: &Mapping) -> Result<(), Error> {
+        let range = mapping.range;
+        if !range.start().is_page_aligned() || !range.end().is_page_aligned() {
+            return Err(Error::Unaligned);
+        }
+        if range.is_empty() || range.end() > P::Paging::USER_END {
+            return Err(Error::OutOfRange);
+        }
+        let mut section = Section::begin(self.spaces, self.core());
+        if section.first_in(range).is_some() {
+            return Err(Error::Occupied);
+        }
+        let backing = match mapping.file {
+            Some(id) => Backing::file(id),
+            None if mapping.flags.contains(VmFlags::SHARED) => {
+                Backing::shared_anonymous(self.spaces.new_shared_id())
+            }
+            None => Backing::ANONYMOUS,
+        };
+        let Mapping { flags, page_offset, .. } = *mapping;
+        section.adopt(VmaFacts { range, flags, page_offset, backing, anon: AnonGroup::NONE })
+    }
+}
+
+impl<P: Platform> Section<'_, P> {
+    /// Puts a mapping into a free range as it is, and counts and charges it.
+    pub(crate) fn adopt(&mut self, facts: VmaFacts) -> Result<(), Error> {
+        let charge = if facts.flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
+        self.spaces.commit().charge(charge)?;
+        match self.prepare(1) {
+            Ok(mut prepared) => {
+                self.core.usage.map(facts.flags, facts.range.pages());
+                self.insert_vma(facts, &mut prepared);
+                Ok(())
+            }
+            Err(error) => {
+                self.spaces.commit().release(charge);
+                Err(error.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `mlock`, `munlock` and their kin.
+
+use crate::error::Error;
+use crate::section::Section;
+use crate::space::Space;
+use crate::vma::VmFlags;
+use bitflags::bitflags;
+use quire_arch::addr::page_align_up;
+use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use quire_sync::atomic::Ordering;
+
+bitflags! {
+    /// What `mlockall` locks (`MCL_*`, with Linux's values).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct LockAll: u32 {
+        /// What is mapped now.
+        const CURRENT = 1;
+        /// What will be mapped.
+        const FUTURE = 2;
+        /// Only as pages are faulted in.
+        const ONFAULT = 4;
+    }
+}
+
+/// The pages that `len` bytes from `addr` touch; `mlock` takes any address. `None` for none, and for a length that
+/// wraps when it is rounded, as in Linux.
+fn touched(addr: VirtAddr, len: u64) -> Result<Option<VirtRange>, Error> {
+    let len = page_align_up(len.wrapping_add(addr.page_offset())).unwrap_or(0);
+    let range = VirtRange::from_len(addr.page_start(), len).ok_or(Error::BadArgument)?;
+    Ok((!range.is_empty()).then_some(range))
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Locks the pages that `len` bytes from `addr` touch; with `on_fault` only as they are faulted in.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mlock`. Mappings before a hole are locked then.
+    pub fn mlock(&self, addr: VirtAddr, len: u64, on_fault: bool) -> Result<(), Error> {
+        let limits = self.limits();
+        if !limits.may_lock && limits.locked == 0 {
+            return Err(Error::NotPermitted);
+        }
+        let range = touched(addr, len)?;
+        let wanted = if on_fault { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
+        {
+            let mut section = Section::begin(self.spaces, self.core());
+            let pages = range.map_or(0, VirtRange::pages);
+            let allowed = limits.locked / PAGE_SIZE;
+            let locked = self.core().usage.locked_pages();
+            if !limits.may_lock && locked.saturating_add(pages) > allowed {
+                let already = range.map_or(0, |range| section.locked_in(range));
+                if locked.saturating_add(pages - already.min(pages)) > allowed {
+                    return Err(Error::LockLimit);
+                }
+            }
+            let Some(range) = range else { return Ok(()) };
+            section.set_lock(range, wanted)?;
+        }
+        match range {
+            Some(range) => {
+                self.populate_locked_range(range).map_err(super::populate::PopulateError::as_lock_error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Unlocks the pages that `len` bytes from `addr` touch.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `munlock`.
+    pub fn munlock(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
+        let Some(range) = touched(addr, len)? else { return Ok(()) };
+        Section::begin(self.spaces, self.core()).set_lock(range, VmFlags::empty())
+    }
+
+    /// Locks everything that is or will be mapped.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mlockall`.
+    pub fn mlockall(&self, what: LockAll) -> Result<(), Error> {
+        if what.is_empty() || what == LockAll::ONFAULT {
+            return Err(Error::BadFlags);
+        }
+        let limits = self.limits();
+        if !limits.may_lock && limits.locked == 0 {
+            return Err(Error::NotPermitted);
+        }
+        let wanted = if what.contains(LockAll::ONFAULT) { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
+        {
+            let mut section = Section::begin(self.spaces, self.core());
+            if what.contains(LockAll::CURRENT)
+                && !limits.may_lock
+                && self.core().usage.mapped_pages() > limits.locked / PAGE_SIZE
+            {
+                return Err(Error::LockLimit);
+            }
+            let future = if what.contains(LockAll::FUTURE) { wanted } else { VmFlags::empty() };
+            self.core().default_flags.store(future.bits(), Ordering::Relaxed);
+            if !what.contains(LockAll::CURRENT) {
+                return Ok(());
+            }
+            section.set_lock_of_all(wanted);
+        }
+        self.populate(VirtRange::new(VirtAddr(0), VirtAddr(!(PAGE_SIZE - 1))));
+        Ok(())
+    }
+
+    /// Unlocks everything, and what will be mapped.
+    pub fn munlockall(&self) {
+        let mut section = Section::begin(self.spaces, self.core());
+        self.core().default_flags.store(0, Ordering::Relaxed);
+        section.set_lock_of_all(VmFlags::empty());
+    }
+}
+
+impl<P: Platform> Section<'_, P> {
+    /// Pages in `range` that are locked.
+    fn locked_in(&self, range: VirtRange) -> u64 {
+        let mut pages = 0;
+        let mut at = range.start();
+        while let Some(vma) = self.first_in(VirtRange::new(at, range.end())) {
+            let part = vma.range().intersect(range);
+            if vma.flags().contains(VmFlags::LOCKED) {
+                pages += part.pages();
+            }
+            at = part.end();
+        }
+        pages
+    }
+
+    /// Gives every mapping in `range` the lock flags `wanted`.
+    fn set_lock(&mut self, range: VirtRange, wanted: VmFlags) -> Result<(), Error> {
+        let mut at = range.start();
+        while at < range.end() {
+            let vma = self.find(at).ok_or(Error::NotMapped)?;
+            let part = VirtRange::new(at, vma.range().end().min(range.end()));
+            at = part.end();
+            let flags = vma.flags();
+            if !flags.intersects(VmFlags::SPECIAL) {
+                self.modify(vma, part, (flags - VmFlags::LOCK_MASK) | wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for all mappings; one that can not be changed is left as it is.
+    fn set_lock_of_all(&mut self, wanted: VmFlags) {
+        let mut at = VirtAddr(0);
+        while let Some(vma) = self.first_ending_after(at) {
+            let range = vma.range();
+            at = range.end();
+            // A whole mapping is changed, so nothing is split and nothing allocated.
+            let _ = self.set_lock(range, wanted);
+        }
+    }
+}

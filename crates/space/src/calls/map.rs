@@ -1,0 +1,232 @@
+//! `mmap`.
+
+use crate::error::Error;
+use crate::section::Section;
+use crate::space::Space;
+use crate::vma::{AnonGroup, Backing, Proposal, Protection, VmFlags};
+use bitflags::bitflags;
+use quire_arch::addr::page_align_up;
+use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
+
+bitflags! {
+    /// How a mapping is made.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct MapFlags: u32 {
+        /// Changes are shared with others (`MAP_SHARED`); without it the mapping is private.
+        const SHARED = 1 << 0;
+        /// Exactly at the address, replacing what is there (`MAP_FIXED`).
+        const FIXED = 1 << 1;
+        /// Exactly at the address, if nothing is there (`MAP_FIXED_NOREPLACE`).
+        const FIXED_NOREPLACE = 1 << 2;
+        /// A stack that grows downwards (`MAP_GROWSDOWN`).
+        const GROWSDOWN = 1 << 3;
+        /// Pages are faulted in and stay (`MAP_LOCKED`).
+        const LOCKED = 1 << 4;
+        /// Not counted against the commit limit (`MAP_NORESERVE`).
+        const NORESERVE = 1 << 5;
+        /// Pages are faulted in at once (`MAP_POPULATE`).
+        const POPULATE = 1 << 6;
+        /// With POPULATE: do not (`MAP_NONBLOCK`).
+        const NONBLOCK = 1 << 7;
+        /// In the first 2 GiB of addresses (`MAP_32BIT`).
+        const BELOW_2G = 1 << 8;
+        /// A thread's stack: no large folios (`MAP_STACK`).
+        const STACK = 1 << 9;
+    }
+}
+
+impl MapFlags {
+    /// The address is not a hint.
+    pub const fn is_fixed(self) -> bool {
+        self.intersects(Self::FIXED.union(Self::FIXED_NOREPLACE))
+    }
+}
+
+/// The file that a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MappedFile {
+    /// The embedder's number for the file; equal numbers are the same file.
+    pub id: u64,
+    /// First page of the file that is mapped.
+    pub page_offset: u64,
+    /// The descriptor allows writing.
+    pub writable: bool,
+    /// The file system is mounted without execution.
+    pub no_exec: bool,
+    /// The file system wants large mappings aligned for huge pages (ext4, xfs, btrfs).
+    pub huge_alignment: bool,
+}
+
+/// What `mmap` is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapRequest {
+    /// Where: a hint, or the place itself with a FIXED flag. 0 is no hint.
+    pub addr: VirtAddr,
+    /// Bytes; rounded up to whole pages.
+    pub len: u64,
+    /// What the program may do.
+    pub protection: Protection,
+    /// How.
+    pub flags: MapFlags,
+    /// The file, or anonymous memory.
+    pub file: Option<MappedFile>,
+    /// What the embedder found wrong with the file or the kind of mapping. Linux looks at that after it has
+    /// chosen an address, so it is reported only then.
+    pub objection: Option<Error>,
+}
+
+impl MapRequest {
+    /// Private anonymous memory anywhere.
+    pub const fn anonymous(len: u64, protection: Protection) -> Self {
+        Self { addr: VirtAddr(0), len, protection, flags: MapFlags::empty(), file: None, objection: None }
+    }
+
+    /// The same at `addr`, with `flags`.
+    pub const fn at(self, addr: VirtAddr, flags: MapFlags) -> Self {
+        Self { addr, flags: self.flags.union(flags), ..self }
+    }
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Maps memory and answers its address.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mmap`; nothing is changed then.
+    pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
+        if request.len == 0 {
+            return Err(Error::ZeroLength);
+        }
+        let len = page_align_up(request.len).filter(|&len| len != 0).ok_or(Error::OutOfRange)?;
+        let layout = &self.core().layout;
+        let hint = match request.addr {
+            addr if request.flags.is_fixed() => addr,
+            VirtAddr(0) => VirtAddr(0),
+            addr => match addr.page_start() {
+                VirtAddr(0) => VirtAddr(0),
+                start => start.max(layout.mmap_min),
+            },
+        };
+        let mut section = Section::begin(self.spaces, self.core());
+        let addr = section.place(request, hint, len)?;
+        let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
+        let flags = section.map_request(request, range)?;
+        drop(section);
+        let populate = request.flags & (MapFlags::POPULATE | MapFlags::NONBLOCK) == MapFlags::POPULATE;
+        if populate || flags.contains(VmFlags::LOCKED) {
+            self.populate(range);
+        }
+        Ok(addr)
+    }
+}
+
+impl<P: Platform> Section<'_, P> {
+    /// Maps `request` at `range`, which was chosen for it, and answers the flags of the mapping.
+    fn map_request(&mut self, request: &MapRequest, range: VirtRange) -> Result<VmFlags, Error> {
+        let limits = self.core.limits.load();
+        if self.mappings() > limits.mappings {
+            return Err(Error::MapCountLimit);
+        }
+        if request.flags.contains(MapFlags::FIXED_NOREPLACE) && self.first_in(range).is_some() {
+            return Err(Error::Occupied);
+        }
+        if request.flags.contains(MapFlags::LOCKED) && !limits.may_lock && limits.locked == 0 {
+            return Err(Error::NotPermitted);
+        }
+        let mut flags = self.flags_for(request);
+        if !self.may_lock_more(flags, range.pages()) {
+            return Err(Error::LockLimitAgain);
+        }
+        if request.file.is_some_and(|file| {
+            // The last byte must have an offset that a file can have.
+            let last = file.page_offset.checked_add(range.pages());
+            last.is_none_or(|last| last > i64::MAX as u64 >> PAGE_SHIFT)
+        }) {
+            return Err(Error::OffsetOverflow);
+        }
+        if let Some(objection) = request.objection {
+            return Err(objection);
+        }
+        if request.flags.contains(MapFlags::GROWSDOWN)
+            && (request.file.is_some() || request.flags.contains(MapFlags::SHARED))
+        {
+            return Err(Error::BadFlags);
+        }
+
+        let replaced = self.replaced_by(range);
+        self.may_expand(flags, range.pages() - replaced.pages)?;
+        let mut charge = 0;
+        if flags.is_accountable() {
+            charge = range.pages() - replaced.accounted.min(range.pages());
+            self.spaces.commit().charge(charge)?;
+            flags |= VmFlags::ACCOUNT;
+        }
+        let (backing, page_offset) = match request.file {
+            Some(file) => (Backing::file(file.id), file.page_offset),
+            None if request.flags.contains(MapFlags::SHARED) => {
+                (Backing::shared_anonymous(self.spaces.new_shared_id()), 0)
+            }
+            None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
+        };
+        let proposal = Proposal { range, flags, page_offset, backing, anon: AnonGroup::NONE };
+        let needed = self.vmas_to_replace(&proposal);
+        let mut prepared = match self.prepare(needed) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.spaces.commit().release(charge);
+                return Err(error.into());
+            }
+        };
+        if flags.contains(VmFlags::ACCOUNT) {
+            // What is replaced gives its own charge back in `unmap`, so the new mapping takes that part over.
+            self.spaces.commit().charge_unchecked(range.pages() - charge);
+        }
+        self.unmap(range, &mut prepared);
+        self.map(&proposal, &mut prepared);
+        Ok(flags)
+    }
+
+    fn flags_for(&self, request: &MapRequest) -> VmFlags {
+        let asked = request.flags;
+        let mut flags =
+            VmFlags::from_protection(request.protection) | VmFlags::MAY_ACCESS | self.core.default_flags();
+        flags.set(VmFlags::GROWSDOWN, asked.contains(MapFlags::GROWSDOWN));
+        flags.set(VmFlags::NOHUGEPAGE, asked.contains(MapFlags::STACK));
+        if asked.contains(MapFlags::LOCKED) {
+            flags |= VmFlags::LOCKED;
+        }
+        flags.set(VmFlags::MAYEXEC, request.file.is_none_or(|file| !file.no_exec));
+        if asked.contains(MapFlags::SHARED) {
+            flags |= VmFlags::SHARED | VmFlags::MAYSHARE;
+            if request.file.is_some_and(|file| !file.writable) {
+                flags -= VmFlags::SHARED | VmFlags::MAYWRITE;
+            }
+        }
+        flags.set(VmFlags::HUGE_ALIGNED, request.file.is_some_and(|file| file.huge_alignment));
+        if asked.contains(MapFlags::NORESERVE) && self.spaces.commit().honours_noreserve() {
+            flags |= VmFlags::NORESERVE;
+        }
+        flags
+    }
+
+    /// What a mapping at `range` would replace.
+    fn replaced_by(&self, range: VirtRange) -> Replaced {
+        let mut replaced = Replaced { pages: 0, accounted: 0 };
+        let mut at = range.start();
+        while let Some(vma) = self.first_in(VirtRange::new(at, range.end())) {
+            let part = vma.range().intersect(range);
+            replaced.pages += part.pages();
+            if vma.flags().contains(VmFlags::ACCOUNT) {
+                replaced.accounted += part.pages();
+            }
+            at = part.end();
+        }
+        replaced
+    }
+}
+
+/// Pages that go away when a mapping takes their place.
+struct Replaced {
+    pages: u64,
+    accounted: u64,
+}

@@ -1,0 +1,122 @@
+//! Faulting pages in before they are asked for.
+
+use crate::error::{Error, FaultError};
+use crate::space::{Space, page_of};
+use crate::vma::{VmFlags, Vma};
+use quire_arch::{Access, Platform, VirtAddr, VirtRange};
+
+/// Why populating stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PopulateError {
+    /// A part of the range is not mapped.
+    Hole,
+    /// A mapping in the range does not allow the access.
+    NotAllowed,
+    /// The contents can not be had.
+    Bad,
+    /// No memory.
+    OutOfMemory(quire_frame::AllocError),
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Faults every page of `range` in as `mmap` with POPULATE and `mlock` do: private writable mappings for writing,
+    /// others for reading; what can not be populated is left out.
+    pub(crate) fn populate(&self, range: VirtRange) {
+        let mut at = range.start();
+        while at < range.end() {
+            // The mmap lock is let go between mappings, so that writers get their turn.
+            let Some((next, _)) = self.populate_mapping(VirtRange::new(at, range.end()), None) else {
+                return;
+            };
+            at = next;
+        }
+    }
+
+    /// Faults every page of `range` in for `access`.
+    pub(crate) fn populate_for(&self, range: VirtRange, access: Access) -> Result<(), PopulateError> {
+        let mut at = range.start();
+        while at < range.end() {
+            let rest = VirtRange::new(at, range.end());
+            let (next, result) = self.populate_mapping(rest, Some(access)).ok_or(PopulateError::Hole)?;
+            result?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// As [`populate`](Self::populate), but a page that can not be had is reported.
+    pub(crate) fn populate_locked_range(&self, range: VirtRange) -> Result<(), PopulateError> {
+        let mut at = range.start();
+        while at < range.end() {
+            let rest = VirtRange::new(at, range.end());
+            let (next, result) = self.populate_mapping(rest, None).ok_or(PopulateError::Hole)?;
+            result?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Populates the part of `range` that the first mapping in it covers, and answers where it ends. With an access
+    /// given, a range that does not begin in the mapping is a hole; without, the hole is skipped.
+    fn populate_mapping(
+        &self,
+        range: VirtRange,
+        access: Option<Access>,
+    ) -> Option<(VirtAddr, Result<(), PopulateError>)> {
+        let core = self.core();
+        let _guard = core.mmap_lock.read(self.spaces.platform());
+        // SAFETY: the mmap lock is held.
+        let entry = unsafe { core.vmas.view() }.first_ending_after(range.start())?;
+        if entry.range.start() >= range.end() || access.is_some() && !entry.range.contains(range.start()) {
+            return None;
+        }
+        // SAFETY: a VMA in the tree is live while the mmap lock is held.
+        let vma = unsafe { entry.value.as_ref() };
+        let part = entry.range.intersect(range);
+        Some((part.end(), self.populate_part(vma, part, access)))
+    }
+
+    fn populate_part(&self, vma: &Vma, part: VirtRange, access: Option<Access>) -> Result<(), PopulateError> {
+        let flags = vma.flags();
+        if access.is_none() && flags.intersects(VmFlags::IO | VmFlags::PFNMAP | VmFlags::LOCKONFAULT) {
+            return Ok(());
+        }
+        if access == Some(Access::Read) && !flags.contains(VmFlags::READ) {
+            // A program could read what it may only write or run; advice may not.
+            return Err(PopulateError::NotAllowed);
+        }
+        let private_writable = flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
+        let access = access.unwrap_or(if private_writable { Access::Write } else { Access::Read });
+        let mut addr = part.start();
+        while addr < part.end() {
+            self.resolve_locked(vma, addr, access).map_err(|error| match error {
+                FaultError::NotMapped => PopulateError::Hole,
+                FaultError::AccessDenied => PopulateError::NotAllowed,
+                FaultError::Bus => PopulateError::Bad,
+                FaultError::OutOfMemory(error) => PopulateError::OutOfMemory(error),
+            })?;
+            addr = page_of(addr).end();
+        }
+        Ok(())
+    }
+}
+
+impl PopulateError {
+    /// What `madvise(MADV_POPULATE_*)` answers.
+    pub(crate) fn as_advice_error(self) -> Error {
+        match self {
+            Self::Hole => Error::NotMapped,
+            Self::NotAllowed => Error::BadArgument,
+            Self::Bad => Error::BadAddress,
+            Self::OutOfMemory(error) => Error::NoFrames(error),
+        }
+    }
+
+    /// What `mlock` answers.
+    pub(crate) fn as_lock_error(self) -> Error {
+        match self {
+            Self::Hole | Self::NotAllowed | Self::Bad => Error::NotMapped,
+            Self::OutOfMemory(error) => Error::TryAgain(error),
+        }
+    }
+}

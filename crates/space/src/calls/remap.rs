@@ -1,0 +1,362 @@
+//! `mremap`.
+
+use super::map::{MapFlags, MapRequest, MappedFile};
+use crate::error::Error;
+use crate::gather::Gather;
+use crate::section::Section;
+use crate::space::Space;
+use crate::table::Hole;
+use crate::vma::{AnonGroup, Proposal, Protection, VmFlags, Vma, VmaFacts};
+use bitflags::bitflags;
+use quire_arch::addr::page_align_up;
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+
+bitflags! {
+    /// How a mapping may be moved (`MREMAP_*`, with Linux's values).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct RemapFlags: u32 {
+        /// It may get another address.
+        const MAYMOVE = 1;
+        /// It gets the address that is given.
+        const FIXED = 2;
+        /// The old range stays mapped, without its pages.
+        const DONTUNMAP = 4;
+    }
+}
+
+/// The arguments of one call, checked and rounded.
+#[derive(Clone, Copy)]
+struct Remap {
+    old: VirtRange,
+    new_len: u64,
+    flags: RemapFlags,
+    target: VirtAddr,
+}
+
+/// What is left to do once the locks are released.
+struct Remapped {
+    addr: VirtAddr,
+    /// New pages of a locked mapping.
+    populate: Option<VirtRange>,
+}
+
+impl Remap {
+    fn new<P: Platform>(
+        addr: VirtAddr,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        target: VirtAddr,
+    ) -> Result<Self, Error> {
+        let user_end = P::Paging::USER_END.0;
+        if !addr.is_page_aligned() {
+            return Err(Error::Unaligned);
+        }
+        // A length that wraps when it is rounded becomes zero, as Linux's does.
+        let old_len = page_align_up(old_len).unwrap_or(0);
+        let new_len = page_align_up(new_len).unwrap_or(0);
+        if new_len == 0 {
+            return Err(Error::ZeroLength);
+        }
+        if new_len > user_end {
+            return Err(Error::BadArgument);
+        }
+        let old = VirtRange::from_len(addr, old_len).ok_or(Error::BadArgument)?;
+        let remap = Self { old, new_len, flags, target };
+        if !remap.names_target() {
+            return Ok(remap);
+        }
+        if target.0 > user_end - new_len {
+            return Err(Error::BadArgument);
+        }
+        if !target.is_page_aligned() {
+            return Err(Error::Unaligned);
+        }
+        let resized = old_len != new_len;
+        if !flags.contains(RemapFlags::MAYMOVE) || flags.contains(RemapFlags::DONTUNMAP) && resized {
+            return Err(Error::BadFlags);
+        }
+        if addr.0.saturating_add(old_len) > target.0 && target.0 + new_len > addr.0 {
+            return Err(Error::BadArgument);
+        }
+        Ok(remap)
+    }
+
+    /// Whether the call says where the mapping goes.
+    fn names_target(&self) -> bool {
+        self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
+    }
+
+    fn addr(&self) -> VirtAddr {
+        self.old.start()
+    }
+
+    fn grown(&self) -> u64 {
+        self.new_len.saturating_sub(self.old.len())
+    }
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Moves or resizes the mapping at `addr` and answers its address.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mremap`. A failure to get memory leaves every page where it was.
+    pub fn mremap(
+        &self,
+        addr: VirtAddr,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        target: VirtAddr,
+    ) -> Result<VirtAddr, Error> {
+        let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
+        let mut section = Section::begin(self.spaces, self.core());
+        let remapped = section.remap(remap)?;
+        drop(section);
+        if let Some(range) = remapped.populate {
+            self.populate(range);
+        }
+        Ok(remapped.addr)
+    }
+}
+
+impl<'s, P: Platform> Section<'s, P> {
+    fn remap(&mut self, remap: Remap) -> Result<Remapped, Error> {
+        if remap.names_target() {
+            let limit = self.core.limits.load().mappings;
+            if self.mappings() + 2 >= limit.saturating_sub(3) {
+                return Err(Error::MapCountLimit);
+            }
+            if remap.flags.contains(RemapFlags::FIXED) && remap.old.len() == remap.new_len {
+                return self.move_several(remap);
+            }
+        }
+        let vma = self.check(&remap)?;
+        if remap.names_target() {
+            return self.remap_to(remap);
+        }
+        if remap.grown() > 0 {
+            return self.expand(vma, remap);
+        }
+        let kept = VirtAddr(remap.addr().0 + remap.new_len);
+        if kept < remap.old.end() {
+            self.unmap_tail(VirtRange::new(kept, remap.old.end()))?;
+        }
+        Ok(Remapped { addr: remap.addr(), populate: None })
+    }
+
+    /// Finds the mapping and checks what does not depend on where it goes.
+    fn check(&self, remap: &Remap) -> Result<&'s Vma, Error> {
+        let vma = self.find(remap.addr()).ok_or(Error::BadAddress)?;
+        let facts = vma.facts();
+        let shared = facts.flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
+        if remap.old.is_empty() && !shared {
+            return Err(Error::BadArgument);
+        }
+        let rigid = facts.flags.intersects(VmFlags::DONTEXPAND | VmFlags::PFNMAP);
+        if remap.flags.contains(RemapFlags::DONTUNMAP) && rigid {
+            return Err(Error::WrongMapping);
+        }
+        if remap.grown() == 0 && !remap.names_target() {
+            return Ok(vma);
+        }
+        // What is only cut off may reach into other mappings.
+        let kept = remap.old.len().min(remap.new_len);
+        if kept > facts.range.end().0 - remap.addr().0 {
+            return Err(Error::BadAddress);
+        }
+        if remap.grown() == 0 {
+            return Ok(vma);
+        }
+        if facts.page_offset_at(remap.addr()).checked_add(remap.new_len >> PAGE_SHIFT).is_none() {
+            return Err(Error::BadArgument);
+        }
+        if rigid {
+            return Err(Error::BadAddress);
+        }
+        let grown = remap.grown() >> PAGE_SHIFT;
+        if !self.may_lock_more(facts.flags, grown) {
+            return Err(Error::LockLimitAgain);
+        }
+        self.may_expand(facts.flags, grown)?;
+        Ok(vma)
+    }
+
+    fn unmap_tail(&mut self, range: VirtRange) -> Result<(), Error> {
+        if range.end() > P::Paging::USER_END {
+            return Err(Error::BadArgument);
+        }
+        self.unmap_checked(range)
+    }
+
+    /// Moves every mapping in the old range, with the gaps between them, without changing sizes.
+    fn move_several(&mut self, remap: Remap) -> Result<Remapped, Error> {
+        let mut moved: Option<Remapped> = None;
+        let mut at = remap.addr();
+        while let Some(vma) = self.first_in(VirtRange::new(at, remap.old.end())) {
+            let part = vma.range().intersect(remap.old);
+            if moved.is_none() && part.start() > remap.addr() {
+                break;
+            }
+            at = part.end();
+            let target = VirtAddr(remap.target.0 + (part.start().0 - remap.addr().0));
+            let one = Remap { old: part, new_len: part.len(), target, ..remap };
+            self.check(&one)?;
+            let result = self.remap_to(one)?;
+            moved.get_or_insert(result);
+        }
+        moved.ok_or(Error::BadAddress)
+    }
+
+    /// Moves one mapping to the target that the call names.
+    fn remap_to(&mut self, remap: Remap) -> Result<Remapped, Error> {
+        let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
+        let fixed = remap.flags.contains(RemapFlags::FIXED);
+        if fixed && self.first_in(target).is_some() {
+            self.unmap_checked(target)?;
+        }
+        let mut old = remap.old;
+        if old.len() > remap.new_len {
+            let kept = VirtAddr(old.start().0 + remap.new_len);
+            self.unmap_tail(VirtRange::new(kept, old.end()))?;
+            old = VirtRange::new(old.start(), kept);
+        }
+        let vma = self.find(old.start()).ok_or(Error::BadAddress)?;
+        if remap.flags.contains(RemapFlags::DONTUNMAP) {
+            self.may_expand(vma.flags(), old.pages())?;
+        }
+        self.relocate(vma, Remap { old, ..remap })
+    }
+
+    /// Grows a mapping where it is if that is possible, else elsewhere.
+    fn expand(&mut self, vma: &'s Vma, remap: Remap) -> Result<Remapped, Error> {
+        let facts = vma.facts();
+        let end = VirtAddr(remap.addr().0.saturating_add(remap.new_len));
+        let grown = VirtRange::new(remap.old.end(), end);
+        let in_place = remap.old.end() == facts.range.end()
+            && end <= P::Paging::USER_END
+            && !remap.old.is_empty()
+            && self.first_in(grown).is_none();
+        if !in_place {
+            if !remap.flags.contains(RemapFlags::MAYMOVE) {
+                return Err(Error::CannotGrow);
+            }
+            return self.relocate(vma, remap);
+        }
+        if facts.flags.contains(VmFlags::ACCOUNT) {
+            self.spaces.commit().charge(grown.pages())?;
+        }
+        self.extend_up(vma, end);
+        let populate = facts.flags.contains(VmFlags::LOCKED).then_some(grown);
+        Ok(Remapped { addr: remap.addr(), populate })
+    }
+
+    /// The place for a mapping like `facts` that is to be moved.
+    fn place_moved(&self, facts: &VmaFacts, remap: &Remap) -> Result<VirtAddr, Error> {
+        let mut flags = MapFlags::empty();
+        flags.set(MapFlags::FIXED, remap.flags.contains(RemapFlags::FIXED));
+        flags.set(MapFlags::SHARED, facts.flags.contains(VmFlags::MAYSHARE));
+        let hint = if remap.names_target() { remap.target } else { VirtAddr(0) };
+        let file = facts.backing.file_id().map(|id| MappedFile {
+            id,
+            page_offset: facts.page_offset_at(remap.addr()),
+            writable: true,
+            no_exec: false,
+            huge_alignment: facts.flags.contains(VmFlags::HUGE_ALIGNED),
+        });
+        let request = MapRequest { flags, file, ..MapRequest::anonymous(remap.new_len, Protection::empty()) };
+        self.place(&request, hint, remap.new_len)
+    }
+
+    /// Moves pages and mapping. The target is free. On failure everything is where it was.
+    fn relocate(&mut self, vma: &'s Vma, remap: Remap) -> Result<Remapped, Error> {
+        let facts = vma.facts();
+        let old = remap.old;
+        let to = self.place_moved(&facts, &remap)?;
+        if self.mappings() >= self.core.limits.load().mappings.saturating_sub(3) {
+            return Err(Error::MapCountLimit);
+        }
+        let target = VirtRange::new(to, VirtAddr(to.0 + remap.new_len));
+        let keep = remap.flags.contains(RemapFlags::DONTUNMAP);
+        let accounted = facts.flags.contains(VmFlags::ACCOUNT);
+        let charge = match (accounted, keep) {
+            (false, _) => 0,
+            (true, true) => target.pages(),
+            (true, false) => remap.grown() / PAGE_SIZE,
+        };
+        self.spaces.commit().charge(charge)?;
+
+        let unfaulted = facts.backing.is_anonymous() && !facts.anon.is_some();
+        let page_offset = if unfaulted { to.0 >> PAGE_SHIFT } else { facts.page_offset_at(remap.addr()) };
+        let proposal = Proposal {
+            range: target,
+            flags: facts.flags,
+            page_offset,
+            backing: facts.backing,
+            anon: facts.anon,
+        };
+        // One for the target, and one in case that the source is in the middle of a mapping, which a merge with the
+        // target may bring about.
+        let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
+            let pin = self.spaces.platform().pin();
+            self.tables().prepare_move(&pin, old, to).map_err(Error::from).map(|()| prepared)
+        });
+        let mut prepared = match ready {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.drop_empty_tables(target);
+                self.spaces.commit().release(charge);
+                return Err(error);
+            }
+        };
+        // No fault gets into either range from here until the section ends.
+        self.lock_range(old);
+        self.map(&proposal, &mut prepared);
+        let mut gather = Gather::new(self.spaces, self.core);
+        self.tables().relocate(old, to, &mut gather);
+        // The old translations are gone from every TLB before anyone can use, or unmap, the new ones.
+        gather.finish(&self.spaces.platform().pin());
+        if keep {
+            self.keep_source(old);
+        } else if !old.is_empty() {
+            if accounted {
+                // Unmapping gives the charge of the old range back; the new one has taken it over.
+                self.spaces.commit().charge_unchecked(old.pages());
+            }
+            self.unmap(old, &mut prepared);
+        }
+        let locked = facts.flags.contains(VmFlags::LOCKED) && remap.grown() > 0;
+        let populate = locked.then(|| VirtRange::new(VirtAddr(to.0 + old.len()), target.end()));
+        Ok(Remapped { addr: to, populate })
+    }
+
+    /// The source of a move stays mapped without its pages: it is not locked any more, and if all of it has gone it
+    /// has no group.
+    fn keep_source(&mut self, old: VirtRange) {
+        let Some(vma) = self.find(old.start()) else { return };
+        if vma.range() == old {
+            self.clear_group(vma);
+        }
+        let flags = vma.flags();
+        if flags.intersects(VmFlags::LOCK_MASK) {
+            // The whole mapping changes, so nothing is split and nothing can fail.
+            let _ = self.modify(vma, vma.range(), flags - VmFlags::LOCK_MASK);
+        }
+    }
+
+    /// Takes tables down that were made for a move that did not happen.
+    fn drop_empty_tables(&mut self, target: VirtRange) {
+        let below = self.last_starting_before(target.start()).map_or(VirtAddr(0), |vma| vma.range().end());
+        let above =
+            self.first_ending_after(target.start()).map_or(VirtAddr(u64::MAX), |vma| vma.range().start());
+        let mut gather = Gather::new(self.spaces, self.core);
+        self.tables().free_hole(target, Hole(VirtRange::new(below, above)), &mut gather);
+        gather.finish(&self.spaces.platform().pin());
+    }
+
+    fn clear_group(&mut self, vma: &'s Vma) {
+        let facts = vma.facts();
+        self.set_vma(vma, VmaFacts { anon: AnonGroup::NONE, ..facts });
+    }
+}

@@ -1,0 +1,46 @@
+//! Stacks that grow on a fault.
+
+use crate::error::Error;
+use crate::layout::STACK_GUARD_GAP;
+use crate::section::Section;
+use crate::vma::VmFlags;
+use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
+
+impl<P: Platform> Section<'_, P> {
+    /// Grows the stack above `addr` down over it, if there is one and its limits and its neighbour allow that.
+    pub(crate) fn grow_stack(&mut self, addr: VirtAddr) -> Result<(), Error> {
+        let vma = self.first_ending_after(addr).ok_or(Error::NotMapped)?;
+        let facts = vma.facts();
+        if facts.range.contains(addr) {
+            // Another thread grew it first.
+            return Ok(());
+        }
+        let start = addr.page_start();
+        if !facts.flags.is_stack() || start < self.core.layout.mmap_min {
+            return Err(Error::NotMapped);
+        }
+        if let Some(below) = self.last_starting_before(start).map(super::super::vma::Vma::facts)
+            && !below.flags.is_stack()
+            && below.flags.intersects(VmFlags::ACCESS)
+            && start.0 - below.range.end().0 < STACK_GUARD_GAP
+        {
+            return Err(Error::NoRoom);
+        }
+        let grow = (facts.range.start().0 - start.0) / PAGE_SIZE;
+        if grow > facts.page_offset {
+            return Err(Error::NoRoom);
+        }
+        self.may_expand(facts.flags, grow)?;
+        if facts.range.end().0 - start.0 > self.core.limits.load().stack {
+            return Err(Error::NoRoom);
+        }
+        if !self.may_lock_more(facts.flags, grow) {
+            return Err(Error::LockLimit);
+        }
+        if facts.flags.contains(VmFlags::ACCOUNT) {
+            self.spaces.commit().charge(grow)?;
+        }
+        self.extend_down(vma, start);
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! `msync`.
+
+use super::page_range;
+use crate::error::Error;
+use crate::space::Space;
+use crate::vma::VmFlags;
+use bitflags::bitflags;
+use quire_arch::{Platform, VirtAddr, VirtRange};
+
+bitflags! {
+    /// What `msync` is asked to do (`MS_*`, with Linux's values).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct SyncFlags: u32 {
+        /// Write back some time.
+        const ASYNC = 1;
+        /// Other mappings of the file are to see the change.
+        const INVALIDATE = 2;
+        /// Write back now.
+        const SYNC = 4;
+    }
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Checks that the range can be written back. There is nothing to write yet: see docs/differences.md.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `msync`.
+    pub fn msync(&self, addr: VirtAddr, len: u64, flags: SyncFlags) -> Result<(), Error> {
+        if flags.contains(SyncFlags::ASYNC | SyncFlags::SYNC) {
+            return Err(Error::BadFlags);
+        }
+        let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
+        let core = self.core();
+        let _guard = core.mmap_lock.read(self.spaces.platform());
+        // SAFETY: the mmap lock is held.
+        let view = unsafe { core.vmas.view() };
+        let mut at = range.start();
+        let mut hole = false;
+        while at < range.end() {
+            let Some(entry) = view.first_ending_after(at) else { return Err(Error::NotMapped) };
+            if entry.range.start() > at {
+                // The rest is done all the same.
+                hole = true;
+                if entry.range.start() >= range.end() {
+                    break;
+                }
+            }
+            // SAFETY: a VMA in the tree is live while the mmap lock is held.
+            let locked = unsafe { entry.value.as_ref() }.flags().contains(VmFlags::LOCKED);
+            if flags.contains(SyncFlags::INVALIDATE) && locked {
+                return Err(Error::Locked);
+            }
+            at = VirtRange::new(at, entry.range.end()).end();
+        }
+        if hole { Err(Error::NotMapped) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,100 @@
+//! Memory that was promised: the overcommit policy.
+
+use crate::error::Error;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// How much memory may be promised to programs (`vm.overcommit_memory`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overcommit {
+    /// Mode 0: refuse only what is larger than all of memory at once. `total_pages` is RAM and swap together;
+    /// `None` means the machine's own RAM.
+    Guess {
+        /// Pages of RAM and swap.
+        total_pages: Option<u64>,
+    },
+    /// Mode 1: refuse nothing.
+    Always,
+    /// Mode 2: the sum of all promises stays within `limit_pages`.
+    Never {
+        /// Pages that may be promised.
+        limit_pages: u64,
+    },
+}
+
+impl Default for Overcommit {
+    fn default() -> Self {
+        Self::Guess { total_pages: None }
+    }
+}
+
+/// The sum of all promises.
+#[derive(Debug)]
+pub struct Commit {
+    policy: Overcommit,
+    ram_pages: u64,
+    promised: AtomicU64,
+}
+
+impl Commit {
+    pub(crate) fn new(policy: Overcommit, ram_pages: u64) -> Self {
+        Self { policy, ram_pages, promised: AtomicU64::new(0) }
+    }
+
+    /// Pages promised (`Committed_AS`).
+    pub fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Relaxed)
+    }
+
+    /// Whether `MAP_NORESERVE` has an effect: in strict mode it has none.
+    pub(crate) fn honours_noreserve(&self) -> bool {
+        !matches!(self.policy, Overcommit::Never { .. })
+    }
+
+    /// Promises `pages` more.
+    pub(crate) fn charge(&self, pages: u64) -> Result<(), Error> {
+        let sum = self.promised.fetch_add(pages, Ordering::Relaxed).saturating_add(pages);
+        let refused = match self.policy {
+            Overcommit::Always => false,
+            Overcommit::Guess { total_pages } => pages > total_pages.unwrap_or(self.ram_pages),
+            Overcommit::Never { limit_pages } => sum > limit_pages,
+        };
+        if refused {
+            self.release(pages);
+            return Err(Error::CommitLimit);
+        }
+        Ok(())
+    }
+
+    /// Promises `pages` more without asking: the same number is given back right after.
+    pub(crate) fn charge_unchecked(&self, pages: u64) {
+        self.promised.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Takes a promise of `pages` back.
+    pub(crate) fn release(&self, pages: u64) {
+        self.promised.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guessing_refuses_only_what_exceeds_everything_at_once() {
+        let commit = Commit::new(Overcommit::default(), 100);
+        assert_eq!(commit.charge(100), Ok(()));
+        assert_eq!(commit.charge(100), Ok(()));
+        assert_eq!(commit.charge(101), Err(Error::CommitLimit));
+        assert_eq!(commit.promised(), 200);
+    }
+
+    #[test]
+    fn strict_mode_keeps_the_sum() {
+        let commit = Commit::new(Overcommit::Never { limit_pages: 10 }, 100);
+        assert_eq!(commit.charge(7), Ok(()));
+        assert_eq!(commit.charge(4), Err(Error::CommitLimit));
+        commit.release(7);
+        assert_eq!(commit.charge(10), Ok(()));
+    }
+}

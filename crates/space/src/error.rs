@@ -1,0 +1,199 @@
+//! Why a memory call failed, and the error number that Linux gives for it.
+
+use core::fmt;
+use quire_frame::AllocError;
+
+/// A Linux error number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Operation not permitted.
+    pub const EPERM: Self = Self(1);
+    /// Bad file descriptor.
+    pub const EBADF: Self = Self(9);
+    /// Try again.
+    pub const EAGAIN: Self = Self(11);
+    /// Out of memory.
+    pub const ENOMEM: Self = Self(12);
+    /// Permission denied.
+    pub const EACCES: Self = Self(13);
+    /// Bad address.
+    pub const EFAULT: Self = Self(14);
+    /// Device or resource busy.
+    pub const EBUSY: Self = Self(16);
+    /// File exists.
+    pub const EEXIST: Self = Self(17);
+    /// No such device.
+    pub const ENODEV: Self = Self(19);
+    /// Invalid argument.
+    pub const EINVAL: Self = Self(22);
+    /// Function not implemented.
+    pub const ENOSYS: Self = Self(38);
+    /// Value too large.
+    pub const EOVERFLOW: Self = Self(75);
+    /// Operation not supported.
+    pub const EOPNOTSUPP: Self = Self(95);
+
+    /// The symbolic name, or `None` for a number that no memory call gives.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::EPERM => "EPERM",
+            Self::EBADF => "EBADF",
+            Self::EAGAIN => "EAGAIN",
+            Self::ENOMEM => "ENOMEM",
+            Self::EACCES => "EACCES",
+            Self::EFAULT => "EFAULT",
+            Self::EBUSY => "EBUSY",
+            Self::EEXIST => "EEXIST",
+            Self::ENODEV => "ENODEV",
+            Self::EINVAL => "EINVAL",
+            Self::ENOSYS => "ENOSYS",
+            Self::EOVERFLOW => "EOVERFLOW",
+            Self::EOPNOTSUPP => "EOPNOTSUPP",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+/// Why a memory call failed. [`errno`](Self::errno) gives what Linux would return.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A length of zero where some bytes are needed.
+    ZeroLength,
+    /// An address or size that is not a multiple of the page size.
+    Unaligned,
+    /// Flags or advice that no such call knows, or that do not go together.
+    BadFlags,
+    /// The range runs past the end of user space, or wraps.
+    OutOfRange,
+    /// The arguments contradict each other (sizes, overlap).
+    BadArgument,
+    /// A page offset that does not fit.
+    OffsetOverflow,
+    /// `MAP_FIXED_NOREPLACE` over an existing mapping.
+    Occupied,
+    /// No free range is large enough.
+    NoRoom,
+    /// Part of the range is not mapped; the call did its work on the rest.
+    NotMapped,
+    /// The mapping at the address is not mapped, as `mremap` reports it.
+    BadAddress,
+    /// Growth in place is blocked and the mapping may not move.
+    CannotGrow,
+    /// The file or mapping does not allow the access.
+    AccessDenied,
+    /// The caller may not do this to its mappings.
+    NotPermitted,
+    /// The advice does not fit the mapping (locked, shared, of the wrong kind).
+    WrongMapping,
+    /// Locked memory stands in the way.
+    Locked,
+    /// The limit on locked memory, where Linux answers EAGAIN.
+    LockLimitAgain,
+    /// The limit on locked memory, where Linux answers ENOMEM.
+    LockLimit,
+    /// `RLIMIT_AS`.
+    AddressSpaceLimit,
+    /// `RLIMIT_DATA`.
+    DataLimit,
+    /// `max_map_count`.
+    MapCountLimit,
+    /// More memory was promised than the overcommit policy allows.
+    CommitLimit,
+    /// No frame for a page, a table or metadata.
+    NoFrames(AllocError),
+    /// The same while changing a mapping's advice, where Linux asks to try again.
+    TryAgain(AllocError),
+    /// No such open file.
+    BadDescriptor,
+    /// The file can not be mapped.
+    NoDevice,
+    /// The file does not support a flag that asks to be refused then.
+    NotSupportedByFile,
+    /// The call or one of its forms is not built yet; see docs/differences.md.
+    NotSupported,
+}
+
+impl Error {
+    /// What Linux returns for this.
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::ZeroLength | Self::Unaligned | Self::BadFlags | Self::BadArgument | Self::WrongMapping => {
+                Errno::EINVAL
+            }
+            Self::OffsetOverflow => Errno::EOVERFLOW,
+            Self::Occupied => Errno::EEXIST,
+            Self::OutOfRange
+            | Self::NoRoom
+            | Self::NotMapped
+            | Self::CannotGrow
+            | Self::LockLimit
+            | Self::AddressSpaceLimit
+            | Self::DataLimit
+            | Self::MapCountLimit
+            | Self::CommitLimit
+            | Self::NoFrames(_) => Errno::ENOMEM,
+            Self::BadAddress => Errno::EFAULT,
+            Self::AccessDenied => Errno::EACCES,
+            Self::NotPermitted => Errno::EPERM,
+            Self::Locked => Errno::EBUSY,
+            Self::LockLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
+            Self::BadDescriptor => Errno::EBADF,
+            Self::NoDevice => Errno::ENODEV,
+            Self::NotSupportedByFile => Errno::EOPNOTSUPP,
+            Self::NotSupported => Errno::ENOSYS,
+        }
+    }
+}
+
+impl From<AllocError> for Error {
+    fn from(error: AllocError) -> Self {
+        Self::NoFrames(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({})", self, self.errno())
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Why an access to memory was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultError {
+    /// SIGSEGV with `SEGV_MAPERR`: nothing is mapped there.
+    NotMapped,
+    /// SIGSEGV with `SEGV_ACCERR`: the mapping does not allow the access.
+    AccessDenied,
+    /// SIGBUS: the contents are not to be had.
+    Bus,
+    /// No frame for the page or a table.
+    OutOfMemory(AllocError),
+}
+
+impl fmt::Display for FaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMapped => f.write_str("SIGSEGV (MAPERR)"),
+            Self::AccessDenied => f.write_str("SIGSEGV (ACCERR)"),
+            Self::Bus => f.write_str("SIGBUS"),
+            Self::OutOfMemory(error) => write!(f, "out of memory: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for FaultError {}

@@ -1,0 +1,35 @@
+//! Address spaces: page tables, VMAs, faults and the memory calls.
+//!
+//! [`Spaces`] is the room of one machine; [`Space`] is a handle to one address space, whose methods are Linux's
+//! memory calls with Linux's results. How a fault, a call and a gather fit together, and which lock orders what, is
+//! told in docs/space.md and docs/locking.md.
+
+#![no_std]
+
+#[cfg(any(test, loom))]
+extern crate std;
+
+mod audit;
+mod calls;
+mod commit;
+mod error;
+mod fault;
+mod gather;
+mod layout;
+mod section;
+mod space;
+mod spaces;
+mod table;
+pub mod tree;
+mod usage;
+mod vma;
+
+pub use audit::SpaceViolation;
+pub use calls::{Advice, LockAll, MapFlags, MapRequest, MappedFile, RemapFlags, SyncFlags};
+pub use commit::{Commit, Overcommit};
+pub use error::{Errno, Error, FaultError};
+pub use layout::{Layout, Limits, STACK_GUARD_GAP};
+pub use space::{Mapping, Space, SpaceId};
+pub use spaces::Spaces;
+pub use usage::SpaceFigures;
+pub use vma::{Protection, SMAPS_MNEMONICS, VmFlags};

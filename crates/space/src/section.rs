@@ -1,0 +1,504 @@
+//! A section under the mmap lock held for writing: the only place where mappings change.
+//!
+//! Every change is in two steps: [`Section::prepare`] gets all memory that the change can need, and may fail with
+//! nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so that no fault is
+//! in them, and stay so until the section ends.
+
+use crate::error::Error;
+use crate::gather::Gather;
+use crate::space::SpaceCore;
+use crate::spaces::Spaces;
+use crate::table::{Hole, Tables};
+use crate::tree::Writer;
+use crate::vma::{Proposal, VmFlags, Vma, VmaFacts};
+use core::ptr::{self, NonNull};
+use quire_arch::{PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_frame::AllocError;
+use quire_sync::RwSleepWriteGuard;
+
+/// The mmap lock of one space, held for writing.
+pub(crate) struct Section<'s, P: Platform> {
+    pub(crate) spaces: &'s Spaces<P>,
+    pub(crate) core: &'s SpaceCore<P>,
+    tree: Writer<'s, Vma, Spaces<P>>,
+    // After `tree`: dropped last.
+    _guard: RwSleepWriteGuard<'s, P>,
+}
+
+/// No single change makes more mappings than this.
+const MOST_PREPARED: usize = 2;
+
+/// VMAs that were allocated before a change. What is left over goes back when it is dropped.
+#[must_use]
+pub(crate) struct Prepared<'s, P: Platform> {
+    spaces: &'s Spaces<P>,
+    vmas: [Option<NonNull<Vma>>; MOST_PREPARED],
+}
+
+impl<P: Platform> Prepared<'_, P> {
+    /// A VMA with `facts`, if one is left.
+    fn take(&mut self, facts: VmaFacts) -> Option<NonNull<Vma>> {
+        let vma = self.vmas.iter_mut().find_map(Option::take)?;
+        // SAFETY: allocated by `prepare` and known to nobody else.
+        unsafe { vma.as_ref() }.set(facts);
+        Some(vma)
+    }
+}
+
+impl<P: Platform> Drop for Prepared<'_, P> {
+    fn drop(&mut self) {
+        for vma in self.vmas.iter_mut().filter_map(Option::take) {
+            // SAFETY: it was never given to a tree.
+            unsafe { self.spaces.free_vma(vma) };
+        }
+    }
+}
+
+impl<'s, P: Platform> Section<'s, P> {
+    /// Takes the mmap lock.
+    pub(crate) fn begin(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
+        let guard = core.mmap_lock.write(spaces.platform());
+        // SAFETY: the mmap lock is held alone while the section lives, and views are made under it only.
+        let tree = unsafe { core.vmas.writer(spaces) };
+        Self { spaces, core, tree, _guard: guard }
+    }
+
+    pub(crate) fn tables(&self) -> Tables<'s, P> {
+        Tables::new(self.spaces, self.core)
+    }
+
+    /// Gets `vmas` VMAs and the tree nodes for as many insertions.
+    pub(crate) fn prepare(&mut self, vmas: usize) -> Result<Prepared<'s, P>, AllocError> {
+        let mut prepared = Prepared { spaces: self.spaces, vmas: [None; MOST_PREPARED] };
+        for slot in prepared.vmas.iter_mut().take(vmas) {
+            let blank = VmaFacts {
+                range: VirtRange::default(),
+                flags: VmFlags::empty(),
+                page_offset: 0,
+                backing: crate::vma::Backing::ANONYMOUS,
+                anon: crate::vma::AnonGroup::NONE,
+            };
+            *slot = Some(self.spaces.allocate_vma(Vma::new(blank))?);
+        }
+        if vmas > 0 {
+            self.tree.reserve(vmas).map_err(|_| AllocError::OutOfMemory)?;
+        }
+        Ok(prepared)
+    }
+
+    /// Number of mappings.
+    pub(crate) fn mappings(&self) -> u64 {
+        self.tree.len() as u64
+    }
+
+    fn vma(&self, vma: NonNull<Vma>) -> &'s Vma {
+        // SAFETY: VMAs are freed only out of the tree and under the mmap lock, which this section holds; callers
+        // pass what they found in the tree in this section.
+        unsafe { vma.as_ref() }
+    }
+
+    /// The VMA that holds `addr`.
+    pub(crate) fn find(&self, addr: VirtAddr) -> Option<&'s Vma> {
+        self.tree.find(addr).map(|entry| self.vma(entry.value))
+    }
+
+    /// The lowest VMA that ends after `addr`.
+    pub(crate) fn first_ending_after(&self, addr: VirtAddr) -> Option<&'s Vma> {
+        self.tree.first_ending_after(addr).map(|entry| self.vma(entry.value))
+    }
+
+    /// The highest VMA that starts before `addr`.
+    pub(crate) fn last_starting_before(&self, addr: VirtAddr) -> Option<&'s Vma> {
+        self.tree.last_starting_before(addr).map(|entry| self.vma(entry.value))
+    }
+
+    /// The lowest VMA that shares an address with `range`; none does with an empty one, also inside of a VMA.
+    pub(crate) fn first_in(&self, range: VirtRange) -> Option<&'s Vma> {
+        self.first_ending_after(range.start())
+            .filter(|vma| !range.is_empty() && vma.range().start() < range.end())
+    }
+
+    /// The highest free range within `within` of at least `len` bytes, clipped to `within`.
+    pub(crate) fn highest_gap(&self, len: u64, within: VirtRange) -> Option<VirtRange> {
+        self.tree.highest_gap(len, within)
+    }
+
+    /// The lowest such range.
+    pub(crate) fn lowest_gap(&self, len: u64, within: VirtRange) -> Option<VirtRange> {
+        self.tree.lowest_gap(len, within)
+    }
+
+    /// Write-locks a VMA until the section ends.
+    fn lock_vma(&self, vma: &Vma) {
+        let platform = self.spaces.platform();
+        vma.lock.write(&self.core.sequence, |readers| platform.park(vma_key(vma), readers));
+    }
+
+    /// Changes a VMA that is in the tree; its place in the order stays.
+    pub(crate) fn set_vma(&mut self, vma: &Vma, facts: VmaFacts) {
+        debug_assert!(vma.lock.is_write_locked(&self.core.sequence));
+        let old = vma.range();
+        if old != facts.range {
+            let moved = self.tree.set_range(old.start(), facts.range);
+            debug_assert!(moved.is_ok(), "a VMA's new range is wrong: {moved:?}");
+        }
+        vma.set(facts);
+    }
+
+    /// Puts a prepared VMA into the tree.
+    pub(crate) fn insert_vma(&mut self, facts: VmaFacts, prepared: &mut Prepared<'_, P>) -> Option<&'s Vma> {
+        let vma = prepared.take(facts);
+        debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
+        let vma = vma?;
+        // Nobody may fault in it before the section ends.
+        self.lock_vma(self.vma(vma));
+        let inserted = self.tree.insert(facts.range, vma);
+        debug_assert!(inserted.is_ok(), "a VMA could not be inserted: {inserted:?}");
+        self.core.usage.note_mappings(self.mappings());
+        Some(self.vma(vma))
+    }
+
+    /// Takes a VMA out of the tree and frees it after the epoch. The caller has write-locked it.
+    fn remove_vma(&mut self, vma: &Vma) {
+        let platform = self.spaces.platform();
+        vma.lock.detach(|readers| platform.park(vma_key(vma), readers));
+        if let Some(entry) = self.tree.remove(vma.range().start()) {
+            debug_assert!(ptr::eq(entry.value.as_ptr(), vma));
+            // SAFETY: every VMA in a tree came from `allocate_vma`; it is detached and out of the tree, and the
+            // reference that we hold is not used after this.
+            unsafe { self.spaces.retire_vma(entry.value) };
+        }
+    }
+
+    /// Whether the address-space and data limits allow `pages` more of a mapping with `flags`.
+    pub(crate) fn may_expand(&self, flags: VmFlags, pages: u64) -> Result<(), Error> {
+        let limits = self.core.limits.load();
+        let usage = &self.core.usage;
+        let fits = |used: u64, limit: u64| used.saturating_add(pages) <= limit / PAGE_SIZE;
+        if !fits(usage.mapped_pages(), limits.address_space) {
+            return Err(Error::AddressSpaceLimit);
+        }
+        if flags.is_data() && !fits(usage.data_pages(), limits.data) {
+            return Err(Error::DataLimit);
+        }
+        Ok(())
+    }
+
+    /// Whether `pages` more may be locked, where `flags` say that they will be.
+    pub(crate) fn may_lock_more(&self, flags: VmFlags, pages: u64) -> bool {
+        let limits = self.core.limits.load();
+        !flags.contains(VmFlags::LOCKED)
+            || limits.may_lock
+            || self.core.usage.locked_pages().saturating_add(pages) <= limits.locked / PAGE_SIZE
+    }
+
+    /// How a new mapping of `proposal` would merge, were everything in its range unmapped.
+    fn merge_into_hole(&self, proposal: &Proposal) -> crate::vma::MergeChoice {
+        let range = proposal.range;
+        let previous =
+            self.last_starting_before(range.start()).map(|vma| clip_end(vma.facts(), range.start()));
+        let next = self.first_ending_after(range.end()).map(|vma| clip_start(vma.facts(), range.end()));
+        proposal.merges(previous.as_ref(), next.as_ref())
+    }
+
+    /// What replacing whatever is in the range by `proposal` takes: VMAs to prepare.
+    pub(crate) fn vmas_to_replace(&self, proposal: &Proposal) -> usize {
+        let choice = self.merge_into_hole(proposal);
+        usize::from(!choice.previous && !choice.next) + self.vmas_to_unmap(proposal.range)
+    }
+
+    /// What unmapping `range` takes: a VMA if it is inside of one.
+    pub(crate) fn vmas_to_unmap(&self, range: VirtRange) -> usize {
+        usize::from(
+            self.find(range.start())
+                .is_some_and(|vma| vma.range().start() < range.start() && range.end() < vma.range().end()),
+        )
+    }
+
+    /// Maps `proposal` into a range that is free, merging it with its neighbours where possible, and counts it.
+    pub(crate) fn map(&mut self, proposal: &Proposal, prepared: &mut Prepared<'_, P>) -> Option<&'s Vma> {
+        self.core.usage.map(proposal.flags, proposal.range.pages());
+        let range = proposal.range;
+        let choice = self.merge_into_hole(proposal);
+        let previous = self.last_starting_before(range.start()).filter(|_| choice.previous);
+        let next = self.first_ending_after(range.end()).filter(|_| choice.next);
+        for vma in previous.iter().chain(next.iter()) {
+            self.lock_vma(vma);
+        }
+        let group = [previous, next]
+            .into_iter()
+            .flatten()
+            .map(Vma::anon)
+            .find(|group| group.is_some())
+            .unwrap_or(proposal.anon);
+        match (previous, next) {
+            (Some(previous), Some(next)) => {
+                let end = next.range().end();
+                self.remove_vma(next);
+                let facts = previous.facts();
+                let range = VirtRange::new(facts.range.start(), end);
+                self.set_vma(previous, VmaFacts { range, anon: group, ..facts });
+                Some(previous)
+            }
+            (Some(previous), None) => {
+                let facts = previous.facts();
+                let range = VirtRange::new(facts.range.start(), range.end());
+                self.set_vma(previous, VmaFacts { range, anon: group, ..facts });
+                Some(previous)
+            }
+            (None, Some(next)) => {
+                let facts = next.facts();
+                let range = VirtRange::new(range.start(), facts.range.end());
+                let page_offset = proposal.page_offset;
+                self.set_vma(next, VmaFacts { range, page_offset, anon: group, ..facts });
+                Some(next)
+            }
+            (None, None) => {
+                let Proposal { range, flags, page_offset, backing, anon } = *proposal;
+                self.insert_vma(VmaFacts { range, flags, page_offset, backing, anon }, prepared)
+            }
+        }
+    }
+
+    /// Gives `range`, which lies in `vma`, the flags `flags`: splits the VMA where only part of it changes and merges
+    /// the part with equal neighbours. Answers the VMA that then holds the range.
+    ///
+    /// Pages keep their permissions: the caller changes them afterwards. Commit charges are the caller's too.
+    pub(crate) fn modify(
+        &mut self,
+        vma: &'s Vma,
+        range: VirtRange,
+        flags: VmFlags,
+    ) -> Result<&'s Vma, Error> {
+        let facts = vma.facts();
+        if facts.flags == flags {
+            return Ok(vma);
+        }
+        let proposal = Proposal {
+            range,
+            flags,
+            page_offset: facts.page_offset_at(range.start()),
+            backing: facts.backing,
+            anon: facts.anon,
+        };
+        let at_start = range.start() == facts.range.start();
+        let at_end = range.end() == facts.range.end();
+        let previous = if at_start { self.last_starting_before(range.start()) } else { None };
+        let next = if at_end { self.first_ending_after(range.end()) } else { None };
+        let choice = proposal.merges(previous.map(Vma::facts).as_ref(), next.map(Vma::facts).as_ref());
+        let previous = previous.filter(|_| choice.previous);
+        let next = next.filter(|_| choice.next);
+        let merged = previous.is_some() || next.is_some();
+        let splits = if merged { 0 } else { usize::from(!at_start) + usize::from(!at_end) };
+        if splits > 0 && self.mappings() + splits as u64 > self.core.limits.load().mappings {
+            return Err(Error::MapCountLimit);
+        }
+        let mut prepared = self.prepare(splits)?;
+
+        for vma in [Some(vma), previous, next].into_iter().flatten() {
+            self.lock_vma(vma);
+        }
+        self.core.usage.reclass(facts.flags, flags, range.pages());
+        let group = [Some(vma), previous, next]
+            .into_iter()
+            .flatten()
+            .map(Vma::anon)
+            .find(|group| group.is_some())
+            .unwrap_or_default();
+        let before = clip_end(facts, range.start());
+        let after = clip_start(facts, range.end());
+        Ok(match (previous, next) {
+            (Some(previous), Some(next)) => {
+                let end = next.range().end();
+                self.remove_vma(vma);
+                self.remove_vma(next);
+                let range = VirtRange::new(previous.range().start(), end);
+                self.set_vma(previous, VmaFacts { range, anon: group, ..previous.facts() });
+                previous
+            }
+            (Some(previous), None) => {
+                if at_end {
+                    self.remove_vma(vma);
+                } else {
+                    self.set_vma(vma, after);
+                }
+                let range = VirtRange::new(previous.range().start(), range.end());
+                self.set_vma(previous, VmaFacts { range, anon: group, ..previous.facts() });
+                previous
+            }
+            (None, Some(next)) => {
+                if at_start {
+                    self.remove_vma(vma);
+                } else {
+                    self.set_vma(vma, before);
+                }
+                let range = VirtRange::new(range.start(), next.range().end());
+                let page_offset = proposal.page_offset;
+                self.set_vma(next, VmaFacts { range, page_offset, anon: group, ..next.facts() });
+                next
+            }
+            (None, None) => {
+                let page_offset = proposal.page_offset;
+                self.set_vma(vma, VmaFacts { range, flags, page_offset, ..facts });
+                if !at_start {
+                    self.insert_vma(before, &mut prepared);
+                }
+                if !at_end {
+                    self.insert_vma(after, &mut prepared);
+                }
+                vma
+            }
+        })
+    }
+
+    /// Moves the start of a stack VMA down to `start`; the room is free and the limits were checked.
+    pub(crate) fn extend_down(&mut self, vma: &'s Vma, start: VirtAddr) {
+        self.lock_vma(vma);
+        let facts = vma.facts();
+        let range = VirtRange::new(start, facts.range.end());
+        let pages = range.pages() - facts.range.pages();
+        self.core.usage.map(facts.flags, pages);
+        let page_offset = facts.page_offset_at(start);
+        self.set_vma(vma, VmaFacts { range, page_offset, ..facts });
+    }
+
+    /// Moves the end of a VMA up to `end`; the room is free and the limits were checked. Merges with what follows if
+    /// that became possible.
+    pub(crate) fn extend_up(&mut self, vma: &'s Vma, end: VirtAddr) {
+        let facts = vma.facts();
+        let proposal = Proposal {
+            range: VirtRange::new(facts.range.end(), end),
+            flags: facts.flags,
+            page_offset: facts.page_offset_at(facts.range.end()),
+            backing: facts.backing,
+            anon: facts.anon,
+        };
+        self.core.usage.map(facts.flags, proposal.range.pages());
+        let next = self
+            .first_ending_after(end)
+            .filter(|next| proposal.merges(Some(&facts), Some(&next.facts())).next);
+        self.lock_vma(vma);
+        let mut anon = facts.anon;
+        let mut end = end;
+        if let Some(next) = next {
+            self.lock_vma(next);
+            end = next.range().end();
+            anon = if anon.is_some() { anon } else { next.anon() };
+            self.remove_vma(next);
+        }
+        self.set_vma(vma, VmaFacts { range: VirtRange::new(facts.range.start(), end), anon, ..facts });
+    }
+
+    /// Write-locks every VMA in `range`.
+    pub(crate) fn lock_range(&self, range: VirtRange) {
+        let mut at = range.start();
+        while let Some(vma) = self.first_in(VirtRange::new(at, range.end())) {
+            self.lock_vma(vma);
+            at = vma.range().end();
+        }
+    }
+
+    /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the range is
+    /// inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
+    pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
+        let Some(removed) = self.remove_mappings(range, prepared) else { return };
+        let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
+        let above = self
+            .first_ending_after(removed.start())
+            .map_or(P::Paging::table_range(VirtAddr(0), P::Paging::root_level()).end(), |vma| {
+                vma.range().start()
+            });
+        let mut gather = Gather::new(self.spaces, self.core);
+        let tables = self.tables();
+        tables.zap(removed, false, &mut gather);
+        tables.free_hole(removed, Hole(VirtRange::new(below, above)), &mut gather);
+        gather.finish(&self.spaces.platform().pin());
+    }
+
+    /// Takes the mappings in `range` out of the tree and answers the smallest range that holds them.
+    fn remove_mappings(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) -> Option<VirtRange> {
+        let mut removed: Option<VirtRange> = None;
+        let mut uncharged = 0;
+        while let Some(vma) = self.first_in(range) {
+            self.lock_vma(vma);
+            let facts = vma.facts();
+            let part = facts.range.intersect(range);
+            removed = Some(removed.map_or(part, |before| VirtRange::new(before.start(), part.end())));
+            self.core.usage.unmap(facts.flags, part.pages());
+            if facts.flags.contains(VmFlags::ACCOUNT) {
+                uncharged += part.pages();
+            }
+            let before = clip_end(facts, part.start());
+            let after = clip_start(facts, part.end());
+            match (before.range.is_empty(), after.range.is_empty()) {
+                (true, true) => self.remove_vma(vma),
+                (false, true) => self.set_vma(vma, before),
+                (true, false) => self.set_vma(vma, after),
+                (false, false) => {
+                    self.set_vma(vma, before);
+                    self.insert_vma(after, prepared);
+                }
+            }
+        }
+        if uncharged > 0 {
+            self.spaces.commit().release(uncharged);
+        }
+        removed
+    }
+
+    /// Unmaps every mapping: the exit of the space.
+    pub(crate) fn unmap_everything(&mut self) {
+        let mut uncharged = 0;
+        let mut gather = Gather::new(self.spaces, self.core);
+        let tables = self.tables();
+        for entry in self.tree.iter() {
+            let vma = self.vma(entry.value);
+            self.lock_vma(vma);
+            tables.zap(vma.range(), false, &mut gather);
+        }
+        // Only now, and all at once: mappings share tables, and tables share their parents.
+        if let (Some(first), Some(last)) = (self.tree.first(), self.tree.last()) {
+            let all = VirtRange::new(first.range.start(), last.range.end());
+            tables.free_hole(all, Hole::everything(), &mut gather);
+        }
+        while let Some(entry) = self.tree.first() {
+            let vma = self.vma(entry.value);
+            let facts = vma.facts();
+            self.core.usage.unmap(facts.flags, facts.range.pages());
+            if facts.flags.contains(VmFlags::ACCOUNT) {
+                uncharged += facts.range.pages();
+            }
+            self.remove_vma(vma);
+        }
+        self.tree.clear();
+        self.spaces.commit().release(uncharged);
+        gather.finish(&self.spaces.platform().pin());
+    }
+}
+
+impl<P: Platform> Drop for Section<'_, P> {
+    fn drop(&mut self) {
+        // Ends all VMA write locks; then the fields go, the mmap lock last.
+        self.core.sequence.end_section();
+    }
+}
+
+/// The key under which a writer waits for the readers of a VMA.
+pub(crate) fn vma_key(vma: &Vma) -> usize {
+    ptr::from_ref(vma).addr()
+}
+
+/// `facts` without what lies at or after `end`.
+fn clip_end(facts: VmaFacts, end: VirtAddr) -> VmaFacts {
+    VmaFacts { range: VirtRange::new(facts.range.start(), facts.range.end().min(end)), ..facts }
+}
+
+/// `facts` without what lies before `start`.
+fn clip_start(facts: VmaFacts, start: VirtAddr) -> VmaFacts {
+    let start = facts.range.start().max(start);
+    VmaFacts {
+        range: VirtRange::new(start, facts.range.end()),
+        page_offset: facts.page_offset_at(start),
+        ..facts
+    }
+}

@@ -1,0 +1,345 @@
+//! One address space: its core, and the handle that users hold.
+
+use crate::layout::{Layout, Limits};
+use crate::section::Section;
+use crate::spaces::Spaces;
+use crate::table::Tables;
+use crate::tree::RangeTree;
+use crate::usage::{SpaceFigures, Usage};
+use crate::vma::{LockSequence, VmFlags, Vma};
+use core::cell::Cell;
+use core::fmt;
+use core::ptr::NonNull;
+use quire_arch::{
+    Asid, AtomicCpuMask, CpuMask, LockClass, PAGE_SIZE, Pfn, Pin, Platform, TlbFlush, VirtAddr, VirtRange,
+};
+use quire_sync::RwSleepLock;
+use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// The number of an address space; never used again on the same machine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct SpaceId(u64);
+
+impl SpaceId {
+    pub(crate) const fn new(id: u64) -> Self {
+        Self(id)
+    }
+
+    /// The number itself, from 1.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A core's place on the list of all spaces. Read and written under the list's lock.
+pub(crate) struct Link<P: Platform>(Cell<Neighbour<P>>, Cell<Neighbour<P>>);
+
+type Neighbour<P> = Option<NonNull<SpaceCore<P>>>;
+
+impl<P: Platform> Link<P> {
+    pub(crate) fn set_between(&self, previous: Neighbour<P>, next: Neighbour<P>) {
+        self.0.set(previous);
+        self.1.set(next);
+    }
+
+    pub(crate) fn set_previous(&self, previous: Neighbour<P>) {
+        self.0.set(previous);
+    }
+
+    pub(crate) fn set_next(&self, next: Neighbour<P>) {
+        self.1.set(next);
+    }
+
+    pub(crate) fn get(&self) -> (Neighbour<P>, Neighbour<P>) {
+        (self.0.get(), self.1.get())
+    }
+}
+
+/// What all handles of one space share.
+pub(crate) struct SpaceCore<P: Platform> {
+    id: SpaceId,
+    root: Pfn,
+    asid: Asid,
+    handles: AtomicUsize,
+    /// Held alone by whatever changes mappings, shared by whatever relies on them as a whole.
+    pub(crate) mmap_lock: RwSleepLock,
+    pub(crate) sequence: LockSequence,
+    pub(crate) vmas: RangeTree<Vma>,
+    /// CPUs whose TLBs may hold translations of this space.
+    cpus: AtomicCpuMask,
+    pub(crate) layout: Layout,
+    pub(crate) limits: AtomicLimits,
+    pub(crate) usage: Usage,
+    /// The program break. Changed under the mmap lock.
+    pub(crate) brk: AtomicU64,
+    /// Flags that every new mapping gets (`mlockall(MCL_FUTURE)`). Changed under the mmap lock.
+    pub(crate) default_flags: AtomicU64,
+    pub(crate) link: Link<P>,
+}
+
+// SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the lock of
+// the list of spaces.
+unsafe impl<P: Platform> Sync for SpaceCore<P> {}
+// SAFETY: as above; nothing in a core belongs to a thread.
+unsafe impl<P: Platform> Send for SpaceCore<P> {}
+
+/// [`Limits`] that can be changed while they are read.
+pub(crate) struct AtomicLimits {
+    address_space: AtomicU64,
+    data: AtomicU64,
+    stack: AtomicU64,
+    locked: AtomicU64,
+    may_lock: AtomicU64,
+    mappings: AtomicU64,
+}
+
+impl AtomicLimits {
+    fn new(limits: Limits) -> Self {
+        let new = Self {
+            address_space: AtomicU64::new(0),
+            data: AtomicU64::new(0),
+            stack: AtomicU64::new(0),
+            locked: AtomicU64::new(0),
+            may_lock: AtomicU64::new(0),
+            mappings: AtomicU64::new(0),
+        };
+        new.store(limits);
+        new
+    }
+
+    pub(crate) fn load(&self) -> Limits {
+        Limits {
+            address_space: self.address_space.load(Ordering::Relaxed),
+            data: self.data.load(Ordering::Relaxed),
+            stack: self.stack.load(Ordering::Relaxed),
+            locked: self.locked.load(Ordering::Relaxed),
+            may_lock: self.may_lock.load(Ordering::Relaxed) != 0,
+            mappings: self.mappings.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn store(&self, limits: Limits) {
+        self.address_space.store(limits.address_space, Ordering::Relaxed);
+        self.data.store(limits.data, Ordering::Relaxed);
+        self.stack.store(limits.stack, Ordering::Relaxed);
+        self.locked.store(limits.locked, Ordering::Relaxed);
+        self.may_lock.store(u64::from(limits.may_lock), Ordering::Relaxed);
+        self.mappings.store(limits.mappings, Ordering::Relaxed);
+    }
+}
+
+/// Past this many pages a flush drops the whole space's translations instead of naming each page (Linux's
+/// `tlb_single_page_flush_ceiling`).
+const FLUSH_CEILING: u64 = 33;
+
+impl<P: Platform> SpaceCore<P> {
+    pub(crate) fn new(id: SpaceId, root: Pfn, asid: Asid, layout: Layout, limits: Limits) -> Self {
+        Self {
+            id,
+            root,
+            asid,
+            handles: AtomicUsize::new(1),
+            mmap_lock: RwSleepLock::new(LockClass::Mmap),
+            sequence: LockSequence::new(),
+            vmas: RangeTree::new(),
+            cpus: AtomicCpuMask::new(),
+            layout,
+            limits: AtomicLimits::new(limits),
+            usage: Usage::default(),
+            brk: AtomicU64::new(layout.brk.0),
+            default_flags: AtomicU64::new(0),
+            link: Link(Cell::new(None), Cell::new(None)),
+        }
+    }
+
+    pub(crate) fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    #[inline]
+    pub(crate) fn root(&self) -> Pfn {
+        self.root
+    }
+
+    pub(crate) fn asid(&self) -> Asid {
+        self.asid
+    }
+
+    pub(crate) fn default_flags(&self) -> VmFlags {
+        VmFlags::from_bits_truncate(self.default_flags.load(Ordering::Relaxed))
+    }
+
+    /// Drops translations of `range` from every TLB that may hold some, and returns when they are gone.
+    pub(crate) fn flush(&self, pin: &Pin<'_, P>, range: VirtRange) {
+        let flush = if range.pages() > FLUSH_CEILING {
+            TlbFlush::Space { asid: self.asid }
+        } else {
+            TlbFlush::Range { asid: self.asid, range }
+        };
+        self.flush_as(pin, flush);
+    }
+
+    fn flush_as(&self, pin: &Pin<'_, P>, flush: TlbFlush) {
+        // Read after the tables were changed: see `AtomicCpuMask`.
+        let cpus = self.cpus.load();
+        let mut only_here = CpuMask::EMPTY;
+        only_here.insert(pin.cpu());
+        if cpus == only_here {
+            pin.platform().flush_local(pin, flush);
+        } else if !cpus.is_empty() {
+            pin.platform().shootdown(pin, &cpus, flush);
+        }
+    }
+}
+
+/// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
+/// dropped; a CPU that runs the space holds one.
+pub struct Space<'m, P: Platform> {
+    pub(crate) spaces: &'m Spaces<P>,
+    core: NonNull<SpaceCore<P>>,
+}
+
+// SAFETY: a handle is a counted reference to a core, which is `Sync`; its methods take their own locks.
+unsafe impl<P: Platform> Send for Space<'_, P> {}
+// SAFETY: as above.
+unsafe impl<P: Platform> Sync for Space<'_, P> {}
+
+impl<'m, P: Platform> Space<'m, P> {
+    /// The first handle of a new core.
+    pub(crate) fn adopt(spaces: &'m Spaces<P>, core: NonNull<SpaceCore<P>>) -> Self {
+        Self { spaces, core }
+    }
+
+    #[inline]
+    pub(crate) fn core(&self) -> &SpaceCore<P> {
+        // SAFETY: the core lives while it has handles, and this is one.
+        unsafe { self.core.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn tables(&self) -> Tables<'_, P> {
+        Tables::new(self.spaces, self.core())
+    }
+
+    /// The machine's spaces.
+    pub fn spaces(&self) -> &'m Spaces<P> {
+        self.spaces
+    }
+
+    /// The space's number.
+    pub fn id(&self) -> SpaceId {
+        self.core().id
+    }
+
+    /// The frame of its topmost page table.
+    pub fn root(&self) -> Pfn {
+        self.core().root
+    }
+
+    /// The tag of its translations.
+    pub fn asid(&self) -> Asid {
+        self.core().asid
+    }
+
+    /// The fixed points of its layout.
+    pub fn layout(&self) -> Layout {
+        self.core().layout
+    }
+
+    /// Its limits at this moment.
+    pub fn limits(&self) -> Limits {
+        self.core().limits.load()
+    }
+
+    /// Changes its limits. What is already mapped stays.
+    pub fn set_limits(&self, limits: Limits) {
+        self.core().limits.store(limits);
+    }
+
+    /// Makes this space the current one of the pinned CPU. The caller keeps a handle for as long as it is.
+    pub fn activate(&self, pin: &Pin<'_, P>) {
+        let core = self.core();
+        // Announced before the first walk: who changes the tables afterwards finds this CPU in the set.
+        core.cpus.insert(pin.cpu());
+        pin.platform().activate(pin, Some((core.root, core.asid)));
+    }
+
+    /// What the space uses at this moment.
+    pub fn figures(&self) -> SpaceFigures {
+        self.core().usage.figures(self.core().vmas.len() as u64)
+    }
+
+    /// Calls `visit` with every mapping, lowest first.
+    pub fn for_each_mapping(&self, mut visit: impl FnMut(Mapping)) {
+        let core = self.core();
+        let _guard = core.mmap_lock.read(self.spaces.platform());
+        // SAFETY: the mmap lock is held.
+        for entry in &unsafe { core.vmas.view() } {
+            // SAFETY: a VMA in the tree is live while the mmap lock is held.
+            let facts = unsafe { entry.value.as_ref() }.facts();
+            visit(Mapping {
+                range: facts.range,
+                flags: facts.flags,
+                page_offset: facts.page_offset,
+                file: facts.backing.file_id(),
+            });
+        }
+    }
+
+    /// Unmaps everything. Cannot fail and allocates nothing.
+    fn exit(&mut self) {
+        let mut section = Section::begin(self.spaces, self.core());
+        section.unmap_everything();
+        drop(section);
+        let pin = self.spaces.platform().pin();
+        // Whatever any CPU still holds of this space goes before the tag can be given to another.
+        self.core().flush_as(&pin, TlbFlush::Space { asid: self.core().asid });
+    }
+}
+
+/// One mapping, as `/proc/PID/maps` shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: VirtRange,
+    /// Its flags.
+    pub flags: VmFlags,
+    /// Offset in pages into what it maps.
+    pub page_offset: u64,
+    /// The embedder's number for the file, if it maps one.
+    pub file: Option<u64>,
+}
+
+impl<P: Platform> Clone for Space<'_, P> {
+    fn clone(&self) -> Self {
+        // Relaxed: a new handle is made from one, so the count cannot be falling to zero.
+        self.core().handles.fetch_add(1, Ordering::Relaxed);
+        Self { spaces: self.spaces, core: self.core }
+    }
+}
+
+impl<P: Platform> Drop for Space<'_, P> {
+    fn drop(&mut self) {
+        // Release, and acquire for the last one: it sees what was done through every other handle.
+        if self.core().handles.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            self.exit();
+            // SAFETY: the last handle; the space is empty and flushed everywhere.
+            unsafe { self.spaces.destroy(self.core) };
+        }
+    }
+}
+
+impl<P: Platform> fmt::Debug for Space<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Space").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// The page that holds `addr`.
+#[inline]
+pub(crate) fn page_of(addr: VirtAddr) -> VirtRange {
+    let start = addr.page_start();
+    VirtRange::new(start, VirtAddr(start.0 + PAGE_SIZE))
+}

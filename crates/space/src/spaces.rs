@@ -1,0 +1,308 @@
+//! All address spaces of one machine, and what they share.
+
+use crate::commit::{Commit, Overcommit};
+use crate::error::Error;
+use crate::layout::{Layout, Limits};
+use crate::space::{Space, SpaceCore, SpaceId};
+use crate::tree::{Node, NodeStore, OutOfNodes};
+use crate::vma::{AnonGroup, Vma, VmaFacts};
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
+use quire_frame::{AllocError, AllocRequest, AllocSite, CacheReport, Frames, Kind, SlabCache};
+use quire_sync::SpinLock;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// The room `space` of one machine: it owns the frames and keeps every address space.
+pub struct Spaces<P: Platform> {
+    frames: Frames<P>,
+    vmas: SlabCache<Vma, P>,
+    nodes: SlabCache<MaybeUninit<Node<Vma>>, P>,
+    cores: SlabCache<SpaceCore<P>, P>,
+    list: SpinLock<SpaceList<P>, P>,
+    zero_page: Pfn,
+    /// The frame of the tag pool's bits.
+    asid_bits: Pfn,
+    commit: Commit,
+    next_space: AtomicU64,
+    next_group: AtomicU64,
+}
+
+/// Every space, as a list through [`SpaceCore::link`], and the tags that are in use.
+struct SpaceList<P: Platform> {
+    first: Option<NonNull<SpaceCore<P>>>,
+    asids: AsidPool,
+    count: usize,
+}
+
+// SAFETY: the pointers are to space cores, which are `Sync`; the list's lock orders who follows them.
+unsafe impl<P: Platform> Send for SpaceList<P> {}
+
+/// Which address-space tags are free: one bit each.
+struct AsidPool {
+    /// A frame of bits, a set bit for each tag in use.
+    bits: NonNull<u64>,
+    count: u32,
+    /// Where the next search starts.
+    hint: u32,
+}
+
+impl AsidPool {
+    /// The most tags that one frame of bits tells apart.
+    const MOST: u32 = 8 << PAGE_SHIFT;
+
+    fn word(&mut self, asid: u32) -> &mut u64 {
+        // SAFETY: the pool owns the frame, and every tag is below `MOST`.
+        unsafe { self.bits.add(asid as usize / 64).as_mut() }
+    }
+
+    /// A free tag, or [`Asid::NONE`] when all are in use.
+    fn take(&mut self) -> Asid {
+        for step in 0..self.count {
+            let asid = (self.hint + step) % self.count;
+            let bit = 1 << (asid % 64);
+            if asid != Asid::NONE.0 && *self.word(asid) & bit == 0 {
+                *self.word(asid) |= bit;
+                self.hint = asid + 1;
+                return Asid(asid);
+            }
+        }
+        Asid::NONE
+    }
+
+    /// Gives a tag back. Its translations are flushed everywhere.
+    fn give(&mut self, asid: Asid) {
+        if asid != Asid::NONE {
+            *self.word(asid.0) &= !(1 << (asid.0 % 64));
+        }
+    }
+}
+
+impl<P: Platform> Spaces<P> {
+    /// The room over `frames`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFrames`] when not even the room's own few frames are to be had.
+    pub fn new(frames: Frames<P>, overcommit: Overcommit) -> Result<Self, Error> {
+        let pin = frames.platform().pin();
+        let vmas = SlabCache::new(&frames, &pin, "vm_area_struct")?;
+        let nodes = SlabCache::new(&frames, &pin, "range_node")?;
+        let cores = SlabCache::new(&frames, &pin, "mm_struct")?;
+        let own = AllocRequest::new(Order::ZERO, AllocSite::new("spaces")).zeroed();
+        let zero_page = frames.allocate(&pin, own)?;
+        let bits = frames.allocate(&pin, own)?;
+        drop(pin);
+        let _ = frames.known(zero_page).classify(Kind::ZeroPage);
+        let asids = AsidPool {
+            bits: frames.platform().direct_map(bits).cast(),
+            count: frames.platform().asid_count().clamp(1, AsidPool::MOST),
+            hint: 1,
+        };
+        Ok(Self {
+            vmas,
+            nodes,
+            cores,
+            list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0 }),
+            zero_page,
+            asid_bits: bits,
+            commit: Commit::new(overcommit, frames.totals().managed),
+            next_space: AtomicU64::new(1),
+            next_group: AtomicU64::new(1),
+            frames,
+        })
+    }
+
+    /// The frames under this room.
+    #[inline]
+    pub fn frames(&self) -> &Frames<P> {
+        &self.frames
+    }
+
+    /// The machine.
+    #[inline]
+    pub fn platform(&self) -> &P {
+        self.frames.platform()
+    }
+
+    /// The page of zeros that reads of untouched memory share.
+    #[inline]
+    pub fn zero_page(&self) -> Pfn {
+        self.zero_page
+    }
+
+    /// Memory that programs were promised.
+    pub fn commit(&self) -> &Commit {
+        &self.commit
+    }
+
+    /// Number of spaces that exist.
+    pub fn count(&self) -> usize {
+        self.list.lock().count
+    }
+
+    /// A new, empty address space.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFrames`], with nothing left behind.
+    pub fn create(&self, layout: Layout, limits: Limits) -> Result<Space<'_, P>, Error> {
+        let pin = self.platform().pin();
+        let root = self.frames.allocate(&pin, AllocRequest::table())?;
+        let id = SpaceId::new(self.next_space.fetch_add(1, Ordering::Relaxed));
+        let asid = self.list.lock().asids.take();
+        let core = SpaceCore::new(id, root, asid, layout, limits);
+        let core = match self.cores.allocate(&self.frames, &pin, core) {
+            Ok(core) => core,
+            Err(error) => {
+                self.list.lock().asids.give(asid);
+                self.release_unused(&pin, root);
+                return Err(error.into());
+            }
+        };
+        // SAFETY: just allocated, and live until its last handle is dropped.
+        let shared = unsafe { core.as_ref() };
+        self.init_table(root, P::Paging::root_level(), VirtAddr(0), shared);
+        let mut list = self.list.lock();
+        shared.link.set_between(None, list.first);
+        if let Some(first) = list.first {
+            // SAFETY: what is on the list is live, and its links change under the list's lock.
+            unsafe { first.as_ref() }.link.set_previous(Some(core));
+        }
+        list.first = Some(core);
+        list.count += 1;
+        drop(list);
+        Ok(Space::adopt(self, core))
+    }
+
+    /// Takes a space off the list and frees what is left of it: the root, the tag and the core.
+    ///
+    /// # Safety
+    ///
+    /// The last handle is gone, the space is empty, and no CPU has it current or cached.
+    pub(crate) unsafe fn destroy(&self, core: NonNull<SpaceCore<P>>) {
+        let pin = self.platform().pin();
+        // SAFETY: live until it is freed below.
+        let shared = unsafe { core.as_ref() };
+        let root = shared.root();
+        let mut list = self.list.lock();
+        let (previous, next) = shared.link.get();
+        match previous {
+            // SAFETY: a neighbour on the list is live.
+            Some(previous) => unsafe { previous.as_ref() }.link.set_next(next),
+            None => list.first = next,
+        }
+        if let Some(next) = next {
+            // SAFETY: as above.
+            unsafe { next.as_ref() }.link.set_previous(previous);
+        }
+        list.asids.give(shared.asid());
+        list.count -= 1;
+        drop(list);
+        // SAFETY: off the list, and the last handle is gone: nobody can reach it any more.
+        unsafe { self.cores.free(&self.frames, &pin, core) };
+        // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
+        self.release_unused(&pin, root);
+    }
+
+    /// Calls `visit` with every space. No space comes or goes meanwhile.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&SpaceCore<P>)) {
+        let list = self.list.lock();
+        let mut next = list.first;
+        while let Some(core) = next {
+            // SAFETY: what is on the list is live while its lock is held.
+            let core = unsafe { core.as_ref() };
+            visit(core);
+            next = core.link.get().1;
+        }
+    }
+
+    /// VMAs and spaces that are allocated, for the auditor.
+    pub(crate) fn objects_in_use(&self) -> [u64; 2] {
+        let in_use = |report: Option<CacheReport>| report.map_or(0, |report| report.in_use);
+        [in_use(self.vmas.report(&self.frames)), in_use(self.cores.report(&self.frames))]
+    }
+
+    /// Whether the room keeps the frame for itself.
+    pub(crate) fn owns(&self, pfn: Pfn) -> bool {
+        pfn == self.asid_bits
+    }
+
+    /// A group for anonymous pages that no other VMA has.
+    pub(crate) fn new_group(&self) -> AnonGroup {
+        AnonGroup::new(self.next_group.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A number for a piece of shared anonymous memory.
+    pub(crate) fn new_shared_id(&self) -> u64 {
+        self.next_group.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Says in the descriptor of a page that is about to be mapped once whose it is.
+    #[inline]
+    pub(crate) fn init_page(&self, pfn: Pfn, kind: Kind, vma: &VmaFacts, addr: VirtAddr) {
+        let frame = self.frames.known(pfn);
+        let classified = frame.classify(kind);
+        debug_assert!(classified.is_ok(), "a new frame could not be classified");
+        frame.index().store(vma.page_offset_at(addr), Ordering::Relaxed);
+        frame.map_count().store(1, Ordering::Relaxed);
+    }
+
+    /// Gives back a frame that never became visible, or whose users are all gone.
+    pub(crate) fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn) {
+        self.frames.known(pfn).map_count().store(0, Ordering::Relaxed);
+        let freed = self.frames.free(pin, pfn, Order::ZERO);
+        debug_assert!(freed.is_ok(), "an unused frame could not be freed: {freed:?}");
+    }
+
+    pub(crate) fn allocate_vma(&self, vma: Vma) -> Result<NonNull<Vma>, AllocError> {
+        let pin = self.platform().pin();
+        self.vmas.allocate(&self.frames, &pin, vma)
+    }
+
+    /// Frees a VMA that was never in a tree.
+    ///
+    /// # Safety
+    ///
+    /// It came from [`allocate_vma`](Self::allocate_vma), nobody else knows it, and it is not used again.
+    pub(crate) unsafe fn free_vma(&self, vma: NonNull<Vma>) {
+        let pin = self.platform().pin();
+        // SAFETY: the caller's promise.
+        unsafe { self.vmas.free(&self.frames, &pin, vma) };
+    }
+
+    /// Frees a VMA that was in a tree, once no lock-free reader can be looking at it.
+    ///
+    /// # Safety
+    ///
+    /// It came from [`allocate_vma`](Self::allocate_vma), is detached and out of its tree, and the caller does not
+    /// use it again.
+    pub(crate) unsafe fn retire_vma(&self, vma: NonNull<Vma>) {
+        let pin = self.platform().pin();
+        // SAFETY: the caller's promise.
+        unsafe { self.vmas.retire(&self.frames, &pin, vma) };
+    }
+}
+
+// SAFETY: nodes come from a slab cache and go back to it through the epoch of this machine's frames, which is the
+// one that faults enter before they look a VMA up; a retired object is left as it is until the epoch has passed.
+unsafe impl<P: Platform> NodeStore<Vma> for Spaces<P> {
+    fn allocate(&self) -> Result<NonNull<Node<Vma>>, OutOfNodes> {
+        let pin = self.platform().pin();
+        let node = self.nodes.allocate(&self.frames, &pin, MaybeUninit::uninit());
+        node.map(NonNull::cast).map_err(|_| OutOfNodes)
+    }
+
+    unsafe fn retire(&self, node: NonNull<Node<Vma>>) {
+        let pin = self.platform().pin();
+        // SAFETY: the tree's promise: it came from `allocate` and is linked nowhere.
+        unsafe { self.nodes.retire(&self.frames, &pin, node.cast()) };
+    }
+}
+
+impl<P: Platform> fmt::Debug for Spaces<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spaces").field("count", &self.count()).finish_non_exhaustive()
+    }
+}

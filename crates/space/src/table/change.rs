@@ -1,0 +1,86 @@
+//! Changing the permissions of mapped pages, and looking which pages are there.
+
+use super::Tables;
+use crate::gather::Gather;
+use crate::vma::VmFlags;
+use core::sync::atomic::Ordering;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_frame::Kind;
+
+/// What a page-table entry means for `mincore`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageState {
+    /// No entry.
+    Absent,
+    /// A page, or the zero page.
+    Present,
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Gives every mapped page in `range` the permissions of a VMA with `flags`. Translations that allowed more are
+    /// noted in `gather`.
+    pub(crate) fn protect(&self, range: VirtRange, flags: VmFlags, gather: &mut Gather<'_, P>) {
+        let wanted = flags.leaf_flags();
+        let access = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
+        self.for_each_table(range, &mut |table, part| {
+            let locked = self.lock(table, Level::PTE);
+            if locked.is_empty() {
+                return;
+            }
+            for (index, addr) in Self::pages(part) {
+                let slot = &locked.entries[index];
+                loop {
+                    let raw = slot.load(Ordering::Relaxed);
+                    let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else { break };
+                    let mut allowed = wanted;
+                    if allowed.contains(LeafFlags::WRITE) && !self.writable_as_is(leaf, flags) {
+                        allowed.remove(LeafFlags::WRITE);
+                    }
+                    let new = Leaf { pfn: leaf.pfn, flags: (leaf.flags - access) | allowed };
+                    let encoded = P::Paging::encode(Entry::Leaf(new), Level::PTE);
+                    if encoded == raw {
+                        break;
+                    }
+                    // Compare-exchange: the MMU may be setting accessed and dirty in this very moment.
+                    if slot.compare_exchange(raw, encoded, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                        if leaf.flags.contains(LeafFlags::READ) && !new.flags.contains(leaf.flags & access) {
+                            gather.add_stale(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)));
+                        }
+                        break;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Whether a leaf may be made writable without a fault: not the zero page, and not a page of a private file
+    /// mapping that has yet to become the program's own.
+    fn writable_as_is(&self, leaf: Leaf, flags: VmFlags) -> bool {
+        !leaf.flags.contains(LeafFlags::SPECIAL)
+            && (flags.contains(VmFlags::SHARED)
+                || self.spaces.frames().known(leaf.pfn).kind() == Kind::Anonymous)
+    }
+
+    /// Calls `visit` with the state of every page of `range`, in order. Tables that are missing are skipped with one
+    /// call of `absent` for the pages that they would cover.
+    pub(crate) fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
+        let mut at = range.start();
+        self.for_each_table(range, &mut |table, part| {
+            if at < part.start() {
+                visit(VirtRange::new(at, part.start()), PageState::Absent);
+            }
+            let locked = self.lock(table, Level::PTE);
+            for (index, addr) in Self::pages(part) {
+                let state = match locked.get(index) {
+                    Entry::Leaf(_) => PageState::Present,
+                    _ => PageState::Absent,
+                };
+                visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), state);
+            }
+            at = part.end();
+        });
+        if at < range.end() {
+            visit(VirtRange::new(at, range.end()), PageState::Absent);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Page tables: finding, making, walking.
+//!
+//! A table is a frame of kind `Table`; its descriptor holds the table's lock, the number of its live entries
+//! (guarded by the lock) and what it is responsible for. Entries are read without locks and written only under the
+//! table's lock, by exchange or compare-exchange, since the MMU sets accessed and dirty bits meanwhile.
+//!
+//! Who may rely on a table staying hooked: whoever holds the mmap lock, or the lock of a VMA that the table covers
+//! a page of. Others walk under the epoch and check under the table's lock that it is still hooked.
+
+mod change;
+mod copy;
+mod free;
+mod relocate;
+mod zap;
+
+pub(crate) use change::PageState;
+pub(crate) use free::Hole;
+pub(crate) use zap::Residency;
+
+use crate::space::SpaceCore;
+use crate::spaces::Spaces;
+use core::sync::atomic::{AtomicU64, Ordering};
+use quire_arch::{
+    Entry, Leaf, LeafFlags, Level, LockClass, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
+    VirtRange,
+};
+use quire_frame::{AllocError, AllocRequest, Frame, Kind};
+
+/// The entries of a table. A format may use only the first of them.
+pub(crate) type Entries = [AtomicU64; 512];
+
+/// The page tables of one space.
+pub(crate) struct Tables<'s, P: Platform> {
+    pub(crate) spaces: &'s Spaces<P>,
+    pub(crate) core: &'s SpaceCore<P>,
+}
+
+impl<P: Platform> Clone for Tables<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Tables<'_, P> {}
+
+/// A table under its lock.
+pub(crate) struct LockedTable<'s, P: Platform> {
+    pub(crate) entries: &'s Entries,
+    frame: &'s Frame,
+    level: Level,
+    execution: core::marker::PhantomData<fn() -> P>,
+}
+
+fn lock_class(level: Level) -> LockClass {
+    if level == Level::PTE { LockClass::PteTable } else { LockClass::UpperTable }
+}
+
+impl<P: Platform> LockedTable<'_, P> {
+    /// What entry `index` is.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Entry {
+        P::Paging::decode(self.entries[index].load(Ordering::Relaxed), self.level)
+    }
+
+    /// Writes an entry that was none. Release: whoever reads it sees the page or table filled.
+    #[inline]
+    pub(crate) fn install(&self, index: usize, entry: Entry) {
+        let old = self.entries[index].swap(P::Paging::encode(entry, self.level), Ordering::Release);
+        debug_assert_eq!(old, 0, "an installed entry was not none");
+        self.add_live(1);
+    }
+
+    /// Writes over a live entry and answers what it was at that very moment.
+    #[inline]
+    pub(crate) fn replace(&self, index: usize, entry: Entry) -> Entry {
+        let raw = P::Paging::encode(entry, self.level);
+        P::Paging::decode(self.entries[index].swap(raw, Ordering::AcqRel), self.level)
+    }
+
+    /// Gives a leaf the permissions `access`, keeping the bits that the MMU may be setting in this very moment.
+    pub(crate) fn widen(&self, index: usize, access: LeafFlags) {
+        let slot = &self.entries[index];
+        let mut raw = slot.load(Ordering::Relaxed);
+        while let Entry::Leaf(leaf) = P::Paging::decode(raw, self.level) {
+            let new = Leaf { pfn: leaf.pfn, flags: leaf.flags | access };
+            let encoded = P::Paging::encode(Entry::Leaf(new), self.level);
+            match slot.compare_exchange(raw, encoded, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => raw = now,
+            }
+        }
+    }
+
+    /// Empties an entry and answers what it was at that very moment.
+    #[inline]
+    pub(crate) fn take(&self, index: usize) -> Entry {
+        let raw = self.entries[index].swap(0, Ordering::AcqRel);
+        if raw != 0 {
+            self.add_live(-1);
+        }
+        P::Paging::decode(raw, self.level)
+    }
+
+    /// Whether no entry is live.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frame.live().load(Ordering::Relaxed) == 0
+    }
+
+    /// A plain addition: the count changes only under the table's lock.
+    #[inline]
+    fn add_live(&self, change: i32) {
+        let live = self.frame.live();
+        live.store(live.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
+    }
+}
+
+impl<P: Platform> Drop for LockedTable<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: a `LockedTable` is made only by `Tables::lock`, which took the lock.
+        unsafe { self.frame.lock_word().unlock::<P>(lock_class(self.level)) };
+    }
+}
+
+impl<'s, P: Platform> Tables<'s, P> {
+    pub(crate) fn new(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
+        Self { spaces, core }
+    }
+
+    #[inline]
+    pub(crate) fn entries(&self, table: Pfn) -> &'s Entries {
+        // SAFETY: callers name tables of this space that stay hooked while they use them (head of this file); a
+        // hooked table is a frame of entries until its epoch has passed.
+        unsafe { self.spaces.frames().table(table) }
+    }
+
+    /// Takes the lock of `table`, which is at `level`.
+    #[inline]
+    pub(crate) fn lock(&self, table: Pfn, level: Level) -> LockedTable<'s, P> {
+        let frame = self.spaces.frames().known(table);
+        frame.lock_word().lock::<P>(lock_class(level));
+        LockedTable { entries: self.entries(table), frame, level, execution: core::marker::PhantomData }
+    }
+
+    /// The bottom table that covers `addr`, if there is one. Lock-free.
+    #[inline]
+    pub(crate) fn find(&self, addr: VirtAddr) -> Option<Pfn> {
+        let mut table = self.core.root();
+        let mut level = P::Paging::root_level();
+        while let Some(below) = level.down() {
+            // Acquire: pairs with the release in `install`; the table's entries are zeroed before it is hooked.
+            let raw = self.entries(table)[P::Paging::index(addr, level)].load(Ordering::Acquire);
+            match P::Paging::decode(raw, level) {
+                Entry::Table(pfn) => table = pfn,
+                _ => return None,
+            }
+            level = below;
+        }
+        Some(table)
+    }
+
+    /// The bottom table that covers `addr`, made with everything above it where missing. On failure the tables
+    /// that were made stay: they are empty and go with the mapping.
+    #[inline]
+    pub(crate) fn find_or_make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Pfn, AllocError> {
+        match self.find(addr) {
+            Some(table) => Ok(table),
+            None => self.make(pin, addr),
+        }
+    }
+
+    #[cold]
+    fn make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Pfn, AllocError> {
+        let mut table = self.core.root();
+        let mut level = P::Paging::root_level();
+        while let Some(below) = level.down() {
+            let index = P::Paging::index(addr, level);
+            let raw = self.entries(table)[index].load(Ordering::Acquire);
+            table = match P::Paging::decode(raw, level) {
+                Entry::Table(pfn) => pfn,
+                _ => self.hook(pin, table, level, addr)?,
+            };
+            level = below;
+        }
+        Ok(table)
+    }
+
+    /// Puts a new table below `parent` for `addr`, or finds that somebody else just did.
+    fn hook(&self, pin: &Pin<'_, P>, parent: Pfn, level: Level, addr: VirtAddr) -> Result<Pfn, AllocError> {
+        let frames = self.spaces.frames();
+        let below = Level(level.0 - 1);
+        // Allocated before the lock is taken, and checked again after: no allocation under a table lock.
+        let new = frames.allocate(pin, AllocRequest::table())?;
+        self.spaces.init_table(new, below, P::Paging::table_range(addr, below).start(), self.core);
+        let index = P::Paging::index(addr, level);
+        let locked = self.lock(parent, level);
+        if let Entry::Table(winner) = locked.get(index) {
+            drop(locked);
+            self.spaces.release_unused(pin, new);
+            return Ok(winner);
+        }
+        locked.install(index, Entry::Table(new));
+        drop(locked);
+        self.core.usage.table_made();
+        Ok(new)
+    }
+
+    /// Calls `visit` for every bottom table that covers part of `range`, in the order of the addresses, with the
+    /// part of `range` that it covers. The caller makes sure that the tables stay hooked.
+    pub(crate) fn for_each_table(&self, range: VirtRange, visit: &mut impl FnMut(Pfn, VirtRange)) {
+        if !range.is_empty() {
+            self.descend(self.core.root(), P::Paging::root_level(), range, visit);
+        }
+    }
+
+    fn descend(&self, table: Pfn, level: Level, range: VirtRange, visit: &mut impl FnMut(Pfn, VirtRange)) {
+        let Some(below) = level.down() else {
+            visit(table, range);
+            return;
+        };
+        for (index, part) in parts::<P::Paging>(range, level) {
+            let raw = self.entries(table)[index].load(Ordering::Acquire);
+            if let Entry::Table(child) = P::Paging::decode(raw, level) {
+                self.descend(child, below, part, visit);
+            }
+        }
+    }
+
+    /// The indices of a bottom table's entries for `part`, each with its address. `part` lies in one table.
+    #[inline]
+    pub(crate) fn pages(part: VirtRange) -> impl Iterator<Item = (usize, VirtAddr)> {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let start = part.start();
+        (0..part.pages() as usize)
+            .map(move |page| (first + page, VirtAddr(start.0 + page as u64 * PAGE_SIZE)))
+    }
+}
+
+/// Cuts `range`, which lies in one table at `level`, into the parts that its entries cover.
+fn parts<F: PagingFormat>(range: VirtRange, level: Level) -> impl Iterator<Item = (usize, VirtRange)> {
+    let bytes = F::entry_bytes(level);
+    let mut at = range.start();
+    core::iter::from_fn(move || {
+        if at >= range.end() {
+            return None;
+        }
+        let next = VirtAddr((at.0 & !(bytes - 1)).saturating_add(bytes)).min(range.end());
+        let part = (F::index(at, level), VirtRange::new(at, next));
+        at = next;
+        Some(part)
+    })
+}
+
+impl<P: Platform> Spaces<P> {
+    /// Fills in the descriptor of a table that is not hooked yet.
+    pub(crate) fn init_table(&self, table: Pfn, level: Level, start: VirtAddr, core: &SpaceCore<P>) {
+        let frame = self.frames().known(table);
+        let classified = frame.classify(Kind::Table);
+        debug_assert!(classified.is_ok(), "a new table could not be classified: {classified:?}");
+        // Addresses of tables are page aligned, so the level fits below.
+        frame.index().store(start.0 | u64::from(level.0), Ordering::Relaxed);
+        frame.owner().store(core.id().get(), Ordering::Relaxed);
+        frame.live().store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_arch::paging::{X86_64Level4, invented::Invented3};
+    use std::vec::Vec;
+
+    #[test]
+    fn parts_end_at_the_entries_borders() {
+        let range = VirtRange::new(VirtAddr(0x1f_f000), VirtAddr(0x40_1000));
+        let cut: Vec<_> = parts::<X86_64Level4>(range, Level::PMD).collect();
+        assert_eq!(cut.len(), 3);
+        assert_eq!(cut[0], (0, VirtRange::new(VirtAddr(0x1f_f000), VirtAddr(0x20_0000))));
+        assert_eq!(cut[2], (2, VirtRange::new(VirtAddr(0x40_0000), VirtAddr(0x40_1000))));
+    }
+
+    #[test]
+    fn parts_know_formats_with_other_index_widths() {
+        let bytes = Invented3::entry_bytes(Level::PMD);
+        assert_eq!(bytes, 64 * PAGE_SIZE);
+        let range = VirtRange::new(VirtAddr(bytes - PAGE_SIZE), VirtAddr(3 * bytes));
+        assert_eq!(parts::<Invented3>(range, Level::PMD).count(), 3);
+    }
+}

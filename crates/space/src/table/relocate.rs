@@ -1,0 +1,87 @@
+//! Moving pages from one range to another, entry by entry.
+
+use super::Tables;
+use crate::gather::Gather;
+use core::sync::atomic::Ordering;
+use quire_arch::{
+    Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pin, Platform, VirtAddr, VirtRange,
+};
+use quire_frame::AllocError;
+
+impl<P: Platform> Tables<'_, P> {
+    /// Makes every bottom table that moving `from` to `to` will write to. After this the move cannot fail.
+    pub(crate) fn prepare_move(
+        &self,
+        pin: &Pin<'_, P>,
+        from: VirtRange,
+        to: VirtAddr,
+    ) -> Result<(), AllocError> {
+        let mut result = Ok(());
+        self.for_each_table(from, &mut |_, part| {
+            let start = VirtAddr(to.0 + (part.start().0 - from.start().0));
+            let target = VirtRange::new(start, VirtAddr(start.0 + part.len()));
+            // A table's worth of pages meets at most two tables on the other side.
+            let last = VirtAddr(target.end().0 - PAGE_SIZE);
+            for addr in [target.start(), last] {
+                if result.is_ok() {
+                    result = self.find_or_make(pin, addr).map(|_| ());
+                }
+            }
+        });
+        result
+    }
+
+    /// Moves every entry of `from` to the same place behind `to`, whose tables exist and whose entries are none. The
+    /// old translations are noted in `gather`; the caller holds both VMAs write-locked until it is finished.
+    pub(crate) fn relocate(&self, from: VirtRange, to: VirtAddr, gather: &mut Gather<'_, P>) {
+        self.for_each_table(from, &mut |source, part| {
+            if self.lock(source, Level::PTE).is_empty() {
+                return;
+            }
+            let mut at = part.start();
+            while at < part.end() {
+                let target_addr = VirtAddr(to.0 + (at.0 - from.start().0));
+                let room = P::Paging::table_range(target_addr, Level::PTE).end().0 - target_addr.0;
+                let end = VirtAddr(at.0.saturating_add(room)).min(part.end());
+                if let Some(target) = self.find(target_addr) {
+                    self.relocate_run(source, target, VirtRange::new(at, end), target_addr, gather);
+                }
+                at = end;
+            }
+        });
+    }
+
+    /// Moves the entries of one run, which lies in one table on each side.
+    fn relocate_run(
+        &self,
+        source: quire_arch::Pfn,
+        target: quire_arch::Pfn,
+        run: VirtRange,
+        target_start: VirtAddr,
+        gather: &mut Gather<'_, P>,
+    ) {
+        // Two tables are locked in the order of their frames. Within one table there is one lock.
+        let (first, second) = (source.min(target), source.max(target));
+        let first = self.lock(first, Level::PTE);
+        let second = if source == target { None } else { Some(self.lock(second, Level::PTE)) };
+        let (from, to) = match &second {
+            None => (&first, &first),
+            Some(second) if source < target => (&first, second),
+            Some(second) => (second, &first),
+        };
+        let shift = P::Paging::index(target_start, Level::PTE);
+        for (nth, (index, addr)) in Self::pages(run).enumerate() {
+            if from.entries[index].load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let entry = from.take(index);
+            // Each entry keeps its own bits: a run must not inherit those of its first.
+            to.install(shift + nth, entry);
+            if let Entry::Leaf(Leaf { flags, .. }) = entry
+                && flags.contains(LeafFlags::READ)
+            {
+                gather.add_stale(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)));
+            }
+        }
+    }
+}

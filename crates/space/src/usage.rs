@@ -1,0 +1,180 @@
+//! What an address space uses, as `/proc/PID/status` shows it.
+
+use crate::table::Residency;
+use crate::vma::VmFlags;
+use quire_arch::PAGE_SIZE;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// Running counts of one space. Faults change the pages, so those are atomic additions; the rest changes under the
+/// mmap lock. All loads are relaxed: each number stands alone.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    anonymous: AtomicU64,
+    file: AtomicU64,
+    peak_resident: AtomicU64,
+    tables: AtomicU64,
+    peak_tables: AtomicU64,
+    mapped: AtomicU64,
+    peak_mapped: AtomicU64,
+    data: AtomicU64,
+    stack: AtomicU64,
+    exec: AtomicU64,
+    locked: AtomicU64,
+    peak_mappings: AtomicU64,
+}
+
+/// The figures of one address space, in bytes where not said otherwise. The names in brackets are those of
+/// `/proc/PID/status`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpaceFigures {
+    /// Size of all mappings (`VmSize`).
+    pub mapped: u64,
+    /// The most that was (`VmPeak`).
+    pub peak_mapped: u64,
+    /// Resident memory (`VmRSS`).
+    pub resident: u64,
+    /// The most that was (`VmHWM`).
+    pub peak_resident: u64,
+    /// Resident anonymous memory (`RssAnon`).
+    pub resident_anonymous: u64,
+    /// Resident memory of files and shared memory (`RssFile` and `RssShmem`).
+    pub resident_file: u64,
+    /// Private writable mappings (`VmData`).
+    pub data: u64,
+    /// Stacks (`VmStk`).
+    pub stack: u64,
+    /// Code (`VmExe` and `VmLib` together).
+    pub exec: u64,
+    /// Locked mappings (`VmLck`).
+    pub locked: u64,
+    /// Page tables below the root (`VmPTE`).
+    pub page_tables: u64,
+    /// The most that was.
+    pub peak_page_tables: u64,
+    /// Number of mappings.
+    pub mappings: u64,
+    /// The most that was.
+    pub peak_mappings: u64,
+}
+
+fn raise(peak: &AtomicU64, now: u64) {
+    if now > peak.load(Ordering::Relaxed) {
+        peak.fetch_max(now, Ordering::Relaxed);
+    }
+}
+
+impl Usage {
+    #[inline]
+    pub(crate) fn page_mapped(&self, anonymous: bool) {
+        let count = if anonymous { &self.anonymous } else { &self.file };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn pages_mapped(&self, pages: Residency) {
+        self.anonymous.fetch_add(pages.anonymous, Ordering::Relaxed);
+        self.file.fetch_add(pages.file, Ordering::Relaxed);
+    }
+
+    pub(crate) fn pages_unmapped(&self, pages: Residency) {
+        // The peak is taken when the number is about to fall, not at each fault.
+        raise(&self.peak_resident, self.resident());
+        self.anonymous.fetch_sub(pages.anonymous, Ordering::Relaxed);
+        self.file.fetch_sub(pages.file, Ordering::Relaxed);
+    }
+
+    /// A page of a private file mapping became the program's own.
+    pub(crate) fn file_page_made_anonymous(&self) {
+        self.file.fetch_sub(1, Ordering::Relaxed);
+        self.anonymous.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn resident(&self) -> u64 {
+        self.anonymous.load(Ordering::Relaxed) + self.file.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn table_made(&self) {
+        let now = self.tables.fetch_add(1, Ordering::Relaxed) + 1;
+        raise(&self.peak_tables, now);
+    }
+
+    pub(crate) fn table_gone(&self) {
+        self.tables.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts `pages` of a mapping with `flags` in.
+    pub(crate) fn map(&self, flags: VmFlags, pages: u64) {
+        let mapped = self.mapped.fetch_add(pages, Ordering::Relaxed) + pages;
+        raise(&self.peak_mapped, mapped);
+        for count in self.classes(flags).into_iter().flatten() {
+            count.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts `pages` of a mapping with `flags` out.
+    pub(crate) fn unmap(&self, flags: VmFlags, pages: u64) {
+        self.mapped.fetch_sub(pages, Ordering::Relaxed);
+        for count in self.classes(flags).into_iter().flatten() {
+            count.fetch_sub(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Moves `pages` of a mapping from one class to another.
+    pub(crate) fn reclass(&self, from: VmFlags, to: VmFlags, pages: u64) {
+        for count in self.classes(from).into_iter().flatten() {
+            count.fetch_sub(pages, Ordering::Relaxed);
+        }
+        for count in self.classes(to).into_iter().flatten() {
+            count.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    fn classes(&self, flags: VmFlags) -> [Option<&AtomicU64>; 2] {
+        let class = if flags.is_exec() {
+            Some(&self.exec)
+        } else if flags.is_stack() {
+            Some(&self.stack)
+        } else if flags.is_data() {
+            Some(&self.data)
+        } else {
+            None
+        };
+        [class, flags.contains(VmFlags::LOCKED).then_some(&self.locked)]
+    }
+
+    pub(crate) fn mapped_pages(&self) -> u64 {
+        self.mapped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn data_pages(&self) -> u64 {
+        self.data.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn locked_pages(&self) -> u64 {
+        self.locked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_mappings(&self, now: u64) {
+        raise(&self.peak_mappings, now);
+    }
+
+    pub(crate) fn figures(&self, mappings: u64) -> SpaceFigures {
+        raise(&self.peak_resident, self.resident());
+        let bytes = |count: &AtomicU64| count.load(Ordering::Relaxed) * PAGE_SIZE;
+        SpaceFigures {
+            mapped: bytes(&self.mapped),
+            peak_mapped: bytes(&self.peak_mapped),
+            resident: self.resident() * PAGE_SIZE,
+            peak_resident: bytes(&self.peak_resident),
+            resident_anonymous: bytes(&self.anonymous),
+            resident_file: bytes(&self.file),
+            data: bytes(&self.data),
+            stack: bytes(&self.stack),
+            exec: bytes(&self.exec),
+            locked: bytes(&self.locked),
+            page_tables: bytes(&self.tables),
+            peak_page_tables: bytes(&self.peak_tables),
+            mappings,
+            peak_mappings: self.peak_mappings.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Which VMAs may become one.
+
+use super::{AnonGroup, Backing, VmFlags, VmaFacts};
+use quire_arch::VirtRange;
+
+/// A range as it will be after a call, to be held against its neighbours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Proposal {
+    pub(crate) range: VirtRange,
+    pub(crate) flags: VmFlags,
+    pub(crate) page_offset: u64,
+    pub(crate) backing: Backing,
+    pub(crate) anon: AnonGroup,
+}
+
+/// Which neighbours take a proposal in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MergeChoice {
+    pub(crate) previous: bool,
+    pub(crate) next: bool,
+}
+
+impl Proposal {
+    /// Whether the proposal merges with `previous`, which ends where it starts, and with `next`, which starts
+    /// where it ends. A neighbour that is not adjacent never merges.
+    pub(crate) fn merges(&self, previous: Option<&VmaFacts>, next: Option<&VmaFacts>) -> MergeChoice {
+        if self.flags.intersects(VmFlags::SPECIAL) {
+            return MergeChoice { previous: false, next: false };
+        }
+        let with_previous = previous.filter(|previous| {
+            previous.range.end() == self.range.start()
+                && self.agrees(previous)
+                && previous.page_offset_at(self.range.start()) == self.page_offset
+                && compatible(previous.anon, self.anon)
+        });
+        let with_next = next.filter(|next| {
+            next.range.start() == self.range.end()
+                && self.agrees(next)
+                && self.page_offset.wrapping_add(self.range.pages()) == next.page_offset
+                && compatible(next.anon, self.anon)
+                // Both fit the proposal, but that does not yet mean that they fit each other.
+                && with_previous.is_none_or(|previous| compatible(previous.anon, next.anon))
+        });
+        MergeChoice { previous: with_previous.is_some(), next: with_next.is_some() }
+    }
+
+    fn agrees(&self, other: &VmaFacts) -> bool {
+        self.flags == other.flags && self.backing == other.backing
+    }
+}
+
+/// Two groups in one VMA: the same one, or one of them absent, unless pages of the present one may be shared with a
+/// parent process.
+fn compatible(a: AnonGroup, b: AnonGroup) -> bool {
+    match (a.is_some(), b.is_some()) {
+        (true, true) => a == b,
+        (true, false) => !a.is_inherited(),
+        (false, true) => !b.is_inherited(),
+        (false, false) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_arch::VirtAddr;
+
+    const RW: VmFlags = VmFlags::READ.union(VmFlags::WRITE);
+
+    fn facts(start: u64, end: u64, group: u64) -> VmaFacts {
+        VmaFacts {
+            range: VirtRange::new(VirtAddr(start), VirtAddr(end)),
+            flags: RW,
+            page_offset: start >> 12,
+            backing: Backing::ANONYMOUS,
+            anon: AnonGroup::new(group),
+        }
+    }
+
+    fn proposal(start: u64, end: u64) -> Proposal {
+        let VmaFacts { range, flags, page_offset, backing, anon } = facts(start, end, 0);
+        Proposal { range, flags, page_offset, backing, anon }
+    }
+
+    #[test]
+    fn a_hole_between_equal_neighbours_closes() {
+        let (low, high) = (facts(0x1000, 0x2000, 0), facts(0x3000, 0x4000, 0));
+        let choice = proposal(0x2000, 0x3000).merges(Some(&low), Some(&high));
+        assert_eq!(choice, MergeChoice { previous: true, next: true });
+    }
+
+    #[test]
+    fn neighbours_with_pages_of_two_groups_do_not_join_across_a_hole() {
+        let (low, high) = (facts(0x1000, 0x2000, 5), facts(0x3000, 0x4000, 6));
+        let choice = proposal(0x2000, 0x3000).merges(Some(&low), Some(&high));
+        assert_eq!(choice, MergeChoice { previous: true, next: false });
+    }
+
+    #[test]
+    fn pages_shared_with_a_parent_keep_a_vma_apart() {
+        let mut low = facts(0x1000, 0x2000, 5);
+        low.anon = low.anon.inherited();
+        assert!(!proposal(0x2000, 0x3000).merges(Some(&low), None).previous);
+    }
+
+    #[test]
+    fn moved_memory_keeps_its_offset_and_does_not_merge_where_that_differs() {
+        let mut low = facts(0x1000, 0x2000, 5);
+        low.page_offset = 0x77;
+        assert!(!proposal(0x2000, 0x3000).merges(Some(&low), None).previous);
+    }
+
+    #[test]
+    fn special_mappings_and_strangers_do_not_merge() {
+        let low = facts(0x1000, 0x2000, 0);
+        let mut special = proposal(0x2000, 0x3000);
+        special.flags |= VmFlags::IO;
+        assert!(!special.merges(Some(&low), None).previous);
+        assert!(!proposal(0x5000, 0x6000).merges(Some(&low), None).previous);
+    }
+}

@@ -1,0 +1,187 @@
+//! VMAs: one for each mapping of an address space.
+
+mod flags;
+mod lock;
+mod merge;
+
+pub use flags::{Protection, SMAPS_MNEMONICS, VmFlags};
+pub(crate) use lock::{LockSequence, VmaLock};
+pub(crate) use merge::{MergeChoice, Proposal};
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use quire_arch::{PAGE_SHIFT, VirtAddr, VirtRange};
+
+/// What a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub(crate) struct Backing(u64);
+
+impl Backing {
+    /// Zero-filled memory of the program's own.
+    pub(crate) const ANONYMOUS: Self = Self(0);
+    const SHARED_ANONYMOUS: u64 = 1 << 63;
+
+    /// The file that the embedder knows as `id`, below 2^63 - 1.
+    pub(crate) const fn file(id: u64) -> Self {
+        Self((id & (Self::SHARED_ANONYMOUS - 1)).saturating_add(1))
+    }
+
+    /// Memory without a file that is shared with children, number `id`.
+    pub(crate) const fn shared_anonymous(id: u64) -> Self {
+        Self(id | Self::SHARED_ANONYMOUS)
+    }
+
+    /// Whether pages belong to the program alone and start as zeros.
+    #[inline]
+    pub(crate) const fn is_anonymous(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The embedder's number for the file, if a file it is.
+    pub(crate) const fn file_id(self) -> Option<u64> {
+        if self.0 == 0 || self.0 & Self::SHARED_ANONYMOUS != 0 { None } else { Some(self.0 - 1) }
+    }
+}
+
+/// The group of anonymous pages that a VMA's pages belong to: what the rmap starts from (Linux's `anon_vma`).
+///
+/// It is given at the first private page, shared by mergeable neighbours, and decides which VMAs may merge.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct AnonGroup(u64);
+
+impl AnonGroup {
+    /// No private page yet.
+    pub(crate) const NONE: Self = Self(0);
+    const INHERITED: u64 = 1 << 63;
+
+    pub(crate) const fn new(id: u64) -> Self {
+        Self(id)
+    }
+
+    /// The group as a child process has it: pages may still be shared with the parent's.
+    pub(crate) const fn inherited(self) -> Self {
+        if self.0 == 0 { self } else { Self(self.0 | Self::INHERITED) }
+    }
+
+    /// Whether there is a group.
+    #[inline]
+    pub(crate) const fn is_some(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Whether pages of this group may be shared with a parent process.
+    pub(crate) const fn is_inherited(self) -> bool {
+        self.0 & Self::INHERITED != 0
+    }
+}
+
+/// A mapping. The fields are written under the mmap lock and the VMA's write lock; they may be read under either,
+/// shared, or under none by a reader that checks them again under a lock.
+pub(crate) struct Vma {
+    pub(crate) lock: VmaLock,
+    start: AtomicU64,
+    end: AtomicU64,
+    flags: AtomicU64,
+    /// Offset in pages into what is mapped; for private anonymous memory the page number of the address at which
+    /// it was first mapped.
+    page_offset: AtomicU64,
+    backing: AtomicU64,
+    anon: AtomicU64,
+}
+
+/// Everything about a VMA but its lock, as a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct VmaFacts {
+    pub(crate) range: VirtRange,
+    pub(crate) flags: VmFlags,
+    pub(crate) page_offset: u64,
+    pub(crate) backing: Backing,
+    pub(crate) anon: AnonGroup,
+}
+
+impl VmaFacts {
+    /// The page offset of `addr`, which may also lie outside of the range.
+    pub(crate) fn page_offset_at(&self, addr: VirtAddr) -> u64 {
+        let pages = (addr.0 as i64).wrapping_sub(self.range.start().0 as i64) >> PAGE_SHIFT;
+        self.page_offset.wrapping_add(pages as u64)
+    }
+
+    /// The lowest address that a new mapping above which this one lies may end at: a stack keeps a gap free.
+    pub(crate) fn start_with_guard(&self) -> VirtAddr {
+        let gap = if self.flags.is_stack() { crate::layout::STACK_GUARD_GAP } else { 0 };
+        VirtAddr(self.range.start().0.saturating_sub(gap))
+    }
+}
+
+impl Vma {
+    pub(crate) fn new(facts: VmaFacts) -> Self {
+        Self {
+            lock: VmaLock::new(),
+            start: AtomicU64::new(facts.range.start().0),
+            end: AtomicU64::new(facts.range.end().0),
+            flags: AtomicU64::new(facts.flags.bits()),
+            page_offset: AtomicU64::new(facts.page_offset),
+            backing: AtomicU64::new(facts.backing.0),
+            anon: AtomicU64::new(facts.anon.0),
+        }
+    }
+
+    // All fields are relaxed: the lock under which they are read orders them.
+
+    #[inline]
+    pub(crate) fn range(&self) -> VirtRange {
+        VirtRange::new(
+            VirtAddr(self.start.load(Ordering::Relaxed)),
+            VirtAddr(self.end.load(Ordering::Relaxed)),
+        )
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> VmFlags {
+        VmFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn backing(&self) -> Backing {
+        Backing(self.backing.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn anon(&self) -> AnonGroup {
+        AnonGroup(self.anon.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn facts(&self) -> VmaFacts {
+        VmaFacts {
+            range: self.range(),
+            flags: self.flags(),
+            page_offset: self.page_offset.load(Ordering::Relaxed),
+            backing: self.backing(),
+            anon: self.anon(),
+        }
+    }
+
+    /// Gives the VMA its group if it has none; of two faults that try at once, one wins.
+    pub(crate) fn set_anon_once(&self, group: AnonGroup) {
+        let _ = self.anon.compare_exchange(0, group.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Changes the VMA to `facts`. The caller has write-locked it, or nobody else knows it yet.
+    pub(crate) fn set(&self, facts: VmaFacts) {
+        self.start.store(facts.range.start().0, Ordering::Relaxed);
+        self.end.store(facts.range.end().0, Ordering::Relaxed);
+        self.flags.store(facts.flags.bits(), Ordering::Relaxed);
+        self.page_offset.store(facts.page_offset, Ordering::Relaxed);
+        self.backing.store(facts.backing.0, Ordering::Relaxed);
+        self.anon.store(facts.anon.0, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Vma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.facts().fmt(f)
+    }
+}
