@@ -1,0 +1,156 @@
+//! Linux's memory calls as a program makes them: numbers in, a number out.
+//!
+//! This is the layer that a kernel's system-call entry, the replay of a recording and the comparison with the host's
+//! Linux share: flag words are decoded here, and what depends on files is asked of [`Files`].
+
+mod decode;
+mod number;
+
+pub use number::CallNumber;
+
+use crate::{Errno, Error, Space};
+use quire_arch::{Platform, VirtAddr};
+use quire_space::{LockAll, Protection, RemapFlags, SyncFlags};
+
+/// What the embedder knows about an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenFile {
+    /// A number for the file; equal numbers are the same file.
+    pub id: u64,
+    /// The descriptor allows reading.
+    pub readable: bool,
+    /// The descriptor allows writing.
+    pub writable: bool,
+    /// The file can be mapped at all (a directory or a pipe cannot).
+    pub mappable: bool,
+    /// Its file system is mounted without execution.
+    pub no_exec: bool,
+    /// The file system wants large mappings aligned for huge pages.
+    pub huge_alignment: bool,
+}
+
+/// The open files of a process.
+pub trait Files {
+    /// The file behind `descriptor`, or `None` if it is not open (or open without access).
+    fn open_file(&self, descriptor: i32) -> Option<OpenFile>;
+}
+
+/// For processes that map no files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoFiles;
+
+impl Files for NoFiles {
+    fn open_file(&self, _descriptor: i32) -> Option<OpenFile> {
+        None
+    }
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It succeeded with this value.
+    Done(u64),
+    /// It failed.
+    Failed(Errno),
+    /// The call, or the form of it that was asked for, is not built.
+    Unsupported,
+}
+
+impl Outcome {
+    /// The value as Linux returns it: failures as small negative numbers. `None` for what is not built.
+    pub const fn raw(self) -> Option<i64> {
+        match self {
+            Self::Done(value) => Some(value as i64),
+            Self::Failed(errno) => Some(-(errno.0 as i64)),
+            Self::Unsupported => None,
+        }
+    }
+}
+
+impl From<Result<u64, Error>> for Outcome {
+    fn from(result: Result<u64, Error>) -> Self {
+        match result {
+            Ok(value) => Self::Done(value),
+            Err(Error::NotSupported) => Self::Unsupported,
+            Err(error) => Self::Failed(error.errno()),
+        }
+    }
+}
+
+/// Makes the call `number` with its six argument words in `space`.
+pub fn call<P: Platform>(
+    space: &Space<'_, P>,
+    number: CallNumber,
+    args: [u64; 6],
+    files: &impl Files,
+) -> Outcome {
+    let [addr, len, third, fourth, fifth, _] = args;
+    let at = VirtAddr(addr);
+    match number {
+        CallNumber::Mmap => {
+            decode::mmap(args, files).and_then(|request| space.mmap(&request)).map(|addr| addr.0)
+        }
+        CallNumber::Munmap => space.munmap(at, len).map(|()| 0),
+        CallNumber::Mprotect => mprotect(space, at, len, third),
+        // Without protection keys only the default key is there.
+        CallNumber::PkeyMprotect if fourth as i32 == -1 => mprotect(space, at, len, third),
+        CallNumber::Brk => Ok(space.brk(at).0),
+        CallNumber::Mremap => {
+            // Bits above the low 32 are part of the word that Linux checks too.
+            match u32::try_from(fourth).ok().and_then(RemapFlags::from_bits) {
+                Some(flags) => space.mremap(at, len, third, flags, VirtAddr(fifth)).map(|addr| addr.0),
+                None => Err(Error::BadFlags),
+            }
+        }
+        CallNumber::Madvise => {
+            decode::advice(third as i32).and_then(|advice| space.madvise(at, len, advice)).map(|()| 0)
+        }
+        CallNumber::Mincore => space.mincore(at, len, |_| ()).map(|()| 0),
+        CallNumber::Msync => match SyncFlags::from_bits(third as u32) {
+            Some(flags) => space.msync(at, len, flags).map(|()| 0),
+            None => Err(Error::BadFlags),
+        },
+        CallNumber::Mlock => space.mlock(at, len, false).map(|()| 0),
+        CallNumber::Mlock2 => match third {
+            0 | 1 => space.mlock(at, len, third == 1).map(|()| 0),
+            _ => Err(Error::BadFlags),
+        },
+        CallNumber::Munlock => space.munlock(at, len).map(|()| 0),
+        CallNumber::Mlockall => match LockAll::from_bits(addr as u32) {
+            Some(what) => space.mlockall(what).map(|()| 0),
+            None => Err(Error::BadFlags),
+        },
+        CallNumber::Munlockall => {
+            space.munlockall();
+            Ok(0)
+        }
+        _ => Err(Error::NotSupported),
+    }
+    .into()
+}
+
+fn mprotect<P: Platform>(space: &Space<'_, P>, addr: VirtAddr, len: u64, word: u64) -> Result<u64, Error> {
+    let (down, up) = (word & decode::PROT_GROWSDOWN != 0, word & decode::PROT_GROWSUP != 0);
+    let rest = word & !(decode::PROT_GROWSDOWN | decode::PROT_GROWSUP);
+    if down && up {
+        return Err(Error::BadFlags);
+    }
+    let unknown = rest & !decode::PROT_KNOWN != 0;
+    if unknown || up {
+        // Linux looks at the address and the length before it looks at the bits.
+        space.mprotect(addr, 0, Protection::empty(), false)?;
+        if len == 0 {
+            return Ok(0);
+        }
+        if addr.0.checked_add(len).is_none_or(|end| end > u64::MAX - 4095) {
+            return Err(Error::OutOfRange);
+        }
+        if !unknown {
+            // A hole is seen first; then no stack grows upwards here, so there is none for such a call to find.
+            space.mincore(addr, 1, |_| ())?;
+        }
+        return Err(Error::BadFlags);
+    }
+    let protection = Protection::from_bits_truncate(rest as u32);
+    space.mprotect(addr, len, protection, down).map(|()| 0)
+}

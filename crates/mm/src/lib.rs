@@ -1,0 +1,24 @@
+//! One machine's memory, put together.
+//!
+//! [`Memory`] is what an operating system, a hypervisor or a test links: given a
+//! [`Platform`](quire_arch::Platform), it takes over the machine's RAM and hands out address spaces. Many can live in
+//! one process. Around it: the choice of [`Techniques`], the auditor, texts in the format of `/proc`, and Linux's
+//! system calls as numbers ([`abi`]).
+
+#![no_std]
+
+pub mod abi;
+mod audit;
+mod memory;
+mod techniques;
+pub mod text;
+
+pub use audit::{AuditSummary, Violation};
+pub use memory::{BuildError, Memory, MemoryConfig};
+pub use quire_frame::{AllocError, PcpTechnique, VmEvent};
+pub use quire_space::{
+    Advice, Errno, Error, FaultError, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping,
+    Overcommit, Protection, RemapFlags, SMAPS_MNEMONICS, Space, SpaceFigures, SpaceId, SpaceViolation,
+    SyncFlags, VmFlags,
+};
+pub use techniques::{TechniqueError, Techniques};

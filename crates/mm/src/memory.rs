@@ -1,0 +1,110 @@
+//! The whole of a machine's memory.
+
+use crate::techniques::Techniques;
+use core::fmt;
+use quire_arch::{PagingFormat, Platform};
+use quire_frame::{BootError, FrameConfig, Frames, ZoneKind};
+use quire_space::{Error, Layout, Limits, Overcommit, Space, Spaces};
+use quire_sync::SpinStatistics;
+
+/// How a [`Memory`] is built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemoryConfig {
+    /// Which techniques are on.
+    pub techniques: Techniques,
+    /// How much may be promised to programs.
+    pub overcommit: Overcommit,
+    /// Memory that ordinary allocations leave free (`vm.min_free_kbytes`), or Linux's formula.
+    pub min_free_kib: Option<u64>,
+}
+
+/// Why a [`Memory`] could not be built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BuildError {
+    /// The RAM does not hold the memory map and the first lists.
+    Boot(BootError),
+    /// The rooms' own first objects found no frames.
+    Start(Error),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Boot(error) => write!(f, "memory could not be taken over: {error}"),
+            Self::Start(error) => write!(f, "too little memory to start: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for BuildError {}
+
+/// One machine's memory: frames, address spaces and what they need.
+///
+/// All methods may be called from every CPU of the machine at once.
+pub struct Memory<P: Platform> {
+    spaces: Spaces<P>,
+    techniques: Techniques,
+}
+
+impl<P: Platform> Memory<P> {
+    /// Takes over the RAM of `platform`.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`], when the RAM is too small.
+    pub fn new(platform: P, config: MemoryConfig) -> Result<Self, BuildError> {
+        let frame_config = FrameConfig { pcp: config.techniques.pcp, min_free_kib: config.min_free_kib };
+        let frames = Frames::new(platform, frame_config).map_err(BuildError::Boot)?;
+        let spaces = Spaces::new(frames, config.overcommit).map_err(BuildError::Start)?;
+        Ok(Self { spaces, techniques: config.techniques })
+    }
+
+    /// The machine.
+    pub fn platform(&self) -> &P {
+        self.spaces.platform()
+    }
+
+    /// The page frames.
+    pub fn frames(&self) -> &Frames<P> {
+        self.spaces.frames()
+    }
+
+    /// The address spaces.
+    pub fn spaces(&self) -> &Spaces<P> {
+        &self.spaces
+    }
+
+    /// The techniques that this memory was built with.
+    pub fn techniques(&self) -> Techniques {
+        self.techniques
+    }
+
+    /// How often the lock of each zone was taken so far.
+    pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> + '_ {
+        ZoneKind::ALL.into_iter().map(|zone| self.frames().zone_report(zone).lock)
+    }
+
+    /// A new, empty address space with the usual layout and limits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFrames`].
+    pub fn create_space(&self) -> Result<Space<'_, P>, Error> {
+        self.create_space_with(Layout::standard(P::Paging::USER_END), Limits::default())
+    }
+
+    /// A new, empty address space.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFrames`].
+    pub fn create_space_with(&self, layout: Layout, limits: Limits) -> Result<Space<'_, P>, Error> {
+        self.spaces.create(layout, limits)
+    }
+}
+
+impl<P: Platform> fmt::Debug for Memory<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("spaces", &self.spaces).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,91 @@
+//! Which techniques a machine runs with.
+
+use core::fmt;
+use quire_frame::PcpTechnique;
+
+/// A switch for each technique: its value is the strategy that is chosen when a [`Memory`](crate::Memory) is built.
+///
+/// So far only the per-CPU lists (technique A) have more than one strategy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Techniques {
+    /// Which orders the per-CPU lists hold: `none` or `order0`.
+    pub pcp: PcpTechnique,
+}
+
+impl Default for Techniques {
+    fn default() -> Self {
+        Self { pcp: PcpTechnique::OrderZero }
+    }
+}
+
+/// Why a switch could not be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TechniqueError {
+    /// There is no such technique.
+    UnknownName,
+    /// The technique has no such strategy; these it has.
+    UnknownValue(&'static [&'static str]),
+}
+
+impl fmt::Display for TechniqueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownName => write!(f, "no such technique; known: {}", Joined(Techniques::NAMES)),
+            Self::UnknownValue(known) => write!(f, "no such value; known: {}", Joined(known)),
+        }
+    }
+}
+
+impl core::error::Error for TechniqueError {}
+
+impl Techniques {
+    /// Names of all switches.
+    pub const NAMES: &'static [&'static str] = &["pcp"];
+    const PCP_VALUES: &'static [&'static str] = &["none", "order0"];
+
+    /// Sets the switch `name` to `value`, as the command line does.
+    ///
+    /// # Errors
+    ///
+    /// [`TechniqueError`]; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), TechniqueError> {
+        match (name, value) {
+            ("pcp", "none") => self.pcp = PcpTechnique::None,
+            ("pcp", "order0") => self.pcp = PcpTechnique::OrderZero,
+            ("pcp", _) => return Err(TechniqueError::UnknownValue(Self::PCP_VALUES)),
+            _ => return Err(TechniqueError::UnknownName),
+        }
+        Ok(())
+    }
+}
+
+/// A list of words, separated by commas.
+struct Joined(&'static [&'static str]);
+
+impl fmt::Display for Joined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, word) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(", ")?;
+            }
+            f.write_str(word)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_set_by_name_and_a_wrong_word_changes_nothing() {
+        let mut techniques = Techniques::default();
+        assert_eq!(techniques.set("pcp", "none"), Ok(()));
+        assert_eq!(techniques.pcp, PcpTechnique::None);
+        assert_eq!(techniques.set("pcp", "some"), Err(TechniqueError::UnknownValue(&["none", "order0"])));
+        assert_eq!(techniques.set("pcb", "none"), Err(TechniqueError::UnknownName));
+        assert_eq!(techniques.pcp, PcpTechnique::None);
+    }
+}
