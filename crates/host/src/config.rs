@@ -1,0 +1,108 @@
+//! What a machine is made of.
+
+use core::fmt;
+use quire_arch::{MAX_CPUS, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
+use std::io;
+
+/// How to build a machine. Start from [`HostConfig::with_ram`] and change what should differ.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostConfig {
+    /// Ranges of RAM by frame number, in any order; gaps between them are holes.
+    pub ram: Vec<PfnRange>,
+    /// Number of vCPUs, 1 to [`MAX_CPUS`].
+    pub cpus: usize,
+    /// Number of address-space tags, the shared one included; at least 1.
+    pub asids: u32,
+    /// Seed of the machine's entropy: the same seed gives the same numbers.
+    pub seed: u64,
+    /// Compares every TLB hit with the tables; see [`paranoid`](crate::paranoid).
+    pub paranoid: bool,
+    /// Touches all RAM when the machine is built, so that the host's own page faults stay out of measurements.
+    pub prefault: bool,
+}
+
+impl HostConfig {
+    /// The first frame of RAM unless the configuration says otherwise: 1 MiB, as on a PC.
+    pub const FIRST_FRAME: Pfn = Pfn(256);
+
+    /// A machine with `bytes` of RAM (rounded up to whole pages), one vCPU and 4096 address-space tags.
+    pub fn with_ram(bytes: u64) -> Self {
+        let frames = page_align_up(bytes).unwrap_or(u64::MAX) / PAGE_SIZE;
+        Self {
+            ram: vec![PfnRange::new(Self::FIRST_FRAME, Self::FIRST_FRAME.offset(frames))],
+            cpus: 1,
+            asids: 4096,
+            seed: 0x5eed,
+            paranoid: false,
+            prefault: false,
+        }
+    }
+
+    /// The same machine with `cpus` vCPUs.
+    #[must_use]
+    pub fn cpus(self, cpus: usize) -> Self {
+        Self { cpus, ..self }
+    }
+
+    /// The same machine with paranoid mode on.
+    #[must_use]
+    pub fn paranoid(self) -> Self {
+        Self { paranoid: true, ..self }
+    }
+
+    /// The ranges sorted, if the configuration makes sense.
+    pub(crate) fn check(&self) -> Result<Vec<PfnRange>, HostError> {
+        if self.cpus == 0 || self.cpus > MAX_CPUS {
+            return Err(HostError::CpuCount(self.cpus));
+        }
+        if self.asids == 0 {
+            return Err(HostError::NoAsid);
+        }
+        let mut ranges: Vec<PfnRange> = self.ram.iter().copied().filter(|range| !range.is_empty()).collect();
+        ranges.sort_by_key(|range| range.start());
+        if let Some(pair) = ranges.windows(2).find(|pair| pair[1].start() < pair[0].end()) {
+            return Err(HostError::RamOverlaps(pair[0], pair[1]));
+        }
+        if ranges.is_empty() { Err(HostError::NoRam) } else { Ok(ranges) }
+    }
+}
+
+/// Why a machine cannot be built.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HostError {
+    /// No range of RAM holds a frame.
+    NoRam,
+    /// The RAM does not fit the host's address space.
+    TooMuchRam,
+    /// Two ranges of RAM share frames.
+    RamOverlaps(PfnRange, PfnRange),
+    /// No CPU, or more than [`MAX_CPUS`].
+    CpuCount(usize),
+    /// Not even the shared address-space tag.
+    NoAsid,
+    /// The host refused the mapping for the RAM.
+    Map(io::Error),
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRam => f.write_str("the machine has no RAM"),
+            Self::TooMuchRam => f.write_str("the RAM does not fit the host's address space"),
+            Self::RamOverlaps(low, high) => write!(f, "RAM ranges overlap: {low:?} and {high:?}"),
+            Self::CpuCount(count) => write!(f, "{count} CPUs asked for, 1 to {MAX_CPUS} possible"),
+            Self::NoAsid => f.write_str("at least one address-space tag is needed"),
+            Self::Map(error) => write!(f, "the host refused the mapping for RAM: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for HostError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Map(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Which vCPUs the calling thread is.
+//!
+//! A thread is on a stack of CPUs: each call through a [`Vcpu`](crate::Vcpu) handle puts that CPU on top for its
+//! duration, and a pinned section on a machine none of whose CPUs is in the stack puts a borrowed one there. For
+//! each machine, the topmost of its CPUs is the thread's current one. The top is kept apart from the rest, since
+//! it is nearly always the only one.
+//!
+//! An entry's pointer is followed only when its machine is known to live: because that machine is at hand and its
+//! number, which is never used twice, is the entry's; or because the entry was made by a call through a handle,
+//! which keeps the machine alive and cannot be left without taking the entry away. (A borrowed entry can stay
+//! behind its machine, if somebody forgets a `Pin`.)
+
+use super::{Cpu, Owner};
+use crate::counters::Event;
+use crate::machine::Machine;
+use crate::wait::pause;
+use core::cell::{Cell, RefCell};
+use core::ptr;
+use quire_arch::CpuId;
+
+#[derive(Clone, Copy)]
+struct Place {
+    /// The machine's number; 0 is none's.
+    machine: u64,
+    cpu: *const Cpu,
+    /// Held for a pinned section only.
+    borrowed: bool,
+    /// Whether there may be places below.
+    below: bool,
+}
+
+impl Place {
+    const NOWHERE: Self = Self { machine: 0, cpu: ptr::null(), borrowed: false, below: false };
+}
+
+thread_local! {
+    static TOP: Cell<Place> = const { Cell::new(Place::NOWHERE) };
+    static BELOW: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    /// The CPU that was borrowed last: probably free again, and its lists and caches are warm.
+    static LAST_BORROWED: Cell<usize> = const { Cell::new(0) };
+}
+
+#[inline]
+fn push(cpu: &Cpu, borrowed: bool) {
+    let top = TOP.get();
+    let below = top.machine != 0;
+    if below {
+        BELOW.with_borrow_mut(|rest| rest.push(top));
+    }
+    TOP.set(Place { machine: cpu.machine, cpu, borrowed, below });
+}
+
+/// Takes away the topmost place on `cpu`.
+#[inline]
+fn remove(cpu: *const Cpu) {
+    let top = TOP.get();
+    if top.cpu == cpu {
+        let next = if top.below { BELOW.with_borrow_mut(Vec::pop) } else { None };
+        TOP.set(next.unwrap_or(Place::NOWHERE));
+    } else {
+        BELOW.with_borrow_mut(|rest| {
+            if let Some(index) = rest.iter().rposition(|place| place.cpu == cpu) {
+                rest.remove(index);
+            }
+        });
+    }
+}
+
+/// Makes the topmost place on `cpu` a borrowed one.
+#[cold]
+fn turn_into_borrowed(cpu: *const Cpu) {
+    let top = TOP.get();
+    if top.cpu == cpu {
+        TOP.set(Place { borrowed: true, ..top });
+    } else {
+        BELOW.with_borrow_mut(|rest| {
+            if let Some(place) = rest.iter_mut().rev().find(|place| place.cpu == cpu) {
+                place.borrowed = true;
+            }
+        });
+    }
+}
+
+/// The thread's current place on `machine`.
+#[inline]
+fn find(machine: &Machine) -> Option<Place> {
+    let top = TOP.get();
+    if top.machine == machine.number {
+        return Some(top);
+    }
+    if !top.below {
+        return None;
+    }
+    BELOW.with_borrow(|rest| rest.iter().rev().find(|place| place.machine == machine.number).copied())
+}
+
+/// The thread's current CPU on `machine`.
+#[inline]
+fn owner(machine: &Machine) -> Option<(Owner<'_>, Place)> {
+    let place = find(machine)?;
+    // SAFETY: the place is on this machine, which lives, and a thread owns the CPUs of its places.
+    Some((unsafe { Owner::assume(&*place.cpu) }, place))
+}
+
+/// Starts a pinned section, on a borrowed CPU if the thread is on none.
+#[inline]
+pub(crate) fn pin(machine: &Machine) -> CpuId {
+    match owner(machine) {
+        Some((owner, _)) => {
+            owner.pin();
+            owner.cpu().id
+        }
+        None => borrow(machine),
+    }
+}
+
+/// Ends a pinned section.
+///
+/// # Panics
+///
+/// When there was none.
+#[inline]
+pub(crate) fn unpin(machine: &Machine) {
+    let Some((owner, place)) = owner(machine) else {
+        panic!("a pin is dropped by a thread that is on no CPU of its machine");
+    };
+    if owner.unpin() && place.borrowed {
+        owner.disown();
+        remove(place.cpu);
+    }
+}
+
+#[cold]
+fn borrow(machine: &Machine) -> CpuId {
+    let count = machine.cpus.len();
+    let first = LAST_BORROWED.get();
+    let mut attempt = 0;
+    loop {
+        // A CPU without a handle first: one with a handle may be wanted by it at any time.
+        for claimed in [false, true] {
+            for index in (first..first + count).map(|index| index % count) {
+                let cpu = &machine.cpus[index];
+                if cpu.is_claimed() == claimed && cpu.door.try_own() {
+                    LAST_BORROWED.set(index);
+                    push(cpu, true);
+                    // SAFETY: `try_own` has just made this thread the owner.
+                    unsafe { Owner::assume(cpu) }.pin();
+                    cpu.counters.add(Event::Borrow);
+                    return cpu.id;
+                }
+            }
+        }
+        pause(attempt);
+        attempt += 1;
+    }
+}
+
+/// Whether the thread is in a pinned section on `machine`.
+#[inline]
+pub(crate) fn is_pinned(machine: &Machine) -> bool {
+    // Only the current CPU can be pinned: while one is, no other is made current.
+    owner(machine).is_some_and(|(owner, _)| owner.is_pinned())
+}
+
+/// The thread on a CPU for the duration of a call through its handle.
+#[derive(Debug)]
+pub(crate) struct Stay<'v> {
+    owner: Owner<'v>,
+    /// How many stays the handle has, i.e. whether this one is the outermost.
+    stays: &'v Cell<u32>,
+}
+
+impl<'v> Stay<'v> {
+    /// Puts the thread on `cpu`, inside if `inside` and if it costs no second step. `stays` belongs to the CPU's only
+    /// handle.
+    ///
+    /// # Panics
+    ///
+    /// When the thread is pinned on this machine.
+    #[inline]
+    pub(crate) fn begin(machine: &Machine, cpu: &'v Cpu, stays: &'v Cell<u32>, inside: bool) -> Self {
+        assert!(!is_pinned(machine), "a vCPU is switched to, or a program runs, in a pinned section");
+        // SAFETY: `own` below makes this thread the owner, or it is already: the handle, which is not shared
+        // between threads, counts a stay.
+        let owner = unsafe { Owner::assume(cpu) };
+        if stays.get() == 0 {
+            if inside && cpu.door.try_own_and_enter() {
+                owner.entered();
+            } else {
+                own(cpu);
+            }
+        }
+        stays.set(stays.get() + 1);
+        push(cpu, false);
+        Self { owner, stays }
+    }
+
+    #[inline]
+    pub(crate) fn owner(&self) -> Owner<'v> {
+        self.owner
+    }
+}
+
+impl Drop for Stay<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let stays = self.stays.get() - 1;
+        self.stays.set(stays);
+        if stays > 0 {
+            self.owner.leave_guest();
+        } else if self.owner.is_pinned() {
+            // A pin left the call that it was made in. It keeps the CPU, as if it had borrowed it.
+            turn_into_borrowed(self.owner.cpu());
+            return;
+        } else {
+            self.owner.disown();
+        }
+        remove(self.owner.cpu());
+    }
+}
+
+fn own(cpu: &Cpu) {
+    let mut attempt = 0;
+    while !cpu.door.try_own() {
+        pause(attempt);
+        attempt += 1;
+    }
+}
+
+/// Calls `wait` while others may use the CPUs that the thread is on, as they may when a thread sleeps or is
+/// preempted. CPUs with pinned sections stay the thread's.
+pub(crate) fn lend<R>(wait: impl FnOnce() -> R) -> R {
+    struct TakeBack(Vec<*const Cpu>);
+    impl Drop for TakeBack {
+        fn drop(&mut self) {
+            for &cpu in &self.0 {
+                // SAFETY: a call through the CPU's handle is under way further up this thread's stack, so the
+                // machine lives.
+                own(unsafe { &*cpu });
+            }
+        }
+    }
+    let top = TOP.get();
+    if top.machine == 0 {
+        return wait();
+    }
+    let mut lent = TakeBack(Vec::new());
+    let mut give = |place: &Place| {
+        // The same CPU may be in the stack twice.
+        if place.borrowed || lent.0.contains(&place.cpu) {
+            return;
+        }
+        // SAFETY: the place was made by a call through a handle, which is under way, so the machine lives; and a
+        // thread owns the CPUs of its places.
+        let owner = unsafe { Owner::assume(&*place.cpu) };
+        if !owner.is_pinned() {
+            owner.disown();
+            lent.0.push(place.cpu);
+        }
+    };
+    give(&top);
+    if top.below {
+        BELOW.with_borrow(|rest| rest.iter().for_each(give));
+    }
+    wait()
+}

@@ -1,0 +1,78 @@
+//! What all handles of one machine share.
+
+use crate::arena::Arena;
+use crate::config::{HostConfig, HostError};
+use crate::cpu::Cpu;
+use crate::entropy::Entropy;
+use crate::parking::Parking;
+use core::fmt;
+use quire_arch::{CpuId, Pfn};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::Instant;
+
+/// Answers whether a frame belongs to nobody; see
+/// [`HostPlatform::set_frame_query`](crate::HostPlatform::set_frame_query).
+pub type FrameQuery = Box<dyn Fn(Pfn) -> bool + Send + Sync>;
+
+/// A machine, whatever page tables it walks.
+pub(crate) struct Machine {
+    /// Unique in the process, never used twice, not 0.
+    pub(crate) number: u64,
+    pub(crate) arena: Arena,
+    pub(crate) cpus: Box<[Cpu]>,
+    pub(crate) parking: Parking,
+    pub(crate) entropy: Entropy,
+    pub(crate) asids: u32,
+    pub(crate) paranoid: bool,
+    started: Instant,
+    frame_query: RwLock<Option<FrameQuery>>,
+}
+
+static MACHINES: AtomicU64 = AtomicU64::new(1);
+
+impl Machine {
+    pub(crate) fn new(config: &HostConfig) -> Result<Self, HostError> {
+        let ranges = config.check()?;
+        let number = MACHINES.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            number,
+            arena: Arena::new(&ranges, config.prefault)?,
+            cpus: (0..config.cpus)
+                .filter_map(CpuId::new)
+                .map(|id| Cpu::new(id, number, config.paranoid))
+                .collect(),
+            parking: Parking::new(),
+            entropy: Entropy::new(config.seed),
+            asids: config.asids,
+            paranoid: config.paranoid,
+            started: Instant::now(),
+            frame_query: RwLock::new(None),
+        })
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn set_frame_query(&self, query: Option<FrameQuery>) {
+        *self.frame_query.write().unwrap_or_else(PoisonError::into_inner) = query;
+    }
+
+    /// Whether the embedder calls the frame free.
+    pub(crate) fn is_free(&self, pfn: Pfn) -> bool {
+        let query = self.frame_query.read().unwrap_or_else(PoisonError::into_inner);
+        query.as_ref().is_some_and(|query| query(pfn))
+    }
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine")
+            .field("number", &self.number)
+            .field("ram", &self.arena.ranges())
+            .field("cpus", &self.cpus.len())
+            .field("paranoid", &self.paranoid)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,110 @@
+//! A host platform with its memory manager: what programs, tests and the replay run on.
+
+use crate::config::{HostConfig, HostError};
+use crate::paranoid::StaleHit;
+use crate::platform::HostPlatform;
+use crate::program::ProgramSpace;
+use crate::vcpu::{Vcpu, VcpuError};
+use core::fmt;
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{Access, PagingFormat, Platform, VirtAddr};
+use quire_frame::Kind;
+use quire_mm::{BuildError, FaultError, Memory, MemoryConfig, Space, Violation};
+use std::sync::Arc;
+
+/// A machine in this process, with its memory under Quire's management.
+#[derive(Debug)]
+pub struct Machine<F: PagingFormat = X86_64Level4> {
+    memory: Arc<Memory<HostPlatform<F>>>,
+}
+
+/// Why a machine could not be built.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// The host refused, or the configuration makes no machine.
+    Host(HostError),
+    /// The memory manager could not start.
+    Memory(BuildError),
+}
+
+impl fmt::Display for MachineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(error) => error.fmt(f),
+            Self::Memory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for MachineError {}
+
+/// What an audit of a machine found.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Finding {
+    /// The memory manager's books are wrong.
+    Memory(Violation),
+    /// A CPU used a translation that no flush ever covered.
+    StaleHit(StaleHit),
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(violation) => violation.fmt(f),
+            Self::StaleHit(hit) => hit.fmt(f),
+        }
+    }
+}
+
+impl<F: PagingFormat> Machine<F> {
+    /// Builds a machine and gives its RAM to a new memory manager.
+    ///
+    /// # Errors
+    ///
+    /// [`MachineError`].
+    pub fn new(host: &HostConfig, memory: MemoryConfig) -> Result<Self, MachineError> {
+        let platform = HostPlatform::new(host).map_err(MachineError::Host)?;
+        let memory = Arc::new(Memory::new(platform.clone(), memory).map_err(MachineError::Memory)?);
+        let weak = Arc::downgrade(&memory);
+        platform.set_frame_query(Some(Box::new(move |pfn| {
+            let kind = weak.upgrade().and_then(|memory| Some(memory.frames().frame(pfn)?.kind()));
+            matches!(kind, Some(Kind::Free | Kind::Pcp))
+        })));
+        Ok(Self { memory })
+    }
+
+    /// The memory manager.
+    pub fn memory(&self) -> &Memory<HostPlatform<F>> {
+        &self.memory
+    }
+
+    /// The machine's CPU `number`, for the caller alone.
+    ///
+    /// # Errors
+    ///
+    /// There is no such CPU, or somebody has it.
+    pub fn vcpu(&self, number: usize) -> Result<Vcpu<F>, VcpuError> {
+        self.memory.platform().vcpu(number)
+    }
+
+    /// Audits the memory and the TLBs. The machine must be quiet.
+    pub fn audit(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let _ = self.memory.audit(|violation| findings.push(Finding::Memory(violation)));
+        findings.extend(self.memory.platform().check_suspects().into_iter().map(Finding::StaleHit));
+        findings
+    }
+}
+
+impl<F: PagingFormat> ProgramSpace for Space<'_, HostPlatform<F>> {
+    type Error = FaultError;
+
+    fn activate(&self) {
+        Space::activate(self, &self.spaces().platform().pin());
+    }
+
+    fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
+        Space::fault(self, addr, access)
+    }
+}

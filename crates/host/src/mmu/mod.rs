@@ -1,0 +1,63 @@
+//! The software MMU: a translation cache a vCPU, walks of the tables, and program data.
+
+pub(crate) mod data;
+pub(crate) mod tlb;
+pub(crate) mod walk;
+
+use crate::counters::Event;
+use crate::cpu::Owner;
+use crate::machine::Machine;
+use crate::paranoid;
+use core::ptr::NonNull;
+use quire_arch::{Access, LeafFlags, PagingFormat, VirtAddr};
+use tlb::Slot;
+
+/// What a cached translation must have for an access to go through without a walk. A first write walks, since the
+/// dirty bit in the tables has to be set.
+#[inline]
+fn cached_needs(access: Access) -> LeafFlags {
+    match access {
+        Access::Write => access.needs().union(LeafFlags::DIRTY),
+        Access::Read | Access::Execute => access.needs(),
+    }
+}
+
+/// Where the byte at `addr` is for the vCPU's program, or `None`, which is a page fault. The pointer holds for the
+/// page until the vCPU polls its mailbox or leaves guest mode.
+///
+/// # Safety
+///
+/// The vCPU is inside, and no reference to its cache lives.
+#[inline]
+pub(crate) unsafe fn translate<F: PagingFormat>(
+    machine: &Machine,
+    owner: Owner<'_>,
+    addr: VirtAddr,
+    access: Access,
+) -> Option<NonNull<u8>> {
+    // SAFETY: the caller's promise.
+    let cached = unsafe { owner.cpu().door.cache() };
+    let (root, asid) = cached.current?;
+    let found = cached.tlb.lookup(asid, addr).filter(|slot| slot.flags.contains(cached_needs(access)));
+    let (slot, hit) = match found {
+        Some(slot) => {
+            owner.cpu().counters.add(Event::TlbHit);
+            (*slot, true)
+        }
+        None => {
+            owner.cpu().counters.add(Event::TlbMiss);
+            cached.tlb.drop_page(asid, addr);
+            let (level, leaf) = walk::walk::<F>(&machine.arena, root, addr, access)?;
+            let slot = Slot::new(asid, addr, level, F::shift(level), leaf);
+            cached.tlb.insert(addr, slot);
+            (slot, false)
+        }
+    };
+    if machine.paranoid {
+        // SAFETY: inside, and `cached` is not used any more.
+        unsafe { paranoid::check::<F>(machine, owner, root, slot, hit, addr, access) };
+    }
+    let (pfn, offset) = slot.translate(addr);
+    // SAFETY: the walk made sure that the whole page lies in RAM.
+    Some(unsafe { machine.arena.direct(pfn).add(offset as usize) })
+}

@@ -1,0 +1,162 @@
+//! Paranoid mode: every TLB hit is compared with the page tables.
+//!
+//! A hit through a translation that differs from the tables (another frame, more permission, a dirty bit that was
+//! cleared) is legal for a while: from the moment at which the memory manager changes the entry until its flush is
+//! acknowledged by this CPU. The start of this window cannot be seen from here, because nobody tells the machine
+//! about a change before the flush is posted. Hence two rules, neither of which ever accuses a correct memory manager:
+//!
+//! 1. **At once.** A hit or a fill whose frame the embedder's query
+//!    ([`HostPlatform::set_frame_query`](crate::HostPlatform::set_frame_query)) calls free panics in the vCPU's
+//!    thread with a [`StaleHit`] report. A frame may be freed only after every CPU that runs the space has
+//!    acknowledged the flush, and this CPU acknowledges nothing between the hit and the query.
+//! 2. **Later.** A stale hit that no pending flush covers becomes a *suspect*. A covering flush that this CPU does
+//!    afterwards clears it. A suspect that is left when the machine is quiet (no call into the memory manager is
+//!    under way) was never flushed: [`HostPlatform::check_suspects`](crate::HostPlatform::check_suspects) reports it.
+//!    A CPU that has meanwhile gone over to other tables is not accused: its flush may be waiting for its return,
+//!    and its suspects count again when it is back on the same root and tag.
+//!
+//! What this finds: a missing flush, a flush of the wrong range or space or of too few CPUs, a flush before the change
+//! of the entry, a frame freed before its flush, permissions or dirty bits taken away without a flush, a mapping of a
+//! free frame; all of them only if an access really used the stale translation. What it cannot find: a stale
+//! translation that no access used (that is for the auditor, by
+//! [`for_each_cached_translation`](quire_arch::Platform::for_each_cached_translation)); a missing flush whose suspect
+//! a later, unrelated flush happens to cover before the check (so check often, e.g. after each call when one thread
+//! drives the machine); an early free of a frame that already has its next owner, unless the query can tell the owners
+//! apart (it becomes a suspect); stale copies of upper-level entries, since this MMU caches only leaves. That a
+//! translation outlives an acknowledged flush cannot happen here (it would be a bug of this crate's TLB, which the
+//! property test of `mmu/tlb.rs` excludes).
+
+mod report;
+
+pub use report::{StaleHit, Staleness};
+
+use crate::cpu::Owner;
+use crate::machine::Machine;
+use crate::mmu::tlb::Slot;
+use crate::mmu::walk::peek;
+use quire_arch::{
+    Access, Asid, CachedTranslation, CpuId, Entry, LeafFlags, Level, PAGE_SHIFT, PagingFormat, Pfn, TlbFlush,
+    VirtAddr,
+};
+use std::collections::VecDeque;
+
+/// Flushes that a CPU remembers for reports.
+const REMEMBERED: usize = 8;
+
+/// One CPU's suspects and its last flushes; part of what its door guards.
+#[derive(Debug, Default)]
+pub(crate) struct Paranoia {
+    suspects: Vec<(Slot, StaleHit)>,
+    recent: VecDeque<TlbFlush>,
+}
+
+impl Paranoia {
+    /// The CPU did `flush`.
+    pub(crate) fn flushed(&mut self, flush: TlbFlush) {
+        self.suspects.retain(|(slot, _)| !slot.is_covered_by(flush));
+        if self.recent.len() == REMEMBERED {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(flush);
+    }
+
+    /// Takes out the suspects of the tables that are current.
+    pub(crate) fn convict(&mut self, current: Option<(Pfn, Asid)>) -> Vec<StaleHit> {
+        let guilty = |slot: &Slot, hit: &StaleHit| current == Some((hit.root, slot.asid));
+        self.suspects.extract_if(.., |(slot, hit)| guilty(slot, hit)).map(|(_, hit)| hit).collect()
+    }
+
+    fn suspect(&mut self, slot: Slot, hit: StaleHit) {
+        let known = |(other, old): &(Slot, StaleHit)| other.is_same_page(&slot) && old.root == hit.root;
+        if !self.suspects.iter().any(known) {
+            self.suspects.push((slot, hit));
+        }
+    }
+}
+
+/// What `slot` says, for people.
+pub(crate) fn describe(slot: &Slot, cpu: CpuId) -> CachedTranslation {
+    CachedTranslation {
+        cpu,
+        asid: slot.asid,
+        addr: slot.range().start(),
+        level: slot.level,
+        leaf: slot.leaf(),
+    }
+}
+
+/// How `slot` differs from the tables' `entry` at `level` where `access` to `addr` is concerned.
+fn compare<F: PagingFormat>(
+    slot: &Slot,
+    addr: VirtAddr,
+    access: Access,
+    level: Level,
+    entry: Entry,
+) -> Staleness {
+    let Entry::Leaf(leaf) = entry else { return Staleness::NotMapped };
+    if !leaf.flags.contains(LeafFlags::READ) {
+        return Staleness::NotMapped;
+    }
+    let within = (addr.0 & (F::entry_bytes(level) - 1)) >> PAGE_SHIFT;
+    if leaf.pfn.offset(within) != slot.translate(addr).0 {
+        return Staleness::OtherFrame;
+    }
+    let permissions = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
+    if !leaf.flags.contains(slot.flags & permissions) {
+        return Staleness::MorePermission;
+    }
+    if access == Access::Write && !leaf.flags.contains(LeafFlags::DIRTY) {
+        return Staleness::LostDirty;
+    }
+    Staleness::None
+}
+
+/// Judges the use of `slot` for `access` to `addr`; see the module's description. `hit` tells a hit from a fill.
+///
+/// # Safety
+///
+/// The vCPU is inside, and no reference to its cache lives.
+///
+/// # Panics
+///
+/// By the first rule.
+#[cold]
+pub(crate) unsafe fn check<F: PagingFormat>(
+    machine: &Machine,
+    owner: Owner<'_>,
+    root: Pfn,
+    slot: Slot,
+    hit: bool,
+    addr: VirtAddr,
+    access: Access,
+) {
+    let cpu = owner.cpu();
+    let (table_level, table) = peek::<F>(&machine.arena, root, addr);
+    // A fill is as fresh as can be: the tables may have changed since, but no access was late.
+    let staleness = if hit { compare::<F>(&slot, addr, access, table_level, table) } else { Staleness::None };
+    // Pinned, so that the query stays inside whatever it calls, and the CPU acknowledges nothing.
+    let frame_is_free = owner.while_inside_pinned(|| machine.is_free(slot.translate(addr).0));
+    if staleness == Staleness::None && !frame_is_free {
+        return;
+    }
+    let mail = cpu.door.mail();
+    // SAFETY: inside, and the query, which could have used the cache, is over.
+    let cached = unsafe { cpu.door.cache() };
+    let Some(paranoia) = &mut cached.paranoia else { return };
+    let report = StaleHit {
+        cached: describe(&slot, cpu.id),
+        root,
+        addr,
+        access,
+        table,
+        table_level,
+        staleness,
+        frame_is_free,
+        pending: mail.requests().to_vec(),
+        recent: paranoia.recent.iter().copied().collect(),
+    };
+    assert!(!frame_is_free, "{report}");
+    if !mail.requests().iter().any(|&flush| slot.is_covered_by(flush)) {
+        paranoia.suspect(slot, report);
+    }
+}

@@ -1,0 +1,217 @@
+//! The machine as the memory manager sees it.
+
+use crate::config::{HostConfig, HostError};
+use crate::counters::{Event, HostCounters};
+use crate::cpu::{Owner, current};
+use crate::lock_order;
+use crate::machine::{FrameQuery, Machine};
+use crate::paranoid::{self, StaleHit};
+use crate::shootdown::door::Cache;
+use crate::shootdown::{count_kind, shoot};
+use crate::vcpu::{Vcpu, VcpuError};
+use crate::wait::SPINS;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{
+    Asid, CachedTranslation, CpuId, CpuMask, Execution, LockClass, PagingFormat, Pfn, PfnRange, Pin,
+    Platform, TlbFlush,
+};
+use std::sync::Arc;
+
+/// A machine in this process that walks page tables of format `F`. Clones are handles of the same machine.
+pub struct HostPlatform<F: PagingFormat = X86_64Level4> {
+    machine: Arc<Machine>,
+    format: PhantomData<fn() -> F>,
+}
+
+impl<F: PagingFormat> HostPlatform<F> {
+    /// Builds the machine.
+    pub fn new(config: &HostConfig) -> Result<Self, HostError> {
+        Ok(Self { machine: Arc::new(Machine::new(config)?), format: PhantomData })
+    }
+
+    /// The handle of vCPU `number`. There is at most one at a time.
+    pub fn vcpu(&self, number: usize) -> Result<Vcpu<F>, VcpuError> {
+        Vcpu::claim(self.clone(), number)
+    }
+
+    /// The counters, summed over the CPUs. Exact when the machine is quiet.
+    pub fn counters(&self) -> HostCounters {
+        HostCounters::sum(&self.machine.cpus)
+    }
+
+    /// The counters of one CPU, or `None` past the machine's CPUs.
+    pub fn cpu_counters(&self, cpu: CpuId) -> Option<HostCounters> {
+        let cpu = self.machine.cpus.get(cpu.index())?;
+        Some(HostCounters::sum(core::slice::from_ref(cpu)))
+    }
+
+    /// Whether the machine compares TLB hits with the tables.
+    pub fn is_paranoid(&self) -> bool {
+        self.machine.paranoid
+    }
+
+    /// Tells paranoid mode how to ask whether a frame is free, or (with `None`) that it cannot ask.
+    ///
+    /// The query is called in the middle of a program access, by a CPU that answers no shootdown meanwhile: it must
+    /// only read atomics, take no lock, and not keep the machine alive (hold a `Weak`).
+    pub fn set_frame_query(&self, query: Option<FrameQuery>) {
+        self.machine.set_frame_query(query);
+    }
+
+    /// Takes out and returns the uses of stale translations that were never flushed; see [`paranoid`]. To be
+    /// called when the machine is quiet: no call into the memory manager is under way.
+    #[must_use = "each report is an error of the memory manager"]
+    pub fn check_suspects(&self) -> Vec<StaleHit> {
+        // Pinned, so that the caller's own CPU is outside.
+        let _pin = self.pin();
+        self.machine
+            .cpus
+            .iter()
+            .flat_map(|cpu| {
+                cpu.door.hold(|cached| match &mut cached.paranoia {
+                    Some(paranoia) => paranoia.convict(cached.current),
+                    None => Vec::new(),
+                })
+            })
+            .collect()
+    }
+
+    #[inline]
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The CPU that the caller is pinned on.
+    ///
+    /// # Panics
+    ///
+    /// When the pin is another machine's.
+    #[inline]
+    fn pinned<'p>(&'p self, pin: &'p Pin<'_, Self>) -> Owner<'p> {
+        assert!(Arc::ptr_eq(&self.machine, &pin.platform().machine), "the pin is another machine's");
+        // SAFETY: a pin proves that its thread, which is the calling one since pins do not move between threads,
+        // owns the CPU.
+        unsafe { Owner::assume(&self.machine.cpus[pin.cpu().index()]) }
+    }
+}
+
+impl<F: PagingFormat> Execution for HostPlatform<F> {
+    #[inline]
+    fn relax(attempt: u32) {
+        // Nothing has to be served here: a pinned waiter is outside, where initiators flush it themselves, and any
+        // other goes outside when the wait grows long.
+        if attempt < SPINS {
+            core::hint::spin_loop();
+        } else {
+            current::lend(std::thread::yield_now);
+        }
+    }
+
+    fn lock_taken(class: LockClass) {
+        lock_order::taken(class);
+    }
+
+    fn lock_dropped(class: LockClass) {
+        lock_order::dropped(class);
+    }
+}
+
+// SAFETY: the ranges are checked to be disjoint and belong to this machine's own mapping, which the direct map covers
+// linearly; `pin` makes the thread the CPU's only owner until the section ends; `shootdown` is argued in its module.
+unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
+    type Paging = F;
+
+    fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange)) {
+        self.machine.arena.ranges().iter().copied().for_each(visit);
+    }
+
+    #[inline]
+    fn direct_map(&self, pfn: Pfn) -> NonNull<u8> {
+        debug_assert!(self.machine.arena.contains(pfn, 1), "{pfn:?} is not in RAM");
+        self.machine.arena.direct(pfn)
+    }
+
+    fn cpu_count(&self) -> usize {
+        self.machine.cpus.len()
+    }
+
+    #[inline]
+    fn pin_enter(&self) -> CpuId {
+        current::pin(&self.machine)
+    }
+
+    #[inline]
+    unsafe fn pin_exit(&self) {
+        current::unpin(&self.machine);
+    }
+
+    fn flush_local(&self, pin: &Pin<'_, Self>, flush: TlbFlush) {
+        let cpu = self.pinned(pin).cpu();
+        cpu.counters.add(Event::LocalFlush);
+        count_kind(&cpu.counters, flush);
+        cpu.door.hold(|cached| cached.apply(flush));
+    }
+
+    fn shootdown(&self, pin: &Pin<'_, Self>, cpus: &CpuMask, flush: TlbFlush) {
+        let own = self.pinned(pin).cpu().id;
+        shoot(&self.machine.cpus, own, cpus, flush);
+    }
+
+    fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>) {
+        if let Some((_, asid)) = root {
+            assert!(asid.0 < self.machine.asids, "{asid:?} is activated; there are {}", self.machine.asids);
+        }
+        let owner = self.pinned(pin);
+        owner.cpu().counters.add(Event::Activate);
+        owner.activate(root);
+        // See `shootdown`, "not at all".
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn asid_count(&self) -> u32 {
+        self.machine.asids
+    }
+
+    fn now(&self) -> u64 {
+        self.machine.now()
+    }
+
+    fn park(&self, key: usize, still: &mut dyn FnMut() -> bool) {
+        assert!(!current::is_pinned(&self.machine), "a thread goes to sleep in a pinned section");
+        self.machine.parking.park(key, still);
+    }
+
+    fn unpark(&self, key: usize) {
+        self.machine.parking.unpark(key);
+    }
+
+    fn entropy(&self) -> u64 {
+        self.machine.entropy.next()
+    }
+
+    fn for_each_cached_translation(&self, visit: &mut dyn FnMut(CachedTranslation)) {
+        // Pinned, so that the caller's own CPU is outside.
+        let _pin = self.pin();
+        for cpu in &self.machine.cpus {
+            let all: Vec<CachedTranslation> = cpu
+                .door
+                .hold(|cached| cached.tlb.iter().map(|slot| paranoid::describe(slot, cpu.id)).collect());
+            all.into_iter().for_each(&mut *visit);
+        }
+    }
+}
+
+impl<F: PagingFormat> Clone for HostPlatform<F> {
+    fn clone(&self) -> Self {
+        Self { machine: Arc::clone(&self.machine), format: PhantomData }
+    }
+}
+
+impl<F: PagingFormat> fmt::Debug for HostPlatform<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostPlatform").field("format", &F::NAME).field("machine", &self.machine).finish()
+    }
+}

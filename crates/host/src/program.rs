@@ -1,0 +1,269 @@
+//! Programs: what runs on a vCPU in guest mode and touches memory through the MMU.
+
+use crate::counters::Event;
+use crate::cpu::Owner;
+use crate::mmu::{self, data};
+use crate::vcpu::Vcpu;
+use core::cell::Cell;
+use core::fmt;
+use core::ptr::NonNull;
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{Access, PAGE_SIZE, PagingFormat, VirtAddr};
+
+/// The memory manager's side of a program: the space that its accesses go to.
+pub trait ProgramSpace {
+    /// Why a fault cannot be resolved (the signal that the program gets).
+    type Error;
+
+    /// Makes the space's tables the calling CPU's current ones, by
+    /// [`Platform::activate`](quire_arch::Platform::activate). Called before the first access, and again when
+    /// another space was made current on the CPU meanwhile. Not pinned.
+    fn activate(&self);
+
+    /// Resolves a page fault at `addr`, so that the access can be tried again. Not pinned; may sleep.
+    fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), Self::Error>;
+}
+
+/// Why a program's access did not go through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AccessError<E> {
+    /// The space could not resolve the fault.
+    Fault(E),
+    /// The space claimed [`STUCK_AFTER`] times in a row to have resolved the fault, and the access faulted again.
+    Stuck {
+        /// The address.
+        addr: VirtAddr,
+        /// The access.
+        access: Access,
+    },
+}
+
+/// Faults of one access in a row after which it is given up. A page may be taken away again before the program gets
+/// to use it, so that a few are natural under pressure.
+pub const STUCK_AFTER: u32 = 1000;
+
+impl<E: fmt::Display> fmt::Display for AccessError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(error) => write!(f, "unresolved page fault: {error}"),
+            Self::Stuck { addr, access } => {
+                write!(f, "{access:?} of {addr:#x} faults again after {STUCK_AFTER} resolved faults")
+            }
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for AccessError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Fault(error) => Some(error),
+            Self::Stuck { .. } => None,
+        }
+    }
+}
+
+/// A program on a vCPU. Each access enters guest mode and leaves it; [`inside`](Self::inside) makes many at once.
+pub struct Program<'v, S, F: PagingFormat = X86_64Level4> {
+    vcpu: &'v Vcpu<F>,
+    space: &'v S,
+    /// The CPU's count of activations when the space was made current.
+    activation: Cell<u64>,
+}
+
+impl<'v, S: ProgramSpace, F: PagingFormat> Program<'v, S, F> {
+    pub(crate) fn new(vcpu: &'v Vcpu<F>, space: &'v S) -> Self {
+        // A number that no count reaches.
+        Self { vcpu, space, activation: Cell::new(u64::MAX) }
+    }
+
+    /// Calls `action` in guest mode. Between accesses the vCPU answers shootdowns; what computes for long without an
+    /// access should call [`Guest::poll`], since initiators wait for it. Kernel code may be called from `action`:
+    /// pinned sections leave guest mode, and the next access comes back.
+    #[inline]
+    pub fn inside<R>(&self, action: impl FnOnce(&mut Guest<'_, S, F>) -> R) -> R {
+        let stay = self.vcpu.stay(true);
+        action(&mut Guest { program: self, owner: stay.owner() })
+    }
+
+    /// See [`Guest::read`].
+    pub fn read(&self, addr: VirtAddr, into: &mut [u8]) -> Result<(), AccessError<S::Error>> {
+        self.inside(|guest| guest.read(addr, into))
+    }
+
+    /// See [`Guest::write`].
+    pub fn write(&self, addr: VirtAddr, data: &[u8]) -> Result<(), AccessError<S::Error>> {
+        self.inside(|guest| guest.write(addr, data))
+    }
+
+    /// See [`Guest::read_u64`].
+    pub fn read_u64(&self, addr: VirtAddr) -> Result<u64, AccessError<S::Error>> {
+        self.inside(|guest| guest.read_u64(addr))
+    }
+
+    /// See [`Guest::write_u64`].
+    pub fn write_u64(&self, addr: VirtAddr, value: u64) -> Result<(), AccessError<S::Error>> {
+        self.inside(|guest| guest.write_u64(addr, value))
+    }
+
+    /// See [`Guest::touch`].
+    pub fn touch(&self, addr: VirtAddr, access: Access) -> Result<(), AccessError<S::Error>> {
+        self.inside(|guest| guest.touch(addr, access))
+    }
+}
+
+impl<S, F: PagingFormat> fmt::Debug for Program<'_, S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("vcpu", self.vcpu).finish_non_exhaustive()
+    }
+}
+
+/// A program in guest mode.
+pub struct Guest<'g, S, F: PagingFormat = X86_64Level4> {
+    program: &'g Program<'g, S, F>,
+    owner: Owner<'g>,
+}
+
+impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
+    /// Answers shootdowns, as every access does.
+    pub fn poll(&mut self) {
+        self.be_inside();
+    }
+
+    /// Reads `into.len()` bytes from `addr` on. Atomic by aligned 8-byte words, not as a whole.
+    pub fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), AccessError<S::Error>> {
+        let mut at = addr;
+        for part in PageParts::new(addr, into.len()) {
+            let from = self.locate(at, Access::Read)?;
+            // SAFETY: the part lies in the page that was located, which is the program's until the next poll.
+            unsafe { data::read(from.as_ptr(), &mut into[part.clone()]) };
+            at = VirtAddr(at.0.wrapping_add(part.len() as u64));
+        }
+        Ok(())
+    }
+
+    /// Writes `data` from `addr` on. Atomic by aligned 8-byte words, not as a whole; what precedes an unresolved fault
+    /// is written.
+    pub fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), AccessError<S::Error>> {
+        let mut at = addr;
+        for part in PageParts::new(addr, data.len()) {
+            let to = self.locate(at, Access::Write)?;
+            // SAFETY: as in `read`.
+            unsafe { data::write(to.as_ptr(), &data[part.clone()]) };
+            at = VirtAddr(at.0.wrapping_add(part.len() as u64));
+        }
+        Ok(())
+    }
+
+    /// Reads the 8 bytes at `addr`, atomically if it is a multiple of 8.
+    #[inline]
+    pub fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, AccessError<S::Error>> {
+        if addr.is_aligned(8) {
+            let from = self.locate(addr, Access::Read)?;
+            // SAFETY: an aligned word lies in one page; otherwise as in `read`.
+            return Ok(unsafe { data::read_word(from.as_ptr()) });
+        }
+        let mut bytes = [0; 8];
+        self.read(addr, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    /// Writes the 8 bytes at `addr`, atomically if it is a multiple of 8.
+    #[inline]
+    pub fn write_u64(&mut self, addr: VirtAddr, value: u64) -> Result<(), AccessError<S::Error>> {
+        if addr.is_aligned(8) {
+            let to = self.locate(addr, Access::Write)?;
+            // SAFETY: as in `read_u64`.
+            unsafe { data::write_word(to.as_ptr(), value) };
+            return Ok(());
+        }
+        self.write(addr, &value.to_ne_bytes())
+    }
+
+    /// Takes one access through the MMU, with its checks, bits and faults, but moves no data.
+    #[inline]
+    pub fn touch(&mut self, addr: VirtAddr, access: Access) -> Result<(), AccessError<S::Error>> {
+        self.locate(addr, access).map(|_| ())
+    }
+
+    /// Where the byte at `addr` is, until the next poll.
+    #[inline]
+    fn locate(&mut self, addr: VirtAddr, access: Access) -> Result<NonNull<u8>, AccessError<S::Error>> {
+        self.be_inside();
+        match self.translate(addr, access) {
+            Some(at) => Ok(at),
+            None => self.fault(addr, access),
+        }
+    }
+
+    #[inline]
+    fn translate(&mut self, addr: VirtAddr, access: Access) -> Option<NonNull<u8>> {
+        // SAFETY: `be_inside` precedes, and no reference to the cache outlives the calls that make one.
+        unsafe { mmu::translate::<F>(self.program.vcpu.platform().machine(), self.owner, addr, access) }
+    }
+
+    #[cold]
+    fn fault(&mut self, addr: VirtAddr, access: Access) -> Result<NonNull<u8>, AccessError<S::Error>> {
+        for _ in 0..STUCK_AFTER {
+            self.owner.leave_guest();
+            self.owner.cpu().counters.add(Event::Fault);
+            self.program.space.fault(addr, access).map_err(AccessError::Fault)?;
+            self.be_inside();
+            if let Some(at) = self.translate(addr, access) {
+                return Ok(at);
+            }
+        }
+        Err(AccessError::Stuck { addr, access })
+    }
+
+    /// Makes sure of guest mode on the program's own tables, and answers shootdowns.
+    #[inline]
+    fn be_inside(&mut self) {
+        if !self.owner.is_inside() {
+            self.owner.enter_guest();
+        }
+        if self.owner.activations() != self.program.activation.get() {
+            self.activate();
+        }
+        self.owner.serve_mail();
+    }
+
+    #[cold]
+    fn activate(&mut self) {
+        self.owner.leave_guest();
+        self.program.space.activate();
+        self.program.activation.set(self.owner.activations());
+        self.owner.enter_guest();
+    }
+}
+
+impl<S, F: PagingFormat> fmt::Debug for Guest<'_, S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guest").field("cpu", &self.owner.cpu().id).finish_non_exhaustive()
+    }
+}
+
+/// A buffer's index ranges, cut where its addresses cross from page to page.
+struct PageParts {
+    done: usize,
+    len: usize,
+    /// Bytes to the end of the page that `done` is in.
+    room: usize,
+}
+
+impl PageParts {
+    fn new(addr: VirtAddr, len: usize) -> Self {
+        Self { done: 0, len, room: (PAGE_SIZE - addr.page_offset()) as usize }
+    }
+}
+
+impl Iterator for PageParts {
+    type Item = core::ops::Range<usize>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let part = self.done..self.len.min(self.done + self.room);
+        self.done = part.end;
+        self.room = PAGE_SIZE as usize;
+        (!part.is_empty()).then_some(part)
+    }
+}
