@@ -1,0 +1,136 @@
+//! What the command line takes.
+
+use clap::{Args, Parser, Subcommand};
+use quire_mm::Techniques;
+use quire_trace::record::FaultChoice;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Runs the memory management of a Linux-class kernel inside a process: feeds it the memory life of a real program
+/// and shows what each mechanism costs and saves. Without a command: a short tour on the bundled recordings.
+#[derive(Debug, Parser)]
+#[command(name = "quire", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Record what a program does with its memory
+    Record(RecordArguments),
+    /// Run recorded programs again on Quire and compare every result with Linux's
+    Replay(ReplayArguments),
+    /// Record a program and replay it at once
+    Run(RunArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordArguments {
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Where page faults are taken from: auto, tracepoint, software or pagemap
+    #[arg(long, value_name = "SOURCE", default_value = "auto")]
+    pub(crate) faults: FaultChoice,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArguments {
+    /// Recordings
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Use what is whole of a damaged recording
+    #[arg(long)]
+    pub(crate) salvage: bool,
+    #[command(flatten)]
+    pub(crate) machine: MachineArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// Keep the recording in this file
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) machine: MachineArguments,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MachineArguments {
+    /// RAM of the machine, e.g. 64M; by default enough for the recording
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Choose a strategy for a technique; may be given several times (pcp=none|order0)
+    #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
+    pub(crate) techniques: Vec<(String, String)>,
+    /// Hold every TLB hit against the page tables
+    #[arg(long)]
+    pub(crate) paranoid: bool,
+    /// Print one JSON object a process
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl MachineArguments {
+    /// The techniques as chosen. The values were checked when they were parsed.
+    pub(crate) fn chosen_techniques(&self) -> Techniques {
+        let mut chosen = Techniques::default();
+        for (name, value) in &self.techniques {
+            let set = chosen.set(name, value);
+            debug_assert!(set.is_ok(), "the parser let a wrong technique through");
+        }
+        chosen
+    }
+}
+
+fn technique(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, e.g. pcp=none")?;
+    Techniques::default().set(name, value).map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Parses a size with an optional suffix K, M, G or T (powers of 1024).
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return Err("expected a size such as 512K, 64M or 2G".to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected a size such as 512K, 64M or 2G")?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| "the size is out of range".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_suffixes_and_limits() {
+        assert_eq!(size("64M"), Ok(64 << 20));
+        assert_eq!(size("2gib"), Ok(2 << 30));
+        assert_eq!(size("4096"), Ok(4096));
+        for wrong in ["", "M", "-1", "0", "12X", "99999999999T"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn techniques_are_checked_when_they_are_parsed() {
+        assert!(technique("pcp=none").is_ok());
+        assert!(technique("pcp").is_err() && technique("pcp=7").is_err() && technique("x=y").is_err());
+    }
+}

@@ -1,0 +1,15 @@
+//! `quire record`.
+
+use crate::args::RecordArguments;
+use crate::exit::Failure;
+use quire_trace::record::{RecordOptions, record};
+use std::process::ExitCode;
+
+pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
+    let mut options = RecordOptions::new(arguments.command, arguments.output);
+    options.faults = arguments.faults;
+    let summary = record(&options).map_err(Failure::input)?;
+    // On stderr: standard output is the recorded program's.
+    eprint!("{summary}");
+    Ok(ExitCode::from(summary.exit_code()))
+}

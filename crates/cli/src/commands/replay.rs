@@ -1,0 +1,56 @@
+//! `quire replay`.
+
+use crate::args::{MachineArguments, ReplayArguments};
+use crate::exit::{FOUND_FAILURE, Failure};
+use crate::output::{json, progress::Bar, table};
+use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport};
+use std::path::Path;
+use std::process::ExitCode;
+
+pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, Failure> {
+    let mut good = true;
+    for file in &arguments.files {
+        let report = replay(file, &arguments.machine, arguments.salvage)?;
+        show(file, &report, arguments.machine.json);
+        good &= report.is_good();
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
+}
+
+/// Replays one recording, with progress on a terminal.
+pub(crate) fn replay(
+    file: &Path,
+    machine: &MachineArguments,
+    salvage: bool,
+) -> Result<ReplayReport, Failure> {
+    let options = ReplayOptions {
+        memory: machine.memory,
+        techniques: machine.chosen_techniques(),
+        paranoid: machine.paranoid,
+        salvage,
+    };
+    let replay = Replay::open(file, options).map_err(failure)?;
+    let bar = Bar::new(&file.display().to_string());
+    let report = replay.run(&mut |done, total| bar.set(done, total)).map_err(failure);
+    bar.finish();
+    report
+}
+
+/// Prints what a replay found.
+pub(crate) fn show(file: &Path, report: &ReplayReport, as_json: bool) {
+    if as_json {
+        json::print(file, report);
+    } else {
+        table::print(file, report);
+    }
+}
+
+fn failure(error: ReplayError) -> Failure {
+    match error {
+        ReplayError::Trace(error) => Failure::input(error),
+        ReplayError::Machine(error) => {
+            Failure::input(format!("the machine could not be built: {error}; try another --memory"))
+        }
+        other => Failure::work(other),
+    }
+}

@@ -1,0 +1,50 @@
+//! `quire` without a command: a short tour.
+
+use super::replay::{replay, show};
+use crate::args::MachineArguments;
+use crate::exit::{FOUND_FAILURE, Failure};
+use quire_trace::format::EXTENSION;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Where the recordings are, seen from the folder that a program is usually started in, and from where this one
+/// was built.
+const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings")];
+
+pub(crate) fn run() -> Result<ExitCode, Failure> {
+    let files = recordings()?;
+    println!("Quire runs the recorded memory lives of {} real programs.", files.len());
+    println!("Every call and every touch is made again, and every result is compared with Linux's.\n");
+    let machine = MachineArguments { memory: None, techniques: Vec::new(), paranoid: false, json: false };
+    let mut good = true;
+    for file in &files {
+        let report = replay(file, &machine, false)?;
+        show(file, &report, false);
+        good &= report.is_good();
+    }
+    println!("What to try next:");
+    println!(
+        "  quire run -- python3 -c 'x = list(range(1000000))'   a program of your own, recorded and replayed"
+    );
+    println!("  quire record -o my.qtr -- CMD ARGS...                 keep the recording");
+    println!("  quire replay my.qtr --technique pcp=none              the same life without per-CPU lists");
+    println!("  quire replay my.qtr --paranoid --json                 every TLB hit checked; for scripts");
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
+}
+
+/// The bundled recordings, by name.
+fn recordings() -> Result<Vec<PathBuf>, Failure> {
+    for place in PLACES {
+        let Ok(entries) = std::fs::read_dir(place) else { continue };
+        let mut files: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
+            .collect();
+        if !files.is_empty() {
+            files.sort();
+            return Ok(files);
+        }
+    }
+    let place = Path::new(PLACES[0]).display();
+    Err(Failure::input(format!("no recordings in ./{place}; start quire in the folder of its repository")))
+}

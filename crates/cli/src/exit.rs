@@ -1,0 +1,47 @@
+//! Exit codes: 0 good, 1 the work found a failure, 2 wrong usage or input.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// The work was done and found something wrong.
+pub(crate) const FOUND_FAILURE: u8 = 1;
+/// Wrong usage or input.
+const WRONG_INPUT: u8 = 2;
+
+/// Why a command could not do its work: one line for people.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    line: String,
+    code: u8,
+}
+
+impl Failure {
+    /// The input or the usage is wrong.
+    pub(crate) fn input(error: impl fmt::Display) -> Self {
+        Self { line: error.to_string(), code: WRONG_INPUT }
+    }
+
+    /// The work itself failed.
+    pub(crate) fn work(error: impl fmt::Display) -> Self {
+        Self { line: error.to_string(), code: FOUND_FAILURE }
+    }
+
+    /// Says it on stderr and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        eprintln!("quire: {}", self.line.replace('\n', " "));
+        ExitCode::from(self.code)
+    }
+}
+
+/// Answers what the argument parser stopped at: help and version are no failures.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Whoever closed the pipe does not want the rest.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    eprintln!("quire: {line}; `quire --help` tells what there is");
+    ExitCode::from(WRONG_INPUT)
+}

@@ -1,0 +1,25 @@
+//! `quire`: records the memory life of real programs and runs it again on Quire.
+
+mod args;
+mod commands;
+mod exit;
+mod output;
+
+use args::{Arguments, Command};
+use clap::Parser;
+use exit::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return exit::usage(&error),
+    };
+    let result = match arguments.command {
+        None => commands::tour::run(),
+        Some(Command::Record(record)) => commands::record::run(record),
+        Some(Command::Replay(replay)) => commands::replay::run(&replay),
+        Some(Command::Run(run)) => commands::run::run(run),
+    };
+    result.unwrap_or_else(Failure::report)
+}

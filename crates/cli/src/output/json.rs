@@ -1,0 +1,87 @@
+//! One JSON object a process.
+
+use quire_trace::replay::{AllocatorFigures, ProcessReport, ReplayReport};
+use serde_json::{Value, json};
+use std::path::Path;
+
+pub(crate) fn print(file: &Path, report: &ReplayReport) {
+    for process in &report.processes {
+        println!("{}", object(file, report, process));
+    }
+}
+
+fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value {
+    let audit = if process.audit.is_empty() { json!("ok") } else { json!(process.audit) };
+    let gaps: serde_json::Map<String, Value> =
+        process.gaps.iter().map(|(gap, &count)| (gap.0.clone(), json!(count))).collect();
+    json!({
+        "file": file.display().to_string(),
+        "pid": process.pid,
+        "program": process.program,
+        "threads": process.threads,
+        "images": process.images,
+        "calls": process.calls,
+        "faults": process.faults,
+        "mismatches": process.mismatches,
+        "gaps": gaps,
+        "first_mismatches": process.first_mismatches.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "audit": audit,
+        "quire": quire(process),
+        "linux": process.linux.as_ref().map(|linux| json!({
+            "peak_resident": linux.vm_hwm,
+            "resident_anonymous": linux.rss_anon,
+            "resident_file": linux.rss_file + linux.rss_shmem,
+            "peak_mapped": linux.vm_peak,
+            "data": linux.vm_data,
+            "stack": linux.vm_stk,
+            "page_tables": linux.vm_pte,
+            "peak_page_tables": linux.vm_pte_peak,
+            "mappings": linux.mappings,
+            "peak_mappings": linux.mappings_peak,
+            "minor_faults": linux.minor_faults,
+            "major_faults": linux.major_faults,
+        })),
+        "allocator": allocator(&process.allocator),
+        "recording": {
+            "events": report.events,
+            "lost_faults": report.lost,
+            "seconds": report.elapsed.as_secs_f64(),
+            "events_per_second": report.events_per_second(),
+            "ram": report.ram,
+            "tlb_hits": report.machine.tlb_hits,
+            "tlb_misses": report.machine.tlb_misses,
+            "shootdowns": report.machine.shootdowns,
+            "damage": report.damage,
+            "allocator": allocator(&report.allocator),
+        },
+    })
+}
+
+fn quire(process: &ProcessReport) -> Value {
+    let quire = &process.quire;
+    json!({
+        "peak_resident": quire.peak_resident,
+        "resident_anonymous": quire.resident_anonymous,
+        "resident_file": quire.resident_file,
+        "peak_mapped": quire.peak_mapped,
+        "data": quire.data,
+        "stack": quire.stack,
+        "page_tables": quire.page_tables,
+        "peak_page_tables": quire.peak_page_tables,
+        "mappings": quire.mappings,
+        "peak_mappings": quire.peak_mappings,
+    })
+}
+
+fn allocator(figures: &AllocatorFigures) -> Value {
+    json!({
+        "allocations": figures.allocations,
+        "frees": figures.frees,
+        "pcp_hits": figures.pcp_hits,
+        "pcp_misses": figures.pcp_misses,
+        "zone_lock_takes": figures.zone_lock_takes,
+        "zone_lock_contended": figures.zone_lock_contended,
+        "splits": figures.splits,
+        "merges": figures.merges,
+    })
+}

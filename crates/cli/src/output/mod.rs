@@ -1,0 +1,5 @@
+//! What is printed.
+
+pub(crate) mod json;
+pub(crate) mod progress;
+pub(crate) mod table;

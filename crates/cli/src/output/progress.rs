@@ -1,0 +1,30 @@
+//! Progress on a terminal; silence in a pipe.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar on stderr while something long runs.
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    /// A bar for the work called `name`.
+    pub(crate) fn new(name: &str) -> Self {
+        // Hidden by itself where stderr is no terminal.
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} events, {per_sec}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(name.to_owned());
+        Self(bar)
+    }
+
+    /// `done` of `total` steps are done.
+    pub(crate) fn set(&self, done: u64, total: u64) {
+        self.0.set_length(total);
+        self.0.set_position(done);
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}

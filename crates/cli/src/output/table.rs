@@ -1,0 +1,125 @@
+//! Tables for people.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quire_trace::replay::{ProcessReport, ReplayReport};
+use std::path::Path;
+
+/// Processes of one recording that get a line of their own; of more, the busiest.
+const MOST_LINES: usize = 24;
+
+pub(crate) fn print(file: &Path, report: &ReplayReport) {
+    let command: Vec<String> =
+        report.header.command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    println!("{}: {}", file.display(), shorten(&command.join(" "), 90));
+    println!("{}", processes(report));
+    println!("{}", allocator(report));
+    notes(report);
+    println!();
+}
+
+fn shorten(text: &str, most: usize) -> String {
+    let text = text.replace('\n', " ");
+    if text.chars().count() <= most {
+        return text;
+    }
+    text.chars().take(most - 3).chain("...".chars()).collect()
+}
+
+fn kib(bytes: u64) -> String {
+    (bytes >> 10).to_string()
+}
+
+/// A figure of Quire's and Linux's.
+fn beside(quire: u64, linux: Option<u64>) -> String {
+    format!("{} / {}", kib(quire), linux.map_or_else(|| "-".to_owned(), kib))
+}
+
+fn processes(report: &ReplayReport) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_NO_BORDERS).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header([
+        "process",
+        "calls",
+        "faults",
+        "differ",
+        "audit",
+        "peak RSS kB\nQuire / Linux",
+        "VmPTE kB\nQuire / Linux",
+        "mappings\nQuire / Linux",
+    ]);
+    let mut busiest: Vec<&ProcessReport> = report.processes.iter().collect();
+    if busiest.len() > MOST_LINES {
+        busiest.sort_by_key(|process| std::cmp::Reverse(process.calls + process.faults));
+        busiest.truncate(MOST_LINES);
+        busiest.sort_by_key(|process| process.pid);
+    }
+    for process in &busiest {
+        let linux = process.linux.as_ref();
+        let name = process.program.rsplit('/').next().unwrap_or_default();
+        table.add_row([
+            format!("{name} ({})", process.pid),
+            process.calls.to_string(),
+            process.faults.to_string(),
+            process.mismatches.to_string(),
+            if process.audit.is_empty() { "ok".to_owned() } else { format!("{} found", process.audit.len()) },
+            beside(process.quire.peak_resident, linux.map(|linux| linux.vm_hwm)),
+            beside(process.quire.page_tables, linux.map(|linux| linux.vm_pte)),
+            format!(
+                "{} / {}",
+                process.quire.mappings,
+                linux.map_or_else(|| "-".to_owned(), |linux| linux.mappings.to_string())
+            ),
+        ]);
+    }
+    if busiest.len() < report.processes.len() {
+        table.add_row([format!("and {} more", report.processes.len() - busiest.len())]);
+    }
+    for column in 1..8 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn allocator(report: &ReplayReport) -> String {
+    let figures = &report.allocator;
+    let answered = figures.pcp_hits + figures.pcp_misses;
+    let share = if answered == 0 { 0.0 } else { 100.0 * figures.pcp_hits as f64 / answered as f64 };
+    format!(
+        "allocator  {} frames given out, {} back; per-CPU lists answered {share:.1} % of {answered}; \
+         zone lock taken {} times; {} splits, {} merges\n\
+         machine    {} TLB hits, {} misses, {} shootdowns; {} events replayed, {:.1} million a second",
+        figures.allocations,
+        figures.frees,
+        figures.zone_lock_takes,
+        figures.splits,
+        figures.merges,
+        report.machine.tlb_hits,
+        report.machine.tlb_misses,
+        report.machine.shootdowns,
+        report.events,
+        report.events_per_second() / 1e6,
+    )
+}
+
+/// Whatever is not as it should be.
+fn notes(report: &ReplayReport) {
+    if let Some(damage) = &report.damage {
+        println!("damaged    {damage}");
+    }
+    if report.lost > 0 {
+        println!("lost       {} page faults were not recorded (the kernel's ring was full)", report.lost);
+    }
+    for process in report.processes.iter().filter(|process| !process.is_good()) {
+        for (gap, count) in &process.gaps {
+            println!("gap        process {}: {} ({count} times) is not built yet", process.pid, gap.0);
+        }
+        for mismatch in &process.first_mismatches {
+            println!("differs    process {}: {mismatch}", process.pid);
+        }
+        for finding in &process.audit {
+            println!("audit      process {}: {finding}", process.pid);
+        }
+    }
+}

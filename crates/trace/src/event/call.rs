@@ -1,0 +1,133 @@
+//! Memory calls and what they refer to.
+
+use super::TaskId;
+use std::sync::Arc;
+
+/// A system call that can change an address space, or that asks about one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Its number in the x86-64 table.
+    pub number: u32,
+    /// Its six raw arguments; those that the call does not have are whatever the registers held.
+    pub args: [u64; 6],
+    /// Its raw result: a value, or a negative errno.
+    pub result: i64,
+    /// What the arguments point to, where they point to something that matters.
+    pub detail: CallDetail,
+}
+
+impl Call {
+    /// The file that the call maps, if it has one.
+    #[must_use]
+    pub fn file(&self) -> Option<&FileFacts> {
+        match &self.detail {
+            CallDetail::File(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// The errno that the call failed with.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        // Linux reserves exactly this range for errors; a larger "negative" value is an address.
+        (-4095..0).contains(&self.result).then(|| -self.result as i32)
+    }
+}
+
+/// What a call's arguments point to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum CallDetail {
+    /// Nothing that the raw arguments do not say.
+    #[default]
+    None,
+    /// `mmap` of a descriptor: the file behind it.
+    File(Arc<FileFacts>),
+    /// `process_madvise`: the ranges (start, length) that it names.
+    Ranges(Box<[(u64, u64)]>),
+    /// `prctl(PR_SET_VMA_ANON_NAME)`: the name; `None` if the name is taken away.
+    Name(Option<Box<[u8]>>),
+    /// `shmat`: bytes that were mapped. `io_setup`: start and bytes of the ring that the kernel mapped.
+    Mapped {
+        /// Start of the new mapping.
+        start: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// `mincore`: how many of the pages asked for were resident.
+    Resident {
+        /// The number of pages.
+        pages: u64,
+    },
+}
+
+/// What is known of a file when it is mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FileFacts {
+    /// What sort of file it is.
+    pub kind: FileKind,
+    /// The file system's device number.
+    pub device: u64,
+    /// The inode number.
+    pub inode: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its descriptor may be read.
+    pub readable: bool,
+    /// Its descriptor may be written.
+    pub writable: bool,
+    /// Its file system is mounted without execution.
+    pub no_exec: bool,
+    /// Its name, as Linux gives it (bytes: names need not be UTF-8).
+    pub name: Box<[u8]>,
+}
+
+/// What sort of file is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// The descriptor is not open.
+    BadDescriptor,
+    /// A regular file on a file system.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A file in memory: memfd, tmpfs, POSIX or System V shared memory.
+    Memory,
+    /// A file of huge pages.
+    HugePages,
+    /// `/dev/zero`: mapping it is mapping anonymous memory.
+    Zero,
+    /// Another character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+    /// Pipe, socket, epoll and the like.
+    Other,
+    /// The recorder could not find out.
+    Unknown,
+}
+
+/// A resource limit that changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// A thread of the process whose limit it is.
+    pub target: TaskId,
+    /// Which limit.
+    pub kind: LimitKind,
+    /// The limit that counts; `u64::MAX` is no limit.
+    pub soft: u64,
+    /// What the soft limit may be raised to.
+    pub hard: u64,
+}
+
+/// The limits that bear on memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LimitKind {
+    /// `RLIMIT_AS`: all mappings together.
+    AddressSpace,
+    /// `RLIMIT_DATA`: private writable mappings.
+    Data,
+    /// `RLIMIT_STACK`: the growth of the stack.
+    Stack,
+    /// `RLIMIT_MEMLOCK`: locked memory.
+    LockedMemory,
+}

@@ -1,0 +1,138 @@
+//! What a trace consists of: one [`Event`] for each thing that changed or touched memory.
+
+mod call;
+mod fault;
+mod figures;
+mod image;
+
+pub use call::{Call, CallDetail, FileFacts, FileKind, Limit, LimitKind};
+pub use fault::{Access, Denial, Fault, Mode, Outcome};
+pub use figures::{FiguresCause, LinuxFigures};
+pub use image::{
+    Abi, BaseSource, Direction, ExecImage, Limits, Mapping, MmapBase, PageRun, Rlimit, ThpMode, VmFlags,
+};
+
+/// A thread of the recorded run: its index in the trace, counted from 0 in the order in which threads appear.
+///
+/// Linux's thread ids are reused during a long run, these are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TaskId(pub u32);
+
+/// One step of the recorded run.
+///
+/// Events lie in the file in an order that is a valid serialisation of the run: replaying them one after the
+/// other gives what Linux gave. `docs/trace-format.md` says exactly what is promised.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Nanoseconds since the start of the recording (CLOCK_MONOTONIC).
+    pub time_ns: u64,
+    /// The thread that did it, or that it happened to.
+    pub task: TaskId,
+    /// The CPU that the thread ran on, as far as is known (see `docs/trace-format.md`).
+    pub cpu: u32,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened in an [`Event`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum EventKind {
+    /// The thread touched memory and the processor raised a page fault.
+    Fault(Fault),
+    /// A memory call, with its result.
+    Call(Call),
+    /// A new thread or process; the event's task is its creator.
+    Clone(CloneFacts),
+    /// The process has a new image: its whole layout. The first event of the root process is one.
+    Exec(Box<ExecImage>),
+    /// A resource limit changed; it follows the call that did it.
+    Limit(Limit),
+    /// Linux's own figures of an address space, taken just before it goes away.
+    Figures(Box<LinuxFigures>),
+    /// The thread is gone.
+    Exit(ExitStatus),
+    /// Events are missing here.
+    Lost(Lost),
+    /// The thread did something that this format can not hold; its address space can not be replayed further.
+    Unsupported(Unsupported),
+}
+
+/// A new thread or process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CloneFacts {
+    /// The new thread's index.
+    pub child: TaskId,
+    /// The new thread's id in Linux, for people who compare with other tools.
+    pub child_tid: u32,
+    /// The id of the new thread's process in Linux.
+    pub child_pid: u32,
+    /// The `CLONE_*` flags that it was made with (fork: 0, vfork: `CLONE_VM | CLONE_VFORK`).
+    pub flags: u64,
+    /// Both use one address space (`CLONE_VM`). If not, the child has a copy of it.
+    pub shares_memory: bool,
+    /// Both are threads of one process (`CLONE_THREAD`).
+    pub same_process: bool,
+}
+
+/// How a thread ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It called exit with this code, or its process did.
+    Code(u8),
+    /// This signal ended it.
+    Signal(u8),
+    /// It was replaced: another thread of its process called exec.
+    Replaced,
+    /// It ended after the recorder stopped following it.
+    Unknown,
+}
+
+/// Events that are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// How many.
+    pub count: u64,
+    /// Why.
+    pub cause: LostCause,
+}
+
+/// Why events are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostCause {
+    /// The kernel's ring was full: these page faults were not recorded.
+    RingFull,
+    /// A damaged part of the file was skipped. Only a salvaging reader makes this event; it is never in a file.
+    Damage,
+}
+
+/// What can not be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsupported {
+    /// Calls of the 32-bit (i386) or x32 ABI: their numbers and arguments mean other things.
+    ForeignAbi,
+}
+
+impl EventKind {
+    /// The number of different kinds.
+    pub const COUNT: usize = 9;
+
+    /// Names of the kinds, in the order of [`EventKind::index`].
+    pub const NAMES: [&'static str; Self::COUNT] =
+        ["fault", "call", "clone", "exec", "limit", "figures", "exit", "lost", "unsupported"];
+
+    /// The place of this kind in a table of all kinds.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        match self {
+            Self::Fault(_) => 0,
+            Self::Call(_) => 1,
+            Self::Clone(_) => 2,
+            Self::Exec(_) => 3,
+            Self::Limit(_) => 4,
+            Self::Figures(_) => 5,
+            Self::Exit(_) => 6,
+            Self::Lost(_) => 7,
+            Self::Unsupported(_) => 8,
+        }
+    }
+}

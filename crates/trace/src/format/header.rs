@@ -1,0 +1,139 @@
+//! The header: where, when and how a trace was recorded.
+
+use super::varint::{Cursor, Malformed, put_bytes, put_u64};
+
+/// Where, when and how a trace was recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceHeader {
+    /// The version of the recorder.
+    pub recorder: String,
+    /// The kernel that it ran on (`uname -r`).
+    pub kernel: String,
+    /// The machine (`uname -m`).
+    pub machine: String,
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// CPUs that were online.
+    pub cpus: u32,
+    /// Bytes of RAM.
+    pub ram: u64,
+    /// Bytes of swap space.
+    pub swap: u64,
+    /// Where the page faults come from.
+    pub faults: FaultSource,
+    /// How the calls were caught.
+    pub calls: CallSource,
+    /// When the recording began, in seconds since 1970 (UTC).
+    pub started: u64,
+    /// The command that was recorded: the program and its arguments.
+    pub command: Vec<Box<[u8]>>,
+}
+
+/// Where the page faults of a trace come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultSource {
+    /// The kernel's `exceptions:page_fault_*` tracepoints: every fault, with its access as the processor gave it.
+    Tracepoint,
+    /// The software page-fault event: every fault; the access was found by decoding the instruction.
+    Software,
+    /// `/proc/PID/pagemap`, read at calls: which pages were touched, not when, how often or by which thread.
+    Pagemap,
+}
+
+/// How the calls of a trace were caught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallSource {
+    /// A seccomp filter stopped the program at memory calls only.
+    Seccomp,
+    /// The program was stopped at every call.
+    EveryCall,
+}
+
+impl FaultSource {
+    /// Whether accesses of user-mode faults are worked out by the recorder.
+    #[must_use]
+    pub fn is_inferred(self) -> bool {
+        self != Self::Tracepoint
+    }
+
+    /// The name that `--faults` takes.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tracepoint => "tracepoint",
+            Self::Software => "software",
+            Self::Pagemap => "pagemap",
+        }
+    }
+}
+
+impl TraceHeader {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for text in [&self.recorder, &self.kernel, &self.machine] {
+            put_bytes(&mut out, text.as_bytes());
+        }
+        for number in [u64::from(self.page_size), u64::from(self.cpus), self.ram, self.swap] {
+            put_u64(&mut out, number);
+        }
+        out.push(match self.faults {
+            FaultSource::Tracepoint => 0,
+            FaultSource::Software => 1,
+            FaultSource::Pagemap => 2,
+        });
+        out.push(match self.calls {
+            CallSource::Seccomp => 0,
+            CallSource::EveryCall => 1,
+        });
+        put_u64(&mut out, self.started);
+        put_u64(&mut out, self.command.len() as u64);
+        for word in &self.command {
+            put_bytes(&mut out, word);
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes, 0);
+        let mut text = || {
+            let bytes = cursor.bytes()?;
+            str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed("a name is not UTF-8"))
+        };
+        let (recorder, kernel, machine) = (text()?, text()?, text()?);
+        let (page_size, cpus) = (cursor.u32()?, cursor.u32()?);
+        let (ram, swap) = (cursor.u64()?, cursor.u64()?);
+        let faults = match cursor.u8()? {
+            0 => FaultSource::Tracepoint,
+            1 => FaultSource::Software,
+            2 => FaultSource::Pagemap,
+            _ => return Err(Malformed("unknown source of faults")),
+        };
+        let calls = match cursor.u8()? {
+            0 => CallSource::Seccomp,
+            1 => CallSource::EveryCall,
+            _ => return Err(Malformed("unknown source of calls")),
+        };
+        let started = cursor.u64()?;
+        let count = cursor.count(1)?;
+        let command = (0..count).map(|_| cursor.boxed()).collect::<Result<_, _>>()?;
+        if !cursor.is_at_end() {
+            return Err(Malformed("it is longer than it should be"));
+        }
+        Ok(Self { recorder, kernel, machine, page_size, cpus, ram, swap, faults, calls, started, command })
+    }
+
+    /// Shortens the command so that the header keeps well inside the limit of its frame.
+    pub(crate) fn limit_command(&mut self) {
+        const ROOM: usize = 64 << 10;
+        let mut used = 0;
+        let fits = self.command.iter().take_while(|word| {
+            used += word.len() + 4;
+            used <= ROOM
+        });
+        let fits = fits.count();
+        if fits < self.command.len() {
+            self.command.truncate(fits);
+            self.command.push((*b"...").into());
+        }
+    }
+}

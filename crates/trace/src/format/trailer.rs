@@ -1,0 +1,53 @@
+//! The trailer: totals that tell a whole trace from one that was cut short.
+
+use super::varint::{Cursor, Malformed, put_u64};
+use crate::event::EventKind;
+
+/// Totals at the end of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Trailer {
+    /// How many events the trace has.
+    pub events: u64,
+    /// In how many blocks.
+    pub blocks: u64,
+    /// How many of each kind, by [`EventKind::index`].
+    pub kinds: [u64; EventKind::COUNT],
+    /// Page faults that were lost because the kernel's ring was full.
+    pub lost_samples: u64,
+    /// How long the recording took.
+    pub wall_ns: u64,
+    /// How long threads stood still for the recorder, all added up.
+    pub stopped_ns: u64,
+    /// Checksum over the checksums of all blocks.
+    pub(crate) chain: u32,
+}
+
+impl Trailer {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let head = [self.events, self.blocks, EventKind::COUNT as u64];
+        let tail = [self.lost_samples, self.wall_ns, self.stopped_ns, u64::from(self.chain)];
+        for number in head.into_iter().chain(self.kinds).chain(tail) {
+            put_u64(&mut out, number);
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes, 0);
+        let (events, blocks) = (cursor.u64()?, cursor.u64()?);
+        if cursor.u64()? != EventKind::COUNT as u64 {
+            return Err(Malformed("it counts other kinds of events"));
+        }
+        let mut kinds = [0; EventKind::COUNT];
+        for kind in &mut kinds {
+            *kind = cursor.u64()?;
+        }
+        let (lost_samples, wall_ns, stopped_ns) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+        let chain = cursor.u32()?;
+        if !cursor.is_at_end() {
+            return Err(Malformed("it is longer than it should be"));
+        }
+        Ok(Self { events, blocks, kinds, lost_samples, wall_ns, stopped_ns, chain })
+    }
+}

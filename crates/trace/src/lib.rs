@@ -1,0 +1,13 @@
+//! Recording a real program's memory life on Linux, and the format that holds it.
+//!
+//! - [`event`]: what a trace consists of.
+//! - [`format`](mod@format): the file: [`TraceWriter`](format::TraceWriter) and
+//!   [`TraceReader`](format::TraceReader).
+//! - [`record`](mod@record): following a program on this machine.
+//! - [`replay`]: the same life again, on Quire.
+
+pub mod event;
+pub mod format;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod record;
+pub mod replay;

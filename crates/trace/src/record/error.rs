@@ -1,0 +1,73 @@
+//! Why a recording failed.
+
+use crate::format::TraceError;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why a program could not be recorded. Displays as one line.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The command makes no sense.
+    #[error("nothing to record: {0}")]
+    Command(&'static str),
+    /// The program could not be executed.
+    #[error("{program}: {source}")]
+    Exec {
+        /// The program's name as it was given.
+        program: String,
+        /// What Linux says.
+        source: io::Error,
+    },
+    /// The output file could not be made.
+    #[error("{}: {source}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// What Linux says.
+        source: io::Error,
+    },
+    /// The trace could not be written. The program ran to its end all the same.
+    #[error("the program ran to its end but the trace could not be written: {0}")]
+    Trace(#[from] TraceError),
+    /// A thread or process for the recorder could not be made.
+    #[error("the recorder could not start: {source}")]
+    Start {
+        /// What Linux says.
+        source: io::Error,
+    },
+    /// Following the program is not allowed.
+    #[error(
+        "following a program is not permitted here ({source}); allow ptrace \
+         (in a container: --cap-add SYS_PTRACE; see also /proc/sys/kernel/yama/ptrace_scope)"
+    )]
+    Ptrace {
+        /// What Linux says.
+        source: io::Error,
+    },
+    /// The source of page faults that was asked for is not to be had.
+    #[error("page faults can not be had from `{wanted}`: {source}; use `--faults auto`")]
+    Faults {
+        /// What was asked for.
+        wanted: &'static str,
+        /// What Linux says.
+        source: io::Error,
+    },
+    /// The recorder itself failed.
+    #[error("the recorder stopped in its middle; the trace up to there may be used with `--salvage`")]
+    Broken,
+}
+
+impl RecordError {
+    /// The code that a command line should exit with: 127 if the program was not found, 126 if it can not be
+    /// executed, 1 for all else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Exec { .. } => 126,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Starting the program.
+//!
+//! The child waits between fork and exec until the recorder follows it, then installs the seccomp filter, tells
+//! how that went, and executes the program. Between fork and exec it makes system calls only: another thread of
+//! the recorder may hold the allocator's lock.
+
+use super::error::RecordError;
+use super::seccomp;
+use super::sys::{Tid, check};
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// A child that waits before its exec.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) pid: Tid,
+    /// What the child has to tell: how the filter went, then why exec failed (nothing if it did not).
+    report: File,
+    go: File,
+}
+
+/// What the recorder tells the child to do next.
+const GO_FILTER: u8 = b'f';
+const GO_EXEC: u8 = b'x';
+
+/// Steps of the child that can fail.
+const STEP_FILTER: u8 = b'f';
+const STEP_EXEC: u8 = b'x';
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors.
+    check(i64::from(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }))?;
+    // SAFETY: the call succeeded, so both are open and owned by nobody else.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+impl Child {
+    /// Forks. The child does nothing until [`Child::install_filter`].
+    pub(crate) fn start(command: &[OsString]) -> Result<Self, RecordError> {
+        let words = command.iter().map(|word| CString::new(word.as_bytes()));
+        let words: Vec<CString> = words
+            .collect::<Result<_, _>>()
+            .map_err(|_| RecordError::Command("a word has a zero byte in it"))?;
+        let mut argv: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
+        argv.push(std::ptr::null());
+        let filter = seccomp::program();
+        let start = |source| RecordError::Start { source };
+        let (report_out, report_in) = pipe().map_err(start)?;
+        let (go_out, go_in) = pipe().map_err(start)?;
+        // SAFETY: the child calls only async-signal-safe functions (see `child`) and never returns.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => Err(start(io::Error::last_os_error())),
+            0 => {
+                // The recorder's end must not keep the pipe open when the recorder dies.
+                drop(go_in);
+                child(&argv, &filter, go_out.as_raw_fd(), report_in.as_raw_fd())
+            }
+            pid => {
+                drop((report_in, go_out));
+                Ok(Self { pid, report: report_out.into(), go: go_in.into() })
+            }
+        }
+    }
+
+    /// Lets the child install the filter; `false` if it is not allowed to.
+    pub(crate) fn install_filter(&mut self) -> io::Result<bool> {
+        self.go.write_all(&[GO_FILTER])?;
+        let mut report = [0; 5];
+        self.report.read_exact(&mut report)?;
+        let [step, errno @ ..] = report;
+        Ok(step == STEP_FILTER && i32::from_le_bytes(errno) == 0)
+    }
+
+    /// Lets the child execute the program.
+    pub(crate) fn execute(&mut self) -> io::Result<()> {
+        self.go.write_all(&[GO_EXEC])
+    }
+
+    /// Why the exec failed; `None` if it did not. Ends when the child has executed or is gone.
+    pub(crate) fn exec_error(&mut self) -> Option<io::Error> {
+        let mut report = [0; 5];
+        self.report.read_exact(&mut report).ok()?;
+        let [step, errno @ ..] = report;
+        (step == STEP_EXEC).then(|| io::Error::from_raw_os_error(i32::from_le_bytes(errno)))
+    }
+}
+
+/// The child's life. Calls only async-signal-safe functions, allocates nothing and never returns.
+fn child(argv: &[*const libc::c_char], filter: &[libc::sock_filter], go: RawFd, report: RawFd) -> ! {
+    // The recorder says whether it wants the filter.
+    if wait_for(go) == GO_FILTER {
+        tell(report, STEP_FILTER, install(filter));
+        wait_for(go);
+    }
+    // SAFETY: `argv` holds pointers to strings that live on in this copy of the process, and a null at the end.
+    // The Rust runtime ignores SIGPIPE; programs expect the default.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::execvp(argv[0], argv.as_ptr());
+    }
+    tell(report, STEP_EXEC, errno());
+    // SAFETY: _exit has no preconditions.
+    unsafe { libc::_exit(127) }
+}
+
+fn errno() -> i32 {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+fn wait_for(go: RawFd) -> u8 {
+    let mut byte = 0_u8;
+    loop {
+        // SAFETY: `byte` is a live local of one byte.
+        match unsafe { libc::read(go, (&raw mut byte).cast(), 1) } {
+            1 => return byte,
+            -1 if errno() == libc::EINTR => {}
+            // SAFETY: _exit has no preconditions. The recorder is gone.
+            _ => unsafe { libc::_exit(127) },
+        }
+    }
+}
+
+fn tell(report: RawFd, step: u8, errno: i32) {
+    let [a, b, c, d] = errno.to_le_bytes();
+    let bytes = [step, a, b, c, d];
+    // SAFETY: `bytes` is live; so short a write to a pipe is whole or fails.
+    unsafe { libc::write(report, bytes.as_ptr().cast(), bytes.len()) };
+}
+
+/// Installs the filter: returns 0 or the errno. Privileged programs keep the right to gain privileges by exec.
+fn install(filter: &[libc::sock_filter]) -> i32 {
+    let program =
+        libc::sock_fprog { len: filter.len() as libc::c_ushort, filter: filter.as_ptr().cast_mut() };
+    let program: *const libc::sock_fprog = &raw const program;
+    // SAFETY: `program` points to a filter that outlives the call; the kernel copies and checks it.
+    let set = || unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, program) };
+    if set() == 0 {
+        return 0;
+    }
+    if errno() != libc::EACCES {
+        return errno();
+    }
+    // SAFETY: this prctl takes numbers only.
+    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    if set() == 0 { 0 } else { errno() }
+}

@@ -1,0 +1,257 @@
+//! Putting calls and page faults into one order.
+//!
+//! The tracer tells of calls as windows: from when the thread was let into the kernel to when it was seen to
+//! come out. Page faults have a time each. A fault of the calling thread lies before, inside or after a window
+//! for certain, as the thread stands still at both ends. A fault of another thread inside a window may have come
+//! before or after the call took effect; what happened to it tells which (`placement`).
+
+mod faults;
+mod placement;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use placement::Rule;
+
+use super::perf::Sample;
+use super::sys::Tid;
+use crate::event::{Access, Denial, Event, EventKind, Fault, Lost, LostCause, Mode, Outcome, TaskId};
+use faults::Faults;
+use placement::{Key, NO_SPACE, place};
+use std::collections::{BTreeSet, HashMap};
+
+/// Samples may reach a ring this long after their time was taken (the kernel may be interrupted in between).
+const SAMPLE_DELAY_NS: u64 = 30_000_000;
+/// A call or fault that takes longer than this no longer holds up what follows it.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// The address space that a thread is in, as the recorder counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SpaceId(pub(crate) u32);
+
+/// Something that the tracer saw.
+#[derive(Debug)]
+pub(crate) struct Record {
+    /// When it began; the same as `end` if it has no length.
+    pub(crate) start: u64,
+    /// When it was over.
+    pub(crate) end: u64,
+    pub(crate) tid: Tid,
+    pub(crate) task: TaskId,
+    pub(crate) space: SpaceId,
+    pub(crate) cpu: u32,
+    pub(crate) rule: Rule,
+    pub(crate) kinds: Vec<EventKind>,
+}
+
+/// A fault that is waiting for its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PendingFault {
+    time: u64,
+    tid: Tid,
+    task: TaskId,
+    space: SpaceId,
+    cpu: u32,
+    fault: Fault,
+    /// Its outcome is not known yet.
+    open: bool,
+}
+
+/// Which thread a thread id meant, and when.
+#[derive(Debug, Clone, Copy)]
+struct Identity {
+    from: u64,
+    until: u64,
+    task: TaskId,
+    space: SpaceId,
+}
+
+/// Puts calls and faults into one order.
+#[derive(Debug, Default)]
+pub(crate) struct Merger {
+    origin: u64,
+    samples: Vec<Sample>,
+    faults: Faults,
+    records: Vec<Record>,
+    in_flight: BTreeSet<(u64, Tid)>,
+    identities: HashMap<Tid, Vec<Identity>>,
+    last_emitted: u64,
+    /// When the first thread was known.
+    begun: Option<u64>,
+    stray_faults: u64,
+}
+
+impl Merger {
+    /// Events get times from `origin` on.
+    pub(crate) fn new(origin: u64) -> Self {
+        Self { origin, ..Self::default() }
+    }
+
+    /// From this time on the thread id means this thread, in this address space.
+    pub(crate) fn identify(&mut self, tid: Tid, from: u64, task: TaskId, space: SpaceId) {
+        self.begun.get_or_insert(from);
+        let identities = self.identities.entry(tid).or_default();
+        let mut identity = Identity { from, until: u64::MAX, task, space };
+        if let Some(last) = identities.last_mut() {
+            if last.until == u64::MAX {
+                last.until = from;
+            } else {
+                // A reused id: the thread that had it before may have ended after the call that made the new one
+                // began.
+                identity.from = from.max(last.until);
+            }
+        }
+        identities.push(identity);
+    }
+
+    /// The thread id means nothing from this time on.
+    pub(crate) fn ended(&mut self, tid: Tid, time: u64) {
+        if let Some(last) = self.identities.get_mut(&tid).and_then(|identities| identities.last_mut()) {
+            last.until = last.until.min(time);
+        }
+        self.faults.thread_stopped(tid, time);
+    }
+
+    /// A thread went into the kernel for something that is recorded when it comes out.
+    pub(crate) fn begin(&mut self, tid: Tid, start: u64) {
+        self.in_flight.insert((start, tid));
+    }
+
+    /// It came out, and nothing is to be recorded.
+    pub(crate) fn cancel(&mut self, tid: Tid, start: u64) {
+        self.in_flight.remove(&(start, tid));
+    }
+
+    /// Something happened. Ends what was begun at its start.
+    pub(crate) fn record(&mut self, record: Record) {
+        self.cancel(record.tid, record.start);
+        self.records.push(record);
+    }
+
+    /// A thread was seen to stand still: whatever fault it had is over.
+    pub(crate) fn stopped(&mut self, tid: Tid, time: u64) {
+        self.faults.thread_stopped(tid, time);
+    }
+
+    /// A thread got a signal because of its last fault.
+    pub(crate) fn denied(&mut self, tid: Tid, time: u64, addr: u64, denial: Denial) {
+        self.faults.denied(tid, time, addr, denial);
+    }
+
+    /// Room for new samples.
+    pub(crate) fn samples(&mut self) -> &mut Vec<Sample> {
+        &mut self.samples
+    }
+
+    /// Faults of threads that nobody knew.
+    pub(crate) fn stray_faults(&self) -> u64 {
+        self.stray_faults
+    }
+
+    /// Samples were lost some time before now.
+    pub(crate) fn lost(&mut self, count: u64, now: u64) {
+        let kinds = vec![EventKind::Lost(Lost { count, cause: LostCause::RingFull })];
+        let (task, space) = (TaskId(0), NO_SPACE);
+        self.records.push(Record {
+            start: now,
+            end: now,
+            tid: 0,
+            task,
+            space,
+            cpu: 0,
+            rule: Rule::AtEnd,
+            kinds,
+        });
+    }
+
+    /// The events whose order is settled. All samples up to `drained` were handed over; with `all`, nothing more
+    /// will come.
+    pub(crate) fn settle(
+        &mut self,
+        drained: u64,
+        all: bool,
+        access: &mut dyn FnMut(Tid, Mode, u64, u64) -> Access,
+    ) -> Vec<Event> {
+        let horizon = if all { u64::MAX } else { drained.saturating_sub(SAMPLE_DELAY_NS) };
+        self.take_samples(horizon, access);
+        let patience = if all { u64::MAX } else { drained.saturating_sub(PATIENCE_NS) };
+        let mut limit = horizon;
+        if !all {
+            let oldest_call = self.in_flight.iter().find(|(start, _)| *start > patience);
+            limit = limit.min(oldest_call.map_or(u64::MAX, |(start, _)| *start));
+        }
+        limit = limit.min(self.faults.settle(horizon, patience));
+        // A record that reaches beyond the limit waits, and so does all that came since it began.
+        loop {
+            let open = self.records.iter().filter(|record| record.end >= limit && record.start < limit);
+            match open.map(|record| record.start).min() {
+                Some(start) => limit = start,
+                None => break,
+            }
+        }
+        if all {
+            limit = u64::MAX;
+        }
+        self.identities.retain(|_, identities| {
+            identities.retain(|identity| identity.until >= limit);
+            !identities.is_empty()
+        });
+        self.emit(limit)
+    }
+
+    fn take_samples(&mut self, horizon: u64, access: &mut dyn FnMut(Tid, Mode, u64, u64) -> Access) {
+        // Samples of one CPU are in order, those of several are not. Stable: equal times keep their order.
+        self.samples.sort_by_key(|sample| sample.time);
+        let ready = self.samples.partition_point(|sample| sample.time < horizon);
+        for sample in self.samples.drain(..ready) {
+            let tid = sample.tid as Tid;
+            let identities = self.identities.get(&tid).map_or(&[][..], Vec::as_slice);
+            let known = |identity: &&Identity| (identity.from..=identity.until).contains(&sample.time);
+            let Some(identity) = identities.iter().rev().find(known) else {
+                // Before its program began, the child is not the program.
+                self.stray_faults += u64::from(self.begun.is_some_and(|begun| sample.time >= begun));
+                continue;
+            };
+            self.faults.sample(&sample, identity.task, identity.space, access);
+        }
+    }
+
+    fn emit(&mut self, limit: u64) -> Vec<Event> {
+        let mut ready: Vec<(Key, Event)> = Vec::new();
+        let waits = self.records.iter().position(|record| record.end >= limit);
+        // Most often all or none wait; the order among those that stay must not change.
+        let (settled, waiting): (Vec<_>, Vec<_>) = match waits {
+            None => (std::mem::take(&mut self.records), Vec::new()),
+            Some(_) => std::mem::take(&mut self.records).into_iter().partition(|record| record.end < limit),
+        };
+        self.records = waiting;
+        for record in settled {
+            let key = place(&record, self.faults.within_mut(record.start, record.end));
+            for kind in record.kinds {
+                ready.push((key, event(key.time, record.task, record.cpu, kind)));
+            }
+        }
+        for fault in self.faults.take_before(limit) {
+            let kind = EventKind::Fault(fault.fault);
+            ready.push((Key::fault(fault.time), event(fault.time, fault.task, fault.cpu, kind)));
+        }
+        // Stable: records with one key keep the order in which the tracer saw them.
+        ready.sort_by_key(|(key, _)| *key);
+        let mut events = Vec::with_capacity(ready.len());
+        for (_, mut event) in ready {
+            event.time_ns = event.time_ns.saturating_sub(self.origin).max(self.last_emitted);
+            self.last_emitted = event.time_ns;
+            events.push(event);
+        }
+        events
+    }
+}
+
+fn event(time_ns: u64, task: TaskId, cpu: u32, kind: EventKind) -> Event {
+    Event { time_ns, task, cpu, kind }
+}
+
+impl PendingFault {
+    fn was_denied(&self) -> bool {
+        matches!(self.fault.outcome, Outcome::Denied(_))
+    }
+}

@@ -1,0 +1,122 @@
+//! Where in its window a call took effect.
+
+use super::{PendingFault, Record, SpaceId};
+use crate::event::{Access, Mode, TaskId};
+use crate::record::calls::Effect;
+use crate::record::sys::Tid;
+
+/// A place in the order of events: just before, at, or just after a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) time: u64,
+    side: Side,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    Before,
+    At,
+    After,
+}
+
+impl Key {
+    /// Where faults of this time are.
+    pub(super) fn fault(time: u64) -> Self {
+        Self { time, side: Side::At }
+    }
+
+    fn before(time: u64) -> Self {
+        Self { time, side: Side::Before }
+    }
+
+    fn after(time: u64) -> Self {
+        Self { time, side: Side::After }
+    }
+}
+
+/// How a record finds its place in its window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// At its end, whatever else is in the window.
+    AtEnd,
+    /// A call with this effect.
+    Call(Effect),
+    /// It made this thread, which can have faulted before its maker was seen to come out.
+    Clone { child: Tid },
+    /// It replaced the program. From `switched` on, the thread `pid` has the new address space, whose pages are
+    /// part of the event; `pid` differs from the calling thread if that was not its process's first.
+    Exec { pid: Tid, switched: u64 },
+}
+
+/// Finds the place of a record among the faults in its window. Faults that the event itself accounts for are
+/// marked to be left out.
+pub(super) fn place(record: &Record, faults: &mut [PendingFault]) -> Key {
+    match record.rule {
+        Rule::AtEnd => Key::after(record.end),
+        Rule::Call(effect) => place_call(record, effect, faults),
+        Rule::Clone { child } => {
+            // The child's own faults, and those of the maker that write the child's id, come after.
+            let mut late = faults.iter().filter(|fault| {
+                fault.tid == child || fault.tid == record.tid && fault.fault.access == Access::Write
+            });
+            late.next().map_or(Key::before(record.end), |fault| Key::before(fault.time))
+        }
+        Rule::Exec { pid, switched } => {
+            for fault in faults {
+                let own = fault.tid == record.tid || fault.tid == pid;
+                // The kernel reads arguments from the old program's memory, then writes them to the new one's.
+                let writes = fault.fault.mode == Mode::Kernel && fault.fault.access == Access::Write;
+                if own && (writes || fault.time >= switched) {
+                    fault.leave_out();
+                }
+            }
+            Key::after(record.end)
+        }
+    }
+}
+
+fn place_call(record: &Record, effect: Effect, faults: &[PendingFault]) -> Key {
+    let mut key = match effect {
+        Effect::Creates { .. } => Key::before(record.start),
+        Effect::Removes { .. } | Effect::Neutral => Key::after(record.end),
+    };
+    for fault in faults.iter().filter(|fault| fault.space == record.space) {
+        let inside = |start, end| (start..end).contains(&fault.fault.addr);
+        if fault.tid == record.tid {
+            // The kernel reads arguments before and writes results after it does its work.
+            match fault.fault.access {
+                Access::Write => key = key.min(Key::before(fault.time)),
+                Access::Read | Access::Execute => key = key.max(Key::after(fault.time)),
+            }
+            continue;
+        }
+        match effect {
+            // Refused, so the memory was not there yet.
+            Effect::Creates { start, end } if fault.was_denied() && inside(start, end) => {
+                key = key.max(Key::after(fault.time));
+            }
+            // Refused, so the memory was gone already.
+            Effect::Removes { start, end } if fault.was_denied() && inside(start, end) => {
+                key = key.min(Key::before(fault.time));
+            }
+            _ => {}
+        }
+    }
+    key
+}
+
+/// A task that no thread of a recording has.
+const LEFT_OUT: TaskId = TaskId(u32::MAX);
+
+impl PendingFault {
+    fn leave_out(&mut self) {
+        self.task = LEFT_OUT;
+    }
+
+    pub(super) fn is_dropped(&self) -> bool {
+        self.task == LEFT_OUT
+    }
+}
+
+/// No address space: that of events which belong to none.
+pub(super) const NO_SPACE: SpaceId = SpaceId(u32::MAX);

@@ -1,0 +1,126 @@
+//! The order of calls and faults, on made-up samples.
+
+use super::*;
+use crate::event::{Call, CallDetail};
+use crate::record::calls::Effect;
+use crate::record::perf::SampleKind;
+
+const SPACE: SpaceId = SpaceId(1);
+
+/// Two threads, 10 and 11, of one address space.
+fn merger() -> Merger {
+    let mut merger = Merger::new(0);
+    merger.identify(10, 0, TaskId(0), SPACE);
+    merger.identify(11, 0, TaskId(1), SPACE);
+    merger
+}
+
+fn begin(tid: u32, time: u64, addr: u64) -> Sample {
+    let what = SampleKind::Begin { addr, mode: Mode::User, access: Ok(Access::Write) };
+    Sample { time, tid, cpu: 0, what }
+}
+
+fn end(tid: u32, time: u64, addr: u64) -> Sample {
+    Sample { time, tid, cpu: 0, what: SampleKind::End { addr, major: false } }
+}
+
+fn call(start: u64, end: u64, effect: Effect) -> Record {
+    let call = Call { number: 9, args: [0; 6], result: 0, detail: CallDetail::None };
+    let kinds = vec![EventKind::Call(call)];
+    Record { start, end, tid: 10, task: TaskId(0), space: SPACE, cpu: 0, rule: Rule::Call(effect), kinds }
+}
+
+fn settle(merger: &mut Merger, drained: u64, all: bool) -> Vec<Event> {
+    merger.settle(drained, all, &mut |_, _, _, _| Access::Read)
+}
+
+/// The events as letters: a call, a fault that was resolved, refused, unresolved.
+fn letters(events: &[Event]) -> String {
+    let letter = |event: &Event| match &event.kind {
+        EventKind::Call(_) => 'c',
+        EventKind::Fault(fault) => match fault.outcome {
+            Outcome::Minor | Outcome::Major => 'f',
+            Outcome::Denied(_) => 'd',
+            Outcome::Unresolved | Outcome::Unknown => 'u',
+        },
+        _ => '?',
+    };
+    events.iter().map(letter).collect()
+}
+
+#[test]
+fn faults_of_the_caller_keep_their_side() {
+    let mut merger = merger();
+    // Rings of two CPUs give their samples one after the other.
+    let samples = [begin(10, 90, 1), end(10, 95, 1), begin(10, 210, 3), end(10, 220, 3)];
+    merger.samples().extend(samples);
+    merger.record(call(100, 200, Effect::Creates { start: 0, end: 10 }));
+    assert_eq!(letters(&settle(&mut merger, 0, true)), "fcf");
+}
+
+#[test]
+fn touches_by_others_lie_where_they_are_possible() {
+    let window = |effect, addr, resolved| {
+        let mut merger = merger();
+        merger.samples().push(begin(11, 150, addr));
+        if resolved {
+            merger.samples().push(end(11, 160, addr));
+        } else {
+            merger.denied(11, 170, addr, Denial::NotMapped);
+        }
+        merger.record(call(100, 200, effect));
+        letters(&settle(&mut merger, 0, true))
+    };
+    let (start, end) = (0x1000, 0x2000);
+    assert_eq!(window(Effect::Creates { start, end }, 0x1800, true), "cf", "it was there");
+    assert_eq!(window(Effect::Creates { start, end }, 0x1800, false), "dc", "it was not there yet");
+    assert_eq!(window(Effect::Removes { start, end }, 0x1800, true), "fc", "it was still there");
+    assert_eq!(window(Effect::Removes { start, end }, 0x1800, false), "cd", "it was gone");
+    assert_eq!(window(Effect::Removes { start, end }, 0x2800, false), "dc", "another place tells nothing");
+}
+
+#[test]
+fn a_new_thread_comes_after_its_birth() {
+    let mut merger = merger();
+    merger.identify(12, 100, TaskId(2), SPACE);
+    merger.samples().extend([begin(12, 150, 1), end(12, 155, 1)]);
+    let kinds =
+        vec![EventKind::Call(Call { number: 56, args: [0; 6], result: 12, detail: CallDetail::None })];
+    let rule = Rule::Clone { child: 12 };
+    merger.record(Record { rule, kinds, ..call(100, 200, Effect::Neutral) });
+    assert_eq!(letters(&settle(&mut merger, 0, true)), "cf");
+}
+
+#[test]
+fn what_is_not_settled_waits() {
+    const MS: u64 = 1_000_000;
+    let mut merger = merger();
+    merger.begin(10, 100 * MS);
+    merger.samples().extend([
+        begin(11, 50 * MS, 1),
+        end(11, 51 * MS, 1),
+        begin(11, 120 * MS, 2),
+        end(11, 121 * MS, 2),
+    ]);
+    assert_eq!(letters(&settle(&mut merger, 200 * MS, false)), "f", "the call under way holds up the second");
+    merger.record(call(100 * MS, 210 * MS, Effect::Removes { start: 0, end: 10 }));
+    assert_eq!(letters(&settle(&mut merger, 300 * MS, false)), "fc");
+    // A fault whose outcome is not known yet holds up what follows, until its thread is seen to stand still.
+    merger.samples().push(begin(11, 400 * MS, 3));
+    merger.record(call(410 * MS, 420 * MS, Effect::Neutral));
+    assert_eq!(letters(&settle(&mut merger, 500 * MS, false)), "");
+    merger.stopped(11, 510 * MS);
+    assert_eq!(letters(&settle(&mut merger, 600 * MS, false)), "uc");
+}
+
+#[test]
+fn a_reused_id_is_another_thread() {
+    let mut merger = merger();
+    merger.ended(11, 300);
+    merger.identify(11, 250, TaskId(7), SPACE);
+    merger.samples().extend([begin(11, 280, 1), end(11, 290, 1), begin(11, 310, 2), end(11, 320, 2)]);
+    merger.samples().extend([begin(99, 330, 1)]);
+    let tasks: Vec<u32> = settle(&mut merger, 0, true).iter().map(|event| event.task.0).collect();
+    assert_eq!(tasks, [1, 7]);
+    assert_eq!(merger.stray_faults(), 1);
+}

@@ -1,0 +1,184 @@
+//! Following a program on this machine.
+//!
+//! [`record`] starts the program, follows it and all that it makes with ptrace, takes page faults from the
+//! kernel's performance events, and writes both, in one order, to a trace.
+
+mod calls;
+mod error;
+mod launch;
+mod merge;
+mod options;
+mod output;
+mod perf;
+mod proc;
+mod seccomp;
+mod summary;
+mod sys;
+mod tracer;
+
+pub use error::RecordError;
+pub use options::{FaultChoice, RecordOptions};
+pub use summary::RecordSummary;
+
+use crate::format::{CallSource, FaultSource, TraceHeader};
+use launch::Child;
+use output::Output;
+use perf::PerfSession;
+use proc::system;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use sys::signals::SignalGuard;
+use sys::time::{now, thread_cpu};
+use sys::{Tid, ptrace, signals};
+use tracer::{Followed, Tracer};
+
+/// Records a program until it, and every process that it started, has ended.
+///
+/// The program has the standard input and outputs of the caller, and gets the signals that the terminal sends.
+/// If the recorder's process dies, the program is killed: half of it would run without its memory calls.
+pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
+    if options.command.is_empty() {
+        return Err(RecordError::Command("no command was given"));
+    }
+    // A thread of its own: waiting for children is per thread, so that the caller may have others.
+    let thread = std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("quire-tracer".into());
+        builder.spawn_scoped(scope, || follow(options)).map(std::thread::ScopedJoinHandle::join)
+    });
+    match thread {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(RecordError::Broken),
+        Err(source) => Err(RecordError::Start { source }),
+    }
+}
+
+fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
+    let (file, is_new) = open_output(options)?;
+    let _signals = SignalGuard::install();
+    let mut child = Child::start(&options.command)?;
+    let pid = child.pid;
+    let result = follow_child(options, &mut child).and_then(|(perf, calls, faults)| {
+        let started = now();
+        let header = header(options, calls, faults);
+        let output = file.try_clone().and_then(|file| Output::start(file, header, options.level));
+        let output = output.map_err(|source| RecordError::Start { source })?;
+        let followed = Tracer::new(pid, calls, perf, &output, started).run(child)?;
+        Ok((followed, output, calls, faults))
+    });
+    let result = match result {
+        Ok((Followed { exec_error: Some(source), .. }, output, ..)) => {
+            drop(output);
+            let program = options.command[0].to_string_lossy().into_owned();
+            Err(RecordError::Exec { program, source })
+        }
+        Ok((followed, output, calls, faults)) => return finish(&followed, output, calls, faults),
+        Err(error) => {
+            // The child has not begun; it must not begin unfollowed.
+            signals::send(pid, libc::SIGKILL);
+            Err(error)
+        }
+    };
+    if is_new {
+        // Nothing was recorded: leave no empty file behind.
+        drop(fs::remove_file(&options.output));
+    }
+    result
+}
+
+/// Opens the output without harming what it holds: the program may turn out not to exist.
+fn open_output(options: &RecordOptions) -> Result<(File, bool), RecordError> {
+    let is_new = !options.output.exists();
+    let file = File::options().write(true).create(true).truncate(false).open(&options.output);
+    let file = file.map_err(|source| RecordError::Output { path: options.output.clone(), source })?;
+    Ok((file, is_new))
+}
+
+/// Takes hold of the child: ptrace, page faults and filter, in this order.
+fn follow_child(
+    options: &RecordOptions,
+    child: &mut Child,
+) -> Result<(Option<PerfSession>, CallSource, FaultSource), RecordError> {
+    ptrace::seize(child.pid).map_err(|source| RecordError::Ptrace { source })?;
+    let (perf, faults) = open_faults(options, child.pid)?;
+    let wanted = options.calls == CallSource::Seccomp;
+    let filtered = wanted && child.install_filter().map_err(|source| RecordError::Start { source })?;
+    let calls = if filtered { CallSource::Seccomp } else { CallSource::EveryCall };
+    if wanted && !filtered {
+        (options.notify)(
+            "seccomp filters are not permitted here: the program stops at every call, which is slow",
+        );
+    }
+    Ok((perf, calls, faults))
+}
+
+/// Opens the best source of page faults that is permitted.
+fn open_faults(options: &RecordOptions, pid: Tid) -> Result<(Option<PerfSession>, FaultSource), RecordError> {
+    let wanted = match options.faults {
+        FaultChoice::Only(FaultSource::Pagemap) => return Ok((None, FaultSource::Pagemap)),
+        FaultChoice::Only(wanted) => vec![wanted],
+        FaultChoice::Auto => vec![FaultSource::Tracepoint, FaultSource::Software],
+    };
+    let mut failed = None;
+    for source in wanted {
+        match PerfSession::open(pid, source) {
+            Ok(session) => return Ok((Some(session), source)),
+            Err(error) => failed = Some((source, error)),
+        }
+    }
+    let (wanted, source) =
+        failed.unwrap_or((FaultSource::Software, io::Error::from_raw_os_error(libc::ENOSYS)));
+    if options.faults != FaultChoice::Auto {
+        return Err(RecordError::Faults { wanted: wanted.name(), source });
+    }
+    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    (options.notify)(&format!(
+        "page faults can not be had from perf ({source}): touched pages are learnt from pagemap, without their \
+         order; for exact faults run as root, or set kernel.perf_event_paranoid to 1 or less (now {})",
+        level.trim()
+    ));
+    Ok((None, FaultSource::Pagemap))
+}
+
+fn header(options: &RecordOptions, calls: CallSource, faults: FaultSource) -> TraceHeader {
+    let (kernel, machine) = system::kernel();
+    let (ram, swap) = system::memory();
+    TraceHeader {
+        recorder: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel,
+        machine,
+        page_size: 4096,
+        cpus: system::cpus().len() as u32,
+        ram,
+        swap,
+        faults,
+        calls,
+        started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        command: options.command.iter().map(|word| word.as_bytes().into()).collect(),
+    }
+}
+
+fn finish(
+    followed: &Followed,
+    output: Output,
+    calls: CallSource,
+    faults: FaultSource,
+) -> Result<RecordSummary, RecordError> {
+    let written = output.finish(followed.wall_ns, followed.stopped_ns)?.ok_or(RecordError::Broken)?;
+    Ok(RecordSummary {
+        status: followed.status,
+        wall: Duration::from_nanos(followed.wall_ns),
+        stopped: Duration::from_nanos(followed.stopped_ns),
+        stops: followed.stops,
+        recorder_cpu: Duration::from_nanos(thread_cpu() + written.cpu_ns),
+        faults,
+        calls,
+        bytes: written.bytes,
+        totals: written.totals,
+        processes: followed.processes,
+        threads: followed.threads,
+        unordered_calls: followed.unordered_calls,
+        stray_faults: followed.stray_faults,
+    })
+}

@@ -1,0 +1,60 @@
+//! What to record, and how.
+
+use crate::format::{CallSource, FaultSource, TraceWriter};
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// What to record, and how.
+#[derive(Debug, Clone)]
+pub struct RecordOptions {
+    /// The program and its arguments. The program is searched for in `PATH`.
+    pub command: Vec<OsString>,
+    /// The file to write. One that exists is replaced when the program has begun, not before.
+    pub output: PathBuf,
+    /// Where to take the page faults from.
+    pub faults: FaultChoice,
+    /// How to catch calls: by a seccomp filter (if that is permitted), or by stopping at every call.
+    pub calls: CallSource,
+    /// zstd's level, 1 to 19.
+    pub level: i32,
+    /// Told what the user should know while the program runs (one line, without a line end).
+    pub notify: fn(&str),
+}
+
+impl RecordOptions {
+    /// Options that suit most programs: the best source of faults, notices on the standard error output.
+    #[must_use]
+    pub fn new(command: Vec<OsString>, output: PathBuf) -> Self {
+        let level = TraceWriter::<File>::DEFAULT_LEVEL;
+        let (faults, calls) = (FaultChoice::Auto, CallSource::Seccomp);
+        Self { command, output, faults, calls, level, notify: |line| eprintln!("quire: {line}") }
+    }
+}
+
+/// Where to take page faults from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FaultChoice {
+    /// The best source that is permitted.
+    #[default]
+    Auto,
+    /// This source or none.
+    Only(FaultSource),
+}
+
+impl FromStr for FaultChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "tracepoint" => Ok(Self::Only(FaultSource::Tracepoint)),
+            "software" => Ok(Self::Only(FaultSource::Software)),
+            "pagemap" => Ok(Self::Only(FaultSource::Pagemap)),
+            _ => Err(format!(
+                "`{name}` is no source of page faults; take auto, tracepoint, software or pagemap"
+            )),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What is behind a descriptor: `/proc/PID/fd` and `/proc/PID/fdinfo`.
+
+use crate::event::{FileFacts, FileKind};
+use crate::record::sys::Tid;
+use std::ffi::CString;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+/// Longest name that is kept.
+const NAME_LIMIT: usize = 4096;
+
+/// The facts of an open descriptor of a thread.
+pub(crate) fn facts(tid: Tid, fd: i32) -> FileFacts {
+    let mut facts = FileFacts {
+        kind: FileKind::BadDescriptor,
+        device: 0,
+        inode: 0,
+        size: 0,
+        readable: false,
+        writable: false,
+        no_exec: false,
+        name: Box::default(),
+    };
+    let path = format!("/proc/{tid}/fd/{fd}");
+    if fd < 0 {
+        return facts;
+    }
+    let Ok(link) = fs::read_link(&path) else {
+        return facts;
+    };
+    let name = link.as_os_str().as_bytes();
+    facts.name = name[..name.len().min(NAME_LIMIT)].into();
+    let Ok(metadata) = fs::metadata(&path) else {
+        facts.kind = FileKind::Unknown;
+        return facts;
+    };
+    (facts.device, facts.inode, facts.size) = (metadata.dev(), metadata.ino(), metadata.size());
+    let (system, no_exec) = file_system(&path);
+    facts.no_exec = no_exec;
+    let kind = metadata.file_type();
+    facts.kind = if kind.is_file() {
+        match system {
+            libc::HUGETLBFS_MAGIC => FileKind::HugePages,
+            libc::TMPFS_MAGIC => FileKind::Memory,
+            _ => FileKind::Regular,
+        }
+    } else if kind.is_dir() {
+        FileKind::Directory
+    } else if kind.is_char_device() {
+        let zero = libc::makedev(1, 5);
+        if metadata.rdev() == zero { FileKind::Zero } else { FileKind::CharDevice }
+    } else if kind.is_block_device() {
+        FileKind::BlockDevice
+    } else {
+        FileKind::Other
+    };
+    let mode = open_mode(tid, fd);
+    facts.readable = mode == libc::O_RDONLY || mode == libc::O_RDWR;
+    facts.writable = mode == libc::O_WRONLY || mode == libc::O_RDWR;
+    facts
+}
+
+/// How the descriptor was opened: one of the `O_ACCMODE` values; -1 for `O_PATH` and if it is not known.
+fn open_mode(tid: Tid, fd: i32) -> i32 {
+    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|octal| i32::from_str_radix(octal.trim(), 8).ok());
+    match flags {
+        Some(flags) if flags & libc::O_PATH == 0 => flags & libc::O_ACCMODE,
+        _ => -1,
+    }
+}
+
+/// The type of the file system, and whether it forbids execution.
+fn file_system(path: &str) -> (i64, bool) {
+    let Ok(path) = CString::new(path) else {
+        return (0, false);
+    };
+    let mut system = MaybeUninit::<libc::statfs>::zeroed();
+    let mut mount = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the path is a live C string; both structures are plain numbers, so that their zeroed state, which
+    // they keep if a call fails, is valid too.
+    let (system, mount) = unsafe {
+        libc::statfs(path.as_ptr(), system.as_mut_ptr());
+        libc::statvfs(path.as_ptr(), mount.as_mut_ptr());
+        (system.assume_init(), mount.assume_init())
+    };
+    (system.f_type, mount.f_flag & libc::ST_NOEXEC != 0)
+}

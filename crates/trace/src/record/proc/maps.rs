@@ -1,0 +1,96 @@
+//! Mappings: `/proc/PID/maps` and `/proc/PID/smaps`.
+
+use crate::event::{Mapping, VmFlags};
+use crate::record::sys::Tid;
+use std::fs;
+
+/// The mappings of a process with their flags, by address. Nothing if the process is gone.
+///
+/// The vsyscall page is left out: it belongs to no address space.
+pub(crate) fn with_flags(tid: Tid) -> Vec<Mapping> {
+    let text = fs::read(format!("/proc/{tid}/smaps")).unwrap_or_default();
+    if text.is_empty() { without_flags(tid) } else { parse(&text) }
+}
+
+/// The mappings of a process without their flags: cheaper, for the kernel need not count pages.
+pub(crate) fn without_flags(tid: Tid) -> Vec<Mapping> {
+    parse(&fs::read(format!("/proc/{tid}/maps")).unwrap_or_default())
+}
+
+/// How many mappings a process has.
+pub(crate) fn count(tid: Tid) -> u64 {
+    without_flags(tid).len() as u64
+}
+
+fn parse(text: &[u8]) -> Vec<Mapping> {
+    let mut mappings: Vec<Mapping> = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        if let Some(words) = line.strip_prefix(b"VmFlags:") {
+            let flags = VmFlags::from_words(str::from_utf8(words).unwrap_or_default());
+            if let Some(mapping) = mappings.last_mut() {
+                mapping.flags = flags;
+            }
+        } else if let Some(mapping) = mapping(line) {
+            mappings.push(mapping);
+        }
+    }
+    mappings.retain(|mapping| *mapping.name != *b"[vsyscall]");
+    mappings
+}
+
+/// Parses `START-END PERMS OFFSET MAJOR:MINOR INODE   NAME`; other lines of smaps are `Key: ...`.
+fn mapping(line: &[u8]) -> Option<Mapping> {
+    let mut words = line.splitn(6, |byte| *byte == b' ');
+    let mut word = || words.next().and_then(|word| str::from_utf8(word).ok());
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = word()?.split_once('-')?;
+    let (start, end) = (hex(start)?, hex(end)?);
+    let perms = word()?.as_bytes();
+    let offset = hex(word()?)?;
+    let (major, minor) = word()?.split_once(':')?;
+    let device = libc::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let inode = word()?.parse().ok()?;
+    // The name is padded with spaces on its left and may have more inside; it need not be UTF-8.
+    let name = words.next().unwrap_or_default().trim_ascii_start();
+    Some(Mapping {
+        start,
+        end,
+        read: perms.first() == Some(&b'r'),
+        write: perms.get(1) == Some(&b'w'),
+        execute: perms.get(2) == Some(&b'x'),
+        shared: perms.get(3) == Some(&b's'),
+        offset,
+        device,
+        inode,
+        name: name.into(),
+        flags: VmFlags::default(),
+        resident: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_with_spaces_in_its_name_is_understood() {
+        let text = b"7f00-8f00 r-xs 00002000 fe:01 42                 /a b  c (deleted)\nRss: 4 kB\nVmFlags: rd ex sh mr \n\
+            ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
+        let mappings = parse(text);
+        assert_eq!(mappings.len(), 1);
+        let mapping = &mappings[0];
+        assert_eq!((mapping.start, mapping.end, mapping.offset, mapping.inode), (0x7f00, 0x8f00, 0x2000, 42));
+        assert_eq!(*mapping.name, *b"/a b  c (deleted)");
+        assert!(mapping.read && !mapping.write && mapping.execute && mapping.shared);
+        assert!(mapping.flags.has(*b"sh") && !mapping.flags.has(*b"wr"));
+        assert_eq!(mapping.device, libc::makedev(0xfe, 1));
+    }
+
+    #[test]
+    fn our_own_mappings_are_read() {
+        let pid = std::process::id() as Tid;
+        let mappings = with_flags(pid);
+        assert!(mappings.iter().any(|mapping| *mapping.name == *b"[stack]" && mapping.flags.has(*b"gd")));
+        assert!(mappings.is_sorted_by_key(|mapping| mapping.start));
+    }
+}

@@ -1,0 +1,83 @@
+//! Figures of a process: `/proc/PID/status` and `/proc/PID/stat`.
+
+use crate::record::sys::Tid;
+use std::fs;
+
+/// `/proc/TID/status`, to be asked for its lines.
+#[derive(Debug)]
+pub(crate) struct Status(String);
+
+impl Status {
+    /// Reads it; empty if the thread is gone.
+    pub(crate) fn read(tid: Tid) -> Self {
+        // The name of a thread may be any bytes; the rest is ASCII.
+        let bytes = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+        Self(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The first word of a line.
+    pub(crate) fn word(&self, key: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        value.split_whitespace().next()
+    }
+
+    /// A number.
+    pub(crate) fn number(&self, key: &str) -> Option<u64> {
+        self.word(key)?.parse().ok()
+    }
+
+    /// A size in bytes (the file has kB); 0 if there is none.
+    pub(crate) fn bytes(&self, key: &str) -> u64 {
+        self.number(key).map_or(0, |kib| kib * 1024)
+    }
+
+    /// Whether the thread has a capability, by number.
+    pub(crate) fn has_capability(&self, number: u32) -> bool {
+        let set = self.word("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        set.is_some_and(|set| set & (1 << number) != 0)
+    }
+
+    /// Whether the thread still has an address space.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.word("VmSize").is_some()
+    }
+}
+
+/// What the recorder needs of `/proc/PID/stat`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stat {
+    pub(crate) minor_faults: u64,
+    pub(crate) major_faults: u64,
+    pub(crate) start_stack: u64,
+    pub(crate) processor: u32,
+    pub(crate) start_brk: u64,
+    pub(crate) arg_start: u64,
+    pub(crate) arg_end: u64,
+    pub(crate) env_start: u64,
+    pub(crate) env_end: u64,
+}
+
+impl Stat {
+    /// Reads it; zeros if the process is gone.
+    pub(crate) fn read(tid: Tid) -> Self {
+        let bytes = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        // The name in parentheses may hold anything, also `) `: fields count from the last one. The first word
+        // after it is field 3.
+        let fields: Vec<&str> = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
+        let field =
+            |number: usize| fields.get(number - 3).and_then(|word| word.trim().parse().ok()).unwrap_or(0);
+        Self {
+            minor_faults: field(10),
+            major_faults: field(12),
+            start_stack: field(28),
+            processor: field(39) as u32,
+            start_brk: field(47),
+            arg_start: field(48),
+            arg_end: field(49),
+            env_start: field(50),
+            env_end: field(51),
+        }
+    }
+}

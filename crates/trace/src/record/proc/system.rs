@@ -1,0 +1,65 @@
+//! Facts of the whole machine.
+
+use crate::event::ThpMode;
+use std::ffi::CStr;
+use std::fs;
+use std::mem::MaybeUninit;
+
+/// A number from a file of `/proc/sys`.
+pub(crate) fn sysctl(name: &str) -> Option<u64> {
+    fs::read_to_string(format!("/proc/sys/{name}")).ok()?.trim().parse().ok()
+}
+
+/// When transparent huge pages are used.
+pub(crate) fn thp() -> ThpMode {
+    let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    match chosen.map(|(mode, _)| mode) {
+        Some("always") => ThpMode::Always,
+        Some("madvise") => ThpMode::Madvise,
+        Some("never") => ThpMode::Never,
+        _ => ThpMode::Unknown,
+    }
+}
+
+/// Bytes of RAM and of swap space.
+pub(crate) fn memory() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let bytes = |key: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(key))?;
+        value.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let kib = |key| bytes(key).map_or(0, |kib| kib * 1024);
+    (kib("MemTotal:"), kib("SwapTotal:"))
+}
+
+/// The CPUs that are online, by number.
+pub(crate) fn cpus() -> Vec<i32> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse::<i32>()) {
+            cpus.extend(first..=last);
+        }
+    }
+    if cpus.is_empty() {
+        cpus.push(0);
+    }
+    cpus
+}
+
+/// The kernel's release and the machine's name.
+pub(crate) fn kernel() -> (String, String) {
+    let mut names = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: uname fills the structure, whose zeroed state is valid too: arrays of characters.
+    let names = unsafe {
+        libc::uname(names.as_mut_ptr());
+        names.assume_init()
+    };
+    let text = |bytes: &[libc::c_char]| {
+        let bytes: Vec<u8> = bytes.iter().map(|byte| byte.cast_unsigned()).collect();
+        CStr::from_bytes_until_nul(&bytes).map_or(String::new(), |text| text.to_string_lossy().into_owned())
+    };
+    (text(&names.release), text(&names.machine))
+}

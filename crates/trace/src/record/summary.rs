@@ -1,0 +1,84 @@
+//! What a recording did.
+
+use crate::event::{EventKind, ExitStatus};
+use crate::format::{CallSource, FaultSource, Trailer};
+use std::fmt;
+use std::time::Duration;
+
+/// What a recording did and what it cost. Displays as a few lines.
+#[derive(Debug, Clone)]
+pub struct RecordSummary {
+    /// How the program ended.
+    pub status: ExitStatus,
+    /// How long it ran, with all that it left behind.
+    pub wall: Duration,
+    /// How long threads stood still for the recorder, all added up: from when the recorder learnt of a stop to
+    /// when it let the thread go. The switch to the recorder and back comes on top.
+    pub stopped: Duration,
+    /// How many times a thread was stopped.
+    pub stops: u64,
+    /// CPU time of the recorder itself.
+    pub recorder_cpu: Duration,
+    /// Where the page faults came from.
+    pub faults: FaultSource,
+    /// How calls were caught.
+    pub calls: CallSource,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// The totals of the trace.
+    pub totals: Trailer,
+    /// Processes that were followed.
+    pub processes: u32,
+    /// Threads that were followed.
+    pub threads: u32,
+    /// Calls that were let go before the one ahead of them had ended, because it took too long: their order in
+    /// the trace is the order of their ends.
+    pub unordered_calls: u64,
+    /// Page faults of threads that the recorder did not know (yet, or any more); they are not in the trace.
+    pub stray_faults: u64,
+}
+
+impl RecordSummary {
+    /// The code that a command line should exit with: the program's own, or 128 and the signal's number.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.status {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal(signal) => 128_u8.saturating_add(signal),
+            ExitStatus::Replaced | ExitStatus::Unknown => 1,
+        }
+    }
+}
+
+impl fmt::Display for RecordSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = EventKind::NAMES.iter().zip(self.totals.kinds).filter(|(_, count)| *count > 0);
+        let kinds: Vec<String> = kinds.map(|(name, count)| format!("{name} {count}")).collect();
+        writeln!(f, "events    {} ({}) in {} bytes", self.totals.events, kinds.join(", "), self.bytes)?;
+        writeln!(f, "followed  {} processes, {} threads", self.processes, self.threads)?;
+        let calls = match self.calls {
+            CallSource::Seccomp => "seccomp",
+            CallSource::EveryCall => "every call (seccomp is not permitted)",
+        };
+        writeln!(f, "sources   faults: {}, calls: {calls}", self.faults.name())?;
+        let share = 100.0 * self.recorder_cpu.as_secs_f64() / self.wall.as_secs_f64().max(1e-9);
+        writeln!(
+            f,
+            "overhead  {:.3} s wall, {:.3} s stood still in {} stops, recorder {:.3} s CPU ({share:.0} % of wall)",
+            self.wall.as_secs_f64(),
+            self.stopped.as_secs_f64(),
+            self.stops,
+            self.recorder_cpu.as_secs_f64()
+        )?;
+        if self.totals.lost_samples > 0 {
+            writeln!(f, "lost      {} page faults (the kernel's ring was full)", self.totals.lost_samples)?;
+        }
+        if self.stray_faults > 0 {
+            writeln!(f, "strays    {} page faults of unknown threads", self.stray_faults)?;
+        }
+        if self.unordered_calls > 0 {
+            writeln!(f, "unordered {} calls ran beside one that took too long", self.unordered_calls)?;
+        }
+        Ok(())
+    }
+}

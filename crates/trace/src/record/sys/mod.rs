@@ -1,0 +1,20 @@
+//! Thin safe wrappers around the system calls that the recorder needs.
+//!
+//! They are written on libc, not on a crate of wrappers: those name signals by an enum without the real-time
+//! signals, and a recorder must pass on every signal untouched.
+
+pub(crate) mod memory;
+pub(crate) mod ptrace;
+pub(crate) mod signals;
+pub(crate) mod time;
+pub(crate) mod wait;
+
+use std::io;
+
+/// The id of a thread or process, as Linux counts them.
+pub(crate) type Tid = libc::pid_t;
+
+/// Turns the -1 of a C call into the error that it stands for.
+pub(crate) fn check(result: libc::c_long) -> io::Result<i64> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

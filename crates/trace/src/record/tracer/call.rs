@@ -1,0 +1,195 @@
+//! Entering and leaving calls.
+
+use super::Tracer;
+use super::state::{Entry, InCall, State};
+use crate::event::{Call, CallDetail, EventKind, Limit, LimitKind, Unsupported};
+use crate::record::calls::{self, Class, Effect};
+use crate::record::merge::{Record, Rule};
+use crate::record::seccomp::{ARCH_X86_64, X32_BIT, X32_END};
+use crate::record::sys::time::now;
+use crate::record::sys::{Tid, memory};
+
+/// Results from here to -512 mean that the kernel makes the call again by itself: it has not happened.
+const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
+
+impl Tracer<'_> {
+    /// A thread is about to make a call.
+    pub(super) fn enters(&mut self, tid: Tid, arch: u32, number: u64, args: [u64; 6], time: u64) {
+        if arch != ARCH_X86_64 || (u64::from(X32_BIT)..u64::from(X32_END)).contains(&number) {
+            self.foreign(tid, arch, number, time);
+            return self.ignore(tid);
+        }
+        let class = calls::classify(number, &args);
+        let before_program = !self.begun && class != Class::Exec;
+        let Some(task) = self.tasks.get_mut(&tid) else { return };
+        let entry = Entry { number, args };
+        let space = task.space;
+        match class {
+            _ if before_program => self.ignore(tid),
+            Class::Other => self.ignore(tid),
+            Class::Exec => self.enters_exec(tid, entry),
+            Class::End => {
+                self.look_before_end(tid);
+                self.ignore(tid);
+            }
+            Class::Waiting => self.make_call(tid, entry),
+            Class::Memory | Class::Clone => {
+                task.state = State::Held(entry);
+                if self.acquire(tid, space, time) {
+                    self.make_call(tid, entry);
+                }
+            }
+        }
+    }
+
+    /// Lets a thread make a call that is not recorded.
+    fn ignore(&mut self, tid: Tid) {
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            // A seccomp stop can be left at once; the other kind is followed by one at the call's end.
+            let every = self.calls == crate::format::CallSource::EveryCall;
+            task.state = if every { State::Ignored } else { State::Running };
+        }
+        self.resume(tid, 0);
+    }
+
+    /// A call of another ABI, which the trace can not hold.
+    fn foreign(&mut self, tid: Tid, arch: u32, number: u64, time: u64) {
+        let is_memory = arch == ARCH_X86_64 || calls::FOREIGN.contains(&(number as u32));
+        let Some(task) = self.tasks.get(&tid) else { return };
+        let Some(space) = self.spaces.get_mut(&task.space) else { return };
+        if is_memory && self.begun && !std::mem::replace(&mut space.foreign, true) {
+            self.note(tid, time, vec![EventKind::Unsupported(Unsupported::ForeignAbi)]);
+        }
+    }
+
+    /// Lets a thread make its call, and notes what must be known from before it.
+    pub(super) fn make_call(&mut self, tid: Tid, entry: Entry) {
+        self.cpu(tid);
+        let Entry { number, args } = entry;
+        let class = calls::classify(number, &args);
+        if class == Class::Clone {
+            let flags = clone_flags(tid, number, &args);
+            self.touched_before_clone(tid, flags);
+            let start = now();
+            self.merger.begin(tid, start);
+            self.set_state(tid, State::InClone { entry, start, flags });
+        } else {
+            let detail = self.detail_before(tid, number, &args);
+            let limit = new_limit(tid, number, &args);
+            if calls::disturbs_pages(number, &args) {
+                self.touched_before_call(tid, number, &args);
+            }
+            let start = now();
+            self.merger.begin(tid, start);
+            self.set_state(tid, State::InCall(InCall { entry, start, detail, limit }));
+        }
+        self.resume(tid, 0);
+    }
+
+    pub(super) fn set_state(&mut self, tid: Tid, state: State) {
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            task.state = state;
+        }
+    }
+
+    /// A thread has made its call.
+    pub(super) fn leaves(&mut self, tid: Tid, result: i64, time: u64) {
+        let Some(task) = self.tasks.get_mut(&tid) else { return };
+        let space = task.space;
+        match std::mem::replace(&mut task.state, State::Running) {
+            // A held thread was not let into its call, so that it can not come out of it.
+            State::Running | State::Ignored | State::Held(_) => {}
+            State::InCall(call) => {
+                self.called(tid, call, result, time);
+                self.release(tid, space, time);
+            }
+            State::InClone { entry, start, .. } => {
+                // Success is told by an event, so this is a failure.
+                let detail = CallDetail::None;
+                self.called(tid, InCall { entry, start, detail, limit: None }, result, time);
+                self.release(tid, space, time);
+            }
+            State::InExec { entry, start, .. } => {
+                // Only failures are recorded as calls; a success has become an event.
+                let detail = CallDetail::None;
+                self.called(tid, InCall { entry, start, detail, limit: None }, result, time);
+            }
+        }
+        self.resume(tid, 0);
+    }
+
+    fn called(&mut self, tid: Tid, call: InCall, result: i64, time: u64) {
+        // Before the program has begun, these are searches for it in PATH.
+        if RESTARTS.contains(&result) || !self.begun {
+            self.merger.cancel(tid, call.start);
+            return;
+        }
+        let Entry { number, args } = call.entry;
+        let detail = self.detail_after(tid, number, &args, result, call.detail);
+        let effect = self.effect(tid, number, &args, result);
+        self.touched_after_call(tid, number, &args, result);
+        let Some(task) = self.tasks.get(&tid) else { return };
+        let event = Call { number: number as u32, args, result, detail };
+        let mut kinds = vec![EventKind::Call(event)];
+        if let Some((target, soft, hard)) = call.limit.filter(|_| result == 0) {
+            let resource = args[usize::from(number as i64 == libc::SYS_prlimit64)] as u32;
+            let target = self.tasks.get(&target).map(|target| target.id);
+            if let (Some(target), Some(kind)) = (target, limit_kind(resource)) {
+                kinds.push(EventKind::Limit(Limit { target, kind, soft, hard }));
+            }
+        }
+        let (id, space, cpu) = (task.id, task.space, task.cpu);
+        let rule = Rule::Call(effect);
+        self.merger.record(Record { start: call.start, end: time, tid, task: id, space, cpu, rule, kinds });
+        self.sample_peaks(tid, space, time);
+    }
+
+    /// What the call did, with the program break taken into account.
+    fn effect(&mut self, tid: Tid, number: u64, args: &[u64; 6], result: i64) -> Effect {
+        let effect = calls::effect(number, args, result);
+        if number as i64 != libc::SYS_brk {
+            return effect;
+        }
+        let space = self.tasks.get(&tid).map(|task| task.space);
+        let Some(space) = space.and_then(|space| self.spaces.get_mut(&space)) else { return effect };
+        let (old, new) = (std::mem::replace(&mut space.brk, result as u64), result as u64);
+        if new < old {
+            Effect::Removes { start: new, end: old }
+        } else {
+            Effect::Creates { start: old, end: new }
+        }
+    }
+}
+
+/// The flags of a call that makes a thread or process.
+fn clone_flags(tid: Tid, number: u64, args: &[u64; 6]) -> u64 {
+    match number as i64 {
+        libc::SYS_clone => args[0],
+        libc::SYS_vfork => (libc::CLONE_VM | libc::CLONE_VFORK) as u64,
+        // The first word of its argument block.
+        libc::SYS_clone3 => memory::read_u64(tid, args[0]).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// The limit that a call sets: whose, soft, hard.
+fn new_limit(tid: Tid, number: u64, args: &[u64; 6]) -> Option<(Tid, u64, u64)> {
+    let (target, addr) = match number as i64 {
+        libc::SYS_setrlimit => (tid, args[1]),
+        libc::SYS_prlimit64 if args[0] as Tid == 0 => (tid, args[2]),
+        libc::SYS_prlimit64 => (args[0] as Tid, args[2]),
+        _ => return None,
+    };
+    let [soft, hard] = memory::read_words(tid, addr)?;
+    Some((target, soft, hard))
+}
+
+fn limit_kind(resource: u32) -> Option<LimitKind> {
+    match resource {
+        libc::RLIMIT_AS => Some(LimitKind::AddressSpace),
+        libc::RLIMIT_DATA => Some(LimitKind::Data),
+        libc::RLIMIT_STACK => Some(LimitKind::Stack),
+        libc::RLIMIT_MEMLOCK => Some(LimitKind::LockedMemory),
+        _ => None,
+    }
+}

@@ -1,0 +1,204 @@
+//! New programs.
+
+use super::Tracer;
+use super::probe::{Probed, probe};
+use super::state::{Entry, Rseq, State};
+use crate::event::{Abi, EventKind, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
+use crate::record::merge::{Record, Rule};
+use crate::record::proc::pagemap::Pagemap;
+use crate::record::proc::status::{Stat, Status};
+use crate::record::proc::{maps, system};
+use crate::record::sys::ptrace::{Resume, SyscallStop};
+use crate::record::sys::time::now;
+use crate::record::sys::wait::{Happened, Waited, wait};
+use crate::record::sys::{Tid, ptrace};
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+
+/// `CAP_IPC_LOCK`.
+const CAP_IPC_LOCK: u32 = 14;
+/// Longest command line that is kept of an image.
+const ARGS_LIMIT: usize = 16 << 10;
+
+impl Tracer<'_> {
+    /// A thread calls exec. What it has now is gone if that succeeds, so it is looked at before.
+    pub(super) fn enters_exec(&mut self, tid: Tid, entry: Entry) {
+        self.cpu(tid);
+        let Some(task) = self.tasks.get(&tid) else { return };
+        let (pid, space) = (task.pid, task.space);
+        // A vfork child uses its maker's address space, which lives on.
+        let alone = !self.tasks.values().any(|other| other.space == space && other.pid != pid);
+        let mut figures = None;
+        if alone && self.begun {
+            self.touched_before_end(tid);
+            figures = self.figures(tid, pid, space, FiguresCause::Exec).map(Box::new);
+            self.drain(now());
+            self.settle(false);
+        }
+        let start = now();
+        self.merger.begin(tid, start);
+        self.set_state(tid, State::InExec { entry, start, figures });
+        self.resume(tid, 0);
+    }
+
+    /// A process has a new program. `pid` is the thread that runs it, whichever called.
+    pub(super) fn executed(&mut self, pid: Tid, time: u64) {
+        let former = ptrace::event_message(pid).map_or(pid, |former| former as Tid);
+        // All other threads of the process are gone, also the first if another one called: then that one has
+        // taken its place and its id.
+        let others: Vec<Tid> = self
+            .tasks
+            .iter()
+            .filter(|(tid, task)| task.pid == pid && **tid != former)
+            .map(|(tid, _)| *tid)
+            .collect();
+        for other in others {
+            self.note(other, time, vec![EventKind::Exit(ExitStatus::Replaced)]);
+            self.remove_task(other, time);
+        }
+        let Some(mut task) = self.tasks.remove(&former) else { return };
+        self.merger.ended(former, time);
+        let (start, figures) = match std::mem::replace(&mut task.state, State::Running) {
+            State::InExec { start, figures, .. } => (start, figures),
+            _ => (time, None),
+        };
+        let old_space = task.space;
+        let last = self.leave_space(old_space);
+        let id = task.id;
+        let mut kinds = Vec::new();
+        if let Some(figures) = figures.filter(|_| last) {
+            kinds.push(EventKind::Figures(figures));
+        }
+        let space = self.new_space();
+        (task.space, task.rseq) = (space, Rseq::NEW);
+        let cpu = task.cpu;
+        self.tasks.insert(pid, task);
+        if let Some(space) = self.spaces.get_mut(&space) {
+            space.users = 1;
+        }
+        if last {
+            self.spaces.remove(&old_space);
+            self.forget_touched(old_space);
+        }
+        self.accesses.forget_process(pid);
+        self.merger.identify(pid, time, id, space);
+        self.begun = true;
+        if !self.finish_exec(pid) {
+            // It was killed before its first instruction.
+            self.merger.cancel(former, start);
+            return;
+        }
+        let image = self.image(pid);
+        if let Some(space) = self.spaces.get_mut(&space) {
+            space.brk = image.brk;
+        }
+        self.touched_at_exec(space, &image);
+        let stat = Stat::read(pid);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.faults_before = (stat.minor_faults, stat.major_faults);
+            process.threads_peak = process.threads;
+        }
+        if image.abi != Abi::X86_64 {
+            kinds.push(EventKind::Exec(Box::new(image)));
+            kinds.push(EventKind::Unsupported(crate::event::Unsupported::ForeignAbi));
+            if let Some(space) = self.spaces.get_mut(&space) {
+                space.foreign = true;
+            }
+        } else {
+            kinds.push(EventKind::Exec(Box::new(image)));
+        }
+        self.merger.cancel(former, start);
+        let rule = Rule::Exec { pid, switched: time };
+        let record = Record { start, end: now(), tid: former, task: id, space: old_space, cpu, rule, kinds };
+        self.merger.record(record);
+        self.resume(pid, 0);
+    }
+
+    /// Takes the thread from the event of exec to the end of the call, where its registers are the program's.
+    fn finish_exec(&mut self, pid: Tid) -> bool {
+        self.let_go(pid, Resume::Syscall, 0);
+        loop {
+            match wait(Some(pid)) {
+                Ok(Waited::Thread(_, Happened::Stopped { signal, event: 0 }))
+                    if signal == libc::SIGTRAP | 0x80 =>
+                {
+                    return matches!(ptrace::syscall_stop(pid), Ok(SyscallStop::Exit { .. }));
+                }
+                Ok(Waited::Thread(tid, happened)) => {
+                    self.queued.push_back((tid, happened));
+                    return false;
+                }
+                Ok(Waited::Interrupted) => {}
+                Ok(Waited::NoneLeft) | Err(_) => return false,
+            }
+        }
+    }
+
+    /// The whole layout of a new program, before its first instruction.
+    fn image(&mut self, pid: Tid) -> ExecImage {
+        let mut mappings = maps::with_flags(pid);
+        let is_64_bit = matches!(ptrace::registers(pid), Ok(Some(regs)) if regs.cs == 0x33);
+        let probed = if is_64_bit { probe(pid, &mappings, &mut self.queued) } else { Probed::default() };
+        let pagemap = Pagemap::open(pid);
+        for mapping in &mut mappings {
+            if let Some(pagemap) = &pagemap {
+                mapping.resident = pagemap.present(mapping.start, mapping.end);
+            }
+        }
+        let (stat, status) = (Stat::read(pid), Status::read(pid));
+        let personality = fs::read_to_string(format!("/proc/{pid}/personality")).unwrap_or_default();
+        ExecImage {
+            pid: pid as u32,
+            abi: if is_64_bit { Abi::X86_64 } else { Abi::I386 },
+            program: fs::read_link(format!("/proc/{pid}/exe"))
+                .map_or_else(|_| Box::default(), |path| path.as_os_str().as_bytes().into()),
+            args: arguments(pid),
+            start_brk: stat.start_brk,
+            // The heap is empty at exec: if Linux can not be asked, the break is where the heap begins.
+            brk: probed.brk.unwrap_or(stat.start_brk),
+            start_stack: stat.start_stack,
+            arg_start: stat.arg_start,
+            arg_end: stat.arg_end,
+            env_start: stat.env_start,
+            env_end: stat.env_end,
+            mmap_base: probed.mmap_base,
+            limits: limits(pid),
+            max_map_count: system::sysctl("vm/max_map_count").unwrap_or(65530),
+            overcommit_memory: system::sysctl("vm/overcommit_memory").unwrap_or(0) as u8,
+            mmap_min_addr: system::sysctl("vm/mmap_min_addr").unwrap_or(65536),
+            personality: u32::from_str_radix(personality.trim(), 16).unwrap_or(0),
+            can_lock: status.has_capability(CAP_IPC_LOCK),
+            thp: system::thp(),
+            page_tables: status.bytes("VmPTE"),
+            mappings,
+        }
+    }
+}
+
+fn arguments(pid: Tid) -> Vec<Box<[u8]>> {
+    let mut bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    bytes.truncate(ARGS_LIMIT);
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if bytes.is_empty() { Vec::new() } else { bytes.split(|byte| *byte == 0).map(Into::into).collect() }
+}
+
+fn limits(pid: Tid) -> Limits {
+    let one = |resource| {
+        let mut limit = MaybeUninit::<libc::rlimit64>::zeroed();
+        // SAFETY: no new limit is given, and the old one is written to a live local; two plain numbers.
+        let limit = unsafe {
+            if libc::prlimit64(pid, resource, std::ptr::null(), limit.as_mut_ptr()) != 0 {
+                return Rlimit::UNLIMITED;
+            }
+            limit.assume_init()
+        };
+        Rlimit { soft: limit.rlim_cur, hard: limit.rlim_max }
+    };
+    Limits {
+        address_space: one(libc::RLIMIT_AS),
+        data: one(libc::RLIMIT_DATA),
+        stack: one(libc::RLIMIT_STACK),
+        locked: one(libc::RLIMIT_MEMLOCK),
+    }
+}

@@ -1,0 +1,175 @@
+//! Ends of threads, and Linux's figures of address spaces.
+
+use super::Tracer;
+use super::state::State;
+use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
+use crate::record::merge::SpaceId;
+use crate::record::proc::maps;
+use crate::record::proc::status::{Stat, Status};
+use crate::record::sys::{Tid, ptrace};
+
+/// Page tables and mappings are counted at most this often: it costs some tens of microseconds.
+const SAMPLE_EVERY_NS: u64 = 20_000_000;
+
+impl Tracer<'_> {
+    /// A thread is about to end; its address space is still there.
+    pub(super) fn exits(&mut self, tid: Tid, time: u64) {
+        /// The part of an exit status that has the signal.
+        const SIGNAL: u64 = 0x7f;
+        self.give_up(tid, time);
+        let status = ptrace::event_message(tid).unwrap_or(0);
+        let Some(task) = self.tasks.get_mut(&tid) else { return };
+        if !std::mem::replace(&mut task.exiting, true) {
+            let (space, pid) = (task.space, task.pid);
+            let last = self.leave_space(space);
+            if last && self.begun {
+                self.touched_before_end(tid);
+                let figures = self.figures(tid, pid, space, FiguresCause::Exit).map(Box::new);
+                if let Some(space) = self.spaces.get_mut(&space) {
+                    space.figures = figures.or(space.figures.take());
+                }
+                self.note_figures(tid, space, time);
+                // The instructions can not be read much longer.
+                self.drain(time);
+                self.settle(false);
+            } else if status & SIGNAL != 0 {
+                self.look_before_end(tid);
+            }
+        }
+        self.resume(tid, 0);
+    }
+
+    /// A whole process is about to end. Its threads are killed, and a killed thread may end without another stop,
+    /// so that none of them would be seen as the last.
+    pub(super) fn look_before_end(&mut self, tid: Tid) {
+        let Some(task) = self.tasks.get(&tid) else { return };
+        let (pid, id) = (task.pid, task.space);
+        // A single thread does stop.
+        if !self.begun || self.spaces.get(&id).is_none_or(|space| space.users < 2 && !task.exiting) {
+            return;
+        }
+        self.touched_before_end(tid);
+        let figures = self.figures(tid, pid, id, FiguresCause::Exit).map(Box::new);
+        if let Some(space) = self.spaces.get_mut(&id) {
+            space.figures = figures.or(space.figures.take());
+        }
+    }
+
+    /// Records the figures of an address space whose last thread is gone.
+    fn note_figures(&mut self, tid: Tid, space: SpaceId, time: u64) {
+        let figures = self.spaces.get_mut(&space).and_then(|space| space.figures.take());
+        if let Some(figures) = figures {
+            self.note(tid, time, vec![EventKind::Figures(figures)]);
+        }
+    }
+
+    /// One thread fewer uses the address space; `true` if it was the last.
+    pub(super) fn leave_space(&mut self, space: SpaceId) -> bool {
+        let Some(space) = self.spaces.get_mut(&space) else { return false };
+        space.users = space.users.saturating_sub(1);
+        space.users == 0
+    }
+
+    /// A thread will not come out of the call that it is in.
+    fn give_up(&mut self, tid: Tid, time: u64) {
+        let Some(task) = self.tasks.get_mut(&tid) else { return };
+        let space = task.space;
+        match std::mem::replace(&mut task.state, State::Running) {
+            State::InCall(call) => self.merger.cancel(tid, call.start),
+            State::InClone { start, .. } | State::InExec { start, .. } => self.merger.cancel(tid, start),
+            State::Running | State::Ignored | State::Held(_) => {}
+        }
+        self.release(tid, space, time);
+    }
+
+    /// A thread is gone.
+    pub(super) fn died(&mut self, tid: Tid, status: ExitStatus, time: u64) {
+        self.early.remove(&tid);
+        if tid == self.root {
+            self.followed.status = status;
+        }
+        self.give_up(tid, time);
+        if self.begun {
+            let unseen = self.tasks.get(&tid).filter(|task| !task.exiting).map(|task| task.space);
+            if let Some(space) = unseen
+                && self.spaces.get(&space).is_some_and(|space| space.users == 1)
+            {
+                self.note_figures(tid, space, time);
+            }
+            self.note(tid, time, vec![EventKind::Exit(status)]);
+        }
+        self.remove_task(tid, time);
+    }
+
+    /// Forgets a thread that is gone.
+    pub(super) fn remove_task(&mut self, tid: Tid, time: u64) {
+        let Some(task) = self.tasks.remove(&tid) else { return };
+        self.merger.ended(tid, time);
+        if !task.exiting {
+            self.leave_space(task.space);
+        }
+        if !self.tasks.values().any(|other| other.space == task.space) {
+            self.spaces.remove(&task.space);
+            self.forget_touched(task.space);
+        }
+        if let Some(process) = self.processes.get_mut(&task.pid) {
+            process.threads -= 1;
+            if process.threads == 0 {
+                self.processes.remove(&task.pid);
+                self.accesses.forget_process(task.pid);
+            }
+        }
+    }
+
+    /// Linux's figures of the address space that a stopped thread is in.
+    pub(super) fn figures(
+        &mut self,
+        tid: Tid,
+        pid: Tid,
+        space: SpaceId,
+        cause: FiguresCause,
+    ) -> Option<LinuxFigures> {
+        let status = Status::read(tid);
+        if !status.has_memory() {
+            return None;
+        }
+        // Faults are counted for the whole process, whose first thread may be gone already; its file stays.
+        let stat = Stat::read(pid);
+        let process = self.processes.get(&pid)?;
+        let (minor_before, major_before) = process.faults_before;
+        let space = self.spaces.get(&space)?;
+        let (vm_pte, mappings) = (status.bytes("VmPTE"), maps::count(tid));
+        Some(LinuxFigures {
+            cause,
+            pid: pid as u32,
+            vm_peak: status.bytes("VmPeak"),
+            vm_size: status.bytes("VmSize"),
+            vm_hwm: status.bytes("VmHWM"),
+            vm_rss: status.bytes("VmRSS"),
+            rss_anon: status.bytes("RssAnon"),
+            rss_file: status.bytes("RssFile"),
+            rss_shmem: status.bytes("RssShmem"),
+            vm_data: status.bytes("VmData"),
+            vm_stk: status.bytes("VmStk"),
+            vm_pte,
+            vm_swap: status.bytes("VmSwap"),
+            mappings,
+            vm_pte_peak: space.vm_pte_peak.max(vm_pte),
+            mappings_peak: space.mappings_peak.max(mappings),
+            threads_peak: process.threads_peak,
+            minor_faults: stat.minor_faults.saturating_sub(minor_before),
+            major_faults: stat.major_faults.saturating_sub(major_before),
+        })
+    }
+
+    /// Looks at page tables and mappings now and then, to know their peaks.
+    pub(super) fn sample_peaks(&mut self, tid: Tid, space: SpaceId, time: u64) {
+        let Some(space) = self.spaces.get_mut(&space) else { return };
+        if time.saturating_sub(space.sampled) < SAMPLE_EVERY_NS {
+            return;
+        }
+        space.sampled = time;
+        space.vm_pte_peak = space.vm_pte_peak.max(Status::read(tid).bytes("VmPTE"));
+        space.mappings_peak = space.mappings_peak.max(maps::count(tid));
+    }
+}

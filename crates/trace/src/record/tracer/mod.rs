@@ -1,0 +1,365 @@
+//! Following threads: what happens to each, and what is done about it.
+//!
+//! One thread does it all. It waits for a stop, notes what it means, and lets the thread go; in between it takes
+//! the page faults out of the rings, orders them with the calls (`merge`) and hands them to the writer.
+
+mod birth;
+mod call;
+mod detail;
+mod exec;
+mod exit;
+mod hold;
+mod probe;
+mod state;
+mod touched;
+
+use super::error::RecordError;
+use super::launch::Child;
+use super::merge::{Merger, Record, Rule, SpaceId};
+use super::output::Output;
+use super::perf::{AccessFinder, PerfSession};
+use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
+use super::sys::time::{Tick, now};
+use super::sys::wait::{Happened, Waited, wait};
+use super::sys::{Tid, memory, ptrace, signals};
+use crate::event::{Denial, Event, EventKind, ExitStatus, TaskId};
+use crate::format::CallSource;
+use crate::record::proc::status::Stat;
+use state::{Process, Rseq, Space, State, Task};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::time::Duration;
+use touched::TouchedPages;
+
+/// The rings are emptied at least this often.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What a tracer did.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    pub(crate) status: ExitStatus,
+    pub(crate) wall_ns: u64,
+    pub(crate) stopped_ns: u64,
+    pub(crate) stops: u64,
+    pub(crate) processes: u32,
+    pub(crate) threads: u32,
+    pub(crate) unordered_calls: u64,
+    pub(crate) stray_faults: u64,
+    pub(crate) exec_error: Option<io::Error>,
+}
+
+/// Follows one program with all that it makes.
+#[derive(Debug)]
+pub(crate) struct Tracer<'a> {
+    root: Tid,
+    calls: CallSource,
+    output: &'a Output,
+    perf: Option<PerfSession>,
+    accesses: AccessFinder,
+    /// Which pages were seen to be touched, if page faults are not reported.
+    touched: Option<TouchedPages>,
+    merger: Merger,
+    tasks: HashMap<Tid, Task>,
+    processes: HashMap<Tid, Process>,
+    spaces: HashMap<SpaceId, Space>,
+    next_task: u32,
+    next_space: u32,
+    /// New threads whose first stop came before their maker's.
+    early: HashSet<Tid>,
+    /// What was seen while waiting for something else.
+    queued: VecDeque<(Tid, Happened)>,
+    /// The program has begun.
+    begun: bool,
+    started: u64,
+    drained: u64,
+    seen_signals: [u32; signals::NOTED.len()],
+    followed: Followed,
+}
+
+impl<'a> Tracer<'a> {
+    /// Prepares to follow a child that was seized and has not executed its program.
+    pub(crate) fn new(
+        root: Tid,
+        calls: CallSource,
+        perf: Option<PerfSession>,
+        output: &'a Output,
+        started: u64,
+    ) -> Self {
+        let followed = Followed {
+            status: ExitStatus::Unknown,
+            wall_ns: 0,
+            stopped_ns: 0,
+            stops: 0,
+            processes: 0,
+            threads: 0,
+            unordered_calls: 0,
+            stray_faults: 0,
+            exec_error: None,
+        };
+        let touched = perf.is_none().then(TouchedPages::default);
+        let mut tracer = Self {
+            root,
+            calls,
+            output,
+            perf,
+            accesses: AccessFinder::default(),
+            touched,
+            merger: Merger::new(started),
+            tasks: HashMap::new(),
+            processes: HashMap::new(),
+            spaces: HashMap::new(),
+            next_task: 0,
+            next_space: 0,
+            early: HashSet::new(),
+            queued: VecDeque::new(),
+            begun: false,
+            started,
+            drained: started,
+            seen_signals: signals::seen(),
+            followed,
+        };
+        let space = tracer.new_space();
+        tracer.add_task(root, root, space);
+        tracer
+    }
+
+    /// Follows until nothing is left to follow.
+    pub(crate) fn run(mut self, mut child: Child) -> Result<Followed, RecordError> {
+        let broken = |source| RecordError::Ptrace { source };
+        let _tick =
+            Tick::start(TICK, signals::tick_signal()).map_err(|source| RecordError::Start { source })?;
+        if self.calls == CallSource::EveryCall {
+            // Before it may execute: from the stop on it is seen at every call.
+            ptrace::interrupt(self.root).map_err(broken)?;
+        }
+        child.execute().map_err(broken)?;
+        loop {
+            let waited = match self.queued.pop_front() {
+                Some((tid, happened)) => Waited::Thread(tid, happened),
+                None => wait(None).map_err(broken)?,
+            };
+            let time = now();
+            match waited {
+                Waited::Thread(tid, happened) => self.happened(tid, happened, time),
+                Waited::Interrupted => self.pass_signals_on(),
+                Waited::NoneLeft => break,
+            }
+            if time.saturating_sub(self.drained) >= TICK.as_nanos() as u64 {
+                self.let_the_patient_go(time);
+                self.drain(time);
+                self.settle(false);
+            }
+        }
+        self.drain(now());
+        self.settle(true);
+        if !self.begun {
+            self.followed.exec_error = child.exec_error();
+        }
+        self.followed.wall_ns = now() - self.started;
+        self.followed.stray_faults = self.merger.stray_faults();
+        Ok(self.followed)
+    }
+
+    /// Takes the samples out of the rings.
+    fn drain(&mut self, time: u64) {
+        self.drained = time;
+        let Some(perf) = &mut self.perf else { return };
+        perf.drain(self.merger.samples());
+        let lost = perf.take_lost();
+        if lost > 0 {
+            self.merger.lost(lost, now());
+        }
+    }
+
+    /// Hands over what is settled.
+    fn settle(&mut self, all: bool) {
+        let events = self.settled(all);
+        self.output.push(events);
+    }
+
+    fn settled(&mut self, all: bool) -> Vec<Event> {
+        self.accesses.forget_mappings();
+        let (tasks, accesses) = (&self.tasks, &mut self.accesses);
+        let mut access = |tid: Tid, mode, addr, ip| {
+            let pid = tasks.get(&tid).map_or(tid, |task| task.pid);
+            accesses.find(pid, tid, mode, addr, ip)
+        };
+        self.merger.settle(self.drained, all, &mut access)
+    }
+
+    /// Ctrl-C goes to the program by itself. What was sent to the recorder alone is passed on; once the program
+    /// itself has ended, all that it left behind is asked to end, too.
+    fn pass_signals_on(&mut self) {
+        let seen = signals::seen();
+        let root_lives = self.tasks.contains_key(&self.root);
+        for (place, signal) in signals::NOTED.into_iter().enumerate() {
+            if seen[place] == self.seen_signals[place] {
+                continue;
+            }
+            if root_lives && signal != libc::SIGINT {
+                signals::send(self.root, signal);
+            } else if !root_lives {
+                let pids: HashSet<Tid> = self.tasks.values().map(|task| task.pid).collect();
+                for pid in pids {
+                    signals::send(pid, libc::SIGTERM);
+                }
+            }
+        }
+        self.seen_signals = seen;
+    }
+
+    fn happened(&mut self, tid: Tid, happened: Happened, time: u64) {
+        match happened {
+            Happened::Exited(code) => self.died(tid, ExitStatus::Code(code), time),
+            Happened::Killed(signal) => self.died(tid, ExitStatus::Signal(signal), time),
+            Happened::Stopped { signal, event } => {
+                self.followed.stops += 1;
+                self.stopped(tid, signal, event, time);
+                // A thread that is held goes on standing still; that time is added when it is let go.
+                self.followed.stopped_ns += now() - time;
+            }
+        }
+    }
+
+    fn stopped(&mut self, tid: Tid, signal: i32, event: i32, time: u64) {
+        self.merger.stopped(tid, time);
+        if !self.tasks.contains_key(&tid) {
+            // The first stop of a new thread, before its maker told of it.
+            self.early.insert(tid);
+            return;
+        }
+        match event {
+            libc::PTRACE_EVENT_SECCOMP => self.at_syscall(tid, time),
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                self.cloned(tid, event, time);
+            }
+            libc::PTRACE_EVENT_EXEC => self.executed(tid, time),
+            libc::PTRACE_EVENT_EXIT => self.exits(tid, time),
+            EVENT_STOP => self.group_stop(tid, signal),
+            _ if signal == libc::SIGTRAP | 0x80 => self.at_syscall(tid, time),
+            _ => self.signalled(tid, signal, time),
+        }
+    }
+
+    fn at_syscall(&mut self, tid: Tid, time: u64) {
+        match ptrace::syscall_stop(tid) {
+            Ok(SyscallStop::Entry { arch, number, args }) => self.enters(tid, arch, number, args, time),
+            Ok(SyscallStop::Exit { result }) => self.leaves(tid, result, time),
+            Ok(SyscallStop::None) | Err(_) => self.resume(tid, 0),
+        }
+    }
+
+    /// A stop of the whole process by a stop signal, or the first stop of a new thread.
+    fn group_stop(&mut self, tid: Tid, signal: i32) {
+        let stop_signals = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+        if !stop_signals.contains(&signal) {
+            self.resume(tid, 0);
+            return;
+        }
+        self.let_go(tid, Resume::Listen, 0);
+        // The terminal stopped the whole job; the shell waits for the recorder to stop as well.
+        if tid == self.root && signal != libc::SIGSTOP {
+            signals::stop_self();
+        }
+    }
+
+    /// A signal is about to be delivered: it is passed on untouched.
+    fn signalled(&mut self, tid: Tid, signal: i32, time: u64) {
+        if (signal == libc::SIGSEGV || signal == libc::SIGBUS)
+            && let Ok((code, addr)) = ptrace::fault_signal(tid)
+        {
+            self.refused(tid, signal, code, addr, time);
+        }
+        self.resume(tid, signal);
+    }
+
+    fn refused(&mut self, tid: Tid, signal: i32, code: i32, addr: u64, time: u64) {
+        // Codes from 1 to 8 tell of faults; others tell who sent the signal.
+        let denial = match (signal, code) {
+            (libc::SIGSEGV, 1) => Denial::NotMapped,
+            (libc::SIGSEGV, 2) => Denial::NotAllowed,
+            (libc::SIGSEGV, 4) => Denial::ProtectionKey,
+            (libc::SIGBUS, 2) => Denial::NoBacking,
+            (_, 1..=8) => Denial::Other,
+            _ => return,
+        };
+        if self.touched.is_some() {
+            self.touched_refused(tid, addr, denial, time);
+        } else {
+            self.merger.denied(tid, time, addr, denial);
+        }
+    }
+
+    /// Lets a thread go on, in the way that its state asks for.
+    fn resume(&mut self, tid: Tid, signal: i32) {
+        let in_call = self.tasks.get(&tid).is_some_and(|task| {
+            matches!(
+                task.state,
+                State::InCall(_) | State::InClone { .. } | State::InExec { .. } | State::Ignored
+            )
+        });
+        let how =
+            if in_call || self.calls == CallSource::EveryCall { Resume::Syscall } else { Resume::Continue };
+        self.let_go(tid, how, signal);
+    }
+
+    fn let_go(&mut self, tid: Tid, how: Resume, signal: i32) {
+        // The only error is that the thread was killed meanwhile; its end is reported by the next wait.
+        drop(ptrace::resume(tid, how, signal));
+    }
+
+    fn new_space(&mut self) -> SpaceId {
+        let id = SpaceId(self.next_space);
+        self.next_space += 1;
+        self.spaces.insert(id, Space::new());
+        id
+    }
+
+    /// Takes up a new thread. Its identity is told to the merger by the caller, who knows since when it lives.
+    fn add_task(&mut self, tid: Tid, pid: Tid, space: SpaceId) -> TaskId {
+        let id = TaskId(self.next_task);
+        self.next_task += 1;
+        self.followed.threads += 1;
+        let process = self.processes.entry(pid).or_insert_with(|| {
+            self.followed.processes += 1;
+            Process { threads: 0, threads_peak: 0, faults_before: (0, 0) }
+        });
+        process.threads += 1;
+        process.threads_peak = process.threads_peak.max(process.threads);
+        if let Some(space) = self.spaces.get_mut(&space) {
+            space.users += 1;
+        }
+        let (state, rseq) = (State::Running, Rseq::NEW);
+        let task = Task { id, pid, space, state, rseq, cpu: 0, exiting: false };
+        self.tasks.insert(tid, task);
+        id
+    }
+
+    /// The CPU that a stopped thread last ran on.
+    fn cpu(&mut self, tid: Tid) -> u32 {
+        /// `cpu_id` in the kernel's structure.
+        const OFFSET: u64 = 4;
+        let Some(task) = self.tasks.get_mut(&tid) else { return 0 };
+        if let Rseq::Ask(left) = task.rseq {
+            task.rseq = match ptrace::rseq_area(tid) {
+                Some(area) => Rseq::At(area),
+                None if left > 0 => Rseq::Ask(left - 1),
+                None => Rseq::None,
+            };
+        }
+        let mut bytes = [0; 4];
+        task.cpu = match task.rseq {
+            Rseq::At(area) if memory::read(tid, area + OFFSET, &mut bytes) == 4 => u32::from_ne_bytes(bytes),
+            _ => Stat::read(tid).processor,
+        };
+        task.cpu
+    }
+
+    /// Notes something that has no length.
+    fn note(&mut self, tid: Tid, time: u64, kinds: Vec<EventKind>) {
+        let Some(task) = self.tasks.get(&tid) else { return };
+        let (id, space, cpu) = (task.id, task.space, task.cpu);
+        let record = Record { start: time, end: time, tid, task: id, space, cpu, rule: Rule::AtEnd, kinds };
+        self.merger.record(record);
+    }
+}

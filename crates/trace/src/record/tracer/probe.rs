@@ -1,0 +1,218 @@
+//! Asking Linux where it would place memory in a new program.
+//!
+//! The address from which Linux looks for free memory is in no file. But a thread that stands at the end of its
+//! exec can be made to ask for pages: two requests tell the direction and the place. Everything is put back
+//! afterwards; the program itself has not run one instruction.
+
+use crate::event::{BaseSource, Direction, Mapping, MmapBase};
+use crate::record::sys::ptrace::{self, EVENT_STOP, Resume, SyscallStop};
+use crate::record::sys::wait::{Happened, Waited, wait};
+use crate::record::sys::{Tid, memory, signals};
+use libc::user_regs_struct;
+use std::collections::VecDeque;
+
+const PAGE: u64 = 4096;
+/// The `syscall` instruction.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// What Linux told.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Probed {
+    pub(super) mmap_base: Option<MmapBase>,
+    pub(super) brk: Option<u64>,
+}
+
+/// Asks Linux about the program of a thread that stands at the end of its exec. What happens to the thread
+/// meanwhile is put into `queued`.
+pub(super) fn probe(tid: Tid, mappings: &[Mapping], queued: &mut VecDeque<(Tid, Happened)>) -> Probed {
+    let inferred = Probed { mmap_base: infer(mappings), brk: None };
+    let Some(mut session) = Session::begin(tid, mappings, queued) else { return inferred };
+    let brk = session.call(libc::SYS_brk, [0; 6]);
+    let pages = session.two_pages();
+    session.end();
+    let Some((first, second)) = pages else { return Probed { brk, ..inferred } };
+    let (direction, addr) = if second < first {
+        (Direction::Down, downward(mappings, first))
+    } else {
+        (Direction::Up, upward(mappings, first))
+    };
+    Probed { mmap_base: Some(MmapBase { addr, direction, source: BaseSource::Probed }), brk }
+}
+
+/// The first free page downward is at `found`: all between it and the base is taken.
+fn downward(mappings: &[Mapping], found: u64) -> u64 {
+    let mut base = found + PAGE;
+    while let Some(next) = mappings.iter().find(|mapping| mapping.start == base) {
+        base = next.end;
+    }
+    base
+}
+
+/// The first free page upward is at `found`: all between the base and it is taken.
+fn upward(mappings: &[Mapping], found: u64) -> u64 {
+    let mut base = found;
+    while let Some(next) = mappings.iter().find(|mapping| mapping.end == base) {
+        base = next.start;
+    }
+    base
+}
+
+/// If Linux can not be asked: the kernel placed the loader or the vDSO first, so the highest of what lies
+/// together with the vDSO ends at the base.
+fn infer(mappings: &[Mapping]) -> Option<MmapBase> {
+    let vdso = mappings.iter().find(|mapping| *mapping.name == *b"[vdso]")?;
+    let addr = downward(mappings, vdso.end - PAGE);
+    Some(MmapBase { addr, direction: Direction::Down, source: BaseSource::Inferred })
+}
+
+/// A thread that is made to call.
+struct Session<'a> {
+    tid: Tid,
+    saved: user_regs_struct,
+    mask: u64,
+    instruction: u64,
+    queued: &'a mut VecDeque<(Tid, Happened)>,
+    /// A stop signal that came meanwhile.
+    stopped_by: Option<i32>,
+    lost: bool,
+}
+
+impl<'a> Session<'a> {
+    fn begin(tid: Tid, mappings: &[Mapping], queued: &'a mut VecDeque<(Tid, Happened)>) -> Option<Self> {
+        let instruction = find_syscall(tid, mappings)?;
+        let saved = ptrace::registers(tid).ok()??;
+        let mask = ptrace::signal_mask(tid).ok()?;
+        // Signals wait until the program is as it was.
+        ptrace::set_signal_mask(tid, u64::MAX).ok()?;
+        Some(Self { tid, saved, mask, instruction, queued, stopped_by: None, lost: false })
+    }
+
+    /// Places two pages and takes them away again: where they were.
+    fn two_pages(&mut self) -> Option<(u64, u64)> {
+        let first = self.page()?;
+        let second = self.page();
+        for addr in second.into_iter().chain([first]) {
+            self.call(libc::SYS_munmap, [addr, PAGE, 0, 0, 0, 0]);
+        }
+        second.map(|second| (first, second))
+    }
+
+    fn page(&mut self) -> Option<u64> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        self.call(libc::SYS_mmap, [0, PAGE, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0])
+    }
+
+    /// Makes the thread call; `None` if the call fails or the thread is lost.
+    fn call(&mut self, number: i64, args: [u64; 6]) -> Option<u64> {
+        if self.lost {
+            return None;
+        }
+        let result = self.try_call(number, args);
+        if result.is_none() {
+            self.lost = true;
+        }
+        result.filter(|result| !(-4095..0).contains(result)).map(|result| result as u64)
+    }
+
+    fn try_call(&mut self, number: i64, args: [u64; 6]) -> Option<i64> {
+        let [rdi, rsi, rdx, r10, r8, r9] = args;
+        let regs = user_regs_struct {
+            rip: self.instruction,
+            rax: number as u64,
+            // Not in a call: the kernel must not think of making one again.
+            orig_rax: u64::MAX,
+            rdi,
+            rsi,
+            rdx,
+            r10,
+            r8,
+            r9,
+            ..self.saved
+        };
+        ptrace::set_registers(self.tid, &regs).ok()?;
+        loop {
+            ptrace::resume(self.tid, Resume::Syscall, 0).ok()?;
+            let happened = self.wait()?;
+            match happened {
+                // Once or twice on the way in (the call itself, the filter), once on the way out.
+                Happened::Stopped { signal, event: 0 } if signal == libc::SIGTRAP | 0x80 => {
+                    if let SyscallStop::Exit { result } = ptrace::syscall_stop(self.tid).ok()? {
+                        return Some(result);
+                    }
+                }
+                Happened::Stopped { event: libc::PTRACE_EVENT_SECCOMP, .. } => {}
+                Happened::Stopped { signal, event: EVENT_STOP } => self.stopped_by = Some(signal),
+                happened => {
+                    self.queued.push_back((self.tid, happened));
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Option<Happened> {
+        loop {
+            match wait(Some(self.tid)) {
+                Ok(Waited::Thread(_, happened)) => return Some(happened),
+                Ok(Waited::Interrupted) => {}
+                Ok(Waited::NoneLeft) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Puts everything back.
+    fn end(self) {
+        if self.lost {
+            return;
+        }
+        // Errors mean that the thread was killed; the next wait reports it.
+        drop(ptrace::set_registers(self.tid, &self.saved));
+        drop(ptrace::set_signal_mask(self.tid, self.mask));
+        if let Some(signal) = self.stopped_by.filter(|signal| *signal != libc::SIGTRAP) {
+            signals::send_thread(self.tid, self.tid, signal);
+        }
+    }
+}
+
+/// Finds a `syscall` instruction in the vDSO, which every program has. It is not written anywhere: that would
+/// change the memory that is to be recorded.
+fn find_syscall(tid: Tid, mappings: &[Mapping]) -> Option<u64> {
+    let vdso = mappings.iter().find(|mapping| *mapping.name == *b"[vdso]")?;
+    let mut bytes = vec![0; (vdso.end - vdso.start) as usize];
+    let read = memory::read(tid, vdso.start, &mut bytes);
+    let place = bytes[..read].windows(SYSCALL.len()).position(|window| window == SYSCALL)?;
+    Some(vdso.start + place as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::VmFlags;
+
+    fn mapping(start: u64, end: u64, name: &[u8]) -> Mapping {
+        Mapping {
+            start,
+            end,
+            read: true,
+            write: false,
+            execute: false,
+            shared: false,
+            offset: 0,
+            device: 0,
+            inode: 0,
+            name: name.into(),
+            flags: VmFlags::default(),
+            resident: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_base_lies_beyond_all_that_is_taken() {
+        let taken = [mapping(0x7000, 0x8000, b"[vdso]"), mapping(0x8000, 0xa000, b"/lib/ld.so")];
+        assert_eq!(downward(&taken, 0x6000), 0xa000);
+        assert_eq!(downward(&taken, 0xe000), 0xf000, "free memory at the top");
+        assert_eq!(upward(&taken, 0xa000), 0x7000);
+        assert_eq!(upward(&taken, 0x3000), 0x3000, "free memory at the bottom");
+        assert_eq!(infer(&taken).map(|base| base.addr), Some(0xa000));
+    }
+}

@@ -1,0 +1,107 @@
+//! What the tracer knows of threads, processes and address spaces.
+
+use crate::event::{CallDetail, FileFacts, LinuxFigures, TaskId};
+use crate::record::merge::SpaceId;
+use crate::record::sys::Tid;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A thread.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) id: TaskId,
+    pub(super) pid: Tid,
+    pub(super) space: SpaceId,
+    pub(super) state: State,
+    /// Where the kernel tells the thread its CPU.
+    pub(super) rseq: Rseq,
+    pub(super) cpu: u32,
+    /// It is on its way out.
+    pub(super) exiting: bool,
+}
+
+/// Where a thread's restartable-sequences area is. The kernel keeps the thread's CPU in it, so that it costs one
+/// cheap call to know; `/proc/TID/stat` costs ten times as much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rseq {
+    /// Not registered when last asked; ask this many times more.
+    Ask(u8),
+    At(u64),
+    None,
+}
+
+impl Rseq {
+    /// The loader registers the area after a few mappings; threads do so at once.
+    pub(super) const NEW: Self = Self::Ask(32);
+}
+
+/// What a thread is doing.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Running, or stopped for a signal.
+    Running,
+    /// In a call that is not recorded (seen only when every call is).
+    Ignored,
+    /// Standing before a call until the call ahead of it in its address space has ended.
+    Held(Entry),
+    /// In a call.
+    InCall(InCall),
+    /// In a call that makes a thread or process.
+    InClone { entry: Entry, start: u64, flags: u64 },
+    /// In exec.
+    InExec { entry: Entry, start: u64, figures: Option<Box<LinuxFigures>> },
+}
+
+/// A call that a thread is about to make.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) number: u64,
+    pub(super) args: [u64; 6],
+}
+
+/// A call that a thread is in.
+#[derive(Debug)]
+pub(super) struct InCall {
+    pub(super) entry: Entry,
+    pub(super) start: u64,
+    pub(super) detail: CallDetail,
+    /// The limit that it sets, if it does: whose, soft, hard.
+    pub(super) limit: Option<(Tid, u64, u64)>,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) threads: u32,
+    pub(super) threads_peak: u32,
+    /// Minor and major faults before the present image.
+    pub(super) faults_before: (u64, u64),
+}
+
+/// An address space.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    /// Threads in it that are not on their way out.
+    pub(super) users: u32,
+    /// The thread that is in a memory call, and since when.
+    pub(super) holder: Option<(Tid, u64)>,
+    /// Threads that wait for it.
+    pub(super) waiting: VecDeque<Tid>,
+    /// A call of a foreign ABI was seen.
+    pub(super) foreign: bool,
+    /// The program break.
+    pub(super) brk: u64,
+    pub(super) sampled: u64,
+    pub(super) vm_pte_peak: u64,
+    pub(super) mappings_peak: u64,
+    /// Figures taken when the end was near, in case that the last thread ends without a stop.
+    pub(super) figures: Option<Box<LinuxFigures>>,
+    /// The file that was mapped last: the same one is often mapped several times in a row.
+    pub(super) last_file: Option<Arc<FileFacts>>,
+}
+
+impl Space {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+}

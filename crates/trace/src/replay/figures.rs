@@ -1,0 +1,170 @@
+//! Figures of one process, Quire's beside Linux's.
+
+use super::report::{Gap, Mismatch};
+use crate::event::LinuxFigures;
+use quire_host::HostPlatform;
+use quire_mm::{Memory, SpaceFigures, VmEvent};
+use std::collections::BTreeMap;
+use std::ops::Sub;
+
+/// Mismatches that are kept with their words; the rest are only counted.
+pub(super) const KEPT_MISMATCHES: usize = 20;
+
+/// What one process did, and what became of it.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessReport {
+    /// Its id in Linux.
+    pub pid: u32,
+    /// The program that it ran last.
+    pub program: String,
+    /// Threads that it had in all.
+    pub threads: u32,
+    /// Address spaces that it had one after the other: one, and one more for each exec.
+    pub images: u32,
+    /// Memory calls.
+    pub calls: u64,
+    /// Touches that faulted on Linux.
+    pub faults: u64,
+    /// Results that differ, and calls that Quire cannot do.
+    pub mismatches: u64,
+    /// The first of them.
+    pub first_mismatches: Vec<Mismatch>,
+    /// What Quire cannot do, with how often it was asked for.
+    pub gaps: BTreeMap<Gap, u64>,
+    /// Quire's figures: of each address space at its end, the largest of each.
+    pub quire: SpaceFigures,
+    /// Linux's figures likewise, where it was asked.
+    pub linux: Option<LinuxFigures>,
+    /// What the auditor found when the process had ended; empty is good.
+    pub audit: Vec<String>,
+    /// What the allocator did while the process lived. Others may have lived then too.
+    pub allocator: AllocatorFigures,
+}
+
+impl ProcessReport {
+    /// Everything came out as on Linux, and the audit found nothing.
+    pub fn is_good(&self) -> bool {
+        self.mismatches == 0 && self.audit.is_empty()
+    }
+
+    pub(super) fn add_mismatch(&mut self, mismatch: Mismatch) {
+        self.mismatches += 1;
+        if self.first_mismatches.len() < KEPT_MISMATCHES {
+            self.first_mismatches.push(mismatch);
+        }
+    }
+
+    pub(super) fn add_gap(&mut self, gap: Gap) {
+        self.mismatches += 1;
+        *self.gaps.entry(gap).or_default() += 1;
+    }
+
+    pub(super) fn add_quire(&mut self, figures: SpaceFigures) {
+        let most = &mut self.quire;
+        for (most, figure) in [
+            (&mut most.mapped, figures.mapped),
+            (&mut most.peak_mapped, figures.peak_mapped),
+            (&mut most.resident, figures.resident),
+            (&mut most.peak_resident, figures.peak_resident),
+            (&mut most.resident_anonymous, figures.resident_anonymous),
+            (&mut most.resident_file, figures.resident_file),
+            (&mut most.data, figures.data),
+            (&mut most.stack, figures.stack),
+            (&mut most.exec, figures.exec),
+            (&mut most.locked, figures.locked),
+            (&mut most.page_tables, figures.page_tables),
+            (&mut most.peak_page_tables, figures.peak_page_tables),
+            (&mut most.mappings, figures.mappings),
+            (&mut most.peak_mappings, figures.peak_mappings),
+        ] {
+            *most = (*most).max(figure);
+        }
+    }
+
+    pub(super) fn add_linux(&mut self, figures: &LinuxFigures) {
+        let Some(most) = &mut self.linux else {
+            self.linux = Some(*figures);
+            return;
+        };
+        for (most, figure) in [
+            (&mut most.vm_peak, figures.vm_peak),
+            (&mut most.vm_size, figures.vm_size),
+            (&mut most.vm_hwm, figures.vm_hwm),
+            (&mut most.vm_rss, figures.vm_rss),
+            (&mut most.rss_anon, figures.rss_anon),
+            (&mut most.rss_file, figures.rss_file),
+            (&mut most.rss_shmem, figures.rss_shmem),
+            (&mut most.vm_data, figures.vm_data),
+            (&mut most.vm_stk, figures.vm_stk),
+            (&mut most.vm_pte, figures.vm_pte),
+            (&mut most.vm_swap, figures.vm_swap),
+            (&mut most.mappings, figures.mappings),
+            (&mut most.vm_pte_peak, figures.vm_pte_peak),
+            (&mut most.mappings_peak, figures.mappings_peak),
+        ] {
+            *most = (*most).max(figure);
+        }
+        // Faults are counted from exec to exec, so those of a process add up.
+        most.minor_faults += figures.minor_faults;
+        most.major_faults += figures.major_faults;
+    }
+}
+
+/// What the page-frame allocator did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AllocatorFigures {
+    /// Frames given out.
+    pub allocations: u64,
+    /// Frames given back.
+    pub frees: u64,
+    /// Allocations that the CPU's list answered.
+    pub pcp_hits: u64,
+    /// Allocations for which the list was refilled first.
+    pub pcp_misses: u64,
+    /// Times that a zone's lock was taken.
+    pub zone_lock_takes: u64,
+    /// Of these, with waiting.
+    pub zone_lock_contended: u64,
+    /// Blocks split.
+    pub splits: u64,
+    /// Blocks merged.
+    pub merges: u64,
+}
+
+impl AllocatorFigures {
+    /// The figures of a machine since it was built.
+    pub(super) fn of(memory: &Memory<HostPlatform>) -> Self {
+        let events = memory.frames().events();
+        let mut figures = Self {
+            allocations: events.sum(VmEvent::PgallocDma32) + events.sum(VmEvent::PgallocNormal),
+            frees: events.sum(VmEvent::Pgfree),
+            pcp_hits: events.sum(VmEvent::PcpHit),
+            pcp_misses: events.sum(VmEvent::PcpMiss),
+            splits: events.sum(VmEvent::BuddySplit),
+            merges: events.sum(VmEvent::BuddyMerge),
+            ..Self::default()
+        };
+        for lock in memory.zone_locks() {
+            figures.zone_lock_takes += lock.takes;
+            figures.zone_lock_contended += lock.contended;
+        }
+        figures
+    }
+}
+
+impl Sub for AllocatorFigures {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            allocations: self.allocations - before.allocations,
+            frees: self.frees - before.frees,
+            pcp_hits: self.pcp_hits - before.pcp_hits,
+            pcp_misses: self.pcp_misses - before.pcp_misses,
+            zone_lock_takes: self.zone_lock_takes - before.zone_lock_takes,
+            zone_lock_contended: self.zone_lock_contended - before.zone_lock_contended,
+            splits: self.splits - before.splits,
+            merges: self.merges - before.merges,
+        }
+    }
+}

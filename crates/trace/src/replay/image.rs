@@ -1,0 +1,104 @@
+//! Building the address space that a program begins with.
+
+use super::run::FileIds;
+use crate::event::{Direction, ExecImage, Mapping, VmFlags as Letters};
+use quire_arch::{Access, VirtAddr, VirtRange};
+use quire_host::{HostPlatform, Machine};
+use quire_mm::{Layout, Limits, Space, VmFlags};
+
+/// Pages of 4 KiB, which is all that the recorder knows.
+const PAGE: u64 = 4096;
+
+/// Where Linux looks upwards from in the usual layout, when there is no room below: a third of user space.
+const LEGACY_BASE: u64 = 0x2aaa_aaaa_a000;
+
+/// Our flags for the two-letter words of smaps. The words for things that cannot be seen here are left out.
+fn flags_of(mapping: &Mapping) -> VmFlags {
+    let mut flags = VmFlags::empty();
+    for &(flag, mnemonic) in quire_mm::SMAPS_MNEMONICS {
+        if let [first, second] = *mnemonic.as_bytes() {
+            flags.set(flag, mapping.flags.has([first, second]));
+        }
+    }
+    // Frames of other kinds in between: as rigid as frames without descriptors.
+    flags.set(VmFlags::PFNMAP, flags.contains(VmFlags::PFNMAP) || mapping.flags.has(*b"mm"));
+    if mapping.flags == Letters::default() {
+        // The kernel gave no flags: the permissions say what they can.
+        flags.set(VmFlags::READ, mapping.read);
+        flags.set(VmFlags::WRITE, mapping.write);
+        flags.set(VmFlags::EXEC, mapping.execute);
+        flags.set(VmFlags::SHARED | VmFlags::MAYSHARE, mapping.shared);
+        flags |= VmFlags::MAY_ACCESS;
+    }
+    flags
+}
+
+fn layout_of(image: &ExecImage) -> Layout {
+    let base = image.mmap_base;
+    let up = base.filter(|base| base.direction == Direction::Up);
+    let down = base.filter(|base| base.direction == Direction::Down);
+    Layout {
+        mmap_base: VirtAddr(down.map_or(LEGACY_BASE, |base| base.addr)),
+        mmap_legacy_base: VirtAddr(up.map_or(LEGACY_BASE, |base| base.addr)),
+        top_down: up.is_none(),
+        mmap_min: VirtAddr(image.mmap_min_addr),
+        brk_start: VirtAddr(image.start_brk),
+        brk: VirtAddr(image.brk),
+        data_bytes: 0,
+    }
+}
+
+fn limits_of(image: &ExecImage) -> Limits {
+    Limits {
+        address_space: image.limits.address_space.soft,
+        data: image.limits.data.soft,
+        stack: image.limits.stack.soft,
+        locked: image.limits.locked.soft,
+        may_lock: image.can_lock,
+        mappings: image.max_map_count,
+    }
+}
+
+/// What could not be set up as it was recorded.
+pub(super) type Failures = Vec<String>;
+
+/// Builds the space of `image`: its mappings, and the pages that were resident. `None` if there is no memory for an
+/// empty space.
+pub(super) fn build<'m>(
+    machine: &'m Machine,
+    image: &ExecImage,
+    files: &mut FileIds,
+) -> (Option<Space<'m, HostPlatform>>, Failures) {
+    let mut failures = Failures::new();
+    let space = match machine.memory().create_space_with(layout_of(image), limits_of(image)) {
+        Ok(space) => space,
+        Err(error) => return (None, vec![format!("exec: no address space: {error}")]),
+    };
+    for mapping in &image.mappings {
+        let range = VirtRange::new(VirtAddr(mapping.start), VirtAddr(mapping.end));
+        if range.end() > <quire_arch::paging::X86_64Level4 as quire_arch::PagingFormat>::USER_END {
+            // The vsyscall page: the kernel's, not the program's.
+            continue;
+        }
+        let file = (mapping.inode != 0).then(|| files.id(mapping.device, mapping.inode));
+        let mut flags = flags_of(mapping);
+        flags.set(VmFlags::HUGE_ALIGNED, file.is_some());
+        let offset = if file.is_some() { mapping.offset } else { mapping.start };
+        let installed = space.install(&quire_mm::Mapping { range, flags, page_offset: offset / PAGE, file });
+        if let Err(error) = installed {
+            failures.push(format!("exec: mapping {range:?}: {error}"));
+            continue;
+        }
+        for run in &mapping.resident {
+            let private = !mapping.shared && !run.file && mapping.write;
+            let access = if private { Access::Write } else { Access::Read };
+            for page in 0..run.pages {
+                if let Err(error) = space.fault(VirtAddr(run.start + page * PAGE), access) {
+                    failures.push(format!("exec: resident page {:#x}: {error}", run.start + page * PAGE));
+                    break;
+                }
+            }
+        }
+    }
+    (Some(space), failures)
+}

@@ -1,0 +1,170 @@
+//! Running a recorded memory life again, on Quire.
+//!
+//! One address space for each recorded one, one vCPU for each recorded CPU, and every thread on the vCPU that its
+//! event names. Events run in the order of the trace, which is a valid serialisation of the run. Calls get their
+//! recorded arguments; where Linux chose an address, Quire chooses too, starting from the recorded layout; every
+//! result is held against the recorded one. Touches go through the software MMU.
+//!
+//! A difference is counted, and then the space is brought to where Linux was, so that one difference does not make
+//! a thousand.
+
+mod call;
+mod figures;
+mod image;
+mod plan;
+mod report;
+mod run;
+mod touch;
+
+pub use figures::{AllocatorFigures, ProcessReport};
+pub use plan::Needs;
+pub use report::{Gap, Mismatch, ReplayReport};
+
+use crate::event::Event;
+use crate::format::{TraceError, TraceHeader, TraceReader};
+use quire_host::{HostConfig, Machine, MachineError};
+use quire_mm::{MemoryConfig, Overcommit, Techniques};
+use run::Run;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// How a trace is replayed.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayOptions {
+    /// Bytes of RAM of the machine; by default enough that nothing runs short.
+    pub memory: Option<u64>,
+    /// The techniques that are on.
+    pub techniques: Techniques,
+    /// Hold every TLB hit against the tables.
+    pub paranoid: bool,
+    /// Use what is whole of a damaged trace.
+    pub salvage: bool,
+}
+
+/// Why a trace could not be replayed. What the program did differently is no error but part of the report.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The file is wrong.
+    Trace(TraceError),
+    /// The machine could not be built.
+    Machine(MachineError),
+    /// A CPU of a machine that was just built is taken.
+    Cpu(usize),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trace(error) => error.fmt(f),
+            Self::Machine(error) => write!(f, "the machine could not be built: {error}"),
+            Self::Cpu(number) => write!(f, "vCPU {number} could not be claimed"),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl From<TraceError> for ReplayError {
+    fn from(error: TraceError) -> Self {
+        Self::Trace(error)
+    }
+}
+
+/// How far a replay has come: events done, of how many.
+pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
+
+/// A trace that was looked through, ready to be replayed.
+#[derive(Debug)]
+pub struct Replay {
+    path: PathBuf,
+    options: ReplayOptions,
+    needs: Needs,
+}
+
+/// The most vCPUs that a replay uses; recorded CPUs beyond share them.
+const MOST_CPUS: u32 = 64;
+/// Events between two calls of the progress function.
+const PROGRESS_STEP: u64 = 1 << 14;
+
+impl Replay {
+    /// Looks a trace through: whether it is whole, and what it needs.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Trace`].
+    pub fn open(path: &Path, options: ReplayOptions) -> Result<Self, ReplayError> {
+        let mut reader = open(path, &options)?;
+        let mut needs = Needs::new(reader.header());
+        for event in &mut reader {
+            needs.add(&event?);
+        }
+        Ok(Self { path: path.to_path_buf(), options, needs })
+    }
+
+    /// What the trace needs and holds.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// Replays the trace on a machine of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError`].
+    pub fn run(&self, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
+        let mut reader = open(&self.path, &self.options)?;
+        let header = reader.header().clone();
+        let cpus = header.cpus.clamp(1, MOST_CPUS) as usize;
+        let machine = self.build(&header, cpus)?;
+        let vcpus = (0..cpus)
+            .map(|number| machine.vcpu(number).map_err(|_| ReplayError::Cpu(number)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let total = self.needs.events();
+        let started = Instant::now();
+        let mut run = Run::new(&machine, vcpus, &header);
+        let mut done = 0;
+        for event in &mut reader {
+            let event: Event = event?;
+            run.step(&event);
+            done += 1;
+            if done % PROGRESS_STEP == 0 {
+                progress(done, total);
+            }
+        }
+        progress(done, total);
+        let elapsed = started.elapsed();
+        let mut report = run.finish(elapsed);
+        report.damage = reader.damage().map(ToString::to_string);
+        Ok(report)
+    }
+
+    fn build(&self, header: &TraceHeader, cpus: usize) -> Result<Machine, ReplayError> {
+        let ram = self.options.memory.unwrap_or_else(|| self.needs.ram());
+        let mut host = HostConfig::with_ram(ram).cpus(cpus);
+        host.paranoid = self.options.paranoid;
+        let config = MemoryConfig {
+            techniques: self.options.techniques,
+            overcommit: self.needs.overcommit(header),
+            min_free_kib: None,
+        };
+        Machine::new(&host, config).map_err(ReplayError::Machine)
+    }
+}
+
+fn open(path: &Path, options: &ReplayOptions) -> Result<TraceReader<std::fs::File>, TraceError> {
+    let reader = TraceReader::open(path)?;
+    Ok(if options.salvage { reader.salvaging() } else { reader })
+}
+
+/// The promise that Linux's policy in the trace allows.
+fn overcommit(mode: u8, header: &TraceHeader) -> Overcommit {
+    let pages = |bytes: u64| bytes / u64::from(header.page_size.max(1));
+    match mode {
+        1 => Overcommit::Always,
+        // The ratio is not recorded: Linux's default is half of RAM, plus swap.
+        2 => Overcommit::Never { limit_pages: pages(header.ram / 2 + header.swap) },
+        _ => Overcommit::Guess { total_pages: Some(pages(header.ram + header.swap)) },
+    }
+}

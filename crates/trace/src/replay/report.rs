@@ -1,0 +1,67 @@
+//! What a replay found.
+
+use super::figures::{AllocatorFigures, ProcessReport};
+use crate::format::TraceHeader;
+use quire_host::HostCounters;
+use std::fmt;
+use std::time::Duration;
+
+/// Something that came out otherwise than on Linux.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mismatch {
+    /// Number of the event in the trace, from 0.
+    pub event: u64,
+    /// What was done.
+    pub what: String,
+    /// What Linux did.
+    pub expected: String,
+    /// What Quire did.
+    pub found: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event {}: {}: Linux {}, Quire {}", self.event, self.what, self.expected, self.found)
+    }
+}
+
+/// A call or a form of one that Quire cannot do yet.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Gap(pub String);
+
+/// What a replay found.
+#[derive(Clone, Debug)]
+pub struct ReplayReport {
+    /// Where and how the trace was recorded.
+    pub header: TraceHeader,
+    /// Every process, in the order in which they began.
+    pub processes: Vec<ProcessReport>,
+    /// Events that were replayed.
+    pub events: u64,
+    /// Page faults that the recorder lost.
+    pub lost: u64,
+    /// Time for all of them, audits included.
+    pub elapsed: Duration,
+    /// Of it, time spent in audits.
+    pub auditing: Duration,
+    /// What the allocator did in all.
+    pub allocator: AllocatorFigures,
+    /// What the machine did.
+    pub machine: HostCounters,
+    /// Bytes of RAM that the machine had.
+    pub ram: u64,
+    /// What was left out of a damaged trace.
+    pub damage: Option<String>,
+}
+
+impl ReplayReport {
+    /// Everything came out as on Linux, and no audit found anything.
+    pub fn is_good(&self) -> bool {
+        self.processes.iter().all(ProcessReport::is_good)
+    }
+
+    /// Events a second, without the audits.
+    pub fn events_per_second(&self) -> f64 {
+        self.events as f64 / (self.elapsed - self.auditing).as_secs_f64().max(1e-9)
+    }
+}

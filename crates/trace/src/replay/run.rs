@@ -1,0 +1,299 @@
+//! The state of a replay, and one step of it.
+
+use super::call::{self, Verdict};
+use super::figures::{AllocatorFigures, ProcessReport};
+use super::image;
+use super::report::{Gap, Mismatch, ReplayReport};
+use super::touch::{self, Touched};
+use crate::event::{
+    CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LostCause, TaskId,
+};
+use crate::format::TraceHeader;
+use quire_host::{HostPlatform, Machine, Vcpu};
+use quire_mm::Space;
+use quire_mm::abi::CallNumber;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Numbers for the files of a trace.
+#[derive(Debug, Default)]
+pub(super) struct FileIds(HashMap<(u64, u64), u64>);
+
+impl FileIds {
+    /// The number of the file with this device and inode.
+    pub(super) fn id(&mut self, device: u64, inode: u64) -> u64 {
+        let next = self.0.len() as u64;
+        *self.0.entry((device, inode)).or_insert(next)
+    }
+}
+
+/// A thread.
+struct Task<'m> {
+    process: usize,
+    /// Threads of one process, and a vfork's child, share it. `None` when no space could be had.
+    space: Option<Rc<Space<'m, HostPlatform>>>,
+}
+
+/// What is kept of a process beside its report.
+struct Process {
+    report: ProcessReport,
+    threads: u32,
+    allocator_at_start: AllocatorFigures,
+}
+
+/// A replay under way.
+pub(super) struct Run<'m> {
+    machine: &'m Machine,
+    vcpus: Vec<Vcpu>,
+    header: TraceHeader,
+    tasks: HashMap<TaskId, Task<'m>>,
+    processes: Vec<Process>,
+    files: FileIds,
+    event: u64,
+    lost: u64,
+    audits: usize,
+    auditing: Duration,
+}
+
+/// After this many processes only the last audit remains: each looks at all of RAM.
+const MOST_AUDITS: usize = 64;
+
+impl<'m> Run<'m> {
+    pub(super) fn new(machine: &'m Machine, vcpus: Vec<Vcpu>, header: &TraceHeader) -> Self {
+        Self {
+            machine,
+            vcpus,
+            header: header.clone(),
+            tasks: HashMap::new(),
+            processes: Vec::new(),
+            files: FileIds::default(),
+            event: 0,
+            lost: 0,
+            audits: 0,
+            auditing: Duration::ZERO,
+        }
+    }
+
+    /// Replays one event.
+    pub(super) fn step(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Fault(fault) => self.fault(event, fault),
+            EventKind::Call(call) => self.call(event, call),
+            EventKind::Clone(clone) => self.clone_task(event, clone),
+            EventKind::Exec(image) => self.exec(event, image),
+            EventKind::Limit(limit) => self.limit(limit),
+            EventKind::Figures(figures) => {
+                if let Some(process) = self.process_of(event.task) {
+                    process.report.add_linux(figures);
+                }
+            }
+            EventKind::Exit(status) => self.exit(event.task, *status),
+            EventKind::Lost(lost) => {
+                if lost.cause == LostCause::RingFull {
+                    self.lost += lost.count;
+                }
+            }
+            EventKind::Unsupported(_) => {
+                if let Some(process) = self.process_of(event.task) {
+                    process.report.add_gap(Gap("calls of the 32-bit ABI".to_owned()));
+                }
+            }
+        }
+        self.event += 1;
+    }
+
+    fn process_of(&mut self, task: TaskId) -> Option<&mut Process> {
+        self.processes.get_mut(self.tasks.get(&task)?.process)
+    }
+
+    fn fault(&mut self, event: &Event, fault: &Fault) {
+        let Some(task) = self.tasks.get(&event.task) else { return };
+        let process = &mut self.processes[task.process].report;
+        process.faults += 1;
+        let Some(space) = &task.space else { return };
+        let vcpu = &self.vcpus[event.cpu as usize % self.vcpus.len()];
+        let found = match touch::replay(vcpu, space, fault) {
+            Touched::Same => return,
+            Touched::Unsupported(what) => return process.add_gap(Gap(what.to_owned())),
+            Touched::Differs(found) | Touched::OutOfMemory(found) => found,
+        };
+        process.add_mismatch(Mismatch {
+            event: self.event,
+            what: format!("{:?} of {:#x}", fault.access, fault.addr),
+            expected: touch::describe_recorded(fault),
+            found,
+        });
+    }
+
+    fn call(&mut self, event: &Event, call: &crate::event::Call) {
+        let Some(task) = self.tasks.get(&event.task) else { return };
+        let process = &mut self.processes[task.process].report;
+        process.calls += 1;
+        let Some(space) = &task.space else { return };
+        let vcpu = &self.vcpus[event.cpu as usize % self.vcpus.len()];
+        let files = &mut self.files;
+        match vcpu.run(|| call::replay(space, call, files)) {
+            Verdict::Same => {}
+            Verdict::Unsupported(gap) => process.add_gap(gap),
+            Verdict::Differs(found) => {
+                let number = CallNumber::from_raw(call.number);
+                let name = number.name().unwrap_or("call");
+                let args: Vec<String> = call.args.iter().map(|arg| format!("{arg:#x}")).collect();
+                process.add_mismatch(Mismatch {
+                    event: self.event,
+                    what: format!("{name}({})", args.join(", ")),
+                    expected: call::describe_recorded(call),
+                    found,
+                });
+            }
+        }
+    }
+
+    fn exec(&mut self, event: &Event, recorded: &ExecImage) {
+        let process = match self.tasks.get(&event.task) {
+            Some(task) => task.process,
+            // The first event of the trace: the root process.
+            None => self.add_process(recorded.pid),
+        };
+        self.leave_space(event.task);
+        let vcpu = &self.vcpus[event.cpu as usize % self.vcpus.len()];
+        let (machine, files) = (self.machine, &mut self.files);
+        let (space, failures) = vcpu.run(|| image::build(machine, recorded, files));
+        let report = &mut self.processes[process].report;
+        report.images += 1;
+        report.program = String::from_utf8_lossy(&recorded.program).into_owned();
+        for failure in failures {
+            report.add_mismatch(Mismatch {
+                event: self.event,
+                what: failure,
+                expected: "a new image".to_owned(),
+                found: "part of it".to_owned(),
+            });
+        }
+        let task = Task { process, space: space.map(Rc::new) };
+        if self.tasks.insert(event.task, task).is_none() {
+            self.processes[process].threads += 1;
+            self.processes[process].report.threads += 1;
+        }
+    }
+
+    fn clone_task(&mut self, event: &Event, clone: &CloneFacts) {
+        let Some(parent) = self.tasks.get(&event.task) else { return };
+        let (parent_process, space) = (parent.process, parent.space.clone());
+        let process = if clone.same_process { parent_process } else { self.add_process(clone.child_pid) };
+        let mut failure = None;
+        let space = match space {
+            Some(space) if clone.shares_memory => Some(space),
+            Some(space) => {
+                let vcpu = &self.vcpus[event.cpu as usize % self.vcpus.len()];
+                vcpu.run(|| space.fork()).map_err(|error| failure = Some(error)).ok().map(Rc::new)
+            }
+            None => None,
+        };
+        if let Some(error) = failure {
+            self.processes[process].report.add_mismatch(Mismatch {
+                event: self.event,
+                what: "fork".to_owned(),
+                expected: "a child".to_owned(),
+                found: error.to_string(),
+            });
+        }
+        if !clone.same_process {
+            let program = self.processes[parent_process].report.program.clone();
+            let child = &mut self.processes[process].report;
+            child.program = program;
+            child.images += 1;
+        }
+        self.processes[process].threads += 1;
+        self.processes[process].report.threads += 1;
+        self.tasks.insert(clone.child, Task { process, space });
+    }
+
+    fn limit(&mut self, limit: &Limit) {
+        let Some(space) = self.tasks.get(&limit.target).and_then(|task| task.space.as_ref()) else { return };
+        let mut limits = space.limits();
+        let field = match limit.kind {
+            LimitKind::AddressSpace => &mut limits.address_space,
+            LimitKind::Data => &mut limits.data,
+            LimitKind::Stack => &mut limits.stack,
+            LimitKind::LockedMemory => &mut limits.locked,
+        };
+        *field = limit.soft;
+        space.set_limits(limits);
+    }
+
+    fn exit(&mut self, task: TaskId, status: ExitStatus) {
+        self.leave_space(task);
+        let Some(task) = self.tasks.remove(&task) else { return };
+        let process = &mut self.processes[task.process];
+        process.threads -= 1;
+        if process.threads == 0 && status != ExitStatus::Replaced {
+            self.end_process(task.process);
+        }
+    }
+
+    /// Lets go of a thread's space. The last one to do so takes the figures, and the space exits.
+    fn leave_space(&mut self, task: TaskId) {
+        let Some(task) = self.tasks.get_mut(&task) else { return };
+        let Some(space) = task.space.take() else { return };
+        self.processes[task.process].report.add_quire(space.figures());
+        let vcpu = &self.vcpus[0];
+        vcpu.run(|| drop(space));
+    }
+
+    fn add_process(&mut self, pid: u32) -> usize {
+        self.processes.push(Process {
+            report: ProcessReport { pid, ..ProcessReport::default() },
+            threads: 0,
+            allocator_at_start: AllocatorFigures::of(self.machine.memory()),
+        });
+        self.processes.len() - 1
+    }
+
+    fn end_process(&mut self, process: usize) {
+        let process = &mut self.processes[process];
+        let now = AllocatorFigures::of(self.machine.memory());
+        process.report.allocator = now - process.allocator_at_start;
+        if self.audits < MOST_AUDITS {
+            self.audits += 1;
+            process.report.audit = timed_audit(self.machine, &mut self.auditing);
+        }
+    }
+
+    /// Ends whatever still lives, audits the empty machine, and reports.
+    pub(super) fn finish(mut self, elapsed: Duration) -> ReplayReport {
+        let mut alive: Vec<TaskId> = self.tasks.keys().copied().collect();
+        alive.sort_unstable();
+        for task in alive {
+            self.exit(task, ExitStatus::Unknown);
+        }
+        let mut unseen = Duration::ZERO;
+        let last_audit = timed_audit(self.machine, &mut unseen);
+        for process in &mut self.processes {
+            // What is wrong at the end is every process's fault until it is known whose.
+            process.report.audit.extend(last_audit.iter().cloned());
+        }
+        let memory = self.machine.memory();
+        ReplayReport {
+            header: self.header,
+            processes: self.processes.into_iter().map(|process| process.report).collect(),
+            events: self.event,
+            lost: self.lost,
+            elapsed,
+            auditing: self.auditing.min(elapsed),
+            allocator: AllocatorFigures::of(memory),
+            machine: memory.platform().counters(),
+            ram: memory.frames().totals().present * 4096,
+            damage: None,
+        }
+    }
+}
+
+/// Findings of an audit in words, at most as many as mismatches are kept.
+fn timed_audit(machine: &Machine, spent: &mut Duration) -> Vec<String> {
+    let started = Instant::now();
+    let findings = machine.audit();
+    *spent += started.elapsed();
+    findings.iter().take(super::figures::KEPT_MISMATCHES).map(ToString::to_string).collect()
+}

@@ -1,0 +1,58 @@
+//! Touching memory again.
+
+use crate::event::{Access as Recorded, Denial, Fault, Mode, Outcome};
+use quire_arch::{Access, VirtAddr};
+use quire_host::{AccessError, HostPlatform, Vcpu};
+use quire_mm::{FaultError, Space};
+
+/// What a touch came to, held against the recording.
+pub(super) enum Touched {
+    /// As on Linux.
+    Same,
+    /// Not as on Linux: what Quire did, in words.
+    Differs(String),
+    /// Linux refused it for a reason that Quire does not know yet.
+    Unsupported(&'static str),
+    /// There was no memory.
+    OutOfMemory(String),
+}
+
+/// Touches what `fault` touched.
+pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault) -> Touched {
+    let access = match fault.access {
+        Recorded::Read => Access::Read,
+        Recorded::Write => Access::Write,
+        Recorded::Execute => Access::Execute,
+    };
+    let result = vcpu.program(space).touch(VirtAddr(fault.addr), access);
+    if let Err(AccessError::Fault(error @ FaultError::OutOfMemory(_))) = result {
+        return Touched::OutOfMemory(error.to_string());
+    }
+    let refused = match fault.outcome {
+        // It may have come out either way: a kernel copy that failed, or a source that does not tell.
+        Outcome::Unresolved => return Touched::Same,
+        Outcome::Unknown if fault.mode == Mode::Kernel => return Touched::Same,
+        Outcome::Minor | Outcome::Major | Outcome::Unknown => None,
+        Outcome::Denied(Denial::NotMapped) => Some(FaultError::NotMapped),
+        Outcome::Denied(Denial::NotAllowed) => Some(FaultError::AccessDenied),
+        Outcome::Denied(Denial::NoBacking) => return Touched::Unsupported("touch past the end of a file"),
+        Outcome::Denied(Denial::ProtectionKey) => return Touched::Unsupported("protection keys"),
+        Outcome::Denied(Denial::Other) => return Touched::Unsupported("another signal on a touch"),
+    };
+    match (refused, result) {
+        (None, Ok(())) => Touched::Same,
+        (Some(expected), Err(AccessError::Fault(found))) if expected == found => Touched::Same,
+        (_, Ok(())) => Touched::Differs("allowed".to_owned()),
+        (_, Err(error)) => Touched::Differs(error.to_string()),
+    }
+}
+
+/// What Linux did, in words.
+pub(super) fn describe_recorded(fault: &Fault) -> String {
+    match fault.outcome {
+        Outcome::Denied(Denial::NotMapped) => FaultError::NotMapped.to_string(),
+        Outcome::Denied(Denial::NotAllowed) => FaultError::AccessDenied.to_string(),
+        Outcome::Denied(_) => "another signal".to_owned(),
+        _ => "allowed".to_owned(),
+    }
+}
