@@ -8,13 +8,13 @@ make=$here/make
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cargo build --release --quiet --manifest-path "$here/../Cargo.toml" -p quire-trace --example record
+cargo build --release --quiet --manifest-path "$here/../Cargo.toml"
 target=${CARGO_TARGET_DIR:-$here/../target}
 record() { # NAME COMMAND...
     local name=$1
     shift
     echo "== $name: $*" >&2
-    "$target/release/examples/record" "$here/$name.qtr" "$@" >/dev/null
+    "$target/release/quire" record -o "$here/$name.qtr" -- "$@" >/dev/null
 }
 
 # What the programs work on is made before anything is recorded, and is the same every time.

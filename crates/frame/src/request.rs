@@ -1,6 +1,6 @@
 //! What an allocation asks for.
 
-use crate::map::Migratetype;
+use crate::map::{Kind, Migratetype};
 use crate::zone::ZoneKind;
 use quire_arch::Order;
 
@@ -50,6 +50,7 @@ pub struct AllocRequest {
     pub(crate) order: Order,
     pub(crate) migratetype: Migratetype,
     pub(crate) zero: bool,
+    pub(crate) kind: Kind,
     pub(crate) site: AllocSite,
     pub(crate) highest_zone: ZoneKind,
     pub(crate) may_drain: bool,
@@ -64,6 +65,7 @@ impl AllocRequest {
             order,
             migratetype: Migratetype::Unmovable,
             zero: false,
+            kind: Kind::Allocated,
             site,
             highest_zone: ZoneKind::Normal,
             may_drain: true,
@@ -100,6 +102,14 @@ impl AllocRequest {
     #[inline]
     pub const fn uninitialised(mut self) -> Self {
         self.zero = false;
+        self
+    }
+
+    /// Classified as `kind` from the start, which saves [`classify`](crate::Frame::classify) later. A kind that no
+    /// user may set is taken as [`Kind::Allocated`].
+    #[inline]
+    pub const fn kind(mut self, kind: Kind) -> Self {
+        self.kind = if kind.is_for_users() { kind } else { Kind::Allocated };
         self
     }
 

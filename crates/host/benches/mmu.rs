@@ -40,8 +40,9 @@ fn main() {
     for paranoid in [false, true] {
         accesses(paranoid);
     }
-    let toy =
-        Toy::<X86_64Level4>::new(&HostConfig { prefault: true, ..HostConfig::with_ram(16 << 20) }.cpus(2));
+    let toy = Toy::<X86_64Level4>::new(
+        &HostConfig { large_pages: true, prefault: true, ..HostConfig::with_ram(16 << 20) }.cpus(2),
+    );
     let space = Space::new(&toy, 1, window(BASE, PAGES));
     let platform = &toy.platform;
     let (own, target) = (platform.vcpu(0).unwrap(), platform.vcpu(1).unwrap());

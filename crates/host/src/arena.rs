@@ -34,7 +34,7 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// Maps RAM for `ranges`, which are sorted, disjoint and not empty (see [`HostConfig`](crate::HostConfig)).
-    pub(crate) fn new(ranges: &[PfnRange], prefault: bool) -> Result<Self, HostError> {
+    pub(crate) fn new(ranges: &[PfnRange], large_pages: bool, prefault: bool) -> Result<Self, HostError> {
         let (Some(low), Some(high)) = (ranges.first(), ranges.last()) else {
             return Err(HostError::NoRam);
         };
@@ -65,6 +65,9 @@ impl Arena {
         };
         let arena = Self { base, first, span, ranges: ranges.into(), mapping, mapping_len };
         arena.close_holes()?;
+        if large_pages {
+            arena.advise_large_pages();
+        }
         if prefault {
             arena.prefault();
         }
@@ -85,13 +88,19 @@ impl Arena {
         Ok(())
     }
 
-    /// Makes the host back every page now, with large pages where it can.
-    fn prefault(&self) {
+    fn advise_large_pages(&self) {
         for range in &self.ranges {
             let (start, bytes) = (self.direct(range.start()).as_ptr(), (range.len() << PAGE_SHIFT) as usize);
             // Only a hint: a host without large pages is slower but right.
             // SAFETY: the range lies in this arena's mapping.
             let _ = unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxHugepage) };
+        }
+    }
+
+    /// Makes the host back every page now.
+    fn prefault(&self) {
+        for range in &self.ranges {
+            let (start, bytes) = (self.direct(range.start()).as_ptr(), (range.len() << PAGE_SHIFT) as usize);
             for offset in (0..bytes).step_by(PAGE_SIZE as usize) {
                 // SAFETY: the offset lies in the range, and the machine does not run yet.
                 unsafe { start.add(offset).write_volatile(0) };
@@ -152,7 +161,7 @@ mod tests {
     #[test]
     fn holes_are_not_ram_and_do_not_shift_what_follows() {
         let ranges = [PfnRange::new(Pfn(256), Pfn(300)), PfnRange::new(Pfn(512), Pfn(600))];
-        let arena = Arena::new(&ranges, true).expect("a small mapping");
+        let arena = Arena::new(&ranges, true, true).expect("a small mapping");
         assert!(arena.contains(Pfn(256), 44) && arena.contains(Pfn(599), 1));
         assert!(!arena.contains(Pfn(256), 45) && !arena.contains(Pfn(400), 1));
         assert!(!arena.contains(Pfn(255), 1) && !arena.contains(Pfn(600), 1));

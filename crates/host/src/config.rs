@@ -17,6 +17,9 @@ pub struct HostConfig {
     pub seed: u64,
     /// Compares every TLB hit with the tables; see [`paranoid`](crate::paranoid).
     pub paranoid: bool,
+    /// Asks the host to back the RAM with large pages, so that the machine's first use of a frame seldom faults on
+    /// the host. Costs host memory: it comes in steps of 2 MiB.
+    pub large_pages: bool,
     /// Touches all RAM when the machine is built, so that the host's own page faults stay out of measurements.
     pub prefault: bool,
 }
@@ -34,6 +37,7 @@ impl HostConfig {
             asids: 4096,
             seed: 0x5eed,
             paranoid: false,
+            large_pages: false,
             prefault: false,
         }
     }

@@ -37,7 +37,7 @@ impl Machine {
         let number = MACHINES.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             number,
-            arena: Arena::new(&ranges, config.prefault)?,
+            arena: Arena::new(&ranges, config.large_pages, config.prefault)?,
             cpus: (0..config.cpus)
                 .filter_map(CpuId::new)
                 .map(|id| Cpu::new(id, number, config.paranoid))

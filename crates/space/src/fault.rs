@@ -107,7 +107,7 @@ impl<P: Platform> Space<'_, P> {
                 }
             }
             // The mmap lock is dropped in between, so everything is looked up again afterwards.
-            Section::begin(self.spaces, core).grow_stack(addr).map_err(|_| FaultError::NotMapped)?;
+            Section::begin(self.spaces, core).grow_stack(self, addr).map_err(|_| FaultError::NotMapped)?;
         }
     }
 
@@ -125,8 +125,11 @@ impl<P: Platform> Space<'_, P> {
 
     /// Gives `vma` the group of its private pages: a neighbour's if the two could be one VMA but for their
     /// permissions, else a new one. The mmap lock is held in some way.
-    fn give_group(&self, vma: &Vma) {
+    pub(crate) fn give_group(&self, vma: &Vma) {
         let facts = vma.facts();
+        if facts.anon.is_some() {
+            return;
+        }
         // SAFETY: the mmap lock is held.
         let view = unsafe { self.core().vmas.view() };
         let neighbours =
@@ -158,13 +161,15 @@ impl VmaFacts {
 struct SpareFrame<'s, 'p, P: Platform> {
     tables: Tables<'s, P>,
     pin: &'s Pin<'p, P>,
+    /// What it will be: this depends on the mapping and the access, not on the entry.
+    kind: Kind,
     pfn: Option<Pfn>,
 }
 
 impl<P: Platform> SpareFrame<'_, '_, P> {
     fn fill(&mut self) -> Result<(), AllocError> {
         let frames = self.tables.spaces.frames();
-        self.pfn = Some(frames.allocate(self.pin, AllocRequest::anonymous())?);
+        self.pfn = Some(frames.allocate(self.pin, AllocRequest::anonymous().kind(self.kind))?);
         Ok(())
     }
 }
@@ -199,7 +204,8 @@ impl<P: Platform> Tables<'_, P> {
         let table = self.find_or_make(pin, addr)?;
         let index = P::Paging::index(addr, Level::PTE);
         // The frame is made ready before the lock is taken, going by a look without it.
-        let mut spare = SpareFrame { tables: *self, pin, pfn: None };
+        let kind = if access == Access::Write && !shared { Kind::Anonymous } else { Kind::File };
+        let mut spare = SpareFrame { tables: *self, pin, kind, pfn: None };
         let seen = self.entries(table)[index].load(core::sync::atomic::Ordering::Relaxed);
         if needs_frame(&facts, access, P::Paging::decode(seen, Level::PTE)) {
             spare.fill()?;
@@ -247,8 +253,7 @@ impl<P: Platform> Tables<'_, P> {
             Some(pfn) => {
                 let private = !facts.flags.contains(VmFlags::SHARED);
                 let anonymous = private && access == Access::Write;
-                let kind = if anonymous { Kind::Anonymous } else { Kind::File };
-                self.spaces.init_page(pfn, kind, facts, addr);
+                self.spaces.init_page(pfn, facts, addr);
                 self.core.usage.page_mapped(anonymous);
                 flags.set(LeafFlags::DIRTY, access == Access::Write);
                 if private && !anonymous {
@@ -286,7 +291,7 @@ impl<P: Platform> Tables<'_, P> {
                 // page after another has written to the new one.
                 locked.replace(index, Entry::None);
                 self.core.flush(spare.pin, page_of(addr));
-                self.spaces.init_page(pfn, Kind::Anonymous, facts, addr);
+                self.spaces.init_page(pfn, facts, addr);
                 self.core.usage.page_mapped(true);
                 let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
                 locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));

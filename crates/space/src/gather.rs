@@ -8,7 +8,7 @@
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
 use core::sync::atomic::Ordering;
-use quire_arch::{Order, Pfn, Pin, Platform, VirtRange};
+use quire_arch::{Order, Pfn, Platform, VirtRange};
 use quire_frame::FrameChain;
 
 /// Frames and tables that were taken out of the page tables of one space.
@@ -54,12 +54,16 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Flushes the TLBs and gives everything back. Cannot fail and allocates nothing.
-    pub(crate) fn finish(self, pin: &Pin<'_, P>) {
+    pub(crate) fn finish(self) {
+        if self.stale.is_none() && self.frames.is_empty() && self.tables.is_empty() {
+            return;
+        }
+        let pin = self.spaces.platform().pin();
         if let Some(range) = self.stale {
-            self.core.flush(pin, range);
+            self.core.flush(&pin, range);
         }
         let frames = self.spaces.frames();
-        frames.free_chain(pin, self.frames);
-        frames.retire_chain(pin, self.tables);
+        frames.free_chain(&pin, self.frames);
+        frames.retire_chain(&pin, self.tables);
     }
 }

@@ -54,6 +54,20 @@ impl<P: Platform> Drop for Prepared<'_, P> {
     }
 }
 
+/// The neighbours that take a new mapping in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Neighbours<'s> {
+    previous: Option<&'s Vma>,
+    next: Option<&'s Vma>,
+}
+
+impl Neighbours<'_> {
+    /// VMAs that the new mapping takes: none where a neighbour takes it in.
+    pub(crate) fn vmas_needed(&self) -> usize {
+        usize::from(self.previous.is_none() && self.next.is_none())
+    }
+}
+
 impl<'s, P: Platform> Section<'s, P> {
     /// Takes the mmap lock.
     pub(crate) fn begin(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
@@ -151,7 +165,7 @@ impl<'s, P: Platform> Section<'s, P> {
         debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
         let vma = vma?;
         // Nobody may fault in it before the section ends.
-        self.lock_vma(self.vma(vma));
+        self.vma(vma).lock.write_unknown(&self.core.sequence);
         let inserted = self.tree.insert(facts.range, vma);
         debug_assert!(inserted.is_ok(), "a VMA could not be inserted: {inserted:?}");
         self.core.usage.note_mappings(self.mappings());
@@ -192,19 +206,16 @@ impl<'s, P: Platform> Section<'s, P> {
             || self.core.usage.locked_pages().saturating_add(pages) <= limits.locked / PAGE_SIZE
     }
 
-    /// How a new mapping of `proposal` would merge, were everything in its range unmapped.
-    fn merge_into_hole(&self, proposal: &Proposal) -> crate::vma::MergeChoice {
+    /// The neighbours that a new mapping of `proposal` would merge with, were everything in its range unmapped.
+    pub(crate) fn neighbours_for(&self, proposal: &Proposal) -> Neighbours<'s> {
         let range = proposal.range;
-        let previous =
-            self.last_starting_before(range.start()).map(|vma| clip_end(vma.facts(), range.start()));
-        let next = self.first_ending_after(range.end()).map(|vma| clip_start(vma.facts(), range.end()));
-        proposal.merges(previous.as_ref(), next.as_ref())
-    }
-
-    /// What replacing whatever is in the range by `proposal` takes: VMAs to prepare.
-    pub(crate) fn vmas_to_replace(&self, proposal: &Proposal) -> usize {
-        let choice = self.merge_into_hole(proposal);
-        usize::from(!choice.previous && !choice.next) + self.vmas_to_unmap(proposal.range)
+        let previous = self.last_starting_before(range.start());
+        let next = self.first_ending_after(range.end());
+        let choice = proposal.merges(
+            previous.map(|vma| clip_end(vma.facts(), range.start())).as_ref(),
+            next.map(|vma| clip_start(vma.facts(), range.end())).as_ref(),
+        );
+        Neighbours { previous: previous.filter(|_| choice.previous), next: next.filter(|_| choice.next) }
     }
 
     /// What unmapping `range` takes: a VMA if it is inside of one.
@@ -215,13 +226,17 @@ impl<'s, P: Platform> Section<'s, P> {
         )
     }
 
-    /// Maps `proposal` into a range that is free, merging it with its neighbours where possible, and counts it.
-    pub(crate) fn map(&mut self, proposal: &Proposal, prepared: &mut Prepared<'_, P>) -> Option<&'s Vma> {
+    /// Maps `proposal` into a range that is free, merging it with `neighbours` (asked for while the range was free),
+    /// and counts it.
+    pub(crate) fn map(
+        &mut self,
+        proposal: &Proposal,
+        neighbours: Neighbours<'s>,
+        prepared: &mut Prepared<'_, P>,
+    ) -> Option<&'s Vma> {
         self.core.usage.map(proposal.flags, proposal.range.pages());
         let range = proposal.range;
-        let choice = self.merge_into_hole(proposal);
-        let previous = self.last_starting_before(range.start()).filter(|_| choice.previous);
-        let next = self.first_ending_after(range.end()).filter(|_| choice.next);
+        let Neighbours { previous, next } = neighbours;
         for vma in previous.iter().chain(next.iter()) {
             self.lock_vma(vma);
         }
@@ -412,7 +427,7 @@ impl<'s, P: Platform> Section<'s, P> {
         let tables = self.tables();
         tables.zap(removed, false, &mut gather);
         tables.free_hole(removed, Hole(VirtRange::new(below, above)), &mut gather);
-        gather.finish(&self.spaces.platform().pin());
+        gather.finish();
     }
 
     /// Takes the mappings in `range` out of the tree and answers the smallest range that holds them.
@@ -472,7 +487,7 @@ impl<'s, P: Platform> Section<'s, P> {
         }
         self.tree.clear();
         self.spaces.commit().release(uncharged);
-        gather.finish(&self.spaces.platform().pin());
+        gather.finish();
     }
 }
 

@@ -149,7 +149,7 @@ impl<P: Platform> Spaces<P> {
     /// [`Error::NoFrames`], with nothing left behind.
     pub fn create(&self, layout: Layout, limits: Limits) -> Result<Space<'_, P>, Error> {
         let pin = self.platform().pin();
-        let root = self.frames.allocate(&pin, AllocRequest::table())?;
+        let root = self.frames.allocate(&pin, AllocRequest::table().kind(Kind::Table))?;
         let id = SpaceId::new(self.next_space.fetch_add(1, Ordering::Relaxed));
         let asid = self.list.lock().asids.take();
         let core = SpaceCore::new(id, root, asid, layout, limits);
@@ -239,12 +239,10 @@ impl<P: Platform> Spaces<P> {
         self.next_group.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Says in the descriptor of a page that is about to be mapped once whose it is.
+    /// Says in the descriptor of a page that is about to be mapped once where it belongs.
     #[inline]
-    pub(crate) fn init_page(&self, pfn: Pfn, kind: Kind, vma: &VmaFacts, addr: VirtAddr) {
+    pub(crate) fn init_page(&self, pfn: Pfn, vma: &VmaFacts, addr: VirtAddr) {
         let frame = self.frames.known(pfn);
-        let classified = frame.classify(kind);
-        debug_assert!(classified.is_ok(), "a new frame could not be classified");
         frame.index().store(vma.page_offset_at(addr), Ordering::Relaxed);
         frame.map_count().store(1, Ordering::Relaxed);
     }

@@ -57,6 +57,16 @@ pub struct SpaceFigures {
     pub peak_mappings: u64,
 }
 
+/// Adds to a count that only the holder of the mmap lock writes: no atomic addition is needed.
+fn add(count: &AtomicU64, pages: u64) {
+    count.store(count.load(Ordering::Relaxed) + pages, Ordering::Relaxed);
+}
+
+/// Subtracts likewise.
+fn subtract(count: &AtomicU64, pages: u64) {
+    count.store(count.load(Ordering::Relaxed) - pages, Ordering::Relaxed);
+}
+
 fn raise(peak: &AtomicU64, now: u64) {
     if now > peak.load(Ordering::Relaxed) {
         peak.fetch_max(now, Ordering::Relaxed);
@@ -101,30 +111,30 @@ impl Usage {
         self.tables.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts `pages` of a mapping with `flags` in.
+    /// Counts `pages` of a mapping with `flags` in. As the next two: the caller holds the mmap lock for writing.
     pub(crate) fn map(&self, flags: VmFlags, pages: u64) {
-        let mapped = self.mapped.fetch_add(pages, Ordering::Relaxed) + pages;
-        raise(&self.peak_mapped, mapped);
+        add(&self.mapped, pages);
+        raise(&self.peak_mapped, self.mapped.load(Ordering::Relaxed));
         for count in self.classes(flags).into_iter().flatten() {
-            count.fetch_add(pages, Ordering::Relaxed);
+            add(count, pages);
         }
     }
 
     /// Counts `pages` of a mapping with `flags` out.
     pub(crate) fn unmap(&self, flags: VmFlags, pages: u64) {
-        self.mapped.fetch_sub(pages, Ordering::Relaxed);
+        subtract(&self.mapped, pages);
         for count in self.classes(flags).into_iter().flatten() {
-            count.fetch_sub(pages, Ordering::Relaxed);
+            subtract(count, pages);
         }
     }
 
     /// Moves `pages` of a mapping from one class to another.
     pub(crate) fn reclass(&self, from: VmFlags, to: VmFlags, pages: u64) {
         for count in self.classes(from).into_iter().flatten() {
-            count.fetch_sub(pages, Ordering::Relaxed);
+            subtract(count, pages);
         }
         for count in self.classes(to).into_iter().flatten() {
-            count.fetch_add(pages, Ordering::Relaxed);
+            add(count, pages);
         }
     }
 

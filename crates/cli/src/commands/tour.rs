@@ -3,6 +3,7 @@
 use super::replay::{replay, show};
 use crate::args::MachineArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
+use crate::output::say;
 use quire_trace::format::EXTENSION;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,8 +14,8 @@ const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/.
 
 pub(crate) fn run() -> Result<ExitCode, Failure> {
     let files = recordings()?;
-    println!("Quire runs the recorded memory lives of {} real programs.", files.len());
-    println!("Every call and every touch is made again, and every result is compared with Linux's.\n");
+    say(format_args!("Quire runs the recorded memory lives of {} real programs.", files.len()));
+    say("Every call and every touch is made again, and every result is compared with Linux's.\n");
     let machine = MachineArguments { memory: None, techniques: Vec::new(), paranoid: false, json: false };
     let mut good = true;
     for file in &files {
@@ -22,13 +23,13 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
         show(file, &report, false);
         good &= report.is_good();
     }
-    println!("What to try next:");
-    println!(
+    say("What to try next:");
+    say(
         "  quire run -- python3 -c 'x = list(range(1000000))'   a program of your own, recorded and replayed"
     );
-    println!("  quire record -o my.qtr -- CMD ARGS...                 keep the recording");
-    println!("  quire replay my.qtr --technique pcp=none              the same life without per-CPU lists");
-    println!("  quire replay my.qtr --paranoid --json                 every TLB hit checked; for scripts");
+    say("  quire record -o my.qtr -- CMD ARGS...                 keep the recording");
+    say("  quire replay my.qtr --technique pcp=none              the same life without per-CPU lists");
+    say("  quire replay my.qtr --paranoid --json                 every TLB hit checked; for scripts");
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 

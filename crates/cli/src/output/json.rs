@@ -1,12 +1,13 @@
 //! One JSON object a process.
 
+use super::say;
 use quire_trace::replay::{AllocatorFigures, ProcessReport, ReplayReport};
 use serde_json::{Value, json};
 use std::path::Path;
 
 pub(crate) fn print(file: &Path, report: &ReplayReport) {
     for process in &report.processes {
-        println!("{}", object(file, report, process));
+        say(object(file, report, process));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tables for people.
 
+use super::say;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_trace::replay::{ProcessReport, ReplayReport};
 use std::path::Path;
@@ -10,11 +11,11 @@ const MOST_LINES: usize = 24;
 pub(crate) fn print(file: &Path, report: &ReplayReport) {
     let command: Vec<String> =
         report.header.command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    println!("{}: {}", file.display(), shorten(&command.join(" "), 90));
-    println!("{}", processes(report));
-    println!("{}", allocator(report));
+    say(format_args!("{}: {}", file.display(), shorten(&command.join(" "), 90)));
+    say(processes(report));
+    say(allocator(report));
     notes(report);
-    println!();
+    say("");
 }
 
 fn shorten(text: &str, most: usize) -> String {
@@ -106,20 +107,26 @@ fn allocator(report: &ReplayReport) -> String {
 /// Whatever is not as it should be.
 fn notes(report: &ReplayReport) {
     if let Some(damage) = &report.damage {
-        println!("damaged    {damage}");
+        say(format_args!("damaged    {damage}"));
     }
     if report.lost > 0 {
-        println!("lost       {} page faults were not recorded (the kernel's ring was full)", report.lost);
+        say(format_args!(
+            "lost       {} page faults were not recorded (the kernel's ring was full)",
+            report.lost
+        ));
     }
     for process in report.processes.iter().filter(|process| !process.is_good()) {
         for (gap, count) in &process.gaps {
-            println!("gap        process {}: {} ({count} times) is not built yet", process.pid, gap.0);
+            say(format_args!(
+                "gap        process {}: {} ({count} times) is not built yet",
+                process.pid, gap.0
+            ));
         }
         for mismatch in &process.first_mismatches {
-            println!("differs    process {}: {mismatch}", process.pid);
+            say(format_args!("differs    process {}: {mismatch}", process.pid));
         }
         for finding in &process.audit {
-            println!("audit      process {}: {finding}", process.pid);
+            say(format_args!("audit      process {}: {finding}", process.pid));
         }
     }
 }

@@ -55,7 +55,7 @@ fn lost_frames() {
         frames.known(pfn).set_word(Word::new(kind, Order::ZERO, Migratetype::Unmovable));
         finds(&frames, |found| *found == FrameViolation::Lost { pfn, kind });
     }
-    frames.known(pfn).set_word(Word::given_out(Order::ZERO, Migratetype::Unmovable));
+    frames.known(pfn).set_word(Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable));
     assert_sound(&frames);
     let mut chain = FrameChain::new();
     frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
@@ -69,7 +69,7 @@ fn a_frame_that_is_in_use_and_on_a_list() {
     let pin = frames.platform().pin();
     let pfn = taken(&frames);
     frames.free(&pin, pfn, Order::ZERO).unwrap();
-    frames.known(pfn).set_word(Word::given_out(Order::ZERO, Migratetype::Unmovable));
+    frames.known(pfn).set_word(Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable));
     let kind = Kind::Allocated;
     finds(&frames, |found| *found == FrameViolation::Reached { pfn, kind, expected: 0, found: 1 });
     finds(&frames, |found| matches!(found, FrameViolation::WrongKind { expected: Kind::Pcp, .. }));

@@ -19,7 +19,7 @@ impl VmEvent {
 }
 
 impl<P: Platform> Frames<P> {
-    /// Allocates a block. It has one reference, no flags, no maps and the kind [`Kind::Allocated`]; the rest of its
+    /// Allocates a block. It has one reference, no flags, no maps and the kind that was asked for; the rest of its
     /// descriptor is whatever the last user left.
     ///
     /// Takes, one after another, locks of the classes Slab, Limbo, Pcp and Zone, unless the request forbids to
@@ -78,7 +78,7 @@ impl<P: Platform> Frames<P> {
             None => self.refill(pin, zone, &mut pcp, request)?,
         };
         drop(pcp);
-        self.map.at(index).set_word(Word::given_out(request.order, request.migratetype));
+        self.map.at(index).set_word(Word::given_out(request.kind, request.order, request.migratetype));
         Some(index)
     }
 
@@ -118,7 +118,7 @@ impl<P: Platform> Frames<P> {
         if !Self::above_watermark(zone, buddy.free(), request) {
             return None;
         }
-        let given = Word::given_out(order, migratetype);
+        let given = Word::given_out(request.kind, order, migratetype);
         let index = buddy.allocate(&self.map, order, migratetype, given, self.events.mine(pin))?;
         zone.publish_free(&buddy);
         Some(index)

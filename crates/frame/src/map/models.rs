@@ -11,7 +11,7 @@ use quire_arch::Order;
 
 fn given_out() -> Arc<Frame> {
     let frame = Frame::new(Kind::Tail);
-    frame.set_word(Word::given_out(Order::ZERO, Migratetype::Movable));
+    frame.set_word(Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Movable));
     Arc::new(frame)
 }
 

@@ -82,6 +82,12 @@ impl Kind {
         !matches!(self, Self::Hole | Self::Reserved | Self::Tail)
     }
 
+    /// Whether a user of frames may set the kind.
+    #[inline]
+    pub(crate) const fn is_for_users(self) -> bool {
+        self.is_given_out() && !self.is_slab_internal()
+    }
+
     /// Whether the kind belongs to the slabs, which alone set and clear it.
     #[inline]
     const fn is_slab_internal(self) -> bool {
@@ -144,8 +150,8 @@ impl Word {
 
     /// A block that has just been given out: one reference, which is the caller's.
     #[inline]
-    pub(crate) const fn given_out(order: Order, migratetype: Migratetype) -> Self {
-        Self(Self::new(Kind::Allocated, order, migratetype).0 | ONE_REF)
+    pub(crate) const fn given_out(kind: Kind, order: Order, migratetype: Migratetype) -> Self {
+        Self(Self::new(kind, order, migratetype).0 | ONE_REF)
     }
 
     #[inline]
@@ -300,7 +306,7 @@ mod tests {
     /// races.md A: double free, wrong order, referenced: each a distinct error.
     #[test]
     fn release_tells_every_mistake_apart() {
-        let out = Word::given_out(THREE, Migratetype::Movable);
+        let out = Word::given_out(Kind::Allocated, THREE, Migratetype::Movable);
         assert_eq!(out.refs(), 1);
         let back = out.release(THREE).unwrap();
         assert_eq!((back.kind(), back.refs()), (Kind::Gathered, 0));
@@ -317,7 +323,7 @@ mod tests {
 
     #[test]
     fn kinds_change_only_through_allocated() {
-        let out = Word::given_out(Order::ZERO, Migratetype::Unmovable);
+        let out = Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable);
         let table = out.classify_user(Kind::Table).unwrap();
         assert_eq!((table.kind(), table.refs()), (Kind::Table, 1));
         assert!(table.classify_user(Kind::Anonymous).is_err());
@@ -330,7 +336,7 @@ mod tests {
 
     #[test]
     fn references_cannot_come_from_zero_nor_overflow() {
-        let none = Word::given_out(Order::ZERO, Migratetype::Movable).put(1).unwrap();
+        let none = Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Movable).put(1).unwrap();
         assert_eq!(none.try_get(), None);
         assert_eq!(none.put(1), None);
         let full = Word::from_raw(none.raw() | u64::from(MAX_REFS) << 32);

@@ -67,6 +67,8 @@ const UNBUILT: &[(u32, &str)] = &[
     (238, "set_mempolicy"),
     (302, "prlimit64"),
     (323, "userfaultfd"),
+    (330, "pkey_alloc"),
+    (331, "pkey_free"),
     (440, "process_madvise"),
     (453, "map_shadow_stack"),
     (462, "mseal"),

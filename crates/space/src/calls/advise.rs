@@ -89,7 +89,7 @@ impl<'s, P: Platform> Section<'s, P> {
     fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
         let mut gather = Gather::new(self.spaces, self.core);
         let result = self.advise_mappings(range, advice, &mut gather);
-        gather.finish(&self.spaces.platform().pin());
+        gather.finish();
         result
     }
 
@@ -141,14 +141,16 @@ fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
     let reading = VmFlags::SEQ_READ | VmFlags::RAND_READ;
     let refuse_if =
         |refused: bool, effect: Effect| if refused { Err(Error::WrongMapping) } else { Ok(effect) };
+    // Shared memory outlives the advice, and so far it lives nowhere but in the tables.
+    let drop = if flags.contains(VmFlags::SHARED) { Effect::None } else { Effect::Drop };
     match advice {
         Advice::Normal => Ok(Effect::Flags(flags - reading)),
         Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),
         Advice::Sequential => Ok(Effect::Flags((flags - reading) | VmFlags::SEQ_READ)),
         // The populating ones never come here: they walk pages, not mappings.
         Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite => Ok(Effect::None),
-        Advice::DontNeed => refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::Drop),
-        Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), Effect::Drop),
+        Advice::DontNeed => refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), drop),
+        Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), drop),
         Advice::Free => refuse_if(
             !vma.backing.is_anonymous() || flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP),
             Effect::None,

@@ -93,10 +93,10 @@ impl<P: Platform> Section<'_, P> {
             backing: Backing::ANONYMOUS,
             anon: AnonGroup::NONE,
         };
-        let needed = self.vmas_to_replace(&proposal);
-        match self.prepare(needed) {
+        let neighbours = self.neighbours_for(&proposal);
+        match self.prepare(neighbours.vmas_needed()) {
             Ok(mut prepared) => {
-                self.map(&proposal, &mut prepared);
+                self.map(&proposal, neighbours, &mut prepared);
                 Ok(())
             }
             Err(error) => {

@@ -153,7 +153,8 @@ impl<P: Platform> Section<'_, P> {
             return Err(Error::BadFlags);
         }
 
-        let replaced = self.replaced_by(range);
+        let occupied = self.first_in(range).is_some();
+        let replaced = if occupied { self.replaced_by(range) } else { Replaced::default() };
         self.may_expand(flags, range.pages() - replaced.pages)?;
         let mut charge = 0;
         if flags.is_accountable() {
@@ -169,8 +170,9 @@ impl<P: Platform> Section<'_, P> {
             None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
         };
         let proposal = Proposal { range, flags, page_offset, backing, anon: AnonGroup::NONE };
-        let needed = self.vmas_to_replace(&proposal);
-        let mut prepared = match self.prepare(needed) {
+        let mut neighbours = self.neighbours_for(&proposal);
+        let splits = if occupied { self.vmas_to_unmap(range) } else { 0 };
+        let mut prepared = match self.prepare(neighbours.vmas_needed() + splits) {
             Ok(prepared) => prepared,
             Err(error) => {
                 self.spaces.commit().release(charge);
@@ -181,8 +183,12 @@ impl<P: Platform> Section<'_, P> {
             // What is replaced gives its own charge back in `unmap`, so the new mapping takes that part over.
             self.spaces.commit().charge_unchecked(range.pages() - charge);
         }
-        self.unmap(range, &mut prepared);
-        self.map(&proposal, &mut prepared);
+        if occupied {
+            self.unmap(range, &mut prepared);
+            // The same choice as before, but what is left of a mapping that was split may be another VMA now.
+            neighbours = self.neighbours_for(&proposal);
+        }
+        self.map(&proposal, neighbours, &mut prepared);
         Ok(flags)
     }
 
@@ -211,7 +217,7 @@ impl<P: Platform> Section<'_, P> {
 
     /// What a mapping at `range` would replace.
     fn replaced_by(&self, range: VirtRange) -> Replaced {
-        let mut replaced = Replaced { pages: 0, accounted: 0 };
+        let mut replaced = Replaced::default();
         let mut at = range.start();
         while let Some(vma) = self.first_in(VirtRange::new(at, range.end())) {
             let part = vma.range().intersect(range);
@@ -226,6 +232,7 @@ impl<P: Platform> Section<'_, P> {
 }
 
 /// Pages that go away when a mapping takes their place.
+#[derive(Default)]
 struct Replaced {
     pages: u64,
     accounted: u64,

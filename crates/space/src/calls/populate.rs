@@ -76,7 +76,13 @@ impl<P: Platform> Space<'_, P> {
         Some((part.end(), self.populate_part(vma, part, access)))
     }
 
-    fn populate_part(&self, vma: &Vma, part: VirtRange, access: Option<Access>) -> Result<(), PopulateError> {
+    /// Populates `part` of `vma`, as above. The mmap lock is held in some way.
+    pub(crate) fn populate_part(
+        &self,
+        vma: &Vma,
+        part: VirtRange,
+        access: Option<Access>,
+    ) -> Result<(), PopulateError> {
         let flags = vma.flags();
         if access.is_none() && flags.intersects(VmFlags::IO | VmFlags::PFNMAP | VmFlags::LOCKONFAULT) {
             return Ok(());

@@ -34,9 +34,9 @@ impl<P: Platform> Space<'_, P> {
             return Err(Error::NotMapped);
         }
         let mut gather = Gather::new(self.spaces, self.core());
-        let result = section.protect_range(range, protection, &mut gather);
+        let result = section.protect_range(self, range, protection, &mut gather);
         // Also after a failure: what has changed until then must not be in any TLB.
-        gather.finish(&self.spaces.platform().pin());
+        gather.finish();
         result
     }
 }
@@ -44,6 +44,7 @@ impl<P: Platform> Space<'_, P> {
 impl<'s, P: Platform> Section<'s, P> {
     fn protect_range(
         &mut self,
+        space: &Space<'_, P>,
         range: VirtRange,
         protection: Protection,
         gather: &mut Gather<'s, P>,
@@ -53,13 +54,14 @@ impl<'s, P: Platform> Section<'s, P> {
             let vma = self.find(at).ok_or(Error::NotMapped)?;
             let part = VirtRange::new(at, vma.range().end().min(range.end()));
             at = part.end();
-            self.protect_part(vma, part, protection, gather)?;
+            self.protect_part(space, vma, part, protection, gather)?;
         }
         Ok(())
     }
 
     fn protect_part(
         &mut self,
+        space: &Space<'_, P>,
         vma: &'s Vma,
         part: VirtRange,
         protection: Protection,
@@ -96,12 +98,20 @@ impl<'s, P: Platform> Section<'s, P> {
             released = pages;
             new -= VmFlags::ACCOUNT;
         }
-        if let Err(error) = self.modify(vma, part, new) {
-            self.spaces.commit().release(charged);
-            return Err(error);
-        }
+        let vma = match self.modify(vma, part, new) {
+            Ok(vma) => vma,
+            Err(error) => {
+                self.spaces.commit().release(charged);
+                return Err(error);
+            }
+        };
         self.spaces.commit().release(released);
         self.tables().protect(part, new, gather);
+        let locked = VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED;
+        if old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
+            // Locked memory that becomes writable gets its own pages now. As in Linux, it may also fail to.
+            let _ = space.populate_part(vma, part, None);
+        }
         Ok(())
     }
 }

@@ -312,11 +312,12 @@ impl<'s, P: Platform> Section<'s, P> {
         };
         // No fault gets into either range from here until the section ends.
         self.lock_range(old);
-        self.map(&proposal, &mut prepared);
+        let neighbours = self.neighbours_for(&proposal);
+        self.map(&proposal, neighbours, &mut prepared);
         let mut gather = Gather::new(self.spaces, self.core);
         self.tables().relocate(old, to, &mut gather);
         // The old translations are gone from every TLB before anyone can use, or unmap, the new ones.
-        gather.finish(&self.spaces.platform().pin());
+        gather.finish();
         if keep {
             self.keep_source(old);
         } else if !old.is_empty() {
@@ -332,17 +333,14 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 
     /// The source of a move stays mapped without its pages: it is not locked any more, and if all of it has gone it
-    /// has no group.
+    /// has no group. As in Linux it stays a mapping of its own, whatever it could merge with now.
     fn keep_source(&mut self, old: VirtRange) {
         let Some(vma) = self.find(old.start()) else { return };
-        if vma.range() == old {
-            self.clear_group(vma);
-        }
-        let flags = vma.flags();
-        if flags.intersects(VmFlags::LOCK_MASK) {
-            // The whole mapping changes, so nothing is split and nothing can fail.
-            let _ = self.modify(vma, vma.range(), flags - VmFlags::LOCK_MASK);
-        }
+        let facts = vma.facts();
+        let flags = facts.flags - VmFlags::LOCK_MASK;
+        let anon = if facts.range == old { AnonGroup::NONE } else { facts.anon };
+        self.core.usage.reclass(facts.flags, flags, facts.range.pages());
+        self.set_vma(vma, VmaFacts { flags, anon, ..facts });
     }
 
     /// Takes tables down that were made for a move that did not happen.
@@ -352,11 +350,6 @@ impl<'s, P: Platform> Section<'s, P> {
             self.first_ending_after(target.start()).map_or(VirtAddr(u64::MAX), |vma| vma.range().start());
         let mut gather = Gather::new(self.spaces, self.core);
         self.tables().free_hole(target, Hole(VirtRange::new(below, above)), &mut gather);
-        gather.finish(&self.spaces.platform().pin());
-    }
-
-    fn clear_group(&mut self, vma: &'s Vma) {
-        let facts = vma.facts();
-        self.set_vma(vma, VmaFacts { anon: AnonGroup::NONE, ..facts });
+        gather.finish();
     }
 }

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::space::Space;
 use crate::vma::VmFlags;
 use bitflags::bitflags;
+use quire_arch::addr::page_align_up;
 use quire_arch::{Platform, VirtAddr, VirtRange};
 
 bitflags! {
@@ -30,6 +31,8 @@ impl<P: Platform> Space<'_, P> {
         if flags.contains(SyncFlags::ASYNC | SyncFlags::SYNC) {
             return Err(Error::BadFlags);
         }
+        // A length that wraps when it is rounded is none, as in Linux.
+        let len = page_align_up(len).unwrap_or(0);
         let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
         let core = self.core();
         let _guard = core.mmap_lock.read(self.spaces.platform());

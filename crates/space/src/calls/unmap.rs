@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::section::Section;
 use crate::space::Space;
+use crate::vma::Vma;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 
@@ -32,7 +33,8 @@ impl<P: Platform> Space<'_, P> {
 impl<P: Platform> Section<'_, P> {
     /// Unmaps `range` with everything that can fail first.
     pub(crate) fn unmap_checked(&mut self, range: VirtRange) -> Result<(), Error> {
-        let splits = self.vmas_to_unmap(range);
+        let Some(first) = self.first_in(range).map(Vma::range) else { return Ok(()) };
+        let splits = usize::from(first.start() < range.start() && range.end() < first.end());
         if splits > 0 && self.mappings() >= self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
         }

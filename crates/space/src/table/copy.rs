@@ -28,7 +28,9 @@ impl<P: Platform> Tables<'_, P> {
                     Entry::None => continue,
                     Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
                         let pin = frames.platform().pin();
-                        let copy = match frames.allocate(&pin, AllocRequest::anonymous().uninitialised()) {
+                        let kind = frames.known(leaf.pfn).kind();
+                        let request = AllocRequest::anonymous().uninitialised().kind(kind);
+                        let copy = match frames.allocate(&pin, request) {
                             Ok(copy) => copy,
                             Err(error) => {
                                 result = Err(error);
@@ -38,8 +40,7 @@ impl<P: Platform> Tables<'_, P> {
                         // SAFETY: the copy is new and ours; the original stays mapped, so it is in RAM. The program may
                         // be writing to it meanwhile, as `Platform::copy` allows.
                         unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
-                        let kind = frames.known(leaf.pfn).kind();
-                        self.spaces.init_page(copy, kind, vma, addr);
+                        self.spaces.init_page(copy, vma, addr);
                         copied.add(kind);
                         Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags })
                     }

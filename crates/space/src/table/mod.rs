@@ -191,7 +191,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let frames = self.spaces.frames();
         let below = Level(level.0 - 1);
         // Allocated before the lock is taken, and checked again after: no allocation under a table lock.
-        let new = frames.allocate(pin, AllocRequest::table())?;
+        let new = frames.allocate(pin, AllocRequest::table().kind(Kind::Table))?;
         self.spaces.init_table(new, below, P::Paging::table_range(addr, below).start(), self.core);
         let index = P::Paging::index(addr, level);
         let locked = self.lock(parent, level);
@@ -256,8 +256,6 @@ impl<P: Platform> Spaces<P> {
     /// Fills in the descriptor of a table that is not hooked yet.
     pub(crate) fn init_table(&self, table: Pfn, level: Level, start: VirtAddr, core: &SpaceCore<P>) {
         let frame = self.frames().known(table);
-        let classified = frame.classify(Kind::Table);
-        debug_assert!(classified.is_ok(), "a new table could not be classified: {classified:?}");
         // Addresses of tables are page aligned, so the level fits below.
         frame.index().store(start.0 | u64::from(level.0), Ordering::Relaxed);
         frame.owner().store(core.id().get(), Ordering::Relaxed);

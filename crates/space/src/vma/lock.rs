@@ -73,6 +73,13 @@ impl VmaLock {
         }
     }
 
+    /// Write-locks a VMA that nobody else knows yet, until the section ends: there can be no readers.
+    #[inline]
+    pub(crate) fn write_unknown(&self, sequence: &LockSequence) {
+        // The release by which the VMA is put into its tree makes this visible to whoever finds it there.
+        self.write_sequence.store(sequence.0.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Write-locks the VMA until the section ends. The caller holds the mmap lock for writing. `wait` is called
     /// until the readers have left, each time with a closure that tells whether there still are any.
     #[inline]

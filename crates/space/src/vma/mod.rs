@@ -6,7 +6,7 @@ mod merge;
 
 pub use flags::{Protection, SMAPS_MNEMONICS, VmFlags};
 pub(crate) use lock::{LockSequence, VmaLock};
-pub(crate) use merge::{MergeChoice, Proposal};
+pub(crate) use merge::Proposal;
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -71,6 +71,8 @@ pub struct FileFacts {
     pub inode: u64,
     /// Its length in bytes.
     pub size: u64,
+    /// The magic number of its file system (`statfs`'s `f_type`); 0 if it is not known.
+    pub file_system: u64,
     /// Its descriptor may be read.
     pub readable: bool,
     /// Its descriptor may be written.

@@ -21,6 +21,9 @@ pub(super) enum Verdict {
 const EXECVE: u32 = 59;
 const EXECVEAT: u32 = 322;
 const PRCTL: u32 = 157;
+const SET_MEMPOLICY: u32 = 238;
+const PKEY_ALLOC: u32 = 330;
+const PKEY_FREE: u32 = 331;
 const PERSONALITY: u32 = 135;
 const SETRLIMIT: u32 = 160;
 const PRLIMIT64: u32 = 302;
@@ -28,6 +31,9 @@ const PR_SET_THP_DISABLE: u64 = 41;
 const PR_SET_VMA: u64 = 0x5356_4d41;
 const READ_IMPLIES_EXEC: u64 = 0x0040_0000;
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
+
+/// File systems whose large mappings Linux aligns for huge pages (magic numbers of ext4, xfs and btrfs).
+const HUGE_ALIGNED: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 /// The one file that a call maps.
 struct RecordedFile<'c> {
@@ -40,6 +46,12 @@ impl Files for RecordedFile<'_> {
         let facts = self.facts?;
         let mappable = match facts.kind {
             FileKind::BadDescriptor => return None,
+            // Opened with O_PATH: good for naming the file and for nothing else.
+            FileKind::Regular | FileKind::Directory | FileKind::Memory
+                if !facts.readable && !facts.writable =>
+            {
+                return None;
+            }
             FileKind::Directory | FileKind::Other => false,
             FileKind::Regular
             | FileKind::Memory
@@ -55,7 +67,7 @@ impl Files for RecordedFile<'_> {
             writable: facts.writable,
             mappable,
             no_exec: facts.no_exec,
-            huge_alignment: matches!(facts.kind, FileKind::Regular | FileKind::Zero),
+            huge_alignment: facts.kind == FileKind::Zero || HUGE_ALIGNED.contains(&facts.file_system),
         })
     }
 }
@@ -90,6 +102,10 @@ fn beside_memory(call: &Call) -> Option<Verdict> {
         // A successful exec is an event of its own; a failed one changed nothing.
         (EXECVE | EXECVEAT, _) => !succeeded,
         (SETRLIMIT | PRLIMIT64, _) | (PRCTL, PR_SET_THP_DISABLE) | (PERSONALITY, PERSONALITY_QUERY) => true,
+        // Where memory is taken from concerns the thread, and there is one node to take it from.
+        (SET_MEMPOLICY, _) => true,
+        // There are no protection keys, as on a CPU without them.
+        (PKEY_ALLOC | PKEY_FREE, _) => !succeeded,
         // Names of mappings are not kept, as on a kernel that is built without them.
         (PRCTL, PR_SET_VMA) => !succeeded,
         (PERSONALITY, wanted) => wanted & READ_IMPLIES_EXEC == 0,

@@ -85,6 +85,9 @@ pub struct Replay {
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
 const MOST_CPUS: u32 = 64;
+/// RAM up to this is backed by the host before the replay starts, so that the host's page faults are not taken for
+/// ours.
+const MOST_PREFAULTED: u64 = 1 << 30;
 /// Events between two calls of the progress function.
 const PROGRESS_STEP: u64 = 1 << 14;
 
@@ -144,6 +147,8 @@ impl Replay {
         let ram = self.options.memory.unwrap_or_else(|| self.needs.ram());
         let mut host = HostConfig::with_ram(ram).cpus(cpus);
         host.paranoid = self.options.paranoid;
+        host.large_pages = true;
+        host.prefault = ram <= MOST_PREFAULTED;
         let config = MemoryConfig {
             techniques: self.options.techniques,
             overcommit: self.needs.overcommit(header),

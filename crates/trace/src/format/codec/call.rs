@@ -58,7 +58,7 @@ impl BlockEncoder {
         out.push(0);
         out.push(file.kind.code());
         out.push(u8::from(file.readable) | u8::from(file.writable) << 1 | u8::from(file.no_exec) << 2);
-        for number in [file.device, file.inode, file.size] {
+        for number in [file.device, file.inode, file.size, file.file_system] {
             put_u64(out, number);
         }
         put_bytes(out, &file.name);
@@ -112,6 +112,7 @@ impl BlockDecoder {
             device: cursor.u64()?,
             inode: cursor.u64()?,
             size: cursor.u64()?,
+            file_system: cursor.u64()?,
             name: cursor.boxed()?,
         });
         self.files.push(Arc::clone(&file));

@@ -18,6 +18,7 @@ pub(crate) fn facts(tid: Tid, fd: i32) -> FileFacts {
         device: 0,
         inode: 0,
         size: 0,
+        file_system: 0,
         readable: false,
         writable: false,
         no_exec: false,
@@ -38,6 +39,7 @@ pub(crate) fn facts(tid: Tid, fd: i32) -> FileFacts {
     };
     (facts.device, facts.inode, facts.size) = (metadata.dev(), metadata.ino(), metadata.size());
     let (system, no_exec) = file_system(&path);
+    facts.file_system = system as u64;
     facts.no_exec = no_exec;
     let kind = metadata.file_type();
     facts.kind = if kind.is_file() {

@@ -1,0 +1,120 @@
+//! What the tests of the space room share.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{PAGE_SIZE, PagingFormat, Platform, VirtAddr};
+use quire_frame::Kind;
+use quire_host::{AccessError, HostConfig, HostPlatform, Machine, Program};
+use quire_mm::{FaultError, MapFlags, MapRequest, MemoryConfig, Protection, Space};
+
+pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
+pub(crate) const READ: Protection = Protection::READ;
+pub(crate) const NONE: Protection = Protection::empty();
+pub(crate) const PAGE: u64 = PAGE_SIZE;
+/// What one bottom table covers with 512-entry tables.
+pub(crate) const MIB2: u64 = 2 << 20;
+/// What one table of the second level covers.
+pub(crate) const GIB: u64 = 1 << 30;
+
+/// A host space on the usual machine.
+pub(crate) type HostSpace<'m, F = X86_64Level4> = Space<'m, HostPlatform<F>>;
+/// What an access says.
+pub(crate) type AccessResult<T> = Result<T, AccessError<FaultError>>;
+/// A program in a host space.
+pub(crate) type HostProgram<'v, 'm, F = X86_64Level4> = Program<'v, HostSpace<'m, F>, F>;
+
+pub(crate) const NOT_MAPPED: AccessError<FaultError> = AccessError::Fault(FaultError::NotMapped);
+pub(crate) const DENIED: AccessError<FaultError> = AccessError::Fault(FaultError::AccessDenied);
+
+/// A paranoid machine.
+pub(crate) fn machine(mib: u64, cpus: usize) -> Machine {
+    machine_of(&HostConfig::with_ram(mib << 20).cpus(cpus).paranoid())
+}
+
+/// A machine of any format, all of whose memory may be used.
+pub(crate) fn machine_of<F: PagingFormat>(host: &HostConfig) -> Machine<F> {
+    let config = MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() };
+    Machine::new(host, config).expect("a machine can be built")
+}
+
+/// Panics with everything that an audit finds.
+#[track_caller]
+pub(crate) fn assert_audit<F: PagingFormat>(machine: &Machine<F>) {
+    let findings = machine.audit();
+    assert!(findings.is_empty(), "{}", findings.iter().map(|f| format!("{f}\n")).collect::<String>());
+}
+
+/// What is in use when nothing waits for an epoch any more: frames that are neither free nor a cache's, and objects
+/// in caches. Caches may keep empty slabs for the next time.
+pub(crate) fn in_use<F: PagingFormat>(machine: &Machine<F>) -> (u64, u64) {
+    let frames = machine.memory().frames();
+    let pin = machine.memory().platform().pin();
+    // Each pass may retire what the next one frees.
+    for _ in 0..4 {
+        frames.reap_all(&pin);
+        frames.reap_caches(&pin);
+    }
+    let mut used = 0;
+    frames.for_each_frame(|_, frame| {
+        used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
+    });
+    (used, frames.caches_report().map(|cache| cache.in_use).sum())
+}
+
+/// The address `pages` pages behind `addr`.
+pub(crate) fn page(addr: VirtAddr, pages: u64) -> VirtAddr {
+    VirtAddr(addr.0 + pages * PAGE)
+}
+
+/// Maps private anonymous memory exactly at `addr`.
+#[track_caller]
+pub(crate) fn map_at<F: PagingFormat>(
+    space: &HostSpace<'_, F>,
+    addr: u64,
+    len: u64,
+    protection: Protection,
+) -> VirtAddr {
+    let request = MapRequest::anonymous(len, protection).at(VirtAddr(addr), MapFlags::FIXED);
+    space.mmap(&request).expect("a fixed mapping can be made")
+}
+
+/// The mappings as `start-end flags` lines.
+pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u64, quire_mm::VmFlags)> {
+    let mut all = Vec::new();
+    space.for_each_mapping(|m| all.push((m.range.start().0, m.range.end().0, m.flags)));
+    all
+}
+
+/// A small generator of numbers (SplitMix64): the same seed gives the same numbers everywhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// True `percent` times in a hundred.
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// A number from the environment, or `default`.
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}

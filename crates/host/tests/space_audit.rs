@@ -1,0 +1,303 @@
+//! Planted faults: the auditor must find each kind, and find nothing before.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so, in its helpers too")]
+
+mod common;
+
+use common::{HostSpace, PAGE, RW, assert_audit, machine, map_at};
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::{AllocRequest, AllocSite, FrameChain, FrameViolation, Kind};
+use quire_host::{Finding, Machine, Vcpu};
+use quire_mm::{SpaceViolation, Violation};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Format = X86_64Level4;
+const BASE: u64 = 1 << 39;
+
+/// A machine with a space in which two pages are mapped and written to.
+fn scene<R>(plant: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>) -> R) -> R {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    map_at(&space, BASE, 4 * PAGE, RW);
+    for at in 0..2 {
+        cpu.program(&space).write_u64(VirtAddr(BASE + at * PAGE), 7).unwrap();
+    }
+    assert_audit(&machine);
+    let result = plant(&machine, &cpu, &space);
+    // What is planted must not be tripped over on the way out.
+    std::mem::forget(space);
+    result
+}
+
+fn violations(machine: &Machine) -> Vec<SpaceViolation> {
+    let findings = machine.audit().into_iter();
+    findings
+        .filter_map(|finding| match finding {
+            Finding::Memory(Violation::Space(violation)) => Some(violation),
+            _ => None,
+        })
+        .collect()
+}
+
+#[track_caller]
+fn finds(machine: &Machine, wanted: impl Fn(&SpaceViolation) -> bool) {
+    let found = violations(machine);
+    assert!(found.iter().any(wanted), "only {found:?}");
+}
+
+/// The entry at `level` on the way to `addr`, in the machine's memory.
+fn slot<'m>(machine: &'m Machine, space: &HostSpace<'_>, addr: u64, level: Level) -> &'m AtomicU64 {
+    let mut table = space.root();
+    let mut at = Format::root_level();
+    loop {
+        let index = Format::index(VirtAddr(addr), at);
+        let entries = machine.memory().platform().direct_map(table).cast::<AtomicU64>();
+        // SAFETY: a table is a frame of 512 words, which are only changed atomically; the machine outlives the borrow.
+        let slot = unsafe { entries.add(index).as_ref() };
+        if at == level {
+            return slot;
+        }
+        let Entry::Table(below) = Format::decode(slot.load(Ordering::Relaxed), at) else {
+            panic!("no table below {at:?}");
+        };
+        table = below;
+        at = at.down().unwrap();
+    }
+}
+
+fn leaf(machine: &Machine, space: &HostSpace<'_>, addr: u64) -> Leaf {
+    match Format::decode(slot(machine, space, addr, Level::PTE).load(Ordering::Relaxed), Level::PTE) {
+        Entry::Leaf(leaf) => leaf,
+        other => panic!("{other:?} is no page"),
+    }
+}
+
+fn set(machine: &Machine, space: &HostSpace<'_>, addr: u64, entry: Entry) {
+    slot(machine, space, addr, Level::PTE).store(Format::encode(entry, Level::PTE), Ordering::Relaxed);
+}
+
+/// Drops what the CPU has cached of everything.
+fn flush(machine: &Machine) {
+    let platform = machine.memory().platform();
+    platform.flush_local(&platform.pin(), quire_arch::TlbFlush::All);
+}
+
+fn table_of(machine: &Machine, space: &HostSpace<'_>, addr: u64) -> Pfn {
+    match Format::decode(slot(machine, space, addr, Level::PMD).load(Ordering::Relaxed), Level::PMD) {
+        Entry::Table(table) => table,
+        other => panic!("{other:?} is no table"),
+    }
+}
+
+#[test]
+fn a_frame_that_was_allocated_and_forgotten() {
+    scene(|machine, _, _| {
+        let frames = machine.memory().frames();
+        let request = AllocRequest::new(Order::ZERO, AllocSite::new("forgotten"));
+        let pfn = frames.allocate(&machine.memory().platform().pin(), request).unwrap();
+        finds(machine, |v| *v == SpaceViolation::Leaked { pfn, kind: Kind::Allocated });
+        frames.free(&machine.memory().platform().pin(), pfn, Order::ZERO).unwrap();
+        assert_audit(machine);
+    });
+}
+
+#[test]
+fn a_page_that_nothing_maps_any_more() {
+    scene(|machine, _, space| {
+        let pfn = leaf(machine, space, BASE).pfn;
+        set(machine, space, BASE, Entry::None);
+        flush(machine);
+        finds(machine, |v| *v == SpaceViolation::Leaked { pfn, kind: Kind::Anonymous });
+        // The table says that it has one entry more than it has, and the space that it has a page more.
+        finds(machine, |v| matches!(v, SpaceViolation::TableLive { expected: 1, found: 2, .. }));
+        finds(machine, |v| {
+            matches!(
+                v,
+                SpaceViolation::Count { what: "bytes of anonymous pages", expected: PAGE, found: 8192, .. }
+            )
+        });
+    });
+}
+
+#[test]
+fn a_wrong_reference_count() {
+    scene(|machine, _, space| {
+        let pfn = leaf(machine, space, BASE).pfn;
+        let frame = machine.memory().frames().known(pfn);
+        frame.get(1);
+        finds(machine, |v| *v == SpaceViolation::Refs { pfn, expected: 1, refs: 2, maps: 1 });
+        assert!(!frame.put(1));
+        assert_audit(machine);
+    });
+}
+
+#[test]
+fn a_wrong_map_count() {
+    scene(|machine, _, space| {
+        let pfn = leaf(machine, space, BASE).pfn;
+        let frame = machine.memory().frames().known(pfn);
+        frame.map_count().store(3, Ordering::Relaxed);
+        finds(machine, |v| *v == SpaceViolation::Refs { pfn, expected: 1, refs: 1, maps: 3 });
+        frame.map_count().store(1, Ordering::Relaxed);
+        assert_audit(machine);
+    });
+}
+
+#[test]
+fn a_page_that_is_mapped_twice() {
+    scene(|machine, _, space| {
+        let page = leaf(machine, space, BASE);
+        set(machine, space, BASE + 2 * PAGE, Entry::Leaf(page));
+        finds(machine, |v| matches!(v, SpaceViolation::Refs { pfn, expected: 2, .. } if *pfn == page.pfn));
+    });
+}
+
+#[test]
+fn a_wrong_live_count_of_a_table() {
+    scene(|machine, _, space| {
+        let table = table_of(machine, space, BASE);
+        let live = machine.memory().frames().known(table).live();
+        for found in [1, 3] {
+            live.store(found, Ordering::Relaxed);
+            let wanted = SpaceViolation::TableLive { table, expected: 2, found: u64::from(found) };
+            finds(machine, |v| *v == wanted);
+        }
+        live.store(2, Ordering::Relaxed);
+        assert_audit(machine);
+    });
+}
+
+#[test]
+fn a_lost_table() {
+    scene(|machine, _, space| {
+        let table = table_of(machine, space, BASE);
+        let above = slot(machine, space, BASE, Level::PMD);
+        let raw = above.swap(0, Ordering::Relaxed);
+        flush(machine);
+        finds(machine, |v| *v == SpaceViolation::Leaked { pfn: table, kind: Kind::Table });
+        finds(machine, |v| matches!(v, SpaceViolation::Count { what: "bytes of page tables", .. }));
+        above.store(raw, Ordering::Relaxed);
+        assert_audit(machine);
+    });
+}
+
+#[test]
+fn a_table_that_is_none_and_one_of_another_space() {
+    scene(|machine, cpu, space| {
+        let other = machine.memory().create_space().unwrap();
+        map_at(&other, BASE, PAGE, RW);
+        cpu.program(&other).write_u64(VirtAddr(BASE), 1).unwrap();
+        flush(machine);
+        assert_audit(machine);
+        let above = slot(machine, space, BASE, Level::PMD);
+        let page = leaf(machine, space, BASE).pfn;
+        let foreign = table_of(machine, &other, BASE);
+        let raw = above.load(Ordering::Relaxed);
+        for (table, kind) in [(page, Kind::Anonymous), (foreign, Kind::Table)] {
+            above.store(Format::encode(Entry::Table(table), Level::PMD), Ordering::Relaxed);
+            let space = space.id();
+            finds(machine, |v| *v == SpaceViolation::BadTable { space, table, kind });
+        }
+        above.store(raw, Ordering::Relaxed);
+        assert_audit(machine);
+    });
+}
+
+#[test]
+fn a_stale_translation() {
+    scene(|machine, cpu, space| {
+        let page = leaf(machine, space, BASE);
+        // Less permission in the table than in the TLB, and no flush.
+        let less = Leaf { flags: page.flags - LeafFlags::WRITE, ..page };
+        cpu.program(space).touch(VirtAddr(BASE), Access::Write).unwrap();
+        set(machine, space, BASE, Entry::Leaf(less));
+        finds(machine, |v| {
+            matches!(v, SpaceViolation::StaleTranslation(cached)
+                if cached.addr == VirtAddr(BASE) && cached.asid == space.asid() && cached.asid != Asid::NONE)
+        });
+        flush(machine);
+        assert_audit(machine);
+    });
+}
+
+#[test]
+fn a_stale_translation_that_was_used() {
+    scene(|machine, cpu, space| {
+        let page = leaf(machine, space, BASE);
+        let less = Leaf { flags: page.flags - LeafFlags::WRITE, ..page };
+        set(machine, space, BASE, Entry::Leaf(less));
+        cpu.program(space).write_u64(VirtAddr(BASE), 1).unwrap();
+        let findings = machine.audit();
+        assert!(findings.iter().any(|finding| matches!(finding, Finding::StaleHit(_))), "only {findings:?}");
+    });
+}
+
+#[test]
+fn a_page_that_allows_more_than_its_mapping_or_lies_in_none() {
+    scene(|machine, _, space| {
+        let page = leaf(machine, space, BASE);
+        let more = Leaf { flags: page.flags | LeafFlags::EXECUTE, ..page };
+        set(machine, space, BASE, Entry::Leaf(more));
+        let bad = |addr: u64| move |v: &SpaceViolation| matches!(v, SpaceViolation::BadPage { addr: at, .. } if at.0 == addr);
+        finds(machine, bad(BASE));
+        set(machine, space, BASE, Entry::Leaf(page));
+        assert_audit(machine);
+        set(machine, space, BASE + 8 * PAGE, Entry::Leaf(page));
+        finds(machine, bad(BASE + 8 * PAGE));
+    });
+}
+
+#[test]
+fn a_zero_page_that_can_be_written_to() {
+    scene(|machine, _, space| {
+        let zero = machine.memory().spaces().zero_page();
+        let flags = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::SPECIAL;
+        set(machine, space, BASE + 2 * PAGE, Entry::Leaf(Leaf { pfn: zero, flags }));
+        finds(machine, |v| matches!(v, SpaceViolation::BadPage { pfn, .. } if *pfn == zero));
+    });
+}
+
+#[test]
+fn a_frame_that_was_taken_from_its_user_and_never_freed() {
+    scene(|machine, _, _| {
+        let frames = machine.memory().frames();
+        let pin = machine.memory().platform().pin();
+        let pfn = frames.allocate(&pin, AllocRequest::anonymous()).unwrap();
+        let mut chain = FrameChain::new();
+        frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
+        drop(pin);
+        let findings = machine.audit();
+        let lost = Finding::Memory(Violation::Frame(FrameViolation::Lost { pfn, kind: Kind::Gathered }));
+        assert!(findings.contains(&lost), "only {findings:?}");
+        frames.free_chain(&machine.memory().platform().pin(), chain);
+        assert_audit(machine);
+    });
+}
+
+/// A free frame that somebody still uses: the free list is not what it seems.
+#[test]
+fn a_free_frame_with_users() {
+    scene(|machine, _, _| {
+        let mut free = None;
+        machine.memory().frames().for_each_frame(|pfn, frame| {
+            if matches!(frame.kind(), Kind::Free | Kind::Pcp) {
+                free = Some(pfn);
+            }
+        });
+        let pfn = free.unwrap();
+        let frame = machine.memory().frames().known(pfn);
+        frame.map_count().store(1, Ordering::Relaxed);
+        let findings = machine.audit();
+        assert!(
+            findings.iter().any(|finding| {
+                matches!(finding, Finding::Memory(Violation::Frame(FrameViolation::FreeButInUse { pfn: at, .. }))
+                    if *at == pfn)
+            }),
+            "only {findings:?}"
+        );
+        frame.map_count().store(0, Ordering::Relaxed);
+        assert_audit(machine);
+    });
+}
