@@ -41,7 +41,10 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    // What is wrong comes before the first empty line; it may take several.
+    let words: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    let line = words.join(" ");
+    let line = line.trim_start_matches("error: ");
     eprintln!("quire: {line}; `quire --help` tells what there is");
     ExitCode::from(WRONG_INPUT)
 }

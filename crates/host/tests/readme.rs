@@ -4,7 +4,7 @@ use quire_host::{HostConfig, Machine};
 use quire_mm::{MapRequest, MemoryConfig, Protection};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let machine = Machine::new(&HostConfig::with_ram(64 << 20), MemoryConfig::default())?;
+    let machine: Machine = Machine::new(&HostConfig::with_ram(64 << 20), MemoryConfig::default())?;
     let cpu = machine.vcpu(0)?; // this thread is CPU 0 now
     let space = machine.memory().create_space()?;
     let addr = space.mmap(&MapRequest::anonymous(1 << 20, Protection::READ | Protection::WRITE))?;

@@ -260,8 +260,11 @@ impl<'m, P: Platform> Space<'m, P> {
     /// Makes this space the current one of the pinned CPU. The caller keeps a handle for as long as it is.
     pub fn activate(&self, pin: &Pin<'_, P>) {
         let core = self.core();
-        // Announced before the first walk: who changes the tables afterwards finds this CPU in the set.
-        core.cpus.insert(pin.cpu());
+        // Announced before the first walk: who changes the tables afterwards finds this CPU in the set. A CPU that
+        // is in the set stays in it, so its first announcement holds.
+        if !core.cpus.contains(pin.cpu()) {
+            core.cpus.insert(pin.cpu());
+        }
         pin.platform().activate(pin, Some((core.root, core.asid)));
     }
 

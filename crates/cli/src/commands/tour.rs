@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     }
     say("What to try next:");
     say(
-        "  quire run -- python3 -c 'x = list(range(1000000))'   a program of your own, recorded and replayed"
+        "  quire run -- python3 -c 'x = list(range(1000000))'   a program of your own, recorded and replayed",
     );
     say("  quire record -o my.qtr -- CMD ARGS...                 keep the recording");
     say("  quire replay my.qtr --technique pcp=none              the same life without per-CPU lists");

@@ -47,7 +47,8 @@ pub(super) struct Run<'m> {
     machine: &'m Machine,
     vcpus: Vec<Vcpu>,
     header: TraceHeader,
-    tasks: HashMap<TaskId, Task<'m>>,
+    /// By the number of the thread, which counts from 0.
+    tasks: Vec<Option<Task<'m>>>,
     processes: Vec<Process>,
     files: FileIds,
     event: u64,
@@ -56,6 +57,8 @@ pub(super) struct Run<'m> {
     auditing: Duration,
 }
 
+/// The most threads that a recording can have at once is Linux's `PID_MAX_LIMIT`; more in all are not expected.
+const MOST_TASKS: usize = 1 << 22;
 /// After this many processes only the last audit remains: each looks at all of RAM.
 const MOST_AUDITS: usize = 64;
 
@@ -65,7 +68,7 @@ impl<'m> Run<'m> {
             machine,
             vcpus,
             header: header.clone(),
-            tasks: HashMap::new(),
+            tasks: Vec::new(),
             processes: Vec::new(),
             files: FileIds::default(),
             event: 0,
@@ -103,12 +106,30 @@ impl<'m> Run<'m> {
         self.event += 1;
     }
 
+    fn task(&self, task: TaskId) -> Option<&Task<'m>> {
+        self.tasks.get(task.0 as usize)?.as_ref()
+    }
+
+    /// Puts a thread into its place and tells whether the place was empty. A number that no Linux gives out can only
+    /// come from a damaged trace: such a thread is left out.
+    fn put(&mut self, task: TaskId, state: Task<'m>) -> bool {
+        let index = task.0 as usize;
+        if index >= MOST_TASKS {
+            return false;
+        }
+        if index >= self.tasks.len() {
+            self.tasks.resize_with(index + 1, || None);
+        }
+        self.tasks[index].replace(state).is_none()
+    }
+
     fn process_of(&mut self, task: TaskId) -> Option<&mut Process> {
-        self.processes.get_mut(self.tasks.get(&task)?.process)
+        let process = self.task(task)?.process;
+        self.processes.get_mut(process)
     }
 
     fn fault(&mut self, event: &Event, fault: &Fault) {
-        let Some(task) = self.tasks.get(&event.task) else { return };
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
         let process = &mut self.processes[task.process].report;
         process.faults += 1;
         let Some(space) = &task.space else { return };
@@ -127,7 +148,7 @@ impl<'m> Run<'m> {
     }
 
     fn call(&mut self, event: &Event, call: &crate::event::Call) {
-        let Some(task) = self.tasks.get(&event.task) else { return };
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
         let process = &mut self.processes[task.process].report;
         process.calls += 1;
         let Some(space) = &task.space else { return };
@@ -151,7 +172,7 @@ impl<'m> Run<'m> {
     }
 
     fn exec(&mut self, event: &Event, recorded: &ExecImage) {
-        let process = match self.tasks.get(&event.task) {
+        let process = match self.task(event.task) {
             Some(task) => task.process,
             // The first event of the trace: the root process.
             None => self.add_process(recorded.pid),
@@ -172,14 +193,14 @@ impl<'m> Run<'m> {
             });
         }
         let task = Task { process, space: space.map(Rc::new) };
-        if self.tasks.insert(event.task, task).is_none() {
+        if self.put(event.task, task) {
             self.processes[process].threads += 1;
             self.processes[process].report.threads += 1;
         }
     }
 
     fn clone_task(&mut self, event: &Event, clone: &CloneFacts) {
-        let Some(parent) = self.tasks.get(&event.task) else { return };
+        let Some(parent) = self.task(event.task) else { return };
         let (parent_process, space) = (parent.process, parent.space.clone());
         let process = if clone.same_process { parent_process } else { self.add_process(clone.child_pid) };
         let mut failure = None;
@@ -207,11 +228,11 @@ impl<'m> Run<'m> {
         }
         self.processes[process].threads += 1;
         self.processes[process].report.threads += 1;
-        self.tasks.insert(clone.child, Task { process, space });
+        self.put(clone.child, Task { process, space });
     }
 
     fn limit(&mut self, limit: &Limit) {
-        let Some(space) = self.tasks.get(&limit.target).and_then(|task| task.space.as_ref()) else { return };
+        let Some(space) = self.task(limit.target).and_then(|task| task.space.as_ref()) else { return };
         let mut limits = space.limits();
         let field = match limit.kind {
             LimitKind::AddressSpace => &mut limits.address_space,
@@ -225,7 +246,7 @@ impl<'m> Run<'m> {
 
     fn exit(&mut self, task: TaskId, status: ExitStatus) {
         self.leave_space(task);
-        let Some(task) = self.tasks.remove(&task) else { return };
+        let Some(task) = self.tasks.get_mut(task.0 as usize).and_then(Option::take) else { return };
         let process = &mut self.processes[task.process];
         process.threads -= 1;
         if process.threads == 0 && status != ExitStatus::Replaced {
@@ -235,7 +256,7 @@ impl<'m> Run<'m> {
 
     /// Lets go of a thread's space. The last one to do so takes the figures, and the space exits.
     fn leave_space(&mut self, task: TaskId) {
-        let Some(task) = self.tasks.get_mut(&task) else { return };
+        let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) else { return };
         let Some(space) = task.space.take() else { return };
         self.processes[task.process].report.add_quire(space.figures());
         let vcpu = &self.vcpus[0];
@@ -263,9 +284,7 @@ impl<'m> Run<'m> {
 
     /// Ends whatever still lives, audits the empty machine, and reports.
     pub(super) fn finish(mut self, elapsed: Duration) -> ReplayReport {
-        let mut alive: Vec<TaskId> = self.tasks.keys().copied().collect();
-        alive.sort_unstable();
-        for task in alive {
+        for task in (0..self.tasks.len() as u32).map(TaskId) {
             self.exit(task, ExitStatus::Unknown);
         }
         let mut unseen = Duration::ZERO;

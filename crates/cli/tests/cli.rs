@@ -1,0 +1,176 @@
+//! The command line as scripts see it: exit codes, one clear line for bad input, JSON.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn quire(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quire")).args(arguments).output().expect("quire starts")
+}
+
+fn recording(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain path")
+}
+
+/// The one line on stderr.
+fn complaint(output: &Output) -> String {
+    let line = String::from_utf8(output.stderr.clone()).expect("text");
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(line.starts_with("quire: "), "{line}");
+    line
+}
+
+/// A file of this test's own.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, contents: &[u8]) -> Self {
+        let path = std::env::temp_dir().join(format!("quire-cli-{}-{name}", std::process::id()));
+        fs::write(&path, contents).expect("a writable temporary folder");
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn every_bundled_recording_replays_without_a_difference() {
+    let folder = recording("");
+    let files: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("the recordings")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "qtr"))
+        .collect();
+    assert!(files.len() >= 6);
+    for file in files {
+        let output = quire(&["replay", text(&file), "--json", "--paranoid"]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).expect("text");
+        assert!(lines.lines().count() >= 1);
+        for line in lines.lines() {
+            let object: serde_json::Value = serde_json::from_str(line).expect("an object a line");
+            assert_eq!(object["mismatches"], 0, "{line}");
+            assert_eq!(object["audit"], "ok", "{line}");
+            assert!(object["quire"]["peak_resident"].as_u64() > Some(0), "{line}");
+            assert!(object["linux"]["peak_resident"].as_u64() > Some(0), "{line}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_exit_code_2() {
+    let file = recording("git-log.qtr");
+    for (arguments, word) in [
+        (&["conquer"][..], "conquer"),
+        (&["replay"], "required"),
+        (&["replay", text(&file), "--technique", "pcp=seven"], "order0"),
+        (&["replay", text(&file), "--technique", "xyz=on"], "pcp"),
+        (&["replay", text(&file), "--memory", "much"], "64M"),
+        (&["record", "-o", "x.qtr"], "CMD"),
+    ] {
+        let output = quire(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let line = complaint(&output);
+        assert!(line.contains(word), "{arguments:?}: {line}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn bad_input_names_the_file_the_offset_and_what_to_do() {
+    let missing = quire(&["replay", "/nonexistent/file.qtr"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(complaint(&missing).contains("/nonexistent/file.qtr"));
+
+    let junk = Scratch::new("junk", b"This is not a recording.");
+    let output = quire(&["replay", text(&junk.0)]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = complaint(&output);
+    assert!(
+        line.contains(text(&junk.0)) && line.contains("offset 0") && line.contains("quire record"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_truncated_recording_is_refused_with_its_offset_and_salvaged_on_request() {
+    let whole = fs::read(recording("git-history.qtr")).expect("a recording");
+    let cut = Scratch::new("cut", &whole[..whole.len() - 40]);
+    let output = quire(&["replay", text(&cut.0)]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = complaint(&output);
+    assert!(line.contains("offset") && line.contains("--salvage"), "{line}");
+
+    let salvaged = quire(&["replay", text(&cut.0), "--salvage", "--json"]);
+    let lines = String::from_utf8(salvaged.stdout).expect("text");
+    let first = lines.lines().next().expect("at least one process");
+    let object: serde_json::Value = serde_json::from_str(first).expect("an object");
+    assert!(object["recording"]["damage"].is_string(), "{first}");
+}
+
+#[test]
+fn too_little_memory_is_a_finding_and_not_a_crash() {
+    let output = quire(&["replay", text(&recording("python-structures.qtr")), "--memory", "16M", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let lines = String::from_utf8(output.stdout).expect("text");
+    let object: serde_json::Value =
+        serde_json::from_str(lines.lines().next().expect("a line")).expect("an object");
+    assert!(object["mismatches"].as_u64() > Some(0));
+    assert_eq!(object["audit"], "ok");
+
+    let output = quire(&["replay", text(&recording("git-log.qtr")), "--memory", "4K"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(complaint(&output).contains("--memory"));
+}
+
+#[test]
+fn techniques_are_chosen_from_the_command_line() {
+    let takes = |value: &str| {
+        let technique = format!("pcp={value}");
+        let file = recording("git-log.qtr");
+        let output = quire(&["replay", text(&file), "--json", "--technique", &technique]);
+        assert_eq!(output.status.code(), Some(0));
+        let lines = String::from_utf8(output.stdout).expect("text");
+        let object: serde_json::Value =
+            serde_json::from_str(lines.lines().next().expect("a line")).expect("an object");
+        object["recording"]["allocator"]["zone_lock_takes"].as_u64().expect("a number")
+    };
+    // Without the lists each frame takes the zone's lock, twice in its life.
+    assert!(takes("none") > 4 * takes("order0"));
+}
+
+#[test]
+fn help_and_version_are_no_failures() {
+    for flag in ["--help", "--version"] {
+        let output = quire(&[flag]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(output.stderr.is_empty() && !output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_program_is_recorded_and_replayed_in_one_go() {
+    let output = quire(&["run", "--json", "--", "sh", "-c", "exit 3"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("not permitted") {
+        println!("skipped: following programs is not permitted here: {errors}");
+        return;
+    }
+    // The program's own exit code, since nothing differed.
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("overhead"), "{errors}");
+    let lines = String::from_utf8(output.stdout).expect("text");
+    assert!(lines.lines().all(|line| line.contains("\"mismatches\":0")), "{lines}");
+
+    let output = quire(&["run", "--", "/nonexistent/program"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(complaint(&output).contains("/nonexistent/program"));
+}
