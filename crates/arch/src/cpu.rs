@@ -1,7 +1,7 @@
 //! CPU numbers and sets of CPUs.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// The most CPUs that one machine may have. It fixes the width of [`CpuMask`]; per-CPU memory is sized by the
 /// machine's real count.
@@ -118,7 +118,12 @@ impl AtomicCpuMask {
     #[inline]
     pub fn insert(&self, cpu: CpuId) -> bool {
         let bit = 1 << (cpu.index() % 64);
-        self.0[cpu.index() / 64].fetch_or(bit, Ordering::SeqCst) & bit == 0
+        let before = self.0[cpu.index() / 64].fetch_or(bit, Ordering::SeqCst);
+        // The barrier that is promised. On x86 the locked instruction is one by itself.
+        if cfg!(not(target_arch = "x86_64")) {
+            fence(Ordering::SeqCst);
+        }
+        before & bit == 0
     }
 
     /// Removes `cpu`. The caller has made sure that this CPU holds no translation that anyone must flush.
@@ -136,7 +141,7 @@ impl AtomicCpuMask {
     /// The set at this moment, read after every store before this call (see [`insert`](Self::insert)).
     #[inline]
     pub fn load(&self) -> CpuMask {
-        core::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let mut mask = CpuMask::EMPTY;
         for (word, atomic) in mask.0.iter_mut().zip(&self.0) {
             *word = atomic.load(Ordering::SeqCst);

@@ -114,8 +114,9 @@ pub trait Execution: 'static {
 /// answers. An implementation guarantees that
 /// - the ranges of [`for_each_ram`](Self::for_each_ram) are disjoint, page-granular, always the same, and used by
 ///   nobody else while a `Memory` exists;
-/// - [`direct_map`](Self::direct_map) of a frame in RAM is valid for reads and writes of one page, and
-///   consecutive frames of one range are consecutive in memory;
+/// - [`direct_map`](Self::direct_map) of a frame in RAM is page-aligned and valid for reads and writes of one page,
+///   and consecutive frames of one range are consecutive in memory;
+/// - [`cpu_count`](Self::cpu_count) never changes, and the CPU of a [`Pin`] is below it;
 /// - while a [`Pin`] lives, its CPU number belongs to no other thread of execution, and the thread stays on it;
 /// - [`shootdown`](Self::shootdown) returns only after no named CPU can use a translation that the flush covers,
 ///   unless it read it from the tables afterwards.

@@ -97,6 +97,13 @@ impl<F: PagingFormat> Machine<F> {
     }
 }
 
+impl<F: PagingFormat> Drop for Machine<F> {
+    fn drop(&mut self) {
+        // The query would otherwise come to own the memory for a moment, and free it in the middle of an access.
+        self.memory.platform().set_frame_query(None);
+    }
+}
+
 impl<F: PagingFormat> ProgramSpace for Space<'_, HostPlatform<F>> {
     type Error = FaultError;
 

@@ -44,11 +44,13 @@ impl<T> PerCpu<T> {
     }
 
     /// The caller's own element.
+    ///
+    /// # Panics
+    ///
+    /// When the pin is of another machine, with more CPUs than this array was made for.
     #[inline]
     pub fn mine<P: Platform>(&self, pin: &Pin<'_, P>) -> &T {
-        debug_assert!(pin.cpu().index() < self.count);
-        // SAFETY: the array was made for the platform's CPU count, and a pin's CPU is below that.
-        unsafe { &self.first.add(pin.cpu().index()).as_ref().0 }
+        &self.as_slice()[pin.cpu().index()].0
     }
 
     /// The element of `cpu`, or `None` past the machine's CPUs.
