@@ -9,7 +9,7 @@ pub mod invented;
 mod x86_64;
 
 pub use entry::{Entry, Leaf, LeafFlags, MigrationEntry, PteMarker, SwapEntry};
-pub use x86_64::{X86_64Level4, X86_64Level5};
+pub use x86_64::{X86_64, X86_64Level4, X86_64Level5};
 
 use crate::addr::{PAGE_SHIFT, VirtAddr, VirtRange};
 use crate::order::Order;
@@ -191,6 +191,12 @@ mod tests {
         geometry_is_sound::<X86_64Level4>();
         geometry_is_sound::<X86_64Level5>();
         geometry_is_sound::<Invented3>();
+    }
+
+    #[test]
+    fn user_space_is_the_lower_half_less_a_page() {
+        assert_eq!(X86_64Level4::USER_END, VirtAddr(0x7fff_ffff_f000));
+        assert_eq!(X86_64Level5::USER_END, VirtAddr(0x00ff_ffff_ffff_f000));
     }
 
     #[test]

@@ -52,45 +52,26 @@ fn decode(raw: u64, level: Level) -> Entry {
     Entry::Leaf(Leaf { pfn, flags })
 }
 
-/// x86-64 with 4 levels: 48 address bits, of which user space has the lower half less one guard page.
+/// x86-64 with `LEVELS` levels of tables, 4 or 5 (LA57). User space has the lower half of the addresses, less one
+/// guard page.
 #[derive(Clone, Copy, Debug)]
-pub struct X86_64Level4;
+pub struct X86_64<const LEVELS: u8>;
 
-/// x86-64 with 5 levels (LA57): 57 address bits, of which user space has the lower half less one guard page.
-#[derive(Clone, Copy, Debug)]
-pub struct X86_64Level5;
+/// x86-64 with 4 levels: 48 address bits.
+pub type X86_64Level4 = X86_64<4>;
+/// x86-64 with 5 levels: 57 address bits.
+pub type X86_64Level5 = X86_64<5>;
 
-impl PagingFormat for X86_64Level4 {
-    const LEVELS: u8 = 4;
+impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
+    const LEVELS: u8 = {
+        assert!(LEVELS == 4 || LEVELS == 5, "x86-64 has 4 or 5 levels");
+        LEVELS
+    };
     const INDEX_BITS: [u32; MAX_LEVELS] = [9; MAX_LEVELS];
     const ACCESSED: u64 = ACCESSED;
     const DIRTY: u64 = DIRTY;
-    const NAME: &'static str = "x86-64, 4 levels";
-    const USER_END: VirtAddr = VirtAddr((1 << 47) - PAGE_SIZE);
-
-    #[inline]
-    fn leaf_allowed(level: Level) -> bool {
-        level.0 <= 2
-    }
-
-    #[inline]
-    fn encode(entry: Entry, level: Level) -> u64 {
-        encode(entry, level)
-    }
-
-    #[inline]
-    fn decode(raw: u64, level: Level) -> Entry {
-        decode(raw, level)
-    }
-}
-
-impl PagingFormat for X86_64Level5 {
-    const LEVELS: u8 = 5;
-    const INDEX_BITS: [u32; MAX_LEVELS] = [9; MAX_LEVELS];
-    const ACCESSED: u64 = ACCESSED;
-    const DIRTY: u64 = DIRTY;
-    const NAME: &'static str = "x86-64, 5 levels";
-    const USER_END: VirtAddr = VirtAddr((1 << 56) - PAGE_SIZE);
+    const NAME: &'static str = if LEVELS == 4 { "x86-64, 4 levels" } else { "x86-64, 5 levels" };
+    const USER_END: VirtAddr = VirtAddr((1 << (11 + 9 * LEVELS as u32)) - PAGE_SIZE);
 
     #[inline]
     fn leaf_allowed(level: Level) -> bool {

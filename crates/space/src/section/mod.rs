@@ -4,16 +4,19 @@
 //! nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so that no fault is
 //! in them, and stay so until the section ends.
 
+mod prepared;
+mod unmap;
+
+pub(crate) use prepared::Prepared;
+
 use crate::error::Error;
-use crate::gather::Gather;
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
-use crate::table::{Hole, Tables};
+use crate::table::Tables;
 use crate::tree::Writer;
 use crate::vma::{Proposal, VmFlags, Vma, VmaFacts};
 use core::ptr::{self, NonNull};
-use quire_arch::{PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_frame::AllocError;
+use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_sync::RwSleepWriteGuard;
 
 /// The mmap lock of one space, held for writing.
@@ -23,35 +26,6 @@ pub(crate) struct Section<'s, P: Platform> {
     tree: Writer<'s, Vma, Spaces<P>>,
     // After `tree`: dropped last.
     _guard: RwSleepWriteGuard<'s, P>,
-}
-
-/// No single change makes more mappings than this.
-const MOST_PREPARED: usize = 2;
-
-/// VMAs that were allocated before a change. What is left over goes back when it is dropped.
-#[must_use]
-pub(crate) struct Prepared<'s, P: Platform> {
-    spaces: &'s Spaces<P>,
-    vmas: [Option<NonNull<Vma>>; MOST_PREPARED],
-}
-
-impl<P: Platform> Prepared<'_, P> {
-    /// A VMA with `facts`, if one is left.
-    fn take(&mut self, facts: VmaFacts) -> Option<NonNull<Vma>> {
-        let vma = self.vmas.iter_mut().find_map(Option::take)?;
-        // SAFETY: allocated by `prepare` and known to nobody else.
-        unsafe { vma.as_ref() }.set(facts);
-        Some(vma)
-    }
-}
-
-impl<P: Platform> Drop for Prepared<'_, P> {
-    fn drop(&mut self) {
-        for vma in self.vmas.iter_mut().filter_map(Option::take) {
-            // SAFETY: it was never given to a tree.
-            unsafe { self.spaces.free_vma(vma) };
-        }
-    }
 }
 
 /// The neighbours that take a new mapping in.
@@ -79,25 +53,6 @@ impl<'s, P: Platform> Section<'s, P> {
 
     pub(crate) fn tables(&self) -> Tables<'s, P> {
         Tables::new(self.spaces, self.core)
-    }
-
-    /// Gets `vmas` VMAs and the tree nodes for as many insertions.
-    pub(crate) fn prepare(&mut self, vmas: usize) -> Result<Prepared<'s, P>, AllocError> {
-        let mut prepared = Prepared { spaces: self.spaces, vmas: [None; MOST_PREPARED] };
-        for slot in prepared.vmas.iter_mut().take(vmas) {
-            let blank = VmaFacts {
-                range: VirtRange::default(),
-                flags: VmFlags::empty(),
-                page_offset: 0,
-                backing: crate::vma::Backing::ANONYMOUS,
-                anon: crate::vma::AnonGroup::NONE,
-            };
-            *slot = Some(self.spaces.allocate_vma(Vma::new(blank))?);
-        }
-        if vmas > 0 {
-            self.tree.reserve(vmas).map_err(|_| AllocError::OutOfMemory)?;
-        }
-        Ok(prepared)
     }
 
     /// Number of mappings.
@@ -411,83 +366,6 @@ impl<'s, P: Platform> Section<'s, P> {
             self.lock_vma(vma);
             at = vma.range().end();
         }
-    }
-
-    /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the range is
-    /// inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
-    pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
-        let Some(removed) = self.remove_mappings(range, prepared) else { return };
-        let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
-        let above = self
-            .first_ending_after(removed.start())
-            .map_or(P::Paging::table_range(VirtAddr(0), P::Paging::root_level()).end(), |vma| {
-                vma.range().start()
-            });
-        let mut gather = Gather::new(self.spaces, self.core);
-        let tables = self.tables();
-        tables.zap(removed, false, &mut gather);
-        tables.free_hole(removed, Hole(VirtRange::new(below, above)), &mut gather);
-        gather.finish();
-    }
-
-    /// Takes the mappings in `range` out of the tree and answers the smallest range that holds them.
-    fn remove_mappings(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) -> Option<VirtRange> {
-        let mut removed: Option<VirtRange> = None;
-        let mut uncharged = 0;
-        while let Some(vma) = self.first_in(range) {
-            self.lock_vma(vma);
-            let facts = vma.facts();
-            let part = facts.range.intersect(range);
-            removed = Some(removed.map_or(part, |before| VirtRange::new(before.start(), part.end())));
-            self.core.usage.unmap(facts.flags, part.pages());
-            if facts.flags.contains(VmFlags::ACCOUNT) {
-                uncharged += part.pages();
-            }
-            let before = clip_end(facts, part.start());
-            let after = clip_start(facts, part.end());
-            match (before.range.is_empty(), after.range.is_empty()) {
-                (true, true) => self.remove_vma(vma),
-                (false, true) => self.set_vma(vma, before),
-                (true, false) => self.set_vma(vma, after),
-                (false, false) => {
-                    self.set_vma(vma, before);
-                    self.insert_vma(after, prepared);
-                }
-            }
-        }
-        if uncharged > 0 {
-            self.spaces.commit().release(uncharged);
-        }
-        removed
-    }
-
-    /// Unmaps every mapping: the exit of the space.
-    pub(crate) fn unmap_everything(&mut self) {
-        let mut uncharged = 0;
-        let mut gather = Gather::new(self.spaces, self.core);
-        let tables = self.tables();
-        for entry in self.tree.iter() {
-            let vma = self.vma(entry.value);
-            self.lock_vma(vma);
-            tables.zap(vma.range(), false, &mut gather);
-        }
-        // Only now, and all at once: mappings share tables, and tables share their parents.
-        if let (Some(first), Some(last)) = (self.tree.first(), self.tree.last()) {
-            let all = VirtRange::new(first.range.start(), last.range.end());
-            tables.free_hole(all, Hole::everything(), &mut gather);
-        }
-        while let Some(entry) = self.tree.first() {
-            let vma = self.vma(entry.value);
-            let facts = vma.facts();
-            self.core.usage.unmap(facts.flags, facts.range.pages());
-            if facts.flags.contains(VmFlags::ACCOUNT) {
-                uncharged += facts.range.pages();
-            }
-            self.remove_vma(vma);
-        }
-        self.tree.clear();
-        self.spaces.commit().release(uncharged);
-        gather.finish();
     }
 }
 

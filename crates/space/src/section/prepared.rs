@@ -1,0 +1,58 @@
+//! Memory that a change needs, got before the change begins.
+
+use super::Section;
+use crate::spaces::Spaces;
+use crate::vma::{AnonGroup, Backing, VmFlags, Vma, VmaFacts};
+use core::ptr::NonNull;
+use quire_arch::{Platform, VirtRange};
+use quire_frame::AllocError;
+
+/// No single change makes more mappings than this.
+const MOST_PREPARED: usize = 2;
+
+/// VMAs that were allocated before a change. What is left over goes back when it is dropped.
+#[must_use]
+pub(crate) struct Prepared<'s, P: Platform> {
+    spaces: &'s Spaces<P>,
+    vmas: [Option<NonNull<Vma>>; MOST_PREPARED],
+}
+
+impl<P: Platform> Prepared<'_, P> {
+    /// A VMA with `facts`, if one is left.
+    pub(super) fn take(&mut self, facts: VmaFacts) -> Option<NonNull<Vma>> {
+        let vma = self.vmas.iter_mut().find_map(Option::take)?;
+        // SAFETY: allocated by `prepare` and known to nobody else.
+        unsafe { vma.as_ref() }.set(facts);
+        Some(vma)
+    }
+}
+
+impl<P: Platform> Drop for Prepared<'_, P> {
+    fn drop(&mut self) {
+        for vma in self.vmas.iter_mut().filter_map(Option::take) {
+            // SAFETY: it was never given to a tree.
+            unsafe { self.spaces.free_vma(vma) };
+        }
+    }
+}
+
+impl<'s, P: Platform> Section<'s, P> {
+    /// Gets `vmas` VMAs and the tree nodes for as many insertions.
+    pub(crate) fn prepare(&mut self, vmas: usize) -> Result<Prepared<'s, P>, AllocError> {
+        let mut prepared = Prepared { spaces: self.spaces, vmas: [None; MOST_PREPARED] };
+        for slot in prepared.vmas.iter_mut().take(vmas) {
+            let blank = VmaFacts {
+                range: VirtRange::default(),
+                flags: VmFlags::empty(),
+                page_offset: 0,
+                backing: Backing::ANONYMOUS,
+                anon: AnonGroup::NONE,
+            };
+            *slot = Some(self.spaces.allocate_vma(Vma::new(blank))?);
+        }
+        if vmas > 0 {
+            self.tree.reserve(vmas).map_err(|_| AllocError::OutOfMemory)?;
+        }
+        Ok(prepared)
+    }
+}

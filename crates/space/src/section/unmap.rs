@@ -1,0 +1,86 @@
+//! Taking mappings away.
+
+use super::{Prepared, Section, clip_end, clip_start};
+use crate::gather::Gather;
+use crate::table::Hole;
+use crate::vma::VmFlags;
+use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
+
+impl<P: Platform> Section<'_, P> {
+    /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the range is
+    /// inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
+    pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
+        let Some(removed) = self.remove_mappings(range, prepared) else { return };
+        let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
+        let above = self
+            .first_ending_after(removed.start())
+            .map_or(P::Paging::table_range(VirtAddr(0), P::Paging::root_level()).end(), |vma| {
+                vma.range().start()
+            });
+        let mut gather = Gather::new(self.spaces, self.core);
+        let tables = self.tables();
+        tables.zap(removed, false, &mut gather);
+        tables.free_hole(removed, Hole(VirtRange::new(below, above)), &mut gather);
+        gather.finish();
+    }
+
+    /// Takes the mappings in `range` out of the tree and answers the smallest range that holds them.
+    fn remove_mappings(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) -> Option<VirtRange> {
+        let mut removed: Option<VirtRange> = None;
+        let mut uncharged = 0;
+        while let Some(vma) = self.first_in(range) {
+            self.lock_vma(vma);
+            let facts = vma.facts();
+            let part = facts.range.intersect(range);
+            removed = Some(removed.map_or(part, |before| VirtRange::new(before.start(), part.end())));
+            self.core.usage.unmap(facts.flags, part.pages());
+            if facts.flags.contains(VmFlags::ACCOUNT) {
+                uncharged += part.pages();
+            }
+            let before = clip_end(facts, part.start());
+            let after = clip_start(facts, part.end());
+            match (before.range.is_empty(), after.range.is_empty()) {
+                (true, true) => self.remove_vma(vma),
+                (false, true) => self.set_vma(vma, before),
+                (true, false) => self.set_vma(vma, after),
+                (false, false) => {
+                    self.set_vma(vma, before);
+                    self.insert_vma(after, prepared);
+                }
+            }
+        }
+        if uncharged > 0 {
+            self.spaces.commit().release(uncharged);
+        }
+        removed
+    }
+
+    /// Unmaps every mapping: the exit of the space.
+    pub(crate) fn unmap_everything(&mut self) {
+        let mut uncharged = 0;
+        let mut gather = Gather::new(self.spaces, self.core);
+        let tables = self.tables();
+        for entry in self.tree.iter() {
+            let vma = self.vma(entry.value);
+            self.lock_vma(vma);
+            tables.zap(vma.range(), false, &mut gather);
+        }
+        // Only now, and all at once: mappings share tables, and tables share their parents.
+        if let (Some(first), Some(last)) = (self.tree.first(), self.tree.last()) {
+            let all = VirtRange::new(first.range.start(), last.range.end());
+            tables.free_hole(all, Hole::everything(), &mut gather);
+        }
+        while let Some(entry) = self.tree.first() {
+            let vma = self.vma(entry.value);
+            let facts = vma.facts();
+            self.core.usage.unmap(facts.flags, facts.range.pages());
+            if facts.flags.contains(VmFlags::ACCOUNT) {
+                uncharged += facts.range.pages();
+            }
+            self.remove_vma(vma);
+        }
+        self.tree.clear();
+        self.spaces.commit().release(uncharged);
+        gather.finish();
+    }
+}
