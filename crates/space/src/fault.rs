@@ -211,7 +211,7 @@ impl<P: Platform> Tables<'_, P> {
             spare.fill()?;
         }
         loop {
-            let locked = self.lock(table, Level::PTE);
+            let locked = self.lock(pin, table, Level::PTE);
             let entry = locked.get(index);
             if needs_frame(&facts, access, entry) && spare.pfn.is_none() {
                 // The entry changed since the look.

@@ -157,6 +157,13 @@ impl<P: Platform> SpaceCore<P> {
         self.id
     }
 
+    /// One more handle for a caller that has none, unless the last one is gone already.
+    pub(crate) fn try_hold(&self) -> bool {
+        let more = |handles: usize| if handles == 0 { None } else { Some(handles + 1) };
+        // Relaxed: the core was found under the list's lock.
+        self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
     #[inline]
     pub(crate) fn root(&self) -> Pfn {
         self.root
@@ -206,7 +213,7 @@ unsafe impl<P: Platform> Send for Space<'_, P> {}
 unsafe impl<P: Platform> Sync for Space<'_, P> {}
 
 impl<'m, P: Platform> Space<'m, P> {
-    /// The first handle of a new core.
+    /// A handle of which the core knows already: its first one, or one that it was made to hold.
     pub(crate) fn adopt(spaces: &'m Spaces<P>, core: NonNull<SpaceCore<P>>) -> Self {
         Self { spaces, core }
     }

@@ -139,6 +139,7 @@ impl<P: Platform> Spaces<P> {
 
     /// Number of spaces that exist.
     pub fn count(&self) -> usize {
+        let _pin = self.platform().pin();
         self.list.lock().count
     }
 
@@ -206,16 +207,33 @@ impl<P: Platform> Spaces<P> {
         self.release_unused(&pin, root);
     }
 
-    /// Calls `visit` with every space. No space comes or goes meanwhile.
+    /// Calls `visit` with every space, without a lock: each is kept by a handle meanwhile.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&SpaceCore<P>)) {
+        let mut next = self.space_after(None);
+        while let Some(space) = next {
+            visit(space.core());
+            next = self.space_after(Some(&space));
+        }
+    }
+
+    /// A handle to the space after `space` on the list, or to the first one. Those that are exiting are passed over.
+    fn space_after(&self, space: Option<&Space<'_, P>>) -> Option<Space<'_, P>> {
+        let _pin = self.platform().pin();
         let list = self.list.lock();
-        let mut next = list.first;
+        let mut next = match space {
+            // It has a handle, so it is on the list.
+            Some(space) => space.core().link.get().1,
+            None => list.first,
+        };
         while let Some(core) = next {
             // SAFETY: what is on the list is live while its lock is held.
-            let core = unsafe { core.as_ref() };
-            visit(core);
-            next = core.link.get().1;
+            let shared = unsafe { core.as_ref() };
+            if shared.try_hold() {
+                return Some(Space::adopt(self, core));
+            }
+            next = shared.link.get().1;
         }
+        None
     }
 
     /// VMAs and spaces that are allocated, for the auditor.

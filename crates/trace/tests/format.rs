@@ -85,7 +85,17 @@ fn file() -> impl Strategy<Value = Arc<FileFacts>> {
     // Few different numbers, so that files repeat.
     (kind, 0_u64..3, any::<[bool; 3]>(), bytes()).prop_map(|(kind, device, rights, name)| {
         let [readable, writable, no_exec] = rights;
-        Arc::new(FileFacts { kind, device, inode: 2, size: 3, file_system: 0xef53, readable, writable, no_exec, name })
+        Arc::new(FileFacts {
+            kind,
+            device,
+            inode: 2,
+            size: 3,
+            file_system: 0xef53,
+            readable,
+            writable,
+            no_exec,
+            name,
+        })
     })
 }
 

@@ -37,7 +37,7 @@ fn beside(quire: u64, linux: Option<u64>) -> String {
 
 fn processes(report: &ReplayReport) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_NO_BORDERS).set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header([
         "process",
         "calls",

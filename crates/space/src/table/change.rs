@@ -23,7 +23,8 @@ impl<P: Platform> Tables<'_, P> {
         let wanted = flags.leaf_flags();
         let access = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
         self.for_each_table(range, &mut |table, part| {
-            let locked = self.lock(table, Level::PTE);
+            let pin = self.pin();
+            let locked = self.lock(&pin, table, Level::PTE);
             if locked.is_empty() {
                 return;
             }
@@ -69,7 +70,8 @@ impl<P: Platform> Tables<'_, P> {
             if at < part.start() {
                 visit(VirtRange::new(at, part.start()), PageState::Absent);
             }
-            let locked = self.lock(table, Level::PTE);
+            let pin = self.pin();
+            let locked = self.lock(&pin, table, Level::PTE);
             for (index, addr) in Self::pages(part) {
                 let state = match locked.get(index) {
                     Entry::Leaf(_) => PageState::Present,

@@ -48,7 +48,7 @@ impl<P: Platform> Tables<'_, P> {
                 };
                 let pin = frames.platform().pin();
                 match child.find_or_make(&pin, addr) {
-                    Ok(table) => child.lock(table, Level::PTE).install(index, new),
+                    Ok(table) => child.lock(&pin, table, Level::PTE).install(index, new),
                     Err(error) => {
                         if let Entry::Leaf(Leaf { pfn, flags }) = new
                             && !flags.contains(LeafFlags::SPECIAL)

@@ -41,10 +41,11 @@ impl<P: Platform> Tables<'_, P> {
             }
             // Checked under the child's own lock: a table that still has entries is never taken down, whatever
             // the caller believed about the hole.
-            let empty = self.lock(child, below).is_empty();
+            let pin = self.pin();
+            let empty = self.lock(&pin, child, below).is_empty();
             debug_assert!(empty, "a table in a hole has live entries");
             if empty {
-                self.lock(table, level).take(index);
+                self.lock(&pin, table, level).take(index);
                 self.core.usage.table_gone();
                 gather.add_table(child, P::Paging::table_range(part.start(), below));
             }

@@ -135,9 +135,13 @@ impl<'s, P: Platform> Tables<'s, P> {
         unsafe { self.spaces.frames().table(table) }
     }
 
-    /// Takes the lock of `table`, which is at `level`.
+    /// Takes the lock of `table`, which is at `level`. Whoever spins for it must not wait for a holder that was
+    /// preempted, so the holder is pinned.
     #[inline]
-    pub(crate) fn lock(&self, table: Pfn, level: Level) -> LockedTable<'s, P> {
+    pub(crate) fn lock<'p>(&self, _pin: &'p Pin<'_, P>, table: Pfn, level: Level) -> LockedTable<'p, P>
+    where
+        's: 'p,
+    {
         let frame = self.spaces.frames().known(table);
         frame.lock_word().lock::<P>(lock_class(level));
         LockedTable { entries: self.entries(table), frame, level, execution: core::marker::PhantomData }
@@ -194,7 +198,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let new = frames.allocate(pin, AllocRequest::table().kind(Kind::Table))?;
         self.spaces.init_table(new, below, P::Paging::table_range(addr, below).start(), self.core);
         let index = P::Paging::index(addr, level);
-        let locked = self.lock(parent, level);
+        let locked = self.lock(pin, parent, level);
         if let Entry::Table(winner) = locked.get(index) {
             drop(locked);
             self.spaces.release_unused(pin, new);
@@ -204,6 +208,11 @@ impl<'s, P: Platform> Tables<'s, P> {
         drop(locked);
         self.core.usage.table_made();
         Ok(new)
+    }
+
+    /// The machine's pin, for locking a table.
+    pub(crate) fn pin(&self) -> Pin<'s, P> {
+        self.spaces.platform().pin()
     }
 
     /// Calls `visit` for every bottom table that covers part of `range`, in the order of the addresses, with the

@@ -4,7 +4,7 @@ use super::Tables;
 use crate::gather::Gather;
 use core::sync::atomic::Ordering;
 use quire_arch::{
-    Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pin, Platform, VirtAddr, VirtRange,
+    Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
 use quire_frame::AllocError;
 
@@ -35,7 +35,8 @@ impl<P: Platform> Tables<'_, P> {
     /// old translations are noted in `gather`; the caller holds both VMAs write-locked until it is finished.
     pub(crate) fn relocate(&self, from: VirtRange, to: VirtAddr, gather: &mut Gather<'_, P>) {
         self.for_each_table(from, &mut |source, part| {
-            if self.lock(source, Level::PTE).is_empty() {
+            let pin = self.pin();
+            if self.lock(&pin, source, Level::PTE).is_empty() {
                 return;
             }
             let mut at = part.start();
@@ -44,7 +45,7 @@ impl<P: Platform> Tables<'_, P> {
                 let room = P::Paging::table_range(target_addr, Level::PTE).end().0 - target_addr.0;
                 let end = VirtAddr(at.0.saturating_add(room)).min(part.end());
                 if let Some(target) = self.find(target_addr) {
-                    self.relocate_run(source, target, VirtRange::new(at, end), target_addr, gather);
+                    self.relocate_run(&pin, source, target, VirtRange::new(at, end), target_addr, gather);
                 }
                 at = end;
             }
@@ -54,16 +55,17 @@ impl<P: Platform> Tables<'_, P> {
     /// Moves the entries of one run, which lies in one table on each side.
     fn relocate_run(
         &self,
-        source: quire_arch::Pfn,
-        target: quire_arch::Pfn,
+        pin: &Pin<'_, P>,
+        source: Pfn,
+        target: Pfn,
         run: VirtRange,
         target_start: VirtAddr,
         gather: &mut Gather<'_, P>,
     ) {
         // Two tables are locked in the order of their frames. Within one table there is one lock.
         let (first, second) = (source.min(target), source.max(target));
-        let first = self.lock(first, Level::PTE);
-        let second = if source == target { None } else { Some(self.lock(second, Level::PTE)) };
+        let first = self.lock(pin, first, Level::PTE);
+        let second = if source == target { None } else { Some(self.lock(pin, second, Level::PTE)) };
         let (from, to) = match &second {
             None => (&first, &first),
             Some(second) if source < target => (&first, second),

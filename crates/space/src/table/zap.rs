@@ -42,7 +42,8 @@ impl<P: Platform> Tables<'_, P> {
         let frames = self.spaces.frames();
         let mut gone = Residency::default();
         self.for_each_table(range, &mut |table, part| {
-            let locked = self.lock(table, Level::PTE);
+            let pin = self.pin();
+            let locked = self.lock(&pin, table, Level::PTE);
             if locked.is_empty() {
                 return;
             }

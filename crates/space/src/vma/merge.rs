@@ -45,7 +45,9 @@ impl Proposal {
     }
 
     fn agrees(&self, other: &VmaFacts) -> bool {
-        self.flags == other.flags && self.backing == other.backing
+        // The wish for alignment is the file's, and the file is the same.
+        (self.flags ^ other.flags).difference(VmFlags::HUGE_ALIGNED).is_empty()
+            && self.backing == other.backing
     }
 }
 

@@ -99,15 +99,13 @@ pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut F
 fn beside_memory(call: &Call) -> Option<Verdict> {
     let succeeded = call.errno().is_none();
     let beside = match (call.number, call.args[0]) {
-        // A successful exec is an event of its own; a failed one changed nothing.
-        (EXECVE | EXECVEAT, _) => !succeeded,
-        (SETRLIMIT | PRLIMIT64, _) | (PRCTL, PR_SET_THP_DISABLE) | (PERSONALITY, PERSONALITY_QUERY) => true,
         // Where memory is taken from concerns the thread, and there is one node to take it from.
-        (SET_MEMPOLICY, _) => true,
-        // There are no protection keys, as on a CPU without them.
-        (PKEY_ALLOC | PKEY_FREE, _) => !succeeded,
-        // Names of mappings are not kept, as on a kernel that is built without them.
-        (PRCTL, PR_SET_VMA) => !succeeded,
+        (SETRLIMIT | PRLIMIT64 | SET_MEMPOLICY, _)
+        | (PRCTL, PR_SET_THP_DISABLE)
+        | (PERSONALITY, PERSONALITY_QUERY) => true,
+        // A successful exec is an event of its own; a failed one changed nothing. There are no protection keys, and
+        // names of mappings are not kept: as on a CPU and a kernel without them.
+        (EXECVE | EXECVEAT | PKEY_ALLOC | PKEY_FREE, _) | (PRCTL, PR_SET_VMA) => !succeeded,
         (PERSONALITY, wanted) => wanted & READ_IMPLIES_EXEC == 0,
         _ => false,
     };

@@ -99,7 +99,7 @@ impl Replay {
     /// [`ReplayError::Trace`].
     pub fn open(path: &Path, options: ReplayOptions) -> Result<Self, ReplayError> {
         let mut reader = open(path, &options)?;
-        let mut needs = Needs::new(reader.header());
+        let mut needs = Needs::default();
         for event in &mut reader {
             needs.add(&event?);
         }

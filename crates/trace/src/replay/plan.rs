@@ -7,42 +7,63 @@ use quire_mm::Overcommit;
 use std::collections::HashMap;
 
 /// What is known of a trace after it was looked through.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Needs {
     events: u64,
     overcommit_mode: u8,
     /// Which address space each thread is in.
     spaces: HashMap<TaskId, usize>,
-    /// Pages that each address space may have resident at once, and how many threads use it.
-    images: Vec<Pages>,
-    now: u64,
-    most: u64,
+    images: Vec<Image>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Pages {
-    resident: u64,
+/// One address space of the trace.
+#[derive(Clone, Copy, Debug)]
+struct Image {
+    /// Events between which it lives.
+    born: u64,
+    died: u64,
     users: u32,
+    /// Pages that were touched in it: no more can be resident at once.
+    touched: u64,
+    /// The most that Linux had resident, where it was asked; counted loosely.
+    resident: Option<u64>,
 }
 
-/// Pages that a replay needs beside the program's: tables, slabs, lists, and Linux's watermarks.
+/// Memory that a replay needs beside the program's: tables, slabs, lists, and Linux's watermarks.
 const SPARE_BYTES: u64 = 64 << 20;
 
-impl Needs {
-    pub(super) fn new(_header: &TraceHeader) -> Self {
-        Self { events: 0, overcommit_mode: 0, spaces: HashMap::new(), images: Vec::new(), now: 0, most: 0 }
+impl Image {
+    /// Pages that suffice: what was touched, or a little more than what Linux needed.
+    fn pages(&self) -> u64 {
+        let resident = self.resident.map_or(u64::MAX, |pages| pages + pages / 8 + 256);
+        self.touched.min(resident)
     }
+}
 
+impl Needs {
     /// Number of events.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// Bytes of RAM with which nothing runs short: every page that was ever touched in the address spaces that
-    /// live at once, and a fifth more.
+    /// Bytes of RAM with which nothing runs short: what the address spaces that live at once need together, and an
+    /// eighth more.
     pub fn ram(&self) -> u64 {
-        let pages = self.most + self.most / 5;
-        (pages * 4096 + SPARE_BYTES).next_multiple_of(4 << 20)
+        let mut changes: Vec<(u64, i64)> = Vec::with_capacity(2 * self.images.len());
+        for image in &self.images {
+            let pages = image.pages() as i64;
+            changes.push((image.born, pages));
+            changes.push((image.died, -pages));
+        }
+        // At one moment what is born counts before what dies.
+        changes.sort_by_key(|&(event, pages)| (event, -pages));
+        let mut now = 0;
+        let most = changes.iter().map(|&(_, pages)| {
+            now += pages;
+            now
+        });
+        let pages = most.max().unwrap_or(0).max(0) as u64;
+        ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(4 << 20)
     }
 
     pub(super) fn overcommit(&self, header: &TraceHeader) -> Overcommit {
@@ -50,9 +71,8 @@ impl Needs {
     }
 
     pub(super) fn add(&mut self, event: &Event) {
-        self.events += 1;
         match &event.kind {
-            EventKind::Fault(_) => self.grow(event.task, 1),
+            EventKind::Fault(_) => self.touch(event.task, 1),
             EventKind::Call(call) => {
                 let len = call.args[1];
                 // POPULATE and LOCKED fault pages in without a fault event, and so do mlock and some advice.
@@ -63,7 +83,7 @@ impl Needs {
                     _ => false,
                 };
                 if call.errno().is_none() && populates {
-                    self.grow(event.task, len.div_ceil(4096));
+                    self.touch(event.task, len.div_ceil(4096));
                 }
             }
             EventKind::Exec(image) => {
@@ -74,32 +94,43 @@ impl Needs {
                 self.enter(event.task, pages);
             }
             EventKind::Clone(clone) => {
-                let Some(&space) = self.spaces.get(&event.task) else { return };
-                if clone.shares_memory {
-                    self.images[space].users += 1;
-                    self.spaces.insert(clone.child, space);
-                } else {
-                    let pages = self.images[space].resident;
-                    self.enter(clone.child, pages);
+                if let Some(&space) = self.spaces.get(&event.task) {
+                    if clone.shares_memory {
+                        self.images[space].users += 1;
+                        self.spaces.insert(clone.child, space);
+                    } else {
+                        let pages = self.images[space].touched;
+                        self.enter(clone.child, pages);
+                    }
+                }
+            }
+            EventKind::Figures(figures) => {
+                if let Some(&space) = self.spaces.get(&event.task) {
+                    self.images[space].resident = Some(figures.vm_hwm / 4096);
                 }
             }
             EventKind::Exit(_) => self.leave(event.task),
             _ => {}
         }
+        self.events += 1;
     }
 
-    fn grow(&mut self, task: TaskId, pages: u64) {
+    fn touch(&mut self, task: TaskId, pages: u64) {
         if let Some(&space) = self.spaces.get(&task) {
-            self.images[space].resident += pages;
-            self.now += pages;
-            self.most = self.most.max(self.now);
+            let image = &mut self.images[space];
+            image.touched = image.touched.saturating_add(pages);
         }
     }
 
     fn enter(&mut self, task: TaskId, pages: u64) {
-        self.images.push(Pages { resident: 0, users: 1 });
+        self.images.push(Image {
+            born: self.events,
+            died: u64::MAX,
+            users: 1,
+            touched: pages,
+            resident: None,
+        });
         self.spaces.insert(task, self.images.len() - 1);
-        self.grow(task, pages);
     }
 
     fn leave(&mut self, task: TaskId) {
@@ -107,8 +138,58 @@ impl Needs {
             let image = &mut self.images[space];
             image.users -= 1;
             if image.users == 0 {
-                self.now -= image.resident;
+                image.died = self.events;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Access, CloneFacts, ExitStatus, Fault, Mode, Outcome};
+
+    const TASKS: [TaskId; 2] = [TaskId(0), TaskId(1)];
+
+    fn step(needs: &mut Needs, task: usize, kind: EventKind) {
+        needs.add(&Event { time_ns: 0, task: TASKS[task], cpu: 0, kind });
+    }
+
+    fn touch(needs: &mut Needs, task: usize, pages: u64) {
+        for page in 0..pages {
+            let fault = Fault {
+                addr: page << 12,
+                access: Access::Write,
+                mode: Mode::User,
+                outcome: Outcome::Minor,
+                inferred: false,
+            };
+            step(needs, task, EventKind::Fault(fault));
+        }
+    }
+
+    fn ram_of(pages: u64) -> u64 {
+        ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(4 << 20)
+    }
+
+    #[test]
+    fn only_spaces_that_live_at_once_add_up() {
+        let mut needs = Needs::default();
+        needs.enter(TASKS[0], 0);
+        touch(&mut needs, 0, 10_000);
+        let fork = CloneFacts {
+            child: TASKS[1],
+            child_tid: 2,
+            child_pid: 2,
+            flags: 0,
+            shares_memory: false,
+            same_process: false,
+        };
+        step(&mut needs, 0, EventKind::Clone(fork));
+        assert_eq!(needs.ram(), ram_of(20_000));
+        step(&mut needs, 0, EventKind::Exit(ExitStatus::Code(0)));
+        step(&mut needs, 1, EventKind::Exit(ExitStatus::Code(0)));
+        needs.enter(TASKS[0], 15_000);
+        assert_eq!(needs.ram(), ram_of(20_000));
     }
 }

@@ -1,0 +1,121 @@
+//! A short memory life: map, touch, move, protect, fork, drop, run out of memory, unmap, exit; audited on the way.
+
+use crate::machine::{Toy, access};
+use crate::runtime::Output;
+use core::fmt::Write;
+use core::sync::atomic::Ordering;
+use quire_arch::{Access, PAGE_SIZE, Platform, VirtAddr};
+use quire_mm::abi::{self, CallNumber, NoFiles};
+use quire_mm::{
+    Advice, FaultError, MapFlags, MapRequest, Memory, MemoryConfig, Protection, RemapFlags, Space,
+    Techniques, text,
+};
+
+const RW: Protection = Protection::READ.union(Protection::WRITE);
+/// More than one bottom table covers.
+const PAGES: u64 = 600;
+const LEN: u64 = PAGES * PAGE_SIZE;
+
+fn at(base: VirtAddr, page: u64) -> VirtAddr {
+    VirtAddr(base.0 + page * PAGE_SIZE)
+}
+
+fn read(space: &Space<'_, Toy>, addr: VirtAddr) -> Result<u64, FaultError> {
+    access(space, addr, Access::Read).map(|word| word.load(Ordering::Relaxed))
+}
+
+fn write(space: &Space<'_, Toy>, addr: VirtAddr, value: u64) -> Result<(), FaultError> {
+    access(space, addr, Access::Write).map(|word| word.store(value, Ordering::Relaxed))
+}
+
+fn audit(memory: &Memory<Toy>) {
+    let summary = memory.audit(|violation| {
+        // The panic below says that something is wrong; this says what.
+        let _ = writeln!(Output(2), "audit: {violation}");
+    });
+    assert!(summary.is_ok(), "the audit found {} violations", summary.violations);
+}
+
+/// Builds a machine, leads the life, and takes the machine down.
+pub(crate) fn lead(techniques: Techniques) {
+    let config = MemoryConfig { techniques, ..MemoryConfig::default() };
+    let memory = Memory::new(Toy::new(), config).expect("16 MiB are enough to start");
+    audit(&memory);
+    {
+        let space = memory.create_space().expect("a space");
+        let base = contents(&space);
+        audit(&memory);
+        family(&memory, &space, base);
+        audit(&memory);
+        scarcity(&space);
+        audit(&memory);
+        let mut out = Output(1);
+        writeln!(out, "{techniques:?}").expect("stdout");
+        text::status(&space.figures(), &mut out).expect("stdout");
+        text::meminfo(&memory, &mut out).expect("stdout");
+    }
+    assert_eq!(memory.spaces().count(), 0);
+    audit(&memory);
+    let pin = memory.platform().pin();
+    memory.frames().reap_all(&pin);
+    drop(pin);
+    audit(&memory);
+}
+
+/// What is written is read, wherever it moves, and only where it is allowed.
+fn contents(space: &Space<'_, Toy>) -> VirtAddr {
+    let base = space.mmap(&MapRequest::anonymous(LEN, RW)).expect("mmap");
+    assert_eq!(read(space, base), Ok(0));
+    for page in 0..PAGES {
+        write(space, at(base, page), page + 1).expect("room for a page");
+    }
+    // Growth in place is blocked, so it moves.
+    let block = MapRequest::anonymous(PAGE_SIZE, Protection::empty());
+    let _ = space.mmap(&block.at(at(base, PAGES), MapFlags::FIXED_NOREPLACE));
+    let moved = space.mremap(base, LEN, 2 * LEN, RemapFlags::MAYMOVE, VirtAddr(0)).expect("mremap");
+    assert_ne!(moved, base);
+    assert_eq!(read(space, base), Err(FaultError::NotMapped));
+    for page in 0..PAGES {
+        assert_eq!(read(space, at(moved, page)), Ok(page + 1));
+    }
+    assert_eq!(read(space, at(moved, PAGES)), Ok(0));
+    space.mprotect(moved, PAGE_SIZE, Protection::READ, false).expect("mprotect");
+    assert_eq!(write(space, moved, 7), Err(FaultError::AccessDenied));
+    assert_eq!(read(space, moved), Ok(1));
+    space.mprotect(moved, PAGE_SIZE, RW, false).expect("mprotect");
+    moved
+}
+
+/// A child has what its parent had, and neither sees what the other does then.
+fn family(memory: &Memory<Toy>, space: &Space<'_, Toy>, base: VirtAddr) {
+    let child = space.fork().expect("fork");
+    write(space, base, 99).expect("the parent's page");
+    assert_eq!(read(&child, base), Ok(1));
+    child.madvise(base, LEN, Advice::DontNeed).expect("madvise");
+    assert_eq!(read(&child, at(base, 5)), Ok(0));
+    assert_eq!(read(space, at(base, 5)), Ok(6));
+    audit(memory);
+    drop(child);
+    assert_eq!(memory.spaces().count(), 1);
+    space.munmap(base, 2 * LEN).expect("munmap");
+    assert_eq!(read(space, base), Err(FaultError::NotMapped));
+    // The same again as a program would ask for it: by number.
+    let heap = abi::call(space, CallNumber::from_raw(12), [0; 6], &NoFiles).raw().expect("brk is built");
+    let more = [heap as u64 + 4 * PAGE_SIZE, 0, 0, 0, 0, 0];
+    assert_eq!(abi::call(space, CallNumber::from_raw(12), more, &NoFiles).raw(), Some(more[0] as i64));
+    write(space, VirtAddr(heap as u64), 3).expect("the heap");
+}
+
+/// When memory ends, a program is told; when it is given back, all is well again.
+fn scarcity(space: &Space<'_, Toy>) {
+    let len = 16 << 20;
+    let request = MapRequest { flags: MapFlags::NORESERVE, ..MapRequest::anonymous(len, RW) };
+    let base = space.mmap(&request).expect("mmap");
+    let got = (0..len / PAGE_SIZE).find(|&page| write(space, at(base, page), 1).is_err());
+    let got = got.expect("16 MiB of RAM do not hold 16 MiB of pages beside all else");
+    assert!(got > 2048, "memory ended after {got} pages");
+    assert!(matches!(write(space, at(base, got), 1), Err(FaultError::OutOfMemory(_))));
+    space.munmap(base, len).expect("munmap needs no memory");
+    let again = space.mmap(&MapRequest::anonymous(LEN, RW)).expect("mmap");
+    (0..PAGES).for_each(|page| write(space, at(again, page), page).expect("memory is back"));
+}

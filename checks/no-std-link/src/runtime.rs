@@ -1,0 +1,174 @@
+//! What a program has to bring along when nobody else does: an entry point, system calls, a panic handler, and the
+//! functions that the compiler calls by itself.
+
+use core::arch::{asm, global_asm};
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+
+global_asm!(
+    ".globl _start",
+    "_start:",
+    "xor ebp, ebp",
+    "and rsp, -16",
+    "call {entry}",
+    "ud2",
+    entry = sym crate::entry,
+);
+
+const SYS_WRITE: usize = 1;
+const SYS_EXIT_GROUP: usize = 231;
+
+/// Makes a system call with up to three arguments.
+///
+/// # Safety
+///
+/// The kernel may do what the call does.
+unsafe fn syscall(number: usize, arguments: [usize; 3]) -> isize {
+    let result;
+    // SAFETY: the instruction changes what is named here; the rest is the caller's promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Ends the program.
+pub(crate) fn exit(code: usize) -> ! {
+    loop {
+        // SAFETY: ends the process and touches no memory.
+        unsafe { syscall(SYS_EXIT_GROUP, [code, 0, 0]) };
+    }
+}
+
+/// An open descriptor as a place for text.
+pub(crate) struct Output(pub(crate) usize);
+
+impl Write for Output {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            // SAFETY: the kernel reads the bytes of a live slice.
+            let done = unsafe { syscall(SYS_WRITE, [self.0, rest.as_ptr().addr(), rest.len()]) };
+            let done = usize::try_from(done).map_err(|_| fmt::Error)?;
+            rest = rest.get(done..).ok_or(fmt::Error)?;
+        }
+        Ok(())
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    // Nobody is left to tell that the telling failed.
+    let _ = writeln!(Output(2), "no-std-link: {info}");
+    exit(1)
+}
+
+/// The prebuilt libcore was compiled for unwinding and names this. With `panic = "abort"` nobody calls it.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}
+
+/// As above.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    exit(1)
+}
+
+/// Copies forwards.
+///
+/// # Safety
+///
+/// As C's `memcpy`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
+    // SAFETY: the caller's promise; the direction flag is clear, as the ABI says. In assembly, since the compiler would
+    // turn a loop into a call of this function.
+    unsafe {
+        asm!(
+            "rep movsb",
+            inout("rcx") count => _, inout("rdi") to => _, inout("rsi") from => _,
+            options(nostack, preserves_flags),
+        );
+    }
+    to
+}
+
+/// Copies in the direction in which nothing is overwritten before it is read.
+///
+/// # Safety
+///
+/// As C's `memmove`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
+    if to.addr().wrapping_sub(from.addr()) >= count {
+        // SAFETY: the caller's promise, and no byte is written before it was read.
+        return unsafe { memcpy(to, from, count) };
+    }
+    // SAFETY: as above, from the last byte down; the direction flag is cleared again.
+    unsafe {
+        asm!(
+            "std",
+            "rep movsb",
+            "cld",
+            inout("rcx") count => _,
+            inout("rdi") to.wrapping_add(count).wrapping_sub(1) => _,
+            inout("rsi") from.wrapping_add(count).wrapping_sub(1) => _,
+            options(nostack),
+        );
+    }
+    to
+}
+
+/// Fills.
+///
+/// # Safety
+///
+/// As C's `memset`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
+    // SAFETY: the caller's promise; the direction flag is clear.
+    unsafe {
+        asm!(
+            "rep stosb",
+            inout("rcx") count => _, inout("rdi") to => _, in("al") byte as u8,
+            options(nostack, preserves_flags),
+        );
+    }
+    to
+}
+
+/// Compares.
+///
+/// # Safety
+///
+/// As C's `memcmp`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
+    for index in 0..count {
+        // SAFETY: the caller's promise. Volatile, so that the loop is not turned into a call of this function.
+        let (left, right) = unsafe { (left.add(index).read_volatile(), right.add(index).read_volatile()) };
+        if left != right {
+            return i32::from(left) - i32::from(right);
+        }
+    }
+    0
+}
+
+/// Compares for equality.
+///
+/// # Safety
+///
+/// As C's `bcmp`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { memcmp(left, right, count) }
+}
