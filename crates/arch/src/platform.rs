@@ -140,6 +140,13 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         unsafe { self.direct_map(pfn).as_ptr().write_bytes(0, order.bytes() as usize) };
     }
 
+    /// The frame `pfn` will probably be zeroed soon: a platform may start to get its cache lines, so that zeroing does
+    /// not wait for memory. It is free, and nobody else's business.
+    #[inline]
+    fn expect_zero(&self, pfn: Pfn) {
+        let _ = pfn;
+    }
+
     /// Copies the block at `from` to the one at `to`.
     ///
     /// # Safety

@@ -33,6 +33,12 @@ impl FrameStack {
         Some(top)
     }
 
+    /// The block that [`pop`](Self::pop) would give.
+    #[inline]
+    pub(crate) fn top(&self) -> Option<FrameIndex> {
+        self.top.some()
+    }
+
     /// The blocks.
     pub(crate) fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = FrameIndex> + use<'m> {
         walk(map, self.top, u64::from(self.count))

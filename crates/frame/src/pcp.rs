@@ -104,6 +104,12 @@ impl PcpLists {
         Some(index)
     }
 
+    /// The block that [`pop`](Self::pop) would give.
+    #[inline]
+    pub(crate) fn peek(&self, order: Order, migratetype: Migratetype) -> Option<FrameIndex> {
+        self.lists[order.index()][migratetype.index()].top()
+    }
+
     /// Adds a block whose word says [`Kind::Pcp`] already.
     #[inline]
     pub(crate) fn push(

@@ -15,8 +15,8 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{
-    Asid, CachedTranslation, CpuId, CpuMask, Execution, LockClass, PagingFormat, Pfn, PfnRange, Pin,
-    Platform, TlbFlush,
+    Asid, CachedTranslation, CpuId, CpuMask, Execution, LockClass, PAGE_SIZE, PagingFormat, Pfn, PfnRange,
+    Pin, Platform, TlbFlush,
 };
 use std::sync::Arc;
 
@@ -132,6 +132,20 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     fn direct_map(&self, pfn: Pfn) -> NonNull<u8> {
         debug_assert!(self.machine.arena.contains(pfn, 1), "{pfn:?} is not in RAM");
         self.machine.arena.direct(pfn)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn expect_zero(&self, pfn: Pfn) {
+        use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        let start = self.direct_map(pfn).as_ptr();
+        // For writing, so that the stores to come own their lines already.
+        for line in (0..PAGE_SIZE as usize).step_by(64) {
+            // SAFETY: a prefetch touches nothing that a program can see, wherever it points.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_ET0>(start.wrapping_add(line).cast());
+            }
+        }
     }
 
     fn cpu_count(&self) -> usize {

@@ -77,6 +77,13 @@ impl<P: Platform> Frames<P> {
             }
             None => self.refill(pin, zone, &mut pcp, request)?,
         };
+        // While this frame is zeroed and mapped, the lines of the one after it can come from memory.
+        if request.zero
+            && request.order.pages() == 1
+            && let Some(next) = pcp.peek(request.order, request.migratetype)
+        {
+            self.platform.expect_zero(self.map.pfn(next));
+        }
         drop(pcp);
         self.map.at(index).set_word(Word::given_out(request.kind, request.order, request.migratetype));
         Some(index)
