@@ -38,15 +38,17 @@ pub(crate) unsafe fn translate<F: PagingFormat>(
     // SAFETY: the caller's promise.
     let cached = unsafe { owner.cpu().door.cache() };
     let (root, asid) = cached.current?;
-    let found = cached.tlb.lookup(asid, addr).filter(|slot| slot.flags.contains(cached_needs(access)));
-    let (slot, hit) = match found {
-        Some(slot) => {
+    let (slot, hit) = match cached.tlb.lookup(asid, addr) {
+        Some(slot) if slot.flags.contains(cached_needs(access)) => {
             owner.cpu().counters.add(Event::TlbHit);
             (*slot, true)
         }
-        None => {
+        found => {
             owner.cpu().counters.add(Event::TlbMiss);
-            cached.tlb.drop_page(asid, addr);
+            if found.is_some() {
+                // It does not allow the access, so it goes before the walk, as on a CPU.
+                cached.tlb.drop_page(asid, addr);
+            }
             let (level, leaf) = walk::walk::<F>(&machine.arena, root, addr, access)?;
             let slot = Slot::new(asid, addr, level, F::shift(level), leaf);
             cached.tlb.insert(addr, slot);
