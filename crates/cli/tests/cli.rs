@@ -101,6 +101,21 @@ fn bad_input_names_the_file_the_offset_and_what_to_do() {
 }
 
 #[test]
+fn a_glob_over_the_folder_of_recordings_replays_the_recordings_in_it() {
+    let names = ["README.md", "git-log.qtr", "make", "make.sh"].map(recording);
+    let mut arguments = vec!["replay", "--json"];
+    arguments.extend(names.iter().map(|path| text(path)));
+    let output = quire(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 3);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
+
+    // What is missing or called a recording is not passed over.
+    let output = quire(&["replay", text(&names[1]), "/nonexistent/file"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn a_truncated_recording_is_refused_with_its_offset_and_salvaged_on_request() {
     let whole = fs::read(recording("git-history.qtr")).expect("a recording");
     let cut = Scratch::new("cut", &whole[..whole.len() - 40]);

@@ -3,18 +3,41 @@
 use crate::args::{MachineArguments, ReplayArguments};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{json, progress::Bar, table};
+use quire_trace::format::{EXTENSION, TraceErrorKind, TraceReader};
 use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, Failure> {
     let mut good = true;
-    for file in &arguments.files {
+    for file in recordings_among(&arguments.files) {
         let report = replay(file, &arguments.machine, arguments.salvage)?;
         show(file, &report, arguments.machine.json);
         good &= report.is_good();
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
+}
+
+/// What to replay of the files that were named. Of several, as `recordings/*` gives them, those that are plainly
+/// something else are passed over with a word: neither called a recording nor beginning like one. If all are, the
+/// first is taken, so that its error is told.
+fn recordings_among(files: &[PathBuf]) -> Vec<&PathBuf> {
+    let (wanted, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| {
+        file.extension().is_some_and(|extension| extension == EXTENSION) || !is_something_else(file)
+    });
+    if wanted.is_empty() {
+        return files.first().into_iter().collect();
+    }
+    for file in others {
+        eprintln!("quire: {}: not a recording, passed over", file.display());
+    }
+    wanted
+}
+
+/// A folder, or a file that does not begin as a recording does. A file that is missing or damaged is neither.
+fn is_something_else(file: &Path) -> bool {
+    let opened = TraceReader::open(file);
+    file.is_dir() || opened.is_err_and(|error| matches!(error.kind(), TraceErrorKind::NotATrace))
 }
 
 /// Replays one recording, with progress on a terminal.
