@@ -75,10 +75,10 @@ impl<P: Platform> Space<'_, P> {
         let Some(range) = page_range(addr, len, Error::BadArgument)? else { return Ok(()) };
         match advice {
             Advice::PopulateRead => self
-                .populate_for(range, Access::Read)
+                .populate_all(range, Some(Access::Read))
                 .map_err(super::populate::PopulateError::as_advice_error),
             Advice::PopulateWrite => self
-                .populate_for(range, Access::Write)
+                .populate_all(range, Some(Access::Write))
                 .map_err(super::populate::PopulateError::as_advice_error),
             _ => Section::begin(self.spaces, self.core()).advise(range, advice),
         }

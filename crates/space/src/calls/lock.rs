@@ -59,7 +59,7 @@ impl<P: Platform> Space<'_, P> {
         }
         match range {
             Some(range) => {
-                self.populate_locked_range(range).map_err(super::populate::PopulateError::as_lock_error)
+                self.populate_all(range, None).map_err(super::populate::PopulateError::as_lock_error)
             }
             None => Ok(()),
         }

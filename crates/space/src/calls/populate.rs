@@ -32,24 +32,13 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Faults every page of `range` in for `access`.
-    pub(crate) fn populate_for(&self, range: VirtRange, access: Access) -> Result<(), PopulateError> {
+    /// Faults every page of `range` in, for `access` if one is given, else as [`populate`](Self::populate) chooses. Ends
+    /// at the first page that cannot be had.
+    pub(crate) fn populate_all(&self, range: VirtRange, access: Option<Access>) -> Result<(), PopulateError> {
         let mut at = range.start();
         while at < range.end() {
             let rest = VirtRange::new(at, range.end());
-            let (next, result) = self.populate_mapping(rest, Some(access)).ok_or(PopulateError::Hole)?;
-            result?;
-            at = next;
-        }
-        Ok(())
-    }
-
-    /// As [`populate`](Self::populate), but a page that can not be had is reported.
-    pub(crate) fn populate_locked_range(&self, range: VirtRange) -> Result<(), PopulateError> {
-        let mut at = range.start();
-        while at < range.end() {
-            let rest = VirtRange::new(at, range.end());
-            let (next, result) = self.populate_mapping(rest, None).ok_or(PopulateError::Hole)?;
+            let (next, result) = self.populate_mapping(rest, access).ok_or(PopulateError::Hole)?;
             result?;
             at = next;
         }
