@@ -1,7 +1,7 @@
 //! Programs that the tests record.
 
 use std::ffi::CStr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) const PAGE: usize = 4096;
 
@@ -180,16 +180,24 @@ fn child_killed() {
 #[test]
 #[ignore = "a program that tests record"]
 fn child_leaves_threads() {
-    for _ in 0..4 {
+    const THREADS: u32 = 4;
+    static AT_WORK: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..THREADS {
         std::thread::spawn(|| {
+            let mut first = true;
             loop {
                 let addr = map_pages(2);
                 touch(addr, 2);
                 unmap(addr, 2);
+                if std::mem::take(&mut first) {
+                    AT_WORK.fetch_add(1, Ordering::Relaxed);
+                }
             }
         });
     }
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    while AT_WORK.load(Ordering::Relaxed) < THREADS {
+        std::thread::yield_now();
+    }
     leave(5);
 }
 
