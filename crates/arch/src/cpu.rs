@@ -1,7 +1,6 @@
 //! CPU numbers and sets of CPUs.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// The most CPUs that one machine may have. It fixes the width of [`CpuMask`]; per-CPU memory is sized by the
 /// machine's real count.
@@ -47,6 +46,15 @@ pub struct CpuMask([u64; WORDS]);
 impl CpuMask {
     /// The empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
+
+    /// Words that hold a set.
+    pub const WORDS: usize = WORDS;
+
+    /// The set whose bit `n % 64` in word `n / 64` stands for CPU `n`.
+    #[inline]
+    pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
+        Self(words)
+    }
 
     /// The set of the first `count` CPUs.
     pub fn first(count: usize) -> Self {
@@ -101,55 +109,6 @@ impl fmt::Debug for CpuMask {
     }
 }
 
-/// A set of CPUs that many CPUs change at once.
-#[derive(Debug, Default)]
-pub struct AtomicCpuMask([AtomicU64; WORDS]);
-
-impl AtomicCpuMask {
-    /// The empty set.
-    pub const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; WORDS])
-    }
-
-    /// Adds `cpu`, with a full barrier, and tells whether it was absent.
-    ///
-    /// The barrier pairs with the one in [`load`](Self::load): a CPU announces itself before it walks the tables;
-    /// whoever changes a table entry reads the set after the change. One of the two sees the other.
-    #[inline]
-    pub fn insert(&self, cpu: CpuId) -> bool {
-        let bit = 1 << (cpu.index() % 64);
-        let before = self.0[cpu.index() / 64].fetch_or(bit, Ordering::SeqCst);
-        // The barrier that is promised. On x86 the locked instruction is one by itself.
-        if cfg!(not(target_arch = "x86_64")) {
-            fence(Ordering::SeqCst);
-        }
-        before & bit == 0
-    }
-
-    /// Removes `cpu`. The caller has made sure that this CPU holds no translation that anyone must flush.
-    #[inline]
-    pub fn remove(&self, cpu: CpuId) {
-        self.0[cpu.index() / 64].fetch_and(!(1 << (cpu.index() % 64)), Ordering::SeqCst);
-    }
-
-    /// Whether `cpu` is in the set just now.
-    #[inline]
-    pub fn contains(&self, cpu: CpuId) -> bool {
-        self.0[cpu.index() / 64].load(Ordering::Relaxed) & (1 << (cpu.index() % 64)) != 0
-    }
-
-    /// The set at this moment, read after every store before this call (see [`insert`](Self::insert)).
-    #[inline]
-    pub fn load(&self) -> CpuMask {
-        fence(Ordering::SeqCst);
-        let mut mask = CpuMask::EMPTY;
-        for (word, atomic) in mask.0.iter_mut().zip(&self.0) {
-            *word = atomic.load(Ordering::SeqCst);
-        }
-        mask
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,15 +116,12 @@ mod tests {
 
     #[test]
     fn a_mask_yields_the_cpus_that_were_put_in() {
-        let atomic = AtomicCpuMask::new();
+        let mut mask = CpuMask::EMPTY;
         let wanted: Vec<CpuId> = [0, 1, 63, 64, 130, 255].into_iter().filter_map(CpuId::new).collect();
-        for &cpu in &wanted {
-            assert!(atomic.insert(cpu));
-            assert!(!atomic.insert(cpu));
-        }
-        assert_eq!(atomic.load().iter().collect::<Vec<_>>(), wanted);
-        atomic.remove(wanted[2]);
-        assert!(!atomic.load().contains(wanted[2]));
+        wanted.iter().for_each(|&cpu| mask.insert(cpu));
+        assert_eq!(mask.iter().collect::<Vec<_>>(), wanted);
+        mask.remove(wanted[2]);
+        assert!(!mask.contains(wanted[2]) && mask.contains(wanted[3]));
         assert_eq!(CpuMask::first(3).iter().count(), 3);
         assert!(CpuId::new(MAX_CPUS).is_none());
     }

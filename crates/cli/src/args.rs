@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Replay(ReplayArguments),
     /// Record a program and replay it at once
     Run(RunArguments),
+    /// Make random memory calls on Linux and on Quire side by side and compare everything
+    Diff(DiffArguments),
 }
 
 #[derive(Debug, Args)]
@@ -63,6 +65,40 @@ pub(crate) struct RunArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// Programs to run, as `--save` writes them, instead of random ones
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Decides the random programs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Operations of one process at a time, in all
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    pub(crate) ops: u64,
+    /// Small programs of several threads on one address space
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub(crate) concurrent: u64,
+    /// Work on so many programs at once; by default one a CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Write the program that fails, as small as it could be made, to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+    /// Seconds to spend on making a failing program small
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) shrink: u64,
+    /// Print every combination of call, flag and result with its count, not only those that never occurred
+    #[arg(long)]
+    pub(crate) coverage: bool,
+    /// Choose a strategy for a technique; may be given several times (pcp=none|order0)
+    #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
+    pub(crate) techniques: Vec<(String, String)>,
+    /// Print JSON objects
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct MachineArguments {
     /// RAM of the machine, e.g. 64M; by default enough for the recording
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -78,16 +114,14 @@ pub(crate) struct MachineArguments {
     pub(crate) json: bool,
 }
 
-impl MachineArguments {
-    /// The techniques as chosen. The values were checked when they were parsed.
-    pub(crate) fn chosen_techniques(&self) -> Techniques {
-        let mut chosen = Techniques::default();
-        for (name, value) in &self.techniques {
-            let set = chosen.set(name, value);
-            debug_assert!(set.is_ok(), "the parser let a wrong technique through");
-        }
-        chosen
+/// The techniques as chosen. The values were checked when they were parsed.
+pub(crate) fn chosen_techniques(choices: &[(String, String)]) -> Techniques {
+    let mut chosen = Techniques::default();
+    for (name, value) in choices {
+        let set = chosen.set(name, value);
+        debug_assert!(set.is_ok(), "the parser let a wrong technique through");
     }
+    chosen
 }
 
 fn technique(text: &str) -> Result<(String, String), String> {

@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         Some(Command::Record(record)) => commands::record::run(record),
         Some(Command::Replay(replay)) => commands::replay::run(&replay),
         Some(Command::Run(run)) => commands::run::run(run),
+        Some(Command::Diff(diff)) => commands::diff::run(&diff),
     };
     result.unwrap_or_else(Failure::report)
 }

@@ -1,8 +1,9 @@
 //! Event counters, one set a CPU.
 
+// Counts order nothing, so no model has to see them.
+use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Pin, Platform};
 use quire_sync::PerCpu;
-use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// Declares the events once, with the name of each.
 macro_rules! vm_events {

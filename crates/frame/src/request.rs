@@ -1,47 +1,17 @@
 //! What an allocation asks for.
 
+use crate::faults::FaultSite;
 use crate::map::{Kind, Migratetype};
 use crate::zone::ZoneKind;
 use quire_arch::Order;
 
-/// A place in the program that allocates, by name, so that a fault plan can aim at it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct AllocSite {
-    name: &'static str,
-    id: u64,
-}
-
-impl AllocSite {
+impl FaultSite {
     /// Page tables.
     pub const TABLE: Self = Self::new("table");
     /// Anonymous memory of programs.
     pub const ANONYMOUS: Self = Self::new("anonymous");
     /// Frames for slab caches; their objects have the cache's name as their site.
     pub const SLAB: Self = Self::new("slab");
-
-    /// The site `name`. Equal names are one site. Meant for constants: it hashes the name.
-    pub const fn new(name: &'static str) -> Self {
-        // FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo), 64 bits: comparing sites is comparing one word.
-        let mut id: u64 = 0xcbf2_9ce4_8422_2325;
-        let bytes = name.as_bytes();
-        let mut at = 0;
-        while at < bytes.len() {
-            id = (id ^ bytes[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
-            at += 1;
-        }
-        // Zero stands for "any site" in a plan.
-        Self { name, id: if id == 0 { 1 } else { id } }
-    }
-
-    /// The name.
-    pub const fn name(self) -> &'static str {
-        self.name
-    }
-
-    #[inline]
-    pub(crate) const fn id(self) -> u64 {
-        self.id
-    }
 }
 
 /// A request for one block.
@@ -51,7 +21,7 @@ pub struct AllocRequest {
     pub(crate) migratetype: Migratetype,
     pub(crate) zero: bool,
     pub(crate) kind: Kind,
-    pub(crate) site: AllocSite,
+    pub(crate) site: FaultSite,
     pub(crate) highest_zone: ZoneKind,
     pub(crate) may_drain: bool,
     pub(crate) below_min: bool,
@@ -60,7 +30,7 @@ pub struct AllocRequest {
 impl AllocRequest {
     /// A block of `order`, unmovable, with whatever contents, from any zone.
     #[inline]
-    pub const fn new(order: Order, site: AllocSite) -> Self {
+    pub const fn new(order: Order, site: FaultSite) -> Self {
         Self {
             order,
             migratetype: Migratetype::Unmovable,
@@ -76,19 +46,19 @@ impl AllocRequest {
     /// A page table: one frame of zeros.
     #[inline]
     pub const fn table() -> Self {
-        Self::new(Order::ZERO, AllocSite::TABLE).zeroed()
+        Self::new(Order::ZERO, FaultSite::TABLE).zeroed()
     }
 
     /// A page of a program: one movable frame of zeros.
     #[inline]
     pub const fn anonymous() -> Self {
-        Self::new(Order::ZERO, AllocSite::ANONYMOUS).movability(Migratetype::Movable).zeroed()
+        Self::new(Order::ZERO, FaultSite::ANONYMOUS).movability(Migratetype::Movable).zeroed()
     }
 
     /// A block for a slab cache.
     #[inline]
     pub const fn slab(order: Order) -> Self {
-        Self::new(order, AllocSite::SLAB)
+        Self::new(order, FaultSite::SLAB)
     }
 
     /// Filled with zeros.
@@ -127,9 +97,9 @@ impl AllocRequest {
         self
     }
 
-    /// From another place in the program.
+    /// For another purpose, as fault plans know it.
     #[inline]
-    pub const fn site(mut self, site: AllocSite) -> Self {
+    pub const fn site(mut self, site: FaultSite) -> Self {
         self.site = site;
         self
     }

@@ -8,8 +8,8 @@
 use crate::config::HostError;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Pfn, PfnRange};
+use quire_sync::atomic::raw::AtomicU64;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
-use std::sync::atomic::AtomicU64;
 
 const CONGRUENCE: usize = 2 << 20;
 

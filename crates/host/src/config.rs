@@ -17,6 +17,8 @@ pub struct HostConfig {
     pub seed: u64,
     /// Compares every TLB hit with the tables; see [`paranoid`](crate::paranoid).
     pub paranoid: bool,
+    /// Audits the machine when it is dropped, and panics on what is found.
+    pub audit_at_end: bool,
     /// Asks the host to back the RAM with large pages, so that the machine's first use of a frame seldom faults on
     /// the host. Costs host memory: it comes in steps of 2 MiB.
     pub large_pages: bool,
@@ -37,6 +39,7 @@ impl HostConfig {
             asids: 4096,
             seed: 0x5eed,
             paranoid: false,
+            audit_at_end: false,
             large_pages: false,
             prefault: false,
         }
@@ -48,10 +51,10 @@ impl HostConfig {
         Self { cpus, ..self }
     }
 
-    /// The same machine with paranoid mode on.
+    /// The same machine with paranoid mode on, and with an audit at its end.
     #[must_use]
     pub fn paranoid(self) -> Self {
-        Self { paranoid: true, ..self }
+        Self { paranoid: true, audit_at_end: true, ..self }
     }
 
     /// The ranges sorted, if the configuration makes sense.

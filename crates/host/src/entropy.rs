@@ -1,6 +1,6 @@
 //! Random numbers that replay.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// The odd constant of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;

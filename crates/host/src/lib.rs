@@ -24,6 +24,7 @@ mod parking;
 mod platform;
 mod program;
 pub mod shootdown;
+mod threads;
 mod vcpu;
 mod wait;
 

@@ -1,5 +1,6 @@
 //! Checks at run time that locks are taken in the order of their classes.
 
+use crate::threads::thread_local;
 use core::cell::Cell;
 use quire_arch::LockClass;
 

@@ -5,10 +5,11 @@ use crate::config::{HostConfig, HostError};
 use crate::cpu::Cpu;
 use crate::entropy::Entropy;
 use crate::parking::Parking;
+use crate::threads::RwLock;
 use core::fmt;
 use quire_arch::{CpuId, Pfn};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
 use std::time::Instant;
 
 /// Answers whether a frame belongs to nobody; see

@@ -16,6 +16,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Machine<F: PagingFormat = X86_64Level4> {
     memory: Arc<Memory<HostPlatform<F>>>,
+    audit_at_end: bool,
 }
 
 /// Why a machine could not be built.
@@ -71,7 +72,7 @@ impl<F: PagingFormat> Machine<F> {
             let kind = weak.upgrade().and_then(|memory| Some(memory.frames().frame(pfn)?.kind()));
             matches!(kind, Some(Kind::Free | Kind::Pcp))
         })));
-        Ok(Self { memory })
+        Ok(Self { memory, audit_at_end: host.audit_at_end })
     }
 
     /// The memory manager.
@@ -98,9 +99,18 @@ impl<F: PagingFormat> Machine<F> {
 }
 
 impl<F: PagingFormat> Drop for Machine<F> {
+    /// # Panics
+    ///
+    /// If an audit was wished for ([`HostConfig::audit_at_end`]) and finds something.
     fn drop(&mut self) {
         // The query would otherwise come to own the memory for a moment, and free it in the middle of an access.
         self.memory.platform().set_frame_query(None);
+        // A test that fails already says why.
+        if !self.audit_at_end || std::thread::panicking() {
+            return;
+        }
+        let findings: Vec<String> = self.audit().iter().map(ToString::to_string).collect();
+        assert!(findings.is_empty(), "the audit at the machine's end found: {}", findings.join("; "));
     }
 }
 

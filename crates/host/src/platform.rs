@@ -8,8 +8,9 @@ use crate::machine::{FrameQuery, Machine};
 use crate::paranoid::{self, StaleHit};
 use crate::shootdown::door::Cache;
 use crate::shootdown::{count_kind, shoot};
+use crate::threads::yield_now;
 use crate::vcpu::{Vcpu, VcpuError};
-use crate::wait::SPINS;
+use crate::wait::may_spin;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -103,10 +104,10 @@ impl<F: PagingFormat> Execution for HostPlatform<F> {
     fn relax(attempt: u32) {
         // Nothing has to be served here: a pinned waiter is outside, where initiators flush it themselves, and any
         // other goes outside when the wait grows long.
-        if attempt < SPINS {
+        if may_spin(attempt) {
             core::hint::spin_loop();
         } else {
-            current::lend(std::thread::yield_now);
+            current::lend(yield_now);
         }
     }
 

@@ -3,7 +3,13 @@
 use quire_arch::{Execution, LockClass};
 
 /// Attempts before a waiter lets other threads run: there may be more vCPU threads than real CPUs.
-pub(crate) const SPINS: u32 = 64;
+const SPINS: u32 = 64;
+
+/// Whether this attempt may still spin. In a model one thread runs at a time, so spinning would wait for nobody.
+#[inline]
+pub(crate) fn may_spin(attempt: u32) -> bool {
+    cfg!(not(shuttle)) && attempt < SPINS
+}
 
 /// Waits a little, longer as `attempt` grows.
 #[inline]
@@ -14,10 +20,10 @@ pub(crate) fn pause(attempt: u32) {
         loom::thread::yield_now();
     }
     #[cfg(not(loom))]
-    if attempt < SPINS {
+    if may_spin(attempt) {
         core::hint::spin_loop();
     } else {
-        std::thread::yield_now();
+        crate::threads::yield_now();
     }
 }
 

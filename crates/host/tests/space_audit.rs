@@ -4,12 +4,12 @@
 
 mod common;
 
-use common::{HostSpace, PAGE, RW, assert_audit, machine, map_at};
+use common::{HostSpace, PAGE, RW, assert_audit, map_at};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{AllocRequest, AllocSite, FrameChain, FrameViolation, Kind};
-use quire_host::{Finding, Machine, Vcpu};
-use quire_mm::{SpaceViolation, Violation};
+use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameViolation, Kind};
+use quire_host::{Finding, HostConfig, Machine, Vcpu};
+use quire_mm::{MemoryConfig, SpaceViolation, Violation};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 type Format = X86_64Level4;
@@ -17,7 +17,10 @@ const BASE: u64 = 1 << 39;
 
 /// A machine with a space in which two pages are mapped and written to.
 fn scene<R>(plant: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>) -> R) -> R {
-    let machine = machine(16, 1);
+    // What is planted is to be found here, not at the machine's end.
+    let host = HostConfig { audit_at_end: false, ..HostConfig::with_ram(16 << 20).paranoid() };
+    let machine =
+        Machine::new(&host, MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() }).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     map_at(&space, BASE, 4 * PAGE, RW);
@@ -95,7 +98,7 @@ fn table_of(machine: &Machine, space: &HostSpace<'_>, addr: u64) -> Pfn {
 fn a_frame_that_was_allocated_and_forgotten() {
     scene(|machine, _, _| {
         let frames = machine.memory().frames();
-        let request = AllocRequest::new(Order::ZERO, AllocSite::new("forgotten"));
+        let request = AllocRequest::new(Order::ZERO, FaultSite::new("forgotten"));
         let pfn = frames.allocate(&machine.memory().platform().pin(), request).unwrap();
         finds(machine, |v| *v == SpaceViolation::Leaked { pfn, kind: Kind::Allocated });
         frames.free(&machine.memory().platform().pin(), pfn, Order::ZERO).unwrap();

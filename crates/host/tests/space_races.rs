@@ -407,9 +407,9 @@ fn a_move_that_fails_half_way_moves_nothing() {
     let faults = machine.memory().frames().faults();
     for nth in 1.. {
         let before = (mappings(&space), space.figures().page_tables);
-        faults.set(FaultPlan::Nth { site: None, nth });
+        faults.set(FaultPlan::nth(nth));
         let result = space.mremap(VirtAddr(from), pages * PAGE, pages * PAGE, MOVE, VirtAddr(to));
-        faults.set(FaultPlan::Off);
+        faults.set(FaultPlan::OFF);
         assert_audit(&machine);
         match result {
             Ok(_) => {

@@ -110,6 +110,8 @@ pub enum Error {
     DataLimit,
     /// `max_map_count`.
     MapCountLimit,
+    /// The same while changing a mapping's advice, where Linux asks to try again.
+    MapCountLimitAgain,
     /// More memory was promised than the overcommit policy allows.
     CommitLimit,
     /// No frame for a page, a table or metadata.
@@ -149,7 +151,7 @@ impl Error {
             Self::AccessDenied => Errno::EACCES,
             Self::NotPermitted => Errno::EPERM,
             Self::Locked => Errno::EBUSY,
-            Self::LockLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
+            Self::LockLimitAgain | Self::MapCountLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
             Self::BadDescriptor => Errno::EBADF,
             Self::NoDevice => Errno::ENODEV,
             Self::NotSupportedByFile => Errno::EOPNOTSUPP,

@@ -25,7 +25,7 @@ mod usage;
 mod vma;
 
 pub use audit::SpaceViolation;
-pub use calls::{Advice, LockAll, MapFlags, MapRequest, MappedFile, RemapFlags, SyncFlags};
+pub use calls::{Advice, LockAll, MapFlags, MapRequest, MappedFile, PageState, RemapFlags, SyncFlags};
 pub use commit::{Commit, Overcommit};
 pub use error::{Errno, Error, FaultError};
 pub use layout::{Layout, Limits, STACK_GUARD_GAP};

@@ -10,11 +10,9 @@ use crate::vma::{LockSequence, VmFlags, Vma};
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
-use quire_arch::{
-    Asid, AtomicCpuMask, CpuMask, LockClass, PAGE_SIZE, Pfn, Pin, Platform, TlbFlush, VirtAddr, VirtRange,
-};
-use quire_sync::RwSleepLock;
+use quire_arch::{Asid, CpuMask, LockClass, PAGE_SIZE, Pfn, Pin, Platform, TlbFlush, VirtAddr, VirtRange};
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use quire_sync::{AtomicCpuMask, RwSleepLock};
 
 /// The number of an address space; never used again on the same machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

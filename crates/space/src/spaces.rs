@@ -10,7 +10,7 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, AllocSite, CacheReport, Frames, Kind, SlabCache};
+use quire_frame::{AllocError, AllocRequest, CacheReport, FaultSite, Frames, Kind, SlabCache};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
@@ -90,7 +90,7 @@ impl<P: Platform> Spaces<P> {
         let vmas = SlabCache::new(&frames, &pin, "vm_area_struct")?;
         let nodes = SlabCache::new(&frames, &pin, "range_node")?;
         let cores = SlabCache::new(&frames, &pin, "mm_struct")?;
-        let own = AllocRequest::new(Order::ZERO, AllocSite::new("spaces")).zeroed();
+        let own = AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed();
         let zero_page = frames.allocate(&pin, own)?;
         let bits = frames.allocate(&pin, own)?;
         drop(pin);
@@ -272,6 +272,7 @@ impl<P: Platform> Spaces<P> {
         debug_assert!(freed.is_ok(), "an unused frame could not be freed: {freed:?}");
     }
 
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn allocate_vma(&self, vma: Vma) -> Result<NonNull<Vma>, AllocError> {
         let pin = self.platform().pin();
         self.vmas.allocate(&self.frames, &pin, vma)
@@ -304,10 +305,11 @@ impl<P: Platform> Spaces<P> {
 // SAFETY: nodes come from a slab cache and go back to it through the epoch of this machine's frames, which is the
 // one that faults enter before they look a VMA up; a retired object is left as it is until the epoch has passed.
 unsafe impl<P: Platform> NodeStore<Vma> for Spaces<P> {
+    #[cfg_attr(debug_assertions, track_caller)]
     fn allocate(&self) -> Result<NonNull<Node<Vma>>, OutOfNodes> {
         let pin = self.platform().pin();
         let node = self.nodes.allocate(&self.frames, &pin, MaybeUninit::uninit());
-        node.map(NonNull::cast).map_err(|_| OutOfNodes)
+        node.map(NonNull::cast).map_err(OutOfNodes)
     }
 
     unsafe fn retire(&self, node: NonNull<Node<Vma>>) {

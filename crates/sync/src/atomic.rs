@@ -1,10 +1,29 @@
-//! Atomics and cells: `core`'s, or loom's where a model runs.
+//! Atomics and cells: `core`'s, or those of a model checker where a model runs.
+//!
+//! Under `--cfg loom` they are loom's, which try every interleaving and every allowed value of a few words. Under
+//! `--cfg shuttle` they are `core`'s behind a point of choice each (`scheduled.rs`), so that whole machines run under
+//! random schedules.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+#[cfg(shuttle)]
+pub use crate::scheduled::{AtomicU32, AtomicU64, AtomicUsize, as_one_step};
+#[cfg(shuttle)]
+pub use core::sync::atomic::{Ordering, fence};
+
+/// Atomics with the layout of plain integers in every build, for words in raw memory: page-table entries, program data,
+/// links of free objects. Loom does not see them.
+pub mod raw {
+    #[cfg(shuttle)]
+    pub use crate::scheduled::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
+    #[cfg(not(shuttle))]
+    pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
+    pub use core::sync::atomic::{Ordering, fence};
+}
 
 /// A cell with closure access, in the shape that loom can watch.
 #[cfg(not(loom))]

@@ -2,15 +2,16 @@
 //!
 //! Spinning goes through [`Execution`](quire_arch::Execution) and sleeping through
 //! [`Platform`](quire_arch::Platform), so nothing here knows how a machine waits. Everything lock-free is written
-//! against [`atomic`], a facade that is `core` in ordinary builds and loom under `--cfg loom`: the models are
-//! run by `RUSTFLAGS="--cfg loom" cargo test -p quire-sync --release`.
+//! against [`atomic`], a facade that is `core` in ordinary builds, loom under `--cfg loom` and a layer over `core` that
+//! asks shuttle's scheduler under `--cfg shuttle`. `scripts/models.sh` runs the models of both.
 
 #![no_std]
 
-#[cfg(any(test, loom))]
+#[cfg(any(test, loom, shuttle))]
 extern crate std;
 
 pub mod atomic;
+mod cpu_mask;
 mod epoch;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
@@ -18,8 +19,11 @@ mod models;
 mod padded;
 mod per_cpu;
 mod rw_sleep;
+#[cfg(shuttle)]
+mod scheduled;
 mod spin;
 
+pub use cpu_mask::AtomicCpuMask;
 pub use epoch::{Epoch, EpochGuard, EpochSlot, Stamp};
 pub use padded::CachePadded;
 pub use per_cpu::PerCpu;

@@ -148,7 +148,8 @@ fn loom_a_sleeping_lock_keeps_writers_apart_and_wakes_every_sleeper() {
 #[test]
 fn loom_readers_of_a_sleeping_lock_never_see_half_a_write() {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    // Deeper by LOOM_MAX_PREEMPTIONS.
+    builder.preemption_bound = builder.preemption_bound.max(Some(3));
     builder.check(|| {
         let guarded = Arc::new(Guarded::new());
         let readers: Vec<_> = (0..2)

@@ -9,7 +9,7 @@ const WRITER: u32 = 1 << 31;
 const WAITERS: u32 = 1 << 30;
 const READERS: u32 = WAITERS - 1;
 /// Attempts before a waiter goes to sleep: a holder that runs is usually done within this.
-const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
+const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
 /// A reader-writer lock whose waiters sleep on [`Platform::park`]. It guards no value of its own: what it orders
 /// is said where it is used.
@@ -73,7 +73,7 @@ impl RwSleepLock {
                 if self.word.compare_exchange_weak(word, new, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }
-            } else if attempt < SPINS {
+            } else if attempt != SPINS {
                 P::relax(attempt);
                 attempt += 1;
             } else {

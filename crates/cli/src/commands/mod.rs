@@ -1,5 +1,6 @@
 //! The commands, one a file.
 
+pub(crate) mod diff;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod run;

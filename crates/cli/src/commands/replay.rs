@@ -1,6 +1,6 @@
 //! `quire replay`.
 
-use crate::args::{MachineArguments, ReplayArguments};
+use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{json, progress::Bar, table};
 use quire_trace::format::{EXTENSION, TraceErrorKind, TraceReader};
@@ -48,12 +48,12 @@ pub(crate) fn replay(
 ) -> Result<ReplayReport, Failure> {
     let options = ReplayOptions {
         memory: machine.memory,
-        techniques: machine.chosen_techniques(),
+        techniques: chosen_techniques(&machine.techniques),
         paranoid: machine.paranoid,
         salvage,
     };
     let replay = Replay::open(file, options).map_err(failure)?;
-    let bar = Bar::new(&file.display().to_string());
+    let bar = Bar::new(&file.display().to_string(), "events");
     let report = replay.run(&mut |done, total| bar.set(done, total)).map_err(failure);
     bar.finish();
     report

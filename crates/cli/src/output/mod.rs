@@ -1,5 +1,6 @@
 //! What is printed.
 
+pub(crate) mod comparison;
 pub(crate) mod json;
 pub(crate) mod progress;
 pub(crate) mod table;

@@ -6,11 +6,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar for the work called `name`.
-    pub(crate) fn new(name: &str) -> Self {
+    /// A bar for the work called `name`, which is counted in `units`.
+    pub(crate) fn new(name: &str, units: &str) -> Self {
         // Hidden by itself where stderr is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} events, {per_sec}") {
+        let template = format!("{{msg}} [{{bar:30}}] {{pos}}/{{len}} {units}, {{per_sec}}");
+        if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_message(name.to_owned());

@@ -3,6 +3,7 @@
 use super::Frames;
 use crate::counters::VmEvent;
 use crate::error::AllocError;
+use crate::faults::FaultClass;
 use crate::map::{FrameIndex, Kind, Word};
 use crate::pcp::PcpLists;
 use crate::request::AllocRequest;
@@ -31,8 +32,9 @@ impl<P: Platform> Frames<P> {
     /// back (per-CPU lists, limbo, slabs) was drained; [`AllocError::Injected`] by the fault plan. Nothing else was
     /// changed.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, pin: &Pin<'_, P>, request: AllocRequest) -> Result<Pfn, AllocError> {
-        if self.faults.strikes(request.site) {
+        if self.faults.strikes(FaultClass::Frames, request.site) {
             return Err(AllocError::Injected);
         }
         let index = match self.try_zones(pin, &request) {

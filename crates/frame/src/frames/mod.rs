@@ -15,8 +15,8 @@ use crate::pcp::{PcpSet, PcpTechnique};
 use crate::slab::CacheRegistry;
 use crate::zone::{Zone, ZoneKind};
 use core::fmt;
-use core::sync::atomic::AtomicU64;
 use quire_arch::{Pfn, PfnRange, Platform};
+use quire_sync::atomic::raw::AtomicU64;
 use quire_sync::{Epoch, PerCpu, SpinLock};
 
 /// How a machine's frames are managed.

@@ -6,8 +6,8 @@ use super::migratetype::Migratetype;
 use super::word::Kind;
 use crate::error::BootError;
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicU8;
 use quire_arch::{MAX_CPUS, PAGE_SIZE, Pfn, PfnRange, Platform};
+use quire_sync::atomic::raw::AtomicU8;
 use quire_sync::{CachePadded, PerCpu};
 
 /// What the platform has.

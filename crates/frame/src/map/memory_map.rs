@@ -4,8 +4,8 @@ use super::descriptor::{Frame, FrameIndex};
 use super::migratetype::Migratetype;
 use super::word::Kind;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, Ordering};
 use quire_arch::{Order, PAGE_SHIFT, Pfn, PfnRange};
+use quire_sync::atomic::raw::{AtomicU8, Ordering};
 
 /// Frames of a page block share one migratetype. The order is Linux's on x86-64. That it equals
 /// [`Order::PMD`] here is a choice, not a law; nothing relies on it.

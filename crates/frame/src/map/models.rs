@@ -1,5 +1,4 @@
-//! Loom models of the state word. Every interleaving is tried:
-//! `RUSTFLAGS="--cfg loom" cargo test -p quire-frame --release --lib loom_`.
+//! Loom models of the state word. Every interleaving is tried. `scripts/models.sh loom` runs them.
 
 use super::descriptor::{Frame, LockCheck};
 use super::migratetype::Migratetype;

@@ -45,6 +45,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     /// # Errors
     ///
     /// As for [`Frames::allocate`].
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn new(frames: &Frames<P>, pin: &Pin<'_, P>, name: &'static str) -> Result<Self, AllocError> {
         let cpus = frames.platform().cpu_count();
         let fronts = size_of::<CachePadded<CacheCore<P>>>();
@@ -90,6 +91,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     /// As for [`Frames::allocate`], and [`AllocError::ForeignCache`] with another machine's frames. The value is
     /// dropped then.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>, value: T) -> Result<NonNull<T>, AllocError> {
         let core = self.core(frames).ok_or(AllocError::ForeignCache)?;
         let object = core.allocate(frames, pin)?.cast::<T>();

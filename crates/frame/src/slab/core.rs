@@ -10,13 +10,14 @@ use super::slot::{self, SlotList, SlotPtr};
 use crate::chain::FrameStack;
 use crate::counters::VmEvent;
 use crate::error::AllocError;
+use crate::faults::{FaultClass, FaultSite};
 use crate::frames::Frames;
 use crate::map::{FrameIndex, Kind};
-use crate::request::{AllocRequest, AllocSite};
+use crate::request::AllocRequest;
 use crate::zone::FrameList;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_sync::atomic::raw::{AtomicPtr, Ordering};
 use quire_sync::{PerCpu, SpinLock};
 
 /// Slabs without an object in use that a cache keeps.
@@ -51,7 +52,7 @@ pub(crate) enum SlabState {
 /// One cache. Lies in frames of its own and stays there as long as the machine.
 pub(crate) struct CacheCore<P> {
     pub(super) name: &'static str,
-    site: AllocSite,
+    site: FaultSite,
     pub(super) geometry: Geometry,
     /// Ends the object in a slot, if its type needs that.
     drop: Option<unsafe fn(SlotPtr)>,
@@ -77,7 +78,7 @@ impl<P: Platform> CacheCore<P> {
         let slabs = Slabs { partial: FrameList::EMPTY, full: FrameList::EMPTY, empty: FrameList::EMPTY };
         Self {
             name: spec.name,
-            site: AllocSite::new(spec.name),
+            site: FaultSite::new(spec.name),
             geometry: spec.geometry,
             drop: spec.drop,
             limit: limit as u32,
@@ -99,8 +100,9 @@ impl<P: Platform> CacheCore<P> {
 
     /// A free slot, marked as in use.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotPtr, AllocError> {
-        if frames.faults().strikes(self.site) {
+        if frames.faults().strikes(FaultClass::Object, self.site) {
             return Err(AllocError::Injected);
         }
         let lock = self.fronts.mine(pin);

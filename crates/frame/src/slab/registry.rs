@@ -4,8 +4,8 @@ use super::census::CacheReport;
 use super::core::CacheCore;
 use crate::frames::Frames;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_arch::{Pin, Platform};
+use quire_sync::atomic::raw::{AtomicPtr, Ordering};
 
 /// A list that only grows: caches live as long as their machine. So it is read without a lock.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, offset_of};
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use quire_sync::atomic::raw::{AtomicPtr, Ordering};
 
 /// An object's place. The object comes first, so that a pointer to it is one to the slot.
 #[repr(C)]

@@ -12,8 +12,8 @@ pub use watermark::Watermarks;
 pub(crate) use watermark::default_min_free_kib;
 
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{LockClass, PAGE_SHIFT, Pfn, Platform};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 use quire_sync::{SpinLock, SpinStatistics};
 
 /// Which frames a zone holds.

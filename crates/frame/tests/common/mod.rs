@@ -2,7 +2,7 @@
 
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Asid, CpuId, CpuMask, Execution, LockClass, Order, Pfn, PfnRange, Pin, Platform, TlbFlush};
-use quire_frame::{AllocSite, FrameConfig, FrameViolation, Frames, PcpTechnique};
+use quire_frame::{FaultSite, FrameConfig, FrameViolation, Frames, PcpTechnique};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ std::thread_local! {
 }
 
 /// The site of what tests allocate themselves.
-pub(crate) const TEST: AllocSite = AllocSite::new("test");
+pub(crate) const TEST: FaultSite = FaultSite::new("test");
 
 /// From now on this thread runs on `cpu`.
 pub(crate) fn run_on(cpu: usize) {

@@ -13,6 +13,7 @@
 use super::{Cpu, Owner};
 use crate::counters::Event;
 use crate::machine::Machine;
+use crate::threads::thread_local;
 use crate::wait::pause;
 use core::cell::{Cell, RefCell};
 use core::ptr;
@@ -42,23 +43,24 @@ thread_local! {
 
 #[inline]
 fn push(cpu: &Cpu, borrowed: bool) {
-    let top = TOP.get();
+    let top = TOP.with(Cell::get);
     let below = top.machine != 0;
     if below {
-        BELOW.with_borrow_mut(|rest| rest.push(top));
+        BELOW.with(|rest| rest.borrow_mut().push(top));
     }
-    TOP.set(Place { machine: cpu.machine, cpu, borrowed, below });
+    TOP.with(|top| top.set(Place { machine: cpu.machine, cpu, borrowed, below }));
 }
 
 /// Takes away the topmost place on `cpu`.
 #[inline]
 fn remove(cpu: *const Cpu) {
-    let top = TOP.get();
+    let top = TOP.with(Cell::get);
     if top.cpu == cpu {
-        let next = if top.below { BELOW.with_borrow_mut(Vec::pop) } else { None };
-        TOP.set(next.unwrap_or(Place::NOWHERE));
+        let next = if top.below { BELOW.with(|rest| rest.borrow_mut().pop()) } else { None };
+        TOP.with(|top| top.set(next.unwrap_or(Place::NOWHERE)));
     } else {
-        BELOW.with_borrow_mut(|rest| {
+        BELOW.with(|rest| {
+            let mut rest = rest.borrow_mut();
             if let Some(index) = rest.iter().rposition(|place| place.cpu == cpu) {
                 rest.remove(index);
             }
@@ -69,11 +71,12 @@ fn remove(cpu: *const Cpu) {
 /// Makes the topmost place on `cpu` a borrowed one.
 #[cold]
 fn turn_into_borrowed(cpu: *const Cpu) {
-    let top = TOP.get();
+    let top = TOP.with(Cell::get);
     if top.cpu == cpu {
-        TOP.set(Place { borrowed: true, ..top });
+        TOP.with(|place| place.set(Place { borrowed: true, ..top }));
     } else {
-        BELOW.with_borrow_mut(|rest| {
+        BELOW.with(|rest| {
+            let mut rest = rest.borrow_mut();
             if let Some(place) = rest.iter_mut().rev().find(|place| place.cpu == cpu) {
                 place.borrowed = true;
             }
@@ -84,14 +87,14 @@ fn turn_into_borrowed(cpu: *const Cpu) {
 /// The thread's current place on `machine`.
 #[inline]
 fn find(machine: &Machine) -> Option<Place> {
-    let top = TOP.get();
+    let top = TOP.with(Cell::get);
     if top.machine == machine.number {
         return Some(top);
     }
     if !top.below {
         return None;
     }
-    BELOW.with_borrow(|rest| rest.iter().rev().find(|place| place.machine == machine.number).copied())
+    BELOW.with(|rest| rest.borrow().iter().rev().find(|place| place.machine == machine.number).copied())
 }
 
 /// The thread's current CPU on `machine`.
@@ -133,7 +136,7 @@ pub(crate) fn unpin(machine: &Machine) {
 #[cold]
 fn borrow(machine: &Machine) -> CpuId {
     let count = machine.cpus.len();
-    let first = LAST_BORROWED.get();
+    let first = LAST_BORROWED.with(Cell::get);
     let mut attempt = 0;
     loop {
         // A CPU without a handle first: one with a handle may be wanted by it at any time.
@@ -141,7 +144,7 @@ fn borrow(machine: &Machine) -> CpuId {
             for index in (first..first + count).map(|index| index % count) {
                 let cpu = &machine.cpus[index];
                 if cpu.is_claimed() == claimed && cpu.door.try_own() {
-                    LAST_BORROWED.set(index);
+                    LAST_BORROWED.with(|last| last.set(index));
                     push(cpu, true);
                     // SAFETY: `try_own` has just made this thread the owner.
                     unsafe { Owner::assume(cpu) }.pin();
@@ -240,7 +243,7 @@ pub(crate) fn lend<R>(wait: impl FnOnce() -> R) -> R {
             }
         }
     }
-    let top = TOP.get();
+    let top = TOP.with(Cell::get);
     if top.machine == 0 {
         return wait();
     }
@@ -260,7 +263,7 @@ pub(crate) fn lend<R>(wait: impl FnOnce() -> R) -> R {
     };
     give(&top);
     if top.below {
-        BELOW.with_borrow(|rest| rest.iter().for_each(give));
+        BELOW.with(|rest| rest.borrow().iter().for_each(give));
     }
     wait()
 }

@@ -10,7 +10,7 @@ use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{Asid, CpuId, Pfn, TlbFlush};
-use std::sync::atomic::{AtomicBool, Ordering};
+use quire_sync::atomic::raw::{AtomicBool, Ordering};
 
 /// What a door guards: the TLB and what belongs to it.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! neighbouring bytes alone whatever happens to them at the same time). No accesses of mixed sizes, no data race.
 //! An access that spans words is not atomic as a whole.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
 

@@ -1,5 +1,4 @@
-//! Loom models of the door. Run by
-//! `RUSTFLAGS="--cfg loom" cargo test -p quire-host --release --lib loom`.
+//! Loom models of the door. Run by `scripts/models.sh loom`.
 //!
 //! The machine in small: a page-table entry that names a frame, TLBs of one entry, and frames as cells that programs
 //! read and that are overwritten when they are freed. Loom finds the read of a freed frame as a wrong value, and the
@@ -104,7 +103,8 @@ impl Small {
 
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    // Deeper by LOOM_MAX_PREEMPTIONS.
+    builder.preemption_bound = builder.preemption_bound.max(Some(preemptions));
     builder.max_branches = 3_000;
     builder.check(model);
 }

@@ -32,10 +32,11 @@ pub(crate) fn machine(mib: u64, cpus: usize) -> Machine {
     machine_of(&HostConfig::with_ram(mib << 20).cpus(cpus).paranoid())
 }
 
-/// A machine of any format, all of whose memory may be used.
+/// A machine of any format, all of whose memory may be used. It is audited at its end.
 pub(crate) fn machine_of<F: PagingFormat>(host: &HostConfig) -> Machine<F> {
     let config = MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() };
-    Machine::new(host, config).expect("a machine can be built")
+    let host = HostConfig { audit_at_end: true, ..host.clone() };
+    Machine::new(&host, config).expect("a machine can be built")
 }
 
 /// Panics with everything that an audit finds.

@@ -3,10 +3,11 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use quire_arch::{
-    Access, Asid, AtomicCpuMask, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn,
-    Platform, TlbFlush, VirtAddr, VirtRange,
+    Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, TlbFlush,
+    VirtAddr, VirtRange,
 };
 use quire_host::{HostConfig, HostPlatform, ProgramSpace};
+use quire_sync::AtomicCpuMask;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 

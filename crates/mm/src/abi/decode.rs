@@ -2,6 +2,7 @@
 
 use super::Files;
 use crate::{Advice, Error, MapFlags, MapRequest, MappedFile, Protection};
+use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, VirtAddr};
 
 pub(super) const PROT_KNOWN: u64 = 0xf;
@@ -68,7 +69,8 @@ pub(super) fn mmap(args: [u64; 6], files: &impl Files) -> Result<MapRequest, Err
     let execute = protection.contains(Protection::EXECUTE);
     request.file = Some(MappedFile {
         id: file.id,
-        page_offset: offset >> PAGE_SHIFT,
+        // What cannot be mapped has no largest offset but that of all numbers.
+        page_offset: if file.mappable || !fits_offsets(offset, len) { offset >> PAGE_SHIFT } else { 0 },
         writable: file.writable,
         no_exec: file.no_exec,
         huge_alignment: file.huge_alignment,
@@ -85,6 +87,11 @@ pub(super) fn mmap(args: [u64; 6], files: &impl Files) -> Result<MapRequest, Err
         _ => Some(Error::BadFlags),
     };
     Ok(request)
+}
+
+/// Whether whole pages of `len` bytes from `offset` on have offsets that are numbers.
+fn fits_offsets(offset: u64, len: u64) -> bool {
+    page_align_up(len).and_then(|len| offset.checked_add(len)).is_some()
 }
 
 /// Decodes the advice of `madvise`.

@@ -15,7 +15,8 @@ use quire_space::{LockAll, Protection, RemapFlags, SyncFlags};
 /// What the embedder knows about an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenFile {
-    /// A number for the file; equal numbers are the same file.
+    /// A number for the open file. Mappings with equal numbers can become one, which Linux does only for the same
+    /// opening of a file.
     pub id: u64,
     /// The descriptor allows reading.
     pub readable: bool,

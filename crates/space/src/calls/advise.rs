@@ -124,6 +124,7 @@ impl<'s, P: Platform> Section<'s, P> {
             Effect::None => Ok(()),
             Effect::Flags(flags) => self.modify(vma, part, flags).map(|_| ()).map_err(|error| match error {
                 Error::NoFrames(cause) => Error::TryAgain(cause),
+                Error::MapCountLimit => Error::MapCountLimitAgain,
                 other => other,
             }),
             Effect::Drop => {

@@ -40,6 +40,7 @@ impl<P: Platform> Space<'_, P> {
 
 impl<P: Platform> Section<'_, P> {
     /// Puts a mapping into a free range as it is, and counts and charges it.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn adopt(&mut self, facts: VmaFacts) -> Result<(), Error> {
         let charge = if facts.flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
         self.spaces.commit().charge(charge)?;

@@ -6,7 +6,7 @@ use crate::space::Space;
 use crate::vma::VmFlags;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
-use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use quire_arch::{PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_sync::atomic::Ordering;
 
 bitflags! {
@@ -22,11 +22,15 @@ bitflags! {
     }
 }
 
-/// The pages that `len` bytes from `addr` touch; `mlock` takes any address. `None` for none, and for a length that
-/// wraps when it is rounded, as in Linux.
+/// Bytes of the pages that `len` bytes from `addr` touch; `mlock` takes any address. 0 for a length that wraps when it
+/// is rounded, as in Linux.
+fn touched_bytes(addr: VirtAddr, len: u64) -> u64 {
+    page_align_up(len.wrapping_add(addr.page_offset())).unwrap_or(0)
+}
+
+/// The pages that `len` bytes from `addr` touch. `None` for none.
 fn touched(addr: VirtAddr, len: u64) -> Result<Option<VirtRange>, Error> {
-    let len = page_align_up(len.wrapping_add(addr.page_offset())).unwrap_or(0);
-    let range = VirtRange::from_len(addr.page_start(), len).ok_or(Error::BadArgument)?;
+    let range = VirtRange::from_len(addr.page_start(), touched_bytes(addr, len)).ok_or(Error::BadArgument)?;
     Ok((!range.is_empty()).then_some(range))
 }
 
@@ -41,28 +45,27 @@ impl<P: Platform> Space<'_, P> {
         if !limits.may_lock && limits.locked == 0 {
             return Err(Error::NotPermitted);
         }
-        let range = touched(addr, len)?;
         let wanted = if on_fault { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
-        {
+        let range = {
             let mut section = Section::begin(self.spaces, self.core());
-            let pages = range.map_or(0, VirtRange::pages);
+            // The limit is held against any length; only then it matters whether there are such addresses.
+            let range = touched(addr, len);
+            let pages = touched_bytes(addr, len) / PAGE_SIZE;
             let allowed = limits.locked / PAGE_SIZE;
             let locked = self.core().usage.locked_pages();
             if !limits.may_lock && locked.saturating_add(pages) > allowed {
-                let already = range.map_or(0, |range| section.locked_in(range));
+                let to_the_end =
+                    VirtRange::new(addr.page_start(), P::Paging::USER_END.max(addr.page_start()));
+                let already = range.unwrap_or(Some(to_the_end)).map_or(0, |range| section.locked_in(range));
                 if locked.saturating_add(pages - already.min(pages)) > allowed {
                     return Err(Error::LockLimit);
                 }
             }
-            let Some(range) = range else { return Ok(()) };
+            let Some(range) = range? else { return Ok(()) };
             section.set_lock(range, wanted)?;
-        }
-        match range {
-            Some(range) => {
-                self.populate_all(range, None).map_err(super::populate::PopulateError::as_lock_error)
-            }
-            None => Ok(()),
-        }
+            range
+        };
+        self.populate_all(range, None).map_err(super::populate::PopulateError::as_lock_error)
     }
 
     /// Unlocks the pages that `len` bytes from `addr` touch.

@@ -3,7 +3,6 @@
 use super::page_range;
 use crate::error::Error;
 use crate::space::Space;
-use crate::table::PageState;
 use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
 
 impl<P: Platform> Space<'_, P> {
@@ -25,9 +24,9 @@ impl<P: Platform> Space<'_, P> {
             // SAFETY: the mmap lock is held.
             let entry = unsafe { core.vmas.view() }.find(at).ok_or(Error::NotMapped)?;
             let part = VirtRange::new(at, entry.range.end().min(range.end()));
-            self.tables().look(part, |pages, state| {
+            self.tables().look(part, |pages, leaf| {
                 for _ in 0..pages.len() >> PAGE_SHIFT {
-                    tell(state == PageState::Present);
+                    tell(leaf.is_some());
                 }
             });
             at = part.end();

@@ -7,6 +7,7 @@ mod install;
 mod lock;
 mod map;
 mod mincore;
+mod pagemap;
 mod placement;
 mod populate;
 mod protect;
@@ -18,6 +19,7 @@ mod unmap;
 pub use advise::Advice;
 pub use lock::LockAll;
 pub use map::{MapFlags, MapRequest, MappedFile};
+pub use pagemap::PageState;
 pub use remap::RemapFlags;
 pub use sync::SyncFlags;
 

@@ -33,12 +33,15 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// Faults every page of `range` in, for `access` if one is given, else as [`populate`](Self::populate) chooses. Ends
-    /// at the first page that cannot be had.
+    /// at the first page that cannot be had. A hole is such a page only where an access is given: `mlock` has seen that
+    /// there is none, and what was unmapped since then need not be faulted in.
     pub(crate) fn populate_all(&self, range: VirtRange, access: Option<Access>) -> Result<(), PopulateError> {
         let mut at = range.start();
         while at < range.end() {
             let rest = VirtRange::new(at, range.end());
-            let (next, result) = self.populate_mapping(rest, access).ok_or(PopulateError::Hole)?;
+            let Some((next, result)) = self.populate_mapping(rest, access) else {
+                return if access.is_some() { Err(PopulateError::Hole) } else { Ok(()) };
+            };
             result?;
             at = next;
         }

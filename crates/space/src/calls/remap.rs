@@ -61,7 +61,9 @@ impl Remap {
         if new_len > user_end {
             return Err(Error::BadArgument);
         }
-        let old = VirtRange::from_len(addr, old_len).ok_or(Error::BadArgument)?;
+        // One that wraps ends behind every mapping: what there is at the address is asked first, and cutting off fails.
+        let end = addr.0.checked_add(old_len);
+        let old = VirtRange::new(addr, VirtAddr(end.unwrap_or(!(PAGE_SIZE - 1))));
         let remap = Self { old, new_len, flags, target };
         if !remap.names_target() {
             return Ok(remap);
@@ -76,7 +78,7 @@ impl Remap {
         if !flags.contains(RemapFlags::MAYMOVE) || flags.contains(RemapFlags::DONTUNMAP) && resized {
             return Err(Error::BadFlags);
         }
-        if addr.0.saturating_add(old_len) > target.0 && target.0 + new_len > addr.0 {
+        if addr.0.wrapping_add(old_len) > target.0 && target.0 + new_len > addr.0 {
             return Err(Error::BadArgument);
         }
         Ok(remap)

@@ -32,6 +32,7 @@ impl<P: Platform> Space<'_, P> {
 
 impl<P: Platform> Section<'_, P> {
     /// Unmaps `range` with everything that can fail first.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn unmap_checked(&mut self, range: VirtRange) -> Result<(), Error> {
         let Some(first) = self.first_in(range).map(Vma::range) else { return Ok(()) };
         let splits = usize::from(first.start() < range.start() && range.end() < first.end());

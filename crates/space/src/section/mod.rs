@@ -234,6 +234,7 @@ impl<'s, P: Platform> Section<'s, P> {
     /// the part with equal neighbours. Answers the VMA that then holds the range.
     ///
     /// Pages keep their permissions: the caller changes them afterwards. Commit charges are the caller's too.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn modify(
         &mut self,
         vma: &'s Vma,

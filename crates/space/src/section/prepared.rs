@@ -2,6 +2,7 @@
 
 use super::Section;
 use crate::spaces::Spaces;
+use crate::tree::OutOfNodes;
 use crate::vma::{AnonGroup, Backing, VmFlags, Vma, VmaFacts};
 use core::ptr::NonNull;
 use quire_arch::{Platform, VirtRange};
@@ -38,6 +39,7 @@ impl<P: Platform> Drop for Prepared<'_, P> {
 
 impl<'s, P: Platform> Section<'s, P> {
     /// Gets `vmas` VMAs and the tree nodes for as many insertions.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn prepare(&mut self, vmas: usize) -> Result<Prepared<'s, P>, AllocError> {
         let mut prepared = Prepared { spaces: self.spaces, vmas: [None; MOST_PREPARED] };
         for slot in prepared.vmas.iter_mut().take(vmas) {
@@ -51,7 +53,7 @@ impl<'s, P: Platform> Section<'s, P> {
             *slot = Some(self.spaces.allocate_vma(Vma::new(blank))?);
         }
         if vmas > 0 {
-            self.tree.reserve(vmas).map_err(|_| AllocError::OutOfMemory)?;
+            self.tree.reserve(vmas).map_err(|OutOfNodes(cause)| cause)?;
         }
         Ok(prepared)
     }

@@ -7,15 +7,6 @@ use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
 
-/// What a page-table entry means for `mincore`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum PageState {
-    /// No entry.
-    Absent,
-    /// A page, or the zero page.
-    Present,
-}
-
 impl<P: Platform> Tables<'_, P> {
     /// Gives every mapped page in `range` the permissions of a VMA with `flags`. Translations that allowed more are
     /// noted in `gather`.
@@ -62,27 +53,27 @@ impl<P: Platform> Tables<'_, P> {
                 || self.spaces.frames().known(leaf.pfn).kind() == Kind::Anonymous)
     }
 
-    /// Calls `visit` with the state of every page of `range`, in order. Tables that are missing are skipped with one
-    /// call of `absent` for the pages that they would cover.
-    pub(crate) fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
+    /// Calls `visit` with what every page of `range` maps, in order. Tables that are missing are skipped with one
+    /// call for the pages that they would cover.
+    pub(crate) fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, Option<Leaf>)) {
         let mut at = range.start();
         self.for_each_table(range, &mut |table, part| {
             if at < part.start() {
-                visit(VirtRange::new(at, part.start()), PageState::Absent);
+                visit(VirtRange::new(at, part.start()), None);
             }
             let pin = self.pin();
             let locked = self.lock(&pin, table, Level::PTE);
             for (index, addr) in Self::pages(part) {
-                let state = match locked.get(index) {
-                    Entry::Leaf(_) => PageState::Present,
-                    _ => PageState::Absent,
+                let leaf = match locked.get(index) {
+                    Entry::Leaf(leaf) => Some(leaf),
+                    _ => None,
                 };
-                visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), state);
+                visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), leaf);
             }
             at = part.end();
         });
         if at < range.end() {
-            visit(VirtRange::new(at, range.end()), PageState::Absent);
+            visit(VirtRange::new(at, range.end()), None);
         }
     }
 }

@@ -13,18 +13,17 @@ mod free;
 mod relocate;
 mod zap;
 
-pub(crate) use change::PageState;
 pub(crate) use free::Hole;
 pub(crate) use zap::Residency;
 
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, LockClass, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
     VirtRange,
 };
 use quire_frame::{AllocError, AllocRequest, Frame, Kind};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// The entries of a table. A format may use only the first of them.
 pub(crate) type Entries = [AtomicU64; 512];
@@ -167,6 +166,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     /// The bottom table that covers `addr`, made with everything above it where missing. On failure the tables
     /// that were made stay: they are empty and go with the mapping.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn find_or_make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Pfn, AllocError> {
         match self.find(addr) {
             Some(table) => Ok(table),
@@ -175,6 +175,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     }
 
     #[cold]
+    #[cfg_attr(debug_assertions, track_caller)]
     fn make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Pfn, AllocError> {
         let mut table = self.core.root();
         let mut level = P::Paging::root_level();
@@ -191,6 +192,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     }
 
     /// Puts a new table below `parent` for `addr`, or finds that somebody else just did.
+    #[cfg_attr(debug_assertions, track_caller)]
     fn hook(&self, pin: &Pin<'_, P>, parent: Pfn, level: Level, addr: VirtAddr) -> Result<Pfn, AllocError> {
         let frames = self.spaces.frames();
         let below = Level(level.0 - 1);

@@ -17,7 +17,7 @@ pub enum InsertError {
     /// An entry shares an address with the range.
     Overlap,
     /// The store had no memory for a node.
-    OutOfNodes,
+    OutOfNodes(OutOfNodes),
 }
 
 impl fmt::Display for InsertError {
@@ -25,7 +25,7 @@ impl fmt::Display for InsertError {
         match self {
             Self::BadRange => f.write_str("the range is empty or not page-aligned"),
             Self::Overlap => f.write_str("an entry is in the way"),
-            Self::OutOfNodes => OutOfNodes.fmt(f),
+            Self::OutOfNodes(cause) => cause.fmt(f),
         }
     }
 }
@@ -33,8 +33,8 @@ impl fmt::Display for InsertError {
 impl Error for InsertError {}
 
 impl From<OutOfNodes> for InsertError {
-    fn from(_: OutOfNodes) -> Self {
-        Self::OutOfNodes
+    fn from(cause: OutOfNodes) -> Self {
+        Self::OutOfNodes(cause)
     }
 }
 

@@ -11,6 +11,7 @@ use quire_sync::atomic::Ordering;
 impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     /// Makes sure that the next `inserts` insertions of this writer do not run out of nodes, wherever they go and
     /// whatever is removed in between. On failure the tree holds what it held before.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn reserve(&mut self, inserts: usize) -> Result<(), OutOfNodes> {
         self.stock(self.needed(inserts))
     }
@@ -37,6 +38,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
 
     /// Fills the spare list up to `wanted` nodes, or leaves it as it is.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn stock(&self, wanted: usize) -> Result<(), OutOfNodes> {
         let before = self.tree().spare_nodes();
         for _ in before..wanted {

@@ -4,14 +4,15 @@ use super::node::Node;
 use core::error::Error;
 use core::fmt;
 use core::ptr::NonNull;
+use quire_frame::AllocError;
 
-/// No memory for a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct OutOfNodes;
+/// No memory for a node, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfNodes(pub AllocError);
 
 impl fmt::Display for OutOfNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no memory for a node of the range tree")
+        write!(f, "no memory for a node of the range tree: {}", self.0)
     }
 }
 
@@ -32,6 +33,7 @@ pub const NODE_TAIL: usize = 16;
 ///   [`find_lockless`](super::RangeTree::find_lockless).
 pub unsafe trait NodeStore<V> {
     /// Memory for one node.
+    #[cfg_attr(debug_assertions, track_caller)]
     fn allocate(&self) -> Result<NonNull<Node<V>>, OutOfNodes>;
 
     /// Takes back a node that the tree no longer links. It never fails and never sleeps for memory.

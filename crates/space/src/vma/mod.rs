@@ -9,8 +9,8 @@ pub(crate) use lock::{LockSequence, VmaLock};
 pub(crate) use merge::Proposal;
 
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{PAGE_SHIFT, VirtAddr, VirtRange};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// What a mapping shows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

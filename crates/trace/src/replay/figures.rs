@@ -105,8 +105,8 @@ impl ProcessReport {
             *most = (*most).max(figure);
         }
         // Faults are counted from exec to exec, so those of a process add up.
-        most.minor_faults += figures.minor_faults;
-        most.major_faults += figures.major_faults;
+        most.minor_faults = most.minor_faults.saturating_add(figures.minor_faults);
+        most.major_faults = most.major_faults.saturating_add(figures.major_faults);
     }
 }
 

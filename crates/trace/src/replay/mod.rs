@@ -169,7 +169,7 @@ fn overcommit(mode: u8, header: &TraceHeader) -> Overcommit {
     match mode {
         1 => Overcommit::Always,
         // The ratio is not recorded: Linux's default is half of RAM, plus swap.
-        2 => Overcommit::Never { limit_pages: pages(header.ram / 2 + header.swap) },
-        _ => Overcommit::Guess { total_pages: Some(pages(header.ram + header.swap)) },
+        2 => Overcommit::Never { limit_pages: pages((header.ram / 2).saturating_add(header.swap)) },
+        _ => Overcommit::Guess { total_pages: Some(pages(header.ram.saturating_add(header.swap))) },
     }
 }

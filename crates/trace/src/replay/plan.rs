@@ -31,12 +31,15 @@ struct Image {
 
 /// Memory that a replay needs beside the program's: tables, slabs, lists, and Linux's watermarks.
 const SPARE_BYTES: u64 = 64 << 20;
+/// No replay gets more than 64 GiB unless it is told to: the numbers of a trace are only claims, and the memory map
+/// alone, which the host must back at once, takes a 64th.
+const MOST_PAGES: u64 = 64 << (30 - 12);
 
 impl Image {
     /// Pages that suffice: what was touched, or a little more than what Linux needed.
     fn pages(&self) -> u64 {
         let resident = self.resident.map_or(u64::MAX, |pages| pages + pages / 8 + 256);
-        self.touched.min(resident)
+        self.touched.min(resident).min(MOST_PAGES)
     }
 }
 
@@ -47,7 +50,7 @@ impl Needs {
     }
 
     /// Bytes of RAM with which nothing runs short: what the address spaces that live at once need together, and an
-    /// eighth more.
+    /// eighth more. Never more than some 72 GiB, whatever the trace claims.
     pub fn ram(&self) -> u64 {
         let mut changes: Vec<(u64, i64)> = Vec::with_capacity(2 * self.images.len());
         for image in &self.images {
@@ -62,7 +65,7 @@ impl Needs {
             now += pages;
             now
         });
-        let pages = most.max().unwrap_or(0).max(0) as u64;
+        let pages = most.max().unwrap_or(0).clamp(0, MOST_PAGES as i64) as u64;
         ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(4 << 20)
     }
 
@@ -90,7 +93,7 @@ impl Needs {
                 self.overcommit_mode = image.overcommit_memory;
                 self.leave(event.task);
                 let resident = image.mappings.iter().flat_map(|mapping| &mapping.resident);
-                let pages = resident.map(|run| run.pages).sum();
+                let pages = resident.fold(0u64, |sum, run| sum.saturating_add(run.pages));
                 self.enter(event.task, pages);
             }
             EventKind::Clone(clone) => {
@@ -191,5 +194,15 @@ mod tests {
         step(&mut needs, 1, EventKind::Exit(ExitStatus::Code(0)));
         needs.enter(TASKS[0], 15_000);
         assert_eq!(needs.ram(), ram_of(20_000));
+    }
+
+    #[test]
+    fn claims_without_bounds_give_a_bounded_machine() {
+        let mut needs = Needs::default();
+        for task in 0..2 {
+            needs.enter(TASKS[task], u64::MAX - 1);
+            touch(&mut needs, task, 3);
+        }
+        assert_eq!(needs.ram(), ram_of(MOST_PAGES));
     }
 }

@@ -94,7 +94,7 @@ impl<'m> Run<'m> {
             EventKind::Exit(status) => self.exit(event.task, *status),
             EventKind::Lost(lost) => {
                 if lost.cause == LostCause::RingFull {
-                    self.lost += lost.count;
+                    self.lost = self.lost.saturating_add(lost.count);
                 }
             }
             EventKind::Unsupported(_) => {

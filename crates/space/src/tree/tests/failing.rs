@@ -1,7 +1,7 @@
 //! A store that refuses: nothing is half done.
 
-use super::super::{InsertError, OutOfNodes, RangeTree};
-use super::support::{TestStore, contents, pages, value};
+use super::super::{InsertError, RangeTree};
+use super::support::{REFUSED, TestStore, contents, pages, value};
 use std::vec::Vec;
 
 /// A sequence that looks random and is the same each time.
@@ -32,7 +32,7 @@ fn an_insertion_without_memory_changes_nothing() {
                 (Ok(()), Ok(index)) if step % 3 == 2 => expected.insert(index, (page, 1)),
                 (Ok(()), Err(index)) => expected.insert(index, (page, 1)),
                 (Err(InsertError::Overlap), Ok(_)) => {}
-                (Err(InsertError::OutOfNodes), _) => {
+                (Err(InsertError::OutOfNodes(REFUSED)), _) => {
                     failures += 1;
                     assert_eq!((store.nodes_out(), tree.spare_nodes()), (out, spares));
                 }
@@ -54,7 +54,7 @@ fn a_reservation_that_fails_leaves_the_spares_as_they_were() {
     writer.reserve(1).unwrap();
     assert_eq!(tree.spare_nodes(), 1);
     store.budget.set(Some(7));
-    assert_eq!(writer.reserve(1000), Err(OutOfNodes));
+    assert_eq!(writer.reserve(1000), Err(REFUSED));
     assert_eq!((tree.spare_nodes(), store.nodes_out()), (1, 1));
     store.budget.set(Some(0));
     writer.insert(pages(1, 1), value(0)).unwrap();

@@ -1,7 +1,7 @@
 //! Loom models: one lookup without a lock against the writer, with their steps in every order (up to a bound of
 //! preemptions) and every value that the orderings allow a load to see. Nodes have four slots here.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test --release tree::tests::models`.
+//! Run by `scripts/models.sh loom`.
 
 use super::super::node::{Extent, NOWHERE, Node, Slot};
 use super::super::{NodeStore, OutOfNodes, RangeTree, Writer};
@@ -10,6 +10,7 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use quire_frame::AllocError;
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Epoch, Stamp};
 use std::alloc::Layout;
@@ -50,7 +51,7 @@ unsafe impl NodeStore<Object> for Run {
     fn allocate(&self) -> Result<NonNull<Node<Object>>, OutOfNodes> {
         // SAFETY: a node has a size.
         let block = unsafe { std::alloc::alloc(Layout::new::<Node<Object>>()) };
-        let node = NonNull::new(block.cast()).ok_or(OutOfNodes)?;
+        let node = NonNull::new(block.cast()).ok_or(OutOfNodes(AllocError::OutOfMemory))?;
         self.store.nodes.borrow_mut().push(node);
         Ok(node)
     }
@@ -147,7 +148,8 @@ impl Run {
 /// Runs `write` against one lookup of `place`.
 fn model(places: &'static [usize], place: usize, write: impl Fn(&Run) + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3);
+    // Deeper by LOOM_MAX_PREEMPTIONS.
+    builder.preemption_bound = builder.preemption_bound.max(Some(3));
     builder.max_branches = 20_000;
     builder.check(move || {
         let run = Arc::new(Run::new(places));

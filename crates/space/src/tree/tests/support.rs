@@ -75,12 +75,16 @@ pub(super) use single::*;
 mod single {
     use super::super::super::{Node, NodeStore, OutOfNodes, Writer};
     use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
+    use quire_frame::AllocError;
     use std::alloc::Layout;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeSet;
     use std::num::NonZeroUsize;
     use std::ptr::NonNull;
     use std::vec::Vec;
+
+    /// What a store that was told to refuse says.
+    pub(crate) const REFUSED: OutOfNodes = OutOfNodes(AllocError::OutOfMemory);
 
     /// Values are never looked into here.
     pub(crate) type Value = u8;
@@ -109,14 +113,14 @@ mod single {
             self.calls.set(self.calls.get() + 1);
             let failing = self.fail_every.get();
             if failing > 0 && self.calls.get().is_multiple_of(failing) {
-                return Err(OutOfNodes);
+                return Err(REFUSED);
             }
             if let Some(budget) = self.budget.get() {
-                self.budget.set(Some(budget.checked_sub(1).ok_or(OutOfNodes)?));
+                self.budget.set(Some(budget.checked_sub(1).ok_or(REFUSED)?));
             }
             // SAFETY: a node has a size.
             let block = unsafe { std::alloc::alloc(Layout::new::<Node<Value>>()) };
-            let node = NonNull::new(block.cast::<Node<Value>>()).ok_or(OutOfNodes)?;
+            let node = NonNull::new(block.cast::<Node<Value>>()).ok_or(REFUSED)?;
             assert!(self.out.borrow_mut().insert(node));
             Ok(node)
         }

@@ -344,6 +344,8 @@ impl<R: Read> TraceReader<R> {
 
     fn fail(&mut self, error: TraceError) -> Option<Result<Event, TraceError>> {
         self.done = true;
+        // What is left of a block that makes no sense makes none either.
+        self.left = 0;
         Some(Err(error.in_file(self.file.as_deref())))
     }
 }

@@ -1,0 +1,119 @@
+//! `quire diff`.
+
+use crate::args::{DiffArguments, chosen_techniques};
+use crate::exit::{FOUND_FAILURE, Failure};
+use crate::output::{comparison, progress::Bar};
+use quire_diff::program::Program;
+use quire_diff::threads::{self, Side, ThreadOptions, ThreadReport};
+use quire_diff::{DiffError, DiffOptions, DiffReport};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub(crate) fn run(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
+    let good = if arguments.files.is_empty() { random(arguments)? } else { saved(arguments)? };
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
+}
+
+/// Runs programs that were saved.
+fn saved(arguments: &DiffArguments) -> Result<bool, Failure> {
+    let programs = arguments.files.iter().map(|file| Ok((file, read(file)?)));
+    // All are read before the first runs, so that a wrong file is told at once.
+    let programs = programs.collect::<Result<Vec<_>, Failure>>()?;
+    let mut good = true;
+    for (file, program) in &programs {
+        let report = quire_diff::run_program(program, chosen_techniques(&arguments.techniques));
+        let report = report.map_err(failure)?;
+        good &= report.is_good();
+        let name = file.display().to_string();
+        if arguments.json {
+            comparison::print_json(&name, &report, false);
+        } else {
+            comparison::print_program(&name, program, &report);
+        }
+    }
+    Ok(good)
+}
+
+fn read(file: &Path) -> Result<Program, Failure> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| Failure::input(format!("{name}: {error}")))?;
+    text.parse().map_err(|error| Failure::input(format!("{name}, {error}; see docs/diff.md for the form")))
+}
+
+/// Runs random programs, and then concurrent ones.
+fn random(arguments: &DiffArguments) -> Result<bool, Failure> {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = DiffOptions {
+        seed: arguments.seed,
+        ops: arguments.ops,
+        jobs: arguments.jobs.unwrap_or(jobs).max(1),
+        shrink: Duration::from_secs(arguments.shrink),
+        techniques: chosen_techniques(&arguments.techniques),
+    };
+    let mut good = true;
+    if options.ops > 0 {
+        let bar = Bar::new(&format!("seed {}", options.seed), "operations");
+        let report = quire_diff::run(&options, &mut |done, total| bar.set(done, total));
+        bar.finish();
+        let report = report.map_err(failure)?;
+        show(arguments, &report)?;
+        good = report.is_good();
+    }
+    if good && arguments.concurrent > 0 {
+        for side in [Side::Linux, Side::Quire] {
+            if side == Side::Linux && !threads::linux_is_recent() {
+                continue;
+            }
+            let report = concurrent(arguments, side);
+            good &= report.failures.is_empty();
+            if arguments.json {
+                comparison::print_threads_json(arguments.seed, side, &report);
+            } else {
+                comparison::print_threads(side, &report);
+            }
+        }
+    }
+    Ok(good)
+}
+
+fn show(arguments: &DiffArguments, report: &DiffReport) -> Result<(), Failure> {
+    let name = format!("seed {}", arguments.seed);
+    if arguments.json {
+        comparison::print_json(&name, report, arguments.coverage);
+    } else {
+        comparison::print(&name, report, arguments.coverage);
+    }
+    if let (Some(file), Some(found)) = (&arguments.save, &report.failure) {
+        let text = format!("# {}\n", found.mismatch.what.replace('\n', " "));
+        // The heading comes first, remarks may follow anywhere.
+        std::fs::write(file, format!("{}{text}", found.program))
+            .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
+    }
+    Ok(())
+}
+
+fn concurrent(arguments: &DiffArguments, side: Side) -> ThreadReport {
+    let mut all = ThreadReport::default();
+    // Two and three threads by turns.
+    for (number, threads) in [2, 3].into_iter().enumerate() {
+        let programs = (arguments.concurrent + number as u64) / 2;
+        let options =
+            ThreadOptions { side, seed: arguments.seed, programs, threads, ..ThreadOptions::default() };
+        let bar = Bar::new(&format!("{threads} threads on {side:?}"), "programs");
+        let report = threads::run(&options, &mut |done, total| bar.set(done, total));
+        bar.finish();
+        all.programs += report.programs;
+        all.concurrent += report.concurrent;
+        all.undecided += report.undecided;
+        for (outcome, count) in report.outcomes {
+            *all.outcomes.entry(outcome).or_default() += count;
+        }
+        all.failures.extend(report.failures);
+    }
+    all
+}
+
+fn failure(error: DiffError) -> Failure {
+    Failure::work(error)
+}

@@ -1,0 +1,181 @@
+//! Holding what was seen on both sides against each other.
+
+use crate::known::{KnownDifference, Past};
+use crate::linux::Start;
+use crate::observation::{Detail, Figures, Observation, Region, Wanted};
+use quire_mm::{PageState, VmFlags};
+use std::fmt::Write as _;
+
+/// Compares everything. Answers what differs in words.
+pub(crate) fn compare(
+    start: &Start,
+    past: &mut Past,
+    wanted: Wanted,
+    linux: &Observation,
+    quire: &Observation,
+) -> Result<(), String> {
+    regions(linux, quire)?;
+    pages(past, linux, quire)?;
+    details(start, wanted, linux, quire)?;
+    if let (Some(linux), Some(quire)) = (linux.figures, quire.figures) {
+        figures(linux, quire)?;
+    }
+    if let Some(figures) = quire.figures {
+        tables(wanted, figures.tables, quire)?;
+    }
+    if wanted.sums { sums(past, linux, quire) } else { Ok(()) }
+}
+
+fn flags_text(flags: VmFlags) -> String {
+    let mut text = String::new();
+    let _ = quire_mm::text::vm_flags(flags, &mut text);
+    text.trim_start_matches("VmFlags:").trim().to_owned()
+}
+
+fn region_text(region: &Region) -> String {
+    let mut text = format!("{:#x}-{:#x} {}", region.start, region.end, flags_text(region.flags));
+    if region.file {
+        let _ = write!(text, " file+{:#x}", region.offset);
+    }
+    text
+}
+
+/// What is only on one side, in one line.
+fn only<T: PartialEq>(what: &str, linux: &[T], quire: &[T], text: impl Fn(&T) -> String) -> String {
+    let list = |mine: &[T], others: &[T]| -> String {
+        let lines: Vec<String> = mine.iter().filter(|one| !others.contains(one)).map(&text).take(8).collect();
+        if lines.is_empty() { "nothing more".to_owned() } else { lines.join("; ") }
+    };
+    format!("{what}: Linux has {}, Quire has {}", list(linux, quire), list(quire, linux))
+}
+
+/// Offsets matter for files only.
+fn plain(region: &Region) -> Region {
+    Region { offset: if region.file { region.offset } else { 0 }, ..*region }
+}
+
+fn regions(linux: &Observation, quire: &Observation) -> Result<(), String> {
+    let same = linux.regions.len() == quire.regions.len()
+        && linux.regions.iter().zip(&quire.regions).all(|(linux, quire)| plain(linux) == plain(quire));
+    if same {
+        return Ok(());
+    }
+    let all = |side: &Observation| side.regions.iter().map(plain).collect::<Vec<_>>();
+    Err(only("mappings", &all(linux), &all(quire), region_text))
+}
+
+/// The runs of pages that are a process's own, or the page of zeros.
+fn own_pages(seen: &Observation) -> impl Iterator<Item = (u64, u64, PageState)> {
+    seen.pages.iter().filter(|run| run.state != PageState::File).map(|run| (run.start, run.end, run.state))
+}
+
+fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<(), String> {
+    if !own_pages(linux).eq(own_pages(quire)) {
+        let all = |side: &Observation| own_pages(side).collect::<Vec<_>>();
+        let text = |(start, end, state): &(u64, u64, PageState)| format!("{start:#x}-{end:#x} {state:?}");
+        return Err(only("pages in memory", &all(linux), &all(quire), text));
+    }
+    let cached = |side: &Observation| side.pages.iter().filter(|run| run.state == PageState::File).count();
+    if cached(linux) != cached(quire) {
+        past.count(KnownDifference::FilePages);
+    }
+    Ok(())
+}
+
+/// The flags of the mappings: those of the oracle's own are left out, and what borders on them is cut there.
+fn details(start: &Start, wanted: Wanted, linux: &Observation, quire: &Observation) -> Result<(), String> {
+    if wanted.details_until == 0 || (linux.details.is_empty() && quire.details.is_empty()) {
+        return Ok(());
+    }
+    let list = |side: &Observation, other: &Observation| {
+        let mut list = Vec::new();
+        for detail in side.details.iter().filter(|detail| detail.start < wanted.details_until) {
+            let Detail { start: from, end, flags, .. } = *detail;
+            // What borders on the oracle's own may have been made one with it on one side only.
+            if start.touches(from.saturating_sub(1), end.saturating_add(1)) {
+                let region = Region { start: from, end, flags, offset: 0, file: false };
+                start.clip(region, |part| {
+                    list.push(Detail { start: part.start, end: part.end, flags, ..Detail::NONE });
+                });
+            } else {
+                // The sizes of what is cached are Linux's own affair.
+                let cached = |region: &&Region| region.start == from && region.end == end;
+                let cached = other
+                    .regions
+                    .iter()
+                    .find(cached)
+                    .is_some_and(|region| region.file || region.flags.contains(VmFlags::MAYSHARE));
+                let resident = if cached { 0 } else { detail.resident };
+                list.push(Detail { resident, ..*detail });
+            }
+        }
+        list
+    };
+    let (linux, quire) = (list(linux, quire), list(quire, quire));
+    if linux == quire {
+        return Ok(());
+    }
+    Err(only("smaps", &linux, &quire, |detail| {
+        let Detail { start, end, flags, resident, anonymous, swapped } = *detail;
+        format!(
+            "{start:#x}-{end:#x} {} (Rss {resident}, Anonymous {anonymous}, Swap {swapped} kB)",
+            flags_text(flags)
+        )
+    }))
+}
+
+fn figures(linux: Figures, quire: Figures) -> Result<(), String> {
+    let (linux, quire) = (Figures { tables: 0, ..linux }, Figures { tables: 0, ..quire });
+    if linux == quire { Ok(()) } else { Err(format!("status: Linux {linux:?}, Quire {quire:?}")) }
+}
+
+/// Quire's page tables lie between what its pages need and what its mappings can have.
+fn tables(wanted: Wanted, kib: u64, quire: &Observation) -> Result<(), String> {
+    const SHIFTS: [u32; 3] = [21, 30, 39];
+    let count = |ranges: &mut dyn Iterator<Item = (u64, u64)>| {
+        let mut tables = 0;
+        let mut behind = [0; SHIFTS.len()];
+        for (start, end) in ranges {
+            for (shift, behind) in SHIFTS.iter().zip(&mut behind) {
+                let (first, last) = ((start >> shift).max(*behind), ((end - 1) >> shift) + 1);
+                tables += last.saturating_sub(first);
+                *behind = last.max(*behind);
+            }
+        }
+        tables * 4
+    };
+    let least = count(&mut quire.pages.iter().map(|run| (run.start, run.end)));
+    // Only the full list has the mappings of the oracle itself.
+    let most = match wanted.details_until {
+        u64::MAX => count(&mut quire.details.iter().map(|detail| (detail.start, detail.end))),
+        _ => u64::MAX,
+    };
+    if (least..=most).contains(&kib) {
+        Ok(())
+    } else {
+        Err(format!("VmPTE: Quire has {kib} kB, its pages need {least} kB, its mappings allow {most} kB"))
+    }
+}
+
+fn sums(past: &Past, linux: &Observation, quire: &Observation) -> Result<(), String> {
+    let all = |side: &Observation| {
+        let mut regions = side.regions.iter().peekable();
+        let mut sums = Vec::with_capacity(side.sums.len());
+        for &(addr, sum) in &side.sums {
+            while regions.next_if(|region| region.end <= addr).is_some() {}
+            let comparable = regions.peek().is_some_and(|region| {
+                // A page that is only on one side because it is cached has nothing to be compared with.
+                past.contents(region).is_none() && !past.residency(region)
+            });
+            if comparable {
+                sums.push((addr, sum));
+            }
+        }
+        sums
+    };
+    let (linux, quire) = (all(linux), all(quire));
+    if linux == quire {
+        return Ok(());
+    }
+    Err(only("contents", &linux, &quire, |(addr, sum)| format!("page {addr:#x} with sum {sum:#x}")))
+}

@@ -1,0 +1,316 @@
+//! Which calls, flags, places and results have occurred together, and which never did.
+
+use crate::observation::{Outcome, Region};
+use crate::program::{Argument, Call, names};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A call with something about its arguments and the result that it came to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Combination {
+    /// The call.
+    pub call: Call,
+    /// A flag, a value or the kind of place. Empty: any.
+    pub what: &'static str,
+    /// `ok`, an errno or a signal.
+    pub result: &'static str,
+}
+
+impl fmt::Display for Combination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let between = if self.what.is_empty() { "" } else { ", " };
+        write!(f, "{}{between}{}: {}", self.call.name(), self.what, self.result)
+    }
+}
+
+/// How often combinations occurred.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    counts: BTreeMap<Combination, u64>,
+}
+
+const OK: &str = "ok";
+const UNALIGNED: &str = "unaligned address";
+const UNALIGNED_LENGTH: &str = "unaligned length";
+const NO_LENGTH: &str = "length 0";
+const WRAPS: &str = "end past all addresses";
+const HINT: &str = "hint";
+const MIDDLE: &str = "middle of a mapping";
+const SEVERAL: &str = "several mappings";
+const HOLE: &str = "a hole";
+/// Borders of what a page table covers.
+const BORDERS: [(u32, &str); 3] =
+    [(21, "across a 2 MiB border"), (30, "across a 1 GiB border"), (39, "across a 512 GiB border")];
+
+/// The results that each call can have here, as Linux documents and shows them.
+const RESULTS: &[(Call, &[&str])] = &[
+    (
+        Call::Mmap,
+        &[OK, "EINVAL", "ENOMEM", "EEXIST", "EBADF", "EACCES", "ENODEV", "EOVERFLOW", "EAGAIN", "EOPNOTSUPP"],
+    ),
+    (Call::Munmap, &[OK, "EINVAL"]),
+    (Call::Mprotect, &[OK, "EINVAL", "ENOMEM", "EACCES"]),
+    (Call::PkeyMprotect, &[OK, "EINVAL", "ENOMEM", "EACCES"]),
+    (Call::Mremap, &[OK, "EINVAL", "ENOMEM", "EFAULT", "EAGAIN"]),
+    (Call::Madvise, &[OK, "EINVAL", "ENOMEM"]),
+    (Call::Brk, &[OK]),
+    (Call::Mincore, &[OK, "EINVAL", "ENOMEM"]),
+    (Call::Msync, &[OK, "EINVAL", "ENOMEM", "EBUSY"]),
+    (Call::Mlock, &[OK, "EINVAL", "ENOMEM", "EPERM"]),
+    (Call::Mlock2, &[OK, "EINVAL", "ENOMEM", "EPERM"]),
+    (Call::Munlock, &[OK, "EINVAL", "ENOMEM"]),
+    (Call::Mlockall, &[OK, "EINVAL", "ENOMEM", "EPERM"]),
+    (Call::Munlockall, &[OK]),
+    (Call::Read, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
+    (Call::Write, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
+    (Call::Execute, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
+    (Call::Fill, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
+    (Call::Fork, &[OK]),
+    (Call::Exit, &[OK]),
+    (Call::Setrlimit, &[OK]),
+    (Call::DropLockPrivilege, &[OK]),
+];
+
+/// Flags and values that never succeed, or only where this machine has something that is not compared.
+const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC", "MAP_HUGETLB"];
+
+/// Further flags and values with the results other than success that they can have.
+const FLAG_RESULTS: &[(Call, &str, &[&str])] = &[
+    (Call::Mmap, "MAP_FIXED_NOREPLACE", &["EEXIST", "EINVAL", "ENOMEM"]),
+    (Call::Mmap, "MAP_FIXED", &["EINVAL", "ENOMEM"]),
+    (Call::Mmap, "MAP_LOCKED", &["EAGAIN"]),
+    (Call::Mmap, "MAP_SYNC", &["EOPNOTSUPP"]),
+    (Call::Mmap, "MAP_SHARED", &["EACCES", "EINVAL"]),
+    (Call::Mprotect, "PROT_GROWSDOWN", &["EINVAL"]),
+    (Call::Mprotect, "PROT_GROWSUP", &["EINVAL"]),
+    (Call::Mprotect, "PROT_WRITE", &["EACCES", "ENOMEM"]),
+    (Call::Mremap, "MREMAP_FIXED", &["EINVAL", "EFAULT", "ENOMEM"]),
+    (Call::Mremap, "MREMAP_DONTUNMAP", &["EINVAL", "EFAULT", "ENOMEM"]),
+    (Call::Mremap, "MREMAP_MAYMOVE", &["EINVAL", "EFAULT", "ENOMEM"]),
+    (Call::Madvise, "MADV_DONTNEED", &["EINVAL", "ENOMEM"]),
+    (Call::Madvise, "MADV_FREE", &["EINVAL", "ENOMEM"]),
+    (Call::Madvise, "MADV_WIPEONFORK", &["EINVAL", "ENOMEM"]),
+    (Call::Madvise, "MADV_COLD", &["EINVAL", "ENOMEM"]),
+    (Call::Madvise, "MADV_PAGEOUT", &["EINVAL", "ENOMEM"]),
+    (Call::Madvise, "MADV_POPULATE_READ", &["EINVAL", "ENOMEM"]),
+    (Call::Madvise, "MADV_POPULATE_WRITE", &["EINVAL", "ENOMEM"]),
+    (Call::Madvise, "MADV_DONTNEED_LOCKED", &["ENOMEM"]),
+    (Call::Msync, "MS_INVALIDATE", &["EBUSY"]),
+];
+
+/// A kind of place with the results that it can have.
+type Place = (&'static str, &'static [&'static str]);
+
+/// Calls over a range, with the results that odd ranges have.
+const RANGES: &[(Call, &[Place])] = &[
+    (
+        Call::Mmap,
+        &[
+            (UNALIGNED, &[OK, "EINVAL"]),
+            (UNALIGNED_LENGTH, &[OK]),
+            (NO_LENGTH, &["EINVAL"]),
+            (WRAPS, &["ENOMEM"]),
+            (HINT, &[OK]),
+            (MIDDLE, &[OK, "EEXIST"]),
+            (SEVERAL, &[OK, "EEXIST"]),
+        ],
+    ),
+    (
+        Call::Munmap,
+        &[
+            (UNALIGNED, &["EINVAL"]),
+            (UNALIGNED_LENGTH, &[OK]),
+            (NO_LENGTH, &["EINVAL"]),
+            (WRAPS, &["EINVAL"]),
+            (MIDDLE, &[OK]),
+            (SEVERAL, &[OK]),
+            (HOLE, &[OK]),
+        ],
+    ),
+    (
+        Call::Mprotect,
+        &[
+            (UNALIGNED, &["EINVAL"]),
+            (UNALIGNED_LENGTH, &[OK, "ENOMEM"]),
+            (NO_LENGTH, &[OK]),
+            (WRAPS, &["ENOMEM"]),
+            (MIDDLE, &[OK]),
+            (SEVERAL, &[OK]),
+            (HOLE, &["ENOMEM"]),
+        ],
+    ),
+    (
+        Call::Mremap,
+        &[
+            (UNALIGNED, &["EINVAL"]),
+            (UNALIGNED_LENGTH, &[OK]),
+            (NO_LENGTH, &["EINVAL", "EFAULT"]),
+            (MIDDLE, &[OK]),
+            (SEVERAL, &[OK, "EFAULT"]),
+            (HOLE, &["EFAULT"]),
+        ],
+    ),
+    (
+        Call::Madvise,
+        &[
+            (UNALIGNED, &["EINVAL"]),
+            (UNALIGNED_LENGTH, &[OK, "ENOMEM"]),
+            (NO_LENGTH, &[OK, "EINVAL"]),
+            (WRAPS, &["EINVAL"]),
+            (MIDDLE, &[OK, "EINVAL"]),
+            (SEVERAL, &[OK, "EINVAL"]),
+            (HOLE, &["ENOMEM"]),
+        ],
+    ),
+    (Call::Mincore, &[(UNALIGNED, &["EINVAL"]), (NO_LENGTH, &[OK]), (SEVERAL, &[OK]), (HOLE, &["ENOMEM"])]),
+    (Call::Msync, &[(UNALIGNED, &["EINVAL"]), (NO_LENGTH, &[OK]), (WRAPS, &["ENOMEM"]), (HOLE, &["ENOMEM"])]),
+    (Call::Mlock, &[(UNALIGNED, &[OK]), (NO_LENGTH, &[OK]), (MIDDLE, &[OK]), (HOLE, &["ENOMEM"])]),
+    (Call::Munlock, &[(UNALIGNED, &[OK]), (NO_LENGTH, &[OK]), (MIDDLE, &[OK]), (HOLE, &["ENOMEM"])]),
+    (Call::Fill, &[(MIDDLE, &[OK]), (SEVERAL, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"])]),
+];
+
+/// Calls whose ranges are to lie across the borders of page tables.
+const BORDER_CALLS: &[Call] = &[
+    Call::Mmap,
+    Call::Munmap,
+    Call::Mprotect,
+    Call::Mremap,
+    Call::Madvise,
+    Call::Mlock,
+    Call::Munlock,
+    Call::Fill,
+];
+
+fn result(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Value(value @ -4095..0) => {
+            quire_mm::Errno(-value as i32).name().unwrap_or("an error without name")
+        }
+        Outcome::Value(_) => OK,
+        Outcome::Signal { signal: 11, code: 1, .. } => "SIGSEGV MAPERR",
+        Outcome::Signal { signal: 11, code: 2, .. } => "SIGSEGV ACCERR",
+        Outcome::Signal { signal: 7, .. } => "SIGBUS",
+        Outcome::Signal { .. } => "another signal",
+        Outcome::NotMade | Outcome::Unsupported => "not made",
+    }
+}
+
+impl Coverage {
+    /// Counts an operation with its resolved arguments, what Linux answered, and the mappings before it.
+    pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &[Region]) {
+        let result = result(outcome);
+        let mut count = |what| *self.counts.entry(Combination { call, what, result }).or_default() += 1;
+        count("");
+        for (kind, value) in call.arguments().iter().zip(args) {
+            match kind {
+                Argument::Bits(names) => {
+                    names.iter().filter(|(bit, _)| value & bit != 0).for_each(|(_, name)| count(name));
+                }
+                Argument::Value(names) => {
+                    names.iter().filter(|(named, _)| *named == value).for_each(|(_, name)| count(name));
+                }
+                Argument::Number | Argument::Signed => {}
+            }
+        }
+        if RANGES.iter().any(|row| row.0 == call) {
+            places(call, args, before, count);
+        }
+    }
+
+    /// Adds another run's counts.
+    pub fn merge(&mut self, other: &Self) {
+        for (combination, count) in &other.counts {
+            *self.counts.entry(*combination).or_default() += count;
+        }
+    }
+
+    /// All combinations that occurred, with how often.
+    pub fn counts(&self) -> impl Iterator<Item = (Combination, u64)> + '_ {
+        self.counts.iter().map(|(combination, count)| (*combination, *count))
+    }
+
+    /// Combinations that can occur and did not.
+    pub fn holes(&self) -> Vec<Combination> {
+        expected().into_iter().filter(|combination| !self.counts.contains_key(combination)).collect()
+    }
+
+    /// Number of combinations that can occur.
+    pub fn expected() -> usize {
+        expected().len()
+    }
+}
+
+/// Tells in what kinds of places a range lies.
+fn places(call: Call, args: [u64; 6], before: &[Region], mut count: impl FnMut(&'static str)) {
+    const PAGE: u64 = 4096;
+    const FIXED: u64 = 0x10_0010;
+    let [addr, len, _, flags, ..] = args;
+    let anywhere = call == Call::Mmap && flags & FIXED == 0;
+    let known = [
+        (addr % PAGE != 0, UNALIGNED),
+        (len % PAGE != 0, UNALIGNED_LENGTH),
+        (len == 0, NO_LENGTH),
+        (addr.checked_add(len).is_none(), WRAPS),
+        (anywhere && addr != 0, HINT),
+    ];
+    known.iter().filter(|(is, _)| *is).for_each(|(_, what)| count(what));
+    let Some(end) = addr.checked_add(len).filter(|end| !anywhere && *end > addr && *end < 1 << 47) else {
+        return;
+    };
+    let mut over = before.iter().filter(|region| region.start < end && addr < region.end);
+    let mapped: u64 = over.clone().map(|region| region.end.min(end) - region.start.max(addr)).sum();
+    if over.clone().nth(1).is_some() {
+        count(SEVERAL);
+    } else if over.next().is_some_and(|region| region.start < addr && end < region.end) {
+        count(MIDDLE);
+    }
+    if mapped < end - addr {
+        count(HOLE);
+    }
+    for (shift, what) in BORDERS {
+        if addr >> shift != (end - 1) >> shift {
+            count(what);
+        }
+    }
+}
+
+/// Everything that can occur.
+fn expected() -> Vec<Combination> {
+    let mut all = Vec::new();
+    let mut add = |call, what, results: &[&'static str]| {
+        all.extend(results.iter().map(|result| Combination { call, what, result }));
+    };
+    for (call, results) in RESULTS {
+        add(*call, "", results);
+        for argument in call.arguments() {
+            let (Argument::Bits(names) | Argument::Value(names)) = argument else { continue };
+            for (_, name) in names.iter().filter(|(_, name)| !NEVER_OK.contains(name)) {
+                // The two that only `mprotect` on a stack takes.
+                let misplaced = *name == "PROT_GROWSDOWN" && *call != Call::Mprotect;
+                if !misplaced {
+                    add(*call, name, &[OK]);
+                }
+            }
+        }
+    }
+    for (call, flag, results) in FLAG_RESULTS {
+        add(*call, flag, results);
+    }
+    for (call, places) in RANGES {
+        for (place, results) in *places {
+            add(*call, place, results);
+        }
+    }
+    for call in BORDER_CALLS {
+        for (_, border) in BORDERS {
+            add(*call, border, &[OK]);
+        }
+    }
+    // Every advice meets a hole.
+    for (_, advice) in names::ADVICE {
+        add(Call::Madvise, advice, &["ENOMEM"]);
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}

@@ -1,0 +1,25 @@
+//! Linux as the oracle: random memory calls run on the host's Linux and on Quire, and everything visible is compared.
+//!
+//! A [`Program`](program::Program) is a list of calls and accesses by a tree of processes. [`SideBySide`] runs one on
+//! both sides and tells where they part; [`run()`] does so with as many as are wanted, on several threads, shrinks what
+//! fails and counts what was covered. [`threads`] does the like with concurrent programs.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod compare;
+pub mod coverage;
+mod known;
+mod linux;
+pub mod observation;
+pub mod program;
+mod quire;
+mod run;
+mod shrink;
+mod side_by_side;
+mod sum;
+pub mod threads;
+
+pub use known::{KnownCounts, KnownDifference};
+pub use linux::{Effort, OracleError};
+pub use run::{DiffOptions, DiffReport, Failure, run, run_program};
+pub use side_by_side::{DiffError, Mismatch, SideBySide, Verdict};

@@ -1,0 +1,350 @@
+//! The oracle's processes.
+//!
+//! The template is a fork of the comparing process that gave up everything but the executable's image, a stack and
+//! the board. For each program it forks the first process of that program, which makes the calls, may fork further
+//! ones, and writes down what is to be seen after each operation. None of them uses a library, allocates or panics:
+//! their address spaces change by what the program does and by nothing else.
+
+use super::access::{self, Accessed};
+use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
+use super::observe::{Files, observe};
+use super::prepare;
+use super::raw::{
+    CAPGET, CAPSET, EXIT_GROUP, FORK, FTRUNCATE, KILL, PRCTL, PRLIMIT64, SETPGID, WAIT4, futex_wait,
+    futex_wake, syscall,
+};
+use crate::program::Call;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+const PAGE: u64 = 4096;
+
+/// Ends the calling process.
+pub(super) fn exit() -> ! {
+    loop {
+        // SAFETY: the call does not return.
+        unsafe { syscall(EXIT_GROUP, [0; 6]) };
+    }
+}
+
+/// Ends the process if the one that compares is gone.
+fn exit_if_orphaned(board: &Board) {
+    // SAFETY: signal 0 only asks.
+    if unsafe { syscall(KILL, [u64::from(board.parent.load(Relaxed)), 0, 0, 0, 0, 0]) } < 0 {
+        exit();
+    }
+}
+
+/// The template's life, on its own stack.
+pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
+    // SAFETY: the board is mapped in this process for good.
+    let board = unsafe { &*board };
+    prepare::measure(board);
+    let mut seen = 0;
+    board.over.store(u32::MAX, Release);
+    futex_wake(&board.over);
+    loop {
+        let command = board.command.load(Acquire);
+        if board.quit.load(Relaxed) != 0 {
+            exit();
+        }
+        if command == seen {
+            futex_wait(&board.command, seen);
+            exit_if_orphaned(board);
+            continue;
+        }
+        seen = command;
+        // SAFETY: the file is this oracle's own, and nothing of it is mapped here.
+        unsafe {
+            let file = u64::from(prepare::FILE);
+            syscall(FTRUNCATE, [file, 0, 0, 0, 0, 0]);
+            syscall(FTRUNCATE, [file, prepare::FILE_BYTES, 0, 0, 0, 0]);
+        }
+        // SAFETY: the fork goes on in `run` and does not come back here.
+        let first = unsafe { syscall(FORK, [0; 6]) };
+        if first == 0 {
+            // SAFETY: so that all processes of the program can be ended together.
+            unsafe { syscall(SETPGID, [0; 6]) };
+            run(board, 0);
+        }
+        bury(board, first);
+        board.over.store(seen, Release);
+        futex_wake(&board.over);
+        futex_wake(&board.ready);
+    }
+}
+
+/// Waits for all processes of a program. The template is their reaper, whoever their parents are.
+fn bury(board: &Board, first: i64) {
+    if first < 0 {
+        board.died.store(u32::MAX, Relaxed);
+    }
+    loop {
+        let status = board.scratch[0].as_ptr().addr() as u64;
+        // SAFETY: the kernel writes the status to the scratch words.
+        let gone = unsafe { syscall(WAIT4, [u64::MAX, status, 0, 0, 0, 0]) };
+        if gone < 0 {
+            return;
+        }
+        let status = board.scratch[0].load(Relaxed) as u32;
+        if status != 0 && board.died.load(Relaxed) == 0 {
+            board.died.store(status, Relaxed);
+            // SAFETY: the program's own processes, which would wait for the dead one for ever.
+            unsafe { syscall(KILL, [first.wrapping_neg().cast_unsigned(), 9, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// The life of process `me` of a program.
+fn run(board: &Board, mut me: u32) -> ! {
+    let mut files = Files::open();
+    let count = board.op_count.load(Relaxed);
+    loop {
+        let step = board.turn.load(Acquire);
+        if step >= count || board.stop.load(Relaxed) != 0 {
+            exit();
+        }
+        let op = &board.ops[step as usize];
+        let process = op.process.load(Relaxed);
+        let lives = board.alive.load(Relaxed) >> process & 1 != 0;
+        if process != me && lives {
+            futex_wait(&board.turn, step);
+            exit_if_orphaned(board);
+            continue;
+        }
+        while step.wrapping_sub(board.consumed.load(Acquire)) >= SLOTS {
+            if board.stop.load(Relaxed) != 0 {
+                exit();
+            }
+            futex_wait(&board.consumed, step - SLOTS);
+            exit_if_orphaned(board);
+        }
+        let slot = &board.slots[(step % SLOTS) as usize];
+        slot.observed.store(0, Relaxed);
+        slot.signal.store(0, Relaxed);
+        slot.cut.store(0, Relaxed);
+        let mut ends = false;
+        if lives {
+            match prepared(board, op) {
+                Err(state) => slot.state.store(state, Relaxed),
+                Ok(args) => {
+                    slot.state.store(DONE, Relaxed);
+                    let number = op.number.load(Relaxed);
+                    if number == Call::Fork.number() {
+                        let child = fork(board, args[0] as u32);
+                        if child == 0 {
+                            me = args[0] as u32;
+                            files = Files::open();
+                            continue;
+                        }
+                        slot.value.store(child.min(0), Relaxed);
+                    } else if number == Call::Exit.number() {
+                        board.alive.fetch_and(!(1 << me), Relaxed);
+                        slot.value.store(0, Relaxed);
+                        ends = true;
+                    } else {
+                        make(board, slot, number, args);
+                        if op.makes_area.load(Relaxed) != 0 && slot.value.load(Relaxed) > 0 {
+                            let value = slot.value.load(Relaxed).cast_unsigned();
+                            board.areas[op.id.load(Relaxed) as usize].store(value, Relaxed);
+                        }
+                    }
+                }
+            }
+            if !ends {
+                observe(board, slot, &files, op.want.load(Relaxed));
+            }
+        } else {
+            slot.state.store(NO_PROCESS, Relaxed);
+        }
+        pass_on(board, step, count, me, ends);
+        if ends {
+            exit();
+        }
+    }
+}
+
+/// Hands the next operation to whoever makes it, and the finished ones to the reader.
+fn pass_on(board: &Board, step: u32, count: u32, me: u32, ends: bool) {
+    let next = step + 1;
+    // Release: who sees the turn (or the slot) sees what this process wrote.
+    board.ready.store(next, Release);
+    board.turn.store(next, Release);
+    let last = next >= count;
+    let other = last || ends || board.ops[next as usize].process.load(Relaxed) != me;
+    if other {
+        futex_wake(&board.turn);
+    }
+    if last || next.is_multiple_of(WAKE_EVERY) {
+        futex_wake(&board.ready);
+    }
+}
+
+/// The arguments of an operation, or why it cannot be made.
+fn prepared(board: &Board, op: &RawOp) -> Result<[u64; 6], u32> {
+    let mut args = [0; 6];
+    let mut at = 0;
+    while at < 6 {
+        let area = op.areas[at].load(Relaxed);
+        let base = match area {
+            0 => 0,
+            _ => match board.areas[area as usize - 1].load(Relaxed) {
+                0 => return Err(NO_AREA),
+                base => base,
+            },
+        };
+        args[at] = base.wrapping_add(op.words[at].load(Relaxed));
+        at += 1;
+    }
+    if is_safe(board, op.number.load(Relaxed), &args) { Ok(args) } else { Err(UNSAFE) }
+}
+
+/// Whether a range leaves alone what belongs to the process itself.
+fn is_free(board: &Board, addr: u64, len: u64) -> bool {
+    let Some(end) = addr.checked_add(len) else {
+        // It wraps, so it is refused.
+        return true;
+    };
+    let end = end.saturating_add(PAGE - 1) & !(PAGE - 1);
+    let mut at = 0;
+    while at < board.own_count.load(Relaxed) as usize {
+        let own = &board.own[at];
+        if own[0].load(Relaxed) < end && (addr & !(PAGE - 1)) < own[1].load(Relaxed) {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+/// Whether an operation leaves alone what belongs to the process itself.
+fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
+    const FIXED: u64 = 0x10;
+    const FIXED_NOREPLACE: u64 = 0x10_0000;
+    const REMAP_FIXED: u64 = 2;
+    let [addr, len, third, fourth, fifth, _] = *args;
+    // Compared one by one: a table of them would be a call into a library.
+    if number == Call::Mmap.number() {
+        return fourth & (FIXED | FIXED_NOREPLACE) == 0 || is_free(board, addr, len);
+    }
+    if number == Call::Mremap.number() {
+        return is_free(board, addr, len) && (fourth & REMAP_FIXED == 0 || is_free(board, fifth, third));
+    }
+    if number == Call::Read.number() || number == Call::Write.number() || number == Call::Execute.number() {
+        return is_free(board, addr, 8);
+    }
+    if number == Call::Mincore.number() && len > (super::board::TEXT_BYTES as u64) * PAGE {
+        // Longer than the answer may be: only when it is refused before.
+        return addr.checked_add(len).is_none() || len > 1 << 47;
+    }
+    let without_range =
+        [Call::Brk, Call::Mlockall, Call::Munlockall, Call::Fork, Call::Exit, Call::Setrlimit];
+    let mut at = 0;
+    while at < without_range.len() {
+        if number == without_range[at].number() {
+            return true;
+        }
+        at += 1;
+    }
+    number == Call::DropLockPrivilege.number() || is_free(board, addr, len)
+}
+
+fn fork(board: &Board, number: u32) -> i64 {
+    // Set before the fork, so that both sides see it.
+    board.alive.fetch_or(1 << number, Relaxed);
+    // SAFETY: both sides go on in `run`.
+    let child = unsafe { syscall(FORK, [0; 6]) };
+    if child < 0 {
+        board.alive.fetch_and(!(1 << number), Relaxed);
+    }
+    child
+}
+
+/// Makes a call or an access that concerns this process only.
+fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
+    // SAFETY: `is_safe` was asked: nothing that Rust code uses is touched.
+    let accessed = unsafe {
+        if number == Call::Read.number() {
+            access::read(args[0])
+        } else if number == Call::Write.number() {
+            access::write(args[0], args[1])
+        } else if number == Call::Execute.number() {
+            access::execute(args[0])
+        } else if number == Call::Fill.number() {
+            fill(args[0], args[1], args[2])
+        } else {
+            let value = if number == Call::Setrlimit.number() {
+                set_limit(board, args[0], args[1])
+            } else if number == Call::DropLockPrivilege.number() {
+                drop_lock_privilege(board)
+            } else {
+                if number == Call::Mincore.number() {
+                    args[2] = slot.text.as_ptr().addr() as u64;
+                }
+                syscall(number, args)
+            };
+            Accessed { value: value.cast_unsigned(), signal: 0, code: 0 }
+        }
+    };
+    slot.value.store(accessed.value.cast_signed(), Relaxed);
+    slot.signal.store(accessed.signal, Relaxed);
+    slot.code.store(accessed.code, Relaxed);
+}
+
+/// Writes to each page of a range.
+///
+/// # Safety
+///
+/// As [`access::write`].
+unsafe fn fill(addr: u64, len: u64, value: u64) -> Accessed {
+    let mut pages = 0;
+    while pages * PAGE < len {
+        // SAFETY: the caller's promise.
+        let accessed =
+            unsafe { access::write(addr.wrapping_add(pages * PAGE), value.wrapping_add(pages << 8)) };
+        if accessed.signal != 0 {
+            return Accessed { value: pages, ..accessed };
+        }
+        pages += 1;
+    }
+    Accessed { value: pages, signal: 0, code: 0 }
+}
+
+/// Sets a soft limit, up to the hard one.
+fn set_limit(board: &Board, resource: u64, value: u64) -> i64 {
+    let (soft, hard) = (&board.scratch[8], &board.scratch[9]);
+    let limits = soft.as_ptr().addr() as u64;
+    // SAFETY: the two scratch words are the kernel's `struct rlimit64`.
+    unsafe {
+        let result = syscall(PRLIMIT64, [0, resource, 0, limits, 0, 0]);
+        if result < 0 {
+            return result;
+        }
+        soft.store(if value < hard.load(Relaxed) { value } else { hard.load(Relaxed) }, Relaxed);
+        syscall(PRLIMIT64, [0, resource, limits, 0, 0, 0])
+    }
+}
+
+/// Removes `CAP_IPC_LOCK` from the effective capabilities.
+fn drop_lock_privilege(board: &Board) -> i64 {
+    const VERSION_3: u64 = 0x2008_0522;
+    const IPC_LOCK: u64 = 1 << 14;
+    let (header, data) = (&board.scratch[16], &board.scratch[17]);
+    header.store(VERSION_3, Relaxed);
+    let (head, body) = (header.as_ptr().addr() as u64, data.as_ptr().addr() as u64);
+    // SAFETY: the header is one word, the data three words of the scratch; the first half word is what is effective.
+    unsafe {
+        let result = syscall(CAPGET, [head, body, 0, 0, 0, 0]);
+        if result < 0 {
+            return result;
+        }
+        data.store(data.load(Relaxed) & !IPC_LOCK, Relaxed);
+        syscall(CAPSET, [head, body, 0, 0, 0, 0])
+    }
+}
+
+/// The processes that a program leaves behind come to the template.
+pub(super) fn become_reaper() {
+    const PR_SET_CHILD_SUBREAPER: u64 = 36;
+    // SAFETY: a setting of this process.
+    unsafe { syscall(PRCTL, [PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0, 0]) };
+}

@@ -1,0 +1,275 @@
+//! What an oracle process sees of itself after an operation.
+
+use super::board::{
+    Board, MOST_RUNS, MOST_SUMS, MOST_VMAS, STATUS_BYTES, Slot, TEXT_BYTES, WANT_ALL_TEXT, WANT_STATUS,
+    WANT_SUMS, WANT_TEXT,
+};
+use super::raw::{CLOSE, DUP2, IOCTL, LSEEK, OPEN, READ, syscall};
+use crate::sum;
+use core::sync::atomic::AtomicU8;
+use core::sync::atomic::Ordering::Relaxed;
+
+const PAGE: u64 = 4096;
+/// The end of user space.
+const TOP: u64 = (1 << 47) - PAGE;
+
+/// Access and sharing as `PROCMAP_QUERY` answers them.
+pub(crate) const VMA_READABLE: u64 = 1;
+pub(crate) const VMA_WRITABLE: u64 = 2;
+pub(crate) const VMA_EXECUTABLE: u64 = 4;
+pub(crate) const VMA_SHARED: u64 = 8;
+/// Ours, beside those: it shows the programs' file. (Shared anonymous memory has an inode, too.)
+pub(crate) const VMA_FILE: u64 = 1 << 32;
+
+/// Categories of pages as `PAGEMAP_SCAN` answers them.
+pub(crate) const PAGE_IS_FILE: u64 = 1 << 2;
+pub(crate) const PAGE_IS_PRESENT: u64 = 1 << 3;
+pub(crate) const PAGE_IS_SWAPPED: u64 = 1 << 4;
+pub(crate) const PAGE_IS_PFNZERO: u64 = 1 << 5;
+
+/// The open texts of a process about itself.
+pub(super) struct Files {
+    maps: u64,
+    smaps: u64,
+    pagemap: u64,
+    status: u64,
+}
+
+/// Opens `path` as descriptor `as_descriptor`.
+fn open(path: &'static core::ffi::CStr, as_descriptor: u64) -> u64 {
+    // SAFETY: opens a file for reading and gives it a number that nothing else has.
+    unsafe {
+        let opened = syscall(OPEN, [path.as_ptr().addr() as u64, 0, 0, 0, 0, 0]);
+        if opened >= 0 {
+            syscall(DUP2, [opened.cast_unsigned(), as_descriptor, 0, 0, 0, 0]);
+            syscall(CLOSE, [opened.cast_unsigned(), 0, 0, 0, 0, 0]);
+        }
+    }
+    as_descriptor
+}
+
+impl Files {
+    /// Opens them for the calling process. One that was forked has to do it anew.
+    pub(super) fn open() -> Self {
+        Self {
+            maps: open(c"/proc/self/maps", 230),
+            smaps: open(c"/proc/self/smaps", 231),
+            pagemap: open(c"/proc/self/pagemap", 232),
+            status: open(c"/proc/self/status", 233),
+        }
+    }
+
+    /// The descriptor that is asked for mappings.
+    pub(super) fn maps(&self) -> u64 {
+        self.maps
+    }
+}
+
+/// Writes what is wanted into the slot.
+pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
+    slot.vma_count.store(0, Relaxed);
+    slot.run_count.store(0, Relaxed);
+    slot.sum_count.store(0, Relaxed);
+    slot.status_len.store(0, Relaxed);
+    // Mappings and pages between what is the process's own.
+    let mut start = 0;
+    let mut at = 0;
+    let count = board.own_count.load(Relaxed) as usize;
+    while at <= count {
+        let end = if at < count { board.own[at][0].load(Relaxed) } else { TOP };
+        list_vmas(board, slot, files, start, end);
+        list_pages(board, slot, files, start, end);
+        if at < count {
+            start = board.own[at][1].load(Relaxed);
+        }
+        at += 1;
+    }
+    if want & WANT_SUMS != 0 {
+        sum_pages(slot);
+    }
+    if want & WANT_STATUS != 0 {
+        let len = read_text(files.status, &slot.status[..STATUS_BYTES]);
+        slot.status_len.store(len, Relaxed);
+    }
+    if want & (WANT_TEXT | WANT_ALL_TEXT) != 0 {
+        let most = if want & WANT_ALL_TEXT != 0 { TEXT_BYTES } else { bytes_up_to_window(board, slot) };
+        let len = read_text(files.smaps, &slot.text[..most]);
+        slot.text_len.store(len, Relaxed);
+    } else {
+        slot.text_len.store(0, Relaxed);
+    }
+    slot.observed.store(1, Relaxed);
+}
+
+/// `PROCMAP_QUERY`, and where its answers are among the words of its argument.
+pub(super) mod query {
+    pub(crate) const SIZE: u64 = 104;
+    pub(crate) const CALL: u64 = 0xc068_6611;
+    pub(crate) const COVERING_OR_NEXT: u64 = 0x10;
+    pub(crate) const START: usize = 3;
+    pub(crate) const END: usize = 4;
+    pub(crate) const FLAGS: usize = 5;
+    pub(crate) const OFFSET: usize = 7;
+    pub(crate) const INODE: usize = 8;
+}
+
+/// Asks for the mapping at or behind `addr`. Its words are in the scratch then.
+pub(super) fn next_vma(board: &Board, maps: u64, addr: u64) -> bool {
+    let words = &board.scratch[32..45];
+    let mut at = 0;
+    while at < words.len() {
+        words[at].store(0, Relaxed);
+        at += 1;
+    }
+    words[0].store(query::SIZE, Relaxed);
+    words[1].store(query::COVERING_OR_NEXT, Relaxed);
+    words[2].store(addr, Relaxed);
+    // SAFETY: the scratch words are the kernel's `struct procmap_query`, without room for names.
+    unsafe { syscall(IOCTL, [maps, query::CALL, words.as_ptr().addr() as u64, 0, 0, 0]) >= 0 }
+}
+
+fn list_vmas(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
+    let words = &board.scratch[32..45];
+    let mut addr = start;
+    while addr < end && next_vma(board, files.maps, addr) {
+        let (from, to) = (words[query::START].load(Relaxed), words[query::END].load(Relaxed));
+        if from >= end {
+            return;
+        }
+        let count = slot.vma_count.load(Relaxed) as usize;
+        if count >= MOST_VMAS {
+            slot.cut.store(1, Relaxed);
+            return;
+        }
+        let inode = words[query::INODE].load(Relaxed);
+        let file = if inode != 0 && inode == board.file_inode.load(Relaxed) { VMA_FILE } else { 0 };
+        let clipped = if from < start { start } else { from };
+        let vma = &slot.vmas[count];
+        vma[0].store(clipped, Relaxed);
+        vma[1].store(if to > end { end } else { to }, Relaxed);
+        vma[2].store(words[query::FLAGS].load(Relaxed) | file, Relaxed);
+        vma[3].store(words[query::OFFSET].load(Relaxed) + (clipped - from), Relaxed);
+        slot.vma_count.store(count as u32 + 1, Relaxed);
+        addr = to;
+    }
+}
+
+/// `PAGEMAP_SCAN`.
+const SCAN: u64 = 0xc060_6610;
+
+fn list_pages(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
+    let count = slot.run_count.load(Relaxed) as usize;
+    let words = &board.scratch[32..44];
+    let categories = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+    let vector = slot.runs[count..].as_ptr().addr() as u64;
+    let argument = [
+        96,
+        0,
+        start,
+        end,
+        0,
+        vector,
+        (MOST_RUNS - count) as u64,
+        0,
+        0,
+        0,
+        categories,
+        categories | PAGE_IS_FILE | PAGE_IS_PFNZERO,
+    ];
+    let mut at = 0;
+    while at < words.len() {
+        words[at].store(argument[at], Relaxed);
+        at += 1;
+    }
+    // SAFETY: the scratch words are the kernel's `struct pm_scan_arg`; it writes what fits into the slot.
+    let found = unsafe { syscall(IOCTL, [files.pagemap, SCAN, words.as_ptr().addr() as u64, 0, 0, 0]) };
+    if found < 0 || words[4].load(Relaxed) < end {
+        slot.cut.store(1, Relaxed);
+    }
+    if found > 0 {
+        slot.run_count.store((count as i64 + found) as u32, Relaxed);
+    }
+}
+
+/// Sums up every page in memory that may be read. Pages of zeros that are no page's own need no sum.
+fn sum_pages(slot: &Slot) {
+    let mut vma = 0;
+    let mut at = 0;
+    let mut sums = 0;
+    while at < slot.run_count.load(Relaxed) as usize {
+        let run = &slot.runs[at];
+        let categories = run[2].load(Relaxed);
+        let mut addr = run[0].load(Relaxed);
+        while addr < run[1].load(Relaxed)
+            && categories & (PAGE_IS_PRESENT | PAGE_IS_PFNZERO) == PAGE_IS_PRESENT
+        {
+            while vma < slot.vma_count.load(Relaxed) as usize && slot.vmas[vma][1].load(Relaxed) <= addr {
+                vma += 1;
+            }
+            if vma >= slot.vma_count.load(Relaxed) as usize || sums >= MOST_SUMS {
+                slot.cut.store(1, Relaxed);
+                slot.sum_count.store(sums as u32, Relaxed);
+                return;
+            }
+            if slot.vmas[vma][2].load(Relaxed) & (VMA_READABLE | VMA_WRITABLE) != 0 {
+                // SAFETY: the page is in memory and may be read, and this process does nothing else meanwhile.
+                let sum = unsafe { sum_of(addr) };
+                slot.sums[sums][0].store(addr, Relaxed);
+                slot.sums[sums][1].store(sum, Relaxed);
+                sums += 1;
+            }
+            addr += PAGE;
+        }
+        at += 1;
+    }
+    slot.sum_count.store(sums as u32, Relaxed);
+}
+
+/// # Safety
+///
+/// A page that may be read is mapped at `addr`.
+unsafe fn sum_of(addr: u64) -> u64 {
+    let words = core::ptr::with_exposed_provenance::<u64>(addr as usize);
+    let mut sum = 0;
+    let mut at = 0;
+    while at < 512 {
+        // SAFETY: the caller's promise. Volatile: the page is not Rust's.
+        sum = sum::add(sum, unsafe { words.add(at).read_volatile() });
+        at += 1;
+    }
+    sum
+}
+
+/// Most bytes that `smaps` has for one of the mappings up to the window.
+const SMAPS_BYTES: usize = 800;
+
+/// Bytes that hold the text of all mappings up to the end of the window. The rest of the text need not be made.
+fn bytes_up_to_window(board: &Board, slot: &Slot) -> usize {
+    let mut mappings = 0;
+    let mut at = 0;
+    while at < slot.vma_count.load(Relaxed) as usize
+        && slot.vmas[at][0].load(Relaxed) < board.window_end.load(Relaxed)
+    {
+        mappings += 1;
+        at += 1;
+    }
+    let bytes = mappings * SMAPS_BYTES;
+    if bytes < TEXT_BYTES { bytes } else { TEXT_BYTES }
+}
+
+/// Reads a text of /proc from its start.
+fn read_text(file: u64, into: &[AtomicU8]) -> u32 {
+    // SAFETY: the kernel writes into the slot, which this process has for itself at the moment.
+    unsafe { syscall(LSEEK, [file, 0, 0, 0, 0, 0]) };
+    let mut len = 0;
+    while len < into.len() {
+        let at = into[len..].as_ptr().addr() as u64;
+        // SAFETY: as above.
+        let read = unsafe { syscall(READ, [file, at, (into.len() - len) as u64, 0, 0, 0]) };
+        if read <= 0 {
+            break;
+        }
+        len += read as usize;
+    }
+    len as u32
+}

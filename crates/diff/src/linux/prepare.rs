@@ -1,0 +1,202 @@
+//! How a fork of the comparing process becomes the template.
+
+use super::access;
+use super::board::{Board, MOST_OWN};
+use super::child::{become_reaper, exit, template};
+use super::observe::{Files, next_vma, query};
+use super::raw::{
+    ARCH_PRCTL, BRK, CLOSE, DUP2, FTRUNCATE, MEMFD_CREATE, MMAP, MREMAP, MUNMAP, OPEN, PRCTL, futex_wake,
+    syscall,
+};
+use core::arch::asm;
+use core::ffi::CStr;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+const PAGE: u64 = 4096;
+/// The stack and the board lie above every window: then the texts of /proc begin with what is of interest.
+const STACK_AT: u64 = 0x2000_0000_0000;
+const STACK_BYTES: u64 = 256 << 10;
+const BOARD_AT: u64 = 0x6000_0000_0000;
+
+/// The descriptors that programs can map: a memory file open for both, for reading, for writing, and without access;
+/// a folder; and both ends of a pipe.
+pub(crate) const FILE: u32 = 200;
+pub(crate) const READ_ONLY: u32 = 201;
+pub(crate) const WRITE_ONLY: u32 = 202;
+pub(crate) const PATH_ONLY: u32 = 203;
+pub(crate) const FOLDER: u32 = 204;
+/// Size of the file: larger than any offset that programs use.
+pub(crate) const FILE_BYTES: u64 = 1 << 40;
+
+/// Where the preparation can fail.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(super) enum Step {
+    Stack = 1,
+    Board,
+    File,
+    Query,
+    TooMany,
+}
+
+fn fail(board: &Board, step: Step, error: i64) -> ! {
+    board.facts.error.store(error, Relaxed);
+    board.facts.failed_step.store(step as u32, Relaxed);
+    board.over.store(u32::MAX, Release);
+    futex_wake(&board.over);
+    exit();
+}
+
+/// Goes on as the template. `board` has `len` bytes.
+pub(super) fn become_template(board: &Board, len: u64) -> ! {
+    const PR_SET_PDEATHSIG: u64 = 1;
+    const PR_SET_THP_DISABLE: u64 = 41;
+    // SAFETY: settings of this process alone.
+    unsafe {
+        syscall(PRCTL, [PR_SET_PDEATHSIG, 9, 0, 0, 0, 0]);
+        syscall(PRCTL, [PR_SET_THP_DISABLE, 1, 0, 0, 0, 0]);
+    }
+    become_reaper();
+    access::catch_signals();
+    open_files(board);
+    // SAFETY: a new private mapping (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_FIXED_NOREPLACE).
+    let stack = unsafe { syscall(MMAP, [STACK_AT, STACK_BYTES, 3, 0x10_8022, u64::MAX, 0]) };
+    if stack != STACK_AT.cast_signed() {
+        fail(board, Step::Stack, stack);
+    }
+    // SAFETY: moves the board (MREMAP_MAYMOVE | MREMAP_FIXED) to where nothing is: only the new place is used below.
+    let moved = unsafe {
+        let at = core::ptr::from_ref(board).addr() as u64;
+        syscall(MREMAP, [at, len, len, 3, BOARD_AT, 0])
+    };
+    if moved != BOARD_AT.cast_signed() {
+        fail(board, Step::Board, moved);
+    }
+    // SAFETY: the new stack is mapped and empty; `template` does not return and uses nothing of the old one.
+    unsafe {
+        asm!("mov rsp, {stack}", "xor ebp, ebp", "call {go}", "ud2",
+            stack = in(reg) STACK_AT + STACK_BYTES, go = sym template, in("rdi") BOARD_AT, options(noreturn));
+    }
+}
+
+fn open_files(board: &Board) {
+    const O_RDONLY: u64 = 0;
+    const O_WRONLY: u64 = 1;
+    const O_PATH: u64 = 0o1000_0000;
+    const O_DIRECTORY: u64 = 0o20_0000;
+    let name: &CStr = c"quire-diff";
+    // SAFETY: makes a file and descriptors that nothing else has.
+    unsafe {
+        let file = syscall(MEMFD_CREATE, [name.as_ptr().addr() as u64, 0, 0, 0, 0, 0]);
+        if file < 0 {
+            fail(board, Step::File, file);
+        }
+        syscall(FTRUNCATE, [file.cast_unsigned(), FILE_BYTES, 0, 0, 0, 0]);
+        syscall(DUP2, [file.cast_unsigned(), FILE.into(), 0, 0, 0, 0]);
+        syscall(CLOSE, [file.cast_unsigned(), 0, 0, 0, 0, 0]);
+        let own: &CStr = c"/proc/self/fd/200";
+        let root: &CStr = c"/";
+        for (path, flags, as_descriptor) in [
+            (own, O_RDONLY, READ_ONLY),
+            (own, O_WRONLY, WRITE_ONLY),
+            (own, O_PATH, PATH_ONLY),
+            (root, O_RDONLY | O_DIRECTORY, FOLDER),
+        ] {
+            let opened = syscall(OPEN, [path.as_ptr().addr() as u64, flags, 0, 0, 0, 0]);
+            if opened < 0 {
+                fail(board, Step::File, opened);
+            }
+            syscall(DUP2, [opened.cast_unsigned(), as_descriptor.into(), 0, 0, 0, 0]);
+            syscall(CLOSE, [opened.cast_unsigned(), 0, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Gives up all memory but the own, and finds out where mappings and the heap begin. Runs on the new stack.
+pub(super) fn measure(board: &Board) {
+    const ARCH_GET_FS: u64 = 0x1003;
+    let files = Files::open();
+    let thread = &board.scratch[1];
+    // SAFETY: the kernel writes the thread pointer to the scratch word, and takes the whole heap, which is unused.
+    unsafe {
+        syscall(ARCH_PRCTL, [ARCH_GET_FS, thread.as_ptr().addr() as u64, 0, 0, 0, 0]);
+        syscall(BRK, [board.facts.brk.load(Relaxed), 0, 0, 0, 0, 0]);
+    }
+    // The kernel writes to the area that the C library registered near the thread pointer (rseq) whenever it switches.
+    let thread = thread.load(Relaxed) & !(PAGE - 1);
+    let kept = [
+        (STACK_AT, STACK_AT + STACK_BYTES),
+        (BOARD_AT, BOARD_AT + ((size_of::<Board>() as u64).next_multiple_of(PAGE))),
+        (board.image[0].load(Relaxed), board.image[1].load(Relaxed)),
+        (thread - PAGE, thread + 2 * PAGE),
+    ];
+    give_up_all_but(board, &files, &kept);
+    list_own(board, &files);
+    let facts = &board.facts;
+    // SAFETY: new mappings without access (MAP_PRIVATE | MAP_ANONYMOUS) and their end.
+    unsafe {
+        facts.brk.store(syscall(BRK, [0; 6]).cast_unsigned(), Relaxed);
+        let highest = syscall(MMAP, [0, PAGE, 0, 0x22, u64::MAX, 0]).cast_unsigned();
+        syscall(MUNMAP, [highest, PAGE, 0, 0, 0, 0]);
+        facts.highest.store(highest, Relaxed);
+        let lowest = syscall(MMAP, [PAGE, PAGE, 0, 0x22, u64::MAX, 0]).cast_unsigned();
+        syscall(MUNMAP, [lowest, PAGE, 0, 0, 0, 0]);
+        facts.lowest.store(lowest, Relaxed);
+    }
+}
+
+fn give_up_all_but(board: &Board, files: &Files, kept: &[(u64, u64); 4]) {
+    let words = &board.scratch[32..45];
+    let mut addr = 0;
+    while next_vma(board, files.maps(), addr) {
+        let (start, end) = (words[query::START].load(Relaxed), words[query::END].load(Relaxed));
+        addr = if start > addr { start } else { addr };
+        // The part up to the next thing that is kept, or past that thing.
+        let mut stop = end;
+        let mut skip = false;
+        let mut at = 0;
+        while at < kept.len() {
+            let (from, to) = kept[at];
+            if from <= addr && addr < to {
+                stop = if to < end { to } else { end };
+                skip = true;
+            } else if addr < from && from < stop && !skip {
+                stop = from;
+            }
+            at += 1;
+        }
+        if !skip {
+            // SAFETY: nothing that this process still uses: it runs without libraries, on its own stack.
+            unsafe { syscall(MUNMAP, [addr, stop - addr, 0, 0, 0, 0]) };
+        }
+        addr = stop;
+    }
+}
+
+fn list_own(board: &Board, files: &Files) {
+    let words = &board.scratch[32..45];
+    let mut count = 0;
+    let mut addr = 0;
+    while next_vma(board, files.maps(), addr) {
+        let (start, end) = (words[query::START].load(Relaxed), words[query::END].load(Relaxed));
+        if end <= addr {
+            break;
+        }
+        addr = end;
+        if count > 0 && board.own[count - 1][1].load(Relaxed) == start {
+            board.own[count - 1][1].store(end, Relaxed);
+            continue;
+        }
+        if count == MOST_OWN {
+            fail(board, Step::TooMany, 0);
+        }
+        board.own[count][0].store(start, Relaxed);
+        board.own[count][1].store(end, Relaxed);
+        count += 1;
+    }
+    if count == 0 {
+        // The kernel does not know the query.
+        fail(board, Step::Query, 0);
+    }
+    board.own_count.store(count as u32, Relaxed);
+}

@@ -1,0 +1,154 @@
+//! What an oracle process is before its first operation, so that a Quire space can begin alike.
+
+use super::text::smaps;
+use crate::observation::Region;
+use crate::program::Base;
+use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
+use quire_host::HostPlatform;
+use quire_mm::{Error, Layout, Limits, Mapping, Overcommit, Space, VmFlags};
+
+/// A stretch of address space, end exclusive.
+pub(crate) type Stretch = (u64, u64);
+
+/// A process before its first operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    pub(crate) layout: Layout,
+    pub(crate) limits: Limits,
+    /// Hard limits of the data, the stack, locked memory and the address space.
+    pub(crate) hard: Limits,
+    pub(crate) overcommit: Overcommit,
+    /// The oracle's own mappings, and whether they show a file.
+    own: Vec<(Stretch, VmFlags, bool)>,
+    /// What lies between them.
+    pub(crate) gaps: Vec<Stretch>,
+    size: u64,
+    data: u64,
+}
+
+/// What the template found out by itself.
+pub(super) struct Measured {
+    pub(super) pid: u32,
+    pub(super) brk: u64,
+    pub(super) highest: u64,
+    pub(super) lowest: u64,
+    pub(super) own: Vec<Stretch>,
+}
+
+fn number_in(path: &str) -> u64 {
+    std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// A line `name   soft   hard   unit` of `/proc/PID/limits`; what is not a number is no limit.
+fn limit(text: &str, name: &str) -> (u64, u64) {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
+    let mut words = line.split_whitespace().map(|word| word.parse().unwrap_or(u64::MAX));
+    (words.next().unwrap_or(u64::MAX), words.next().unwrap_or(u64::MAX))
+}
+
+fn limits_of(pid: u32) -> std::io::Result<(Limits, Limits)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|word| u64::from_str_radix(word.trim(), 16).ok()).unwrap_or(0);
+    let (address_space, data) = (limit(&text, "Max address space"), limit(&text, "Max data size"));
+    let (stack, locked) = (limit(&text, "Max stack size"), limit(&text, "Max locked memory"));
+    let soft = Limits {
+        address_space: address_space.0,
+        data: data.0,
+        stack: stack.0,
+        locked: locked.0,
+        may_lock: effective & (1 << 14) != 0,
+        mappings: number_in("/proc/sys/vm/max_map_count"),
+    };
+    let hard =
+        Limits { address_space: address_space.1, data: data.1, stack: stack.1, locked: locked.1, ..soft };
+    Ok((soft, hard))
+}
+
+fn overcommit() -> Overcommit {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = |name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    match number_in("/proc/sys/vm/overcommit_memory") {
+        1 => Overcommit::Always,
+        // Strict accounting depends on what the rest of the machine does: not comparable, so not modelled.
+        _ => Overcommit::Guess { total_pages: Some((kib("MemTotal:") + kib("SwapTotal:")) / 4) },
+    }
+}
+
+impl Start {
+    pub(super) fn of(measured: &Measured) -> std::io::Result<Self> {
+        let Measured { pid, brk, highest, lowest, .. } = *measured;
+        let mut own = Vec::new();
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+        smaps(&text, |detail, file| own.push(((detail.start, detail.end), detail.flags, file)));
+        let mut gaps = Vec::new();
+        let mut from = 0;
+        for (start, end) in &measured.own {
+            gaps.push((from, *start));
+            from = *end;
+        }
+        gaps.push((from, (1 << 47) - PAGE_SIZE));
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+        let fields: Vec<u64> = fields.map(|word| word.parse().unwrap_or(0)).collect();
+        // Behind the name, the third field of proc(5) is the first.
+        let stat = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
+        let layout = Layout {
+            mmap_base: VirtAddr(highest + PAGE_SIZE),
+            mmap_legacy_base: VirtAddr(((1u64 << 47) / 3).next_multiple_of(PAGE_SIZE)),
+            top_down: true,
+            mmap_min: VirtAddr(lowest),
+            brk_start: VirtAddr(stat(47)),
+            brk: VirtAddr(brk),
+            data_bytes: stat(46) - stat(45),
+        };
+        let (limits, hard) = limits_of(pid)?;
+        let sum = |wanted: fn(VmFlags) -> bool| {
+            own.iter().filter(|(_, flags, _)| wanted(*flags)).map(|((start, end), ..)| end - start).sum()
+        };
+        let (size, data) = (sum(|_| true), sum(VmFlags::is_data));
+        Ok(Self { layout, limits, hard, overcommit: overcommit(), own, gaps, size, data })
+    }
+
+    /// Puts the oracle's own mappings into `space`.
+    pub(crate) fn install(&self, space: &Space<'_, HostPlatform>) -> Result<(), Error> {
+        for (number, ((start, end), flags, file)) in self.own.iter().enumerate() {
+            space.install(&Mapping {
+                range: VirtRange::new(VirtAddr(*start), VirtAddr(*end)),
+                flags: *flags,
+                page_offset: if *file { 0 } else { start / PAGE_SIZE },
+                // Numbers that no descriptor of a program stands for.
+                file: file.then_some(1 << 32 | number as u64),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What a base of an argument stands for.
+    pub(crate) fn base(&self, base: Base) -> u64 {
+        match base {
+            Base::Break => self.layout.brk.0,
+            Base::Size => self.size,
+            Base::Data => self.data,
+        }
+    }
+
+    /// Whether one of the oracle's own mappings lies in the range.
+    pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
+        self.own.iter().any(|(own, ..)| own.0 < end && start < own.1)
+    }
+
+    /// Calls `visit` with the parts of a region that do not belong to the oracle.
+    pub(crate) fn clip(&self, region: Region, mut visit: impl FnMut(Region)) {
+        for &(from, to) in &self.gaps {
+            let (start, end) = (region.start.max(from), region.end.min(to));
+            if start < end {
+                visit(Region { start, end, offset: region.offset + (start - region.start), ..region });
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What is to be seen of a process after an operation, on either side.
+
+use crate::program::Call;
+use quire_mm::{Errno, PageState, VmFlags};
+use std::fmt;
+
+/// What an operation came to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Outcome {
+    /// It was not made: its process or an area that it names does not exist, or it would have hit memory that the
+    /// oracle needs for itself.
+    NotMade,
+    /// The value as Linux returns it, failures as small negative numbers.
+    Value(i64),
+    /// A signal with its code; what was done before it.
+    Signal {
+        /// The signal's number.
+        signal: u32,
+        /// Its `si_code`.
+        code: u32,
+        /// Pages that were written before, for accesses of several.
+        done: u64,
+    },
+    /// The call, or this form of it, is not built in Quire.
+    Unsupported,
+}
+
+impl Outcome {
+    /// In words, as the result of `call`.
+    pub fn shown(self, call: Call) -> impl fmt::Display {
+        Shown(call, self)
+    }
+}
+
+struct Shown(Call, Outcome);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Outcome::Value(value @ -4095..0) => write!(f, "{}", Errno(-value as i32)),
+            Outcome::Value(value) => write!(f, "{value:#x}"),
+            Outcome::Signal { signal, code, done } => {
+                write!(f, "signal {signal} code {code}")?;
+                if self.0 == Call::Fill { write!(f, " after {done} pages") } else { Ok(()) }
+            }
+            Outcome::NotMade => f.write_str("not made"),
+            Outcome::Unsupported => f.write_str("not supported"),
+        }
+    }
+}
+
+/// A mapping, clipped to what does not belong to the oracle itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Its first byte.
+    pub start: u64,
+    /// The byte behind its last.
+    pub end: u64,
+    /// Access and `MAYSHARE` only.
+    pub flags: VmFlags,
+    /// Offset into the file in bytes, for mappings of files.
+    pub offset: u64,
+    /// Whether it shows a file.
+    pub file: bool,
+}
+
+/// Pages in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pages {
+    /// Address of the first.
+    pub start: u64,
+    /// The byte behind the last.
+    pub end: u64,
+    /// What they are.
+    pub state: PageState,
+}
+
+/// A mapping as `/proc/PID/smaps` tells of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Detail {
+    /// Its first byte.
+    pub start: u64,
+    /// The byte behind its last.
+    pub end: u64,
+    /// All flags that Linux shows.
+    pub flags: VmFlags,
+    /// `Rss` in KiB.
+    pub resident: u64,
+    /// `Anonymous` in KiB.
+    pub anonymous: u64,
+    /// `Swap` in KiB.
+    pub swapped: u64,
+}
+
+impl Detail {
+    /// Nothing at all.
+    pub(crate) const NONE: Self =
+        Self { start: 0, end: 0, flags: VmFlags::empty(), resident: 0, anonymous: 0, swapped: 0 };
+}
+
+/// Lines of `/proc/PID/status`, in KiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// `VmSize`.
+    pub size: u64,
+    /// `VmLck`.
+    pub locked: u64,
+    /// `VmData`.
+    pub data: u64,
+    /// `VmStk`.
+    pub stack: u64,
+    /// `VmPTE`.
+    pub tables: u64,
+}
+
+/// The parts that are not looked at after every operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// `smaps`: up to this address.
+    pub details_until: u64,
+    /// `status`.
+    pub figures: bool,
+    /// Checksums of the pages.
+    pub sums: bool,
+}
+
+/// What is to be seen of one process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Observation {
+    /// All mappings, lowest first.
+    pub regions: Vec<Region>,
+    /// All pages in memory, lowest first.
+    pub pages: Vec<Pages>,
+    /// Mappings with all flags, if wanted.
+    pub details: Vec<Detail>,
+    /// If wanted.
+    pub figures: Option<Figures>,
+    /// Address and checksum of each readable page that is in memory and no page of zeros, if wanted.
+    pub sums: Vec<(u64, u64)>,
+    /// The answer of `mincore`, one entry a page.
+    pub residency: Vec<bool>,
+}
+
+impl Observation {
+    /// Adds pages, in one run with those before where they continue them.
+    pub(crate) fn add_pages(&mut self, start: u64, end: u64, state: PageState) {
+        match self.pages.last_mut() {
+            Some(last) if last.end == start && last.state == state => last.end = end,
+            _ => self.pages.push(Pages { start, end, state }),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.regions.clear();
+        self.pages.clear();
+        self.details.clear();
+        self.sums.clear();
+        self.residency.clear();
+        self.figures = None;
+    }
+}

@@ -1,0 +1,223 @@
+//! The calls that programs are made of, and how their arguments are written.
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Call {
+    /// `mmap`.
+    Mmap,
+    /// `munmap`.
+    Munmap,
+    /// `mprotect`.
+    Mprotect,
+    /// `pkey_mprotect` with key -1.
+    PkeyMprotect,
+    /// `mremap`.
+    Mremap,
+    /// `madvise`.
+    Madvise,
+    /// `brk`.
+    Brk,
+    /// `mincore`.
+    Mincore,
+    /// `msync`.
+    Msync,
+    /// `mlock`.
+    Mlock,
+    /// `mlock2`.
+    Mlock2,
+    /// `munlock`.
+    Munlock,
+    /// `mlockall`.
+    Mlockall,
+    /// `munlockall`.
+    Munlockall,
+    /// Reads a word.
+    Read,
+    /// Writes a word.
+    Write,
+    /// Executes one instruction.
+    Execute,
+    /// Writes a word into each page of a range, until one is refused. The value is the number of pages written.
+    Fill,
+    /// Creates the process whose number is the argument.
+    Fork,
+    /// The process ends.
+    Exit,
+    /// Sets a soft limit of the process.
+    Setrlimit,
+    /// Gives up the privilege to lock any amount of memory (`CAP_IPC_LOCK`).
+    DropLockPrivilege,
+}
+
+/// What kind of operation a call is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// A system call about memory.
+    Memory,
+    /// An access.
+    Access,
+    /// About the process itself.
+    Process,
+}
+
+/// How an argument is written and read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Argument {
+    /// An address, a length or another number.
+    Number,
+    /// A small signed number.
+    Signed,
+    /// Bits with names.
+    Bits(&'static [(u64, &'static str)]),
+    /// One of several values with names.
+    Value(&'static [(u64, &'static str)]),
+}
+
+/// Names of flags and values, and the numbers behind them on x86-64.
+pub(crate) mod names {
+    pub(crate) const PROTECTION: &[(u64, &str)] = &[
+        (1, "PROT_READ"),
+        (2, "PROT_WRITE"),
+        (4, "PROT_EXEC"),
+        (8, "PROT_SEM"),
+        (1 << 24, "PROT_GROWSDOWN"),
+        (1 << 25, "PROT_GROWSUP"),
+    ];
+    /// `MAP_SHARED_VALIDATE` is the sum of the first two.
+    pub(crate) const MAP: &[(u64, &str)] = &[
+        (1, "MAP_SHARED"),
+        (2, "MAP_PRIVATE"),
+        (0x10, "MAP_FIXED"),
+        (0x20, "MAP_ANONYMOUS"),
+        (0x100, "MAP_GROWSDOWN"),
+        (0x800, "MAP_DENYWRITE"),
+        (0x1000, "MAP_EXECUTABLE"),
+        (0x2000, "MAP_LOCKED"),
+        (0x4000, "MAP_NORESERVE"),
+        (0x8000, "MAP_POPULATE"),
+        (0x1_0000, "MAP_NONBLOCK"),
+        (0x2_0000, "MAP_STACK"),
+        (0x4_0000, "MAP_HUGETLB"),
+        (0x8_0000, "MAP_SYNC"),
+        (0x10_0000, "MAP_FIXED_NOREPLACE"),
+    ];
+    pub(crate) const REMAP: &[(u64, &str)] =
+        &[(1, "MREMAP_MAYMOVE"), (2, "MREMAP_FIXED"), (4, "MREMAP_DONTUNMAP")];
+    pub(crate) const ADVICE: &[(u64, &str)] = &[
+        (0, "MADV_NORMAL"),
+        (1, "MADV_RANDOM"),
+        (2, "MADV_SEQUENTIAL"),
+        (3, "MADV_WILLNEED"),
+        (4, "MADV_DONTNEED"),
+        (8, "MADV_FREE"),
+        (10, "MADV_DONTFORK"),
+        (11, "MADV_DOFORK"),
+        (12, "MADV_MERGEABLE"),
+        (13, "MADV_UNMERGEABLE"),
+        (14, "MADV_HUGEPAGE"),
+        (15, "MADV_NOHUGEPAGE"),
+        (16, "MADV_DONTDUMP"),
+        (17, "MADV_DODUMP"),
+        (18, "MADV_WIPEONFORK"),
+        (19, "MADV_KEEPONFORK"),
+        (20, "MADV_COLD"),
+        (21, "MADV_PAGEOUT"),
+        (22, "MADV_POPULATE_READ"),
+        (23, "MADV_POPULATE_WRITE"),
+        (24, "MADV_DONTNEED_LOCKED"),
+    ];
+    pub(crate) const SYNC: &[(u64, &str)] = &[(1, "MS_ASYNC"), (2, "MS_INVALIDATE"), (4, "MS_SYNC")];
+    pub(crate) const LOCK: &[(u64, &str)] = &[(1, "MLOCK_ONFAULT")];
+    pub(crate) const LOCK_ALL: &[(u64, &str)] = &[(1, "MCL_CURRENT"), (2, "MCL_FUTURE"), (4, "MCL_ONFAULT")];
+    pub(crate) const LIMIT: &[(u64, &str)] =
+        &[(2, "RLIMIT_DATA"), (3, "RLIMIT_STACK"), (8, "RLIMIT_MEMLOCK"), (9, "RLIMIT_AS")];
+}
+
+use Argument::{Bits, Number, Signed, Value};
+use Class::{Access, Memory, Process};
+
+/// Each call with its name, class, number (of Linux, or of the pseudo calls from 10 000 on) and arguments.
+const CALLS: &[(Call, &str, Class, u32, &[Argument])] = &[
+    (
+        Call::Mmap,
+        "mmap",
+        Memory,
+        9,
+        &[Number, Number, Bits(names::PROTECTION), Bits(names::MAP), Signed, Number],
+    ),
+    (Call::Mprotect, "mprotect", Memory, 10, &[Number, Number, Bits(names::PROTECTION)]),
+    (Call::Munmap, "munmap", Memory, 11, &[Number, Number]),
+    (Call::Brk, "brk", Memory, 12, &[Number]),
+    (Call::Mremap, "mremap", Memory, 25, &[Number, Number, Number, Bits(names::REMAP), Number]),
+    (Call::Msync, "msync", Memory, 26, &[Number, Number, Bits(names::SYNC)]),
+    (Call::Mincore, "mincore", Memory, 27, &[Number, Number]),
+    (Call::Madvise, "madvise", Memory, 28, &[Number, Number, Value(names::ADVICE)]),
+    (Call::Mlock, "mlock", Memory, 149, &[Number, Number]),
+    (Call::Munlock, "munlock", Memory, 150, &[Number, Number]),
+    (Call::Mlockall, "mlockall", Memory, 151, &[Bits(names::LOCK_ALL)]),
+    (Call::Munlockall, "munlockall", Memory, 152, &[]),
+    (Call::Mlock2, "mlock2", Memory, 325, &[Number, Number, Bits(names::LOCK)]),
+    (Call::PkeyMprotect, "pkey_mprotect", Memory, 329, &[Number, Number, Bits(names::PROTECTION), Signed]),
+    (Call::Read, "read", Access, 10_000, &[Number]),
+    (Call::Write, "write", Access, 10_001, &[Number, Number]),
+    (Call::Execute, "execute", Access, 10_002, &[Number]),
+    (Call::Fill, "fill", Access, 10_003, &[Number, Number, Number]),
+    (Call::Fork, "fork", Process, 10_004, &[Number]),
+    (Call::Exit, "exit", Process, 10_005, &[]),
+    (Call::Setrlimit, "setrlimit", Process, 10_006, &[Value(names::LIMIT), Number]),
+    (Call::DropLockPrivilege, "drop_lock_privilege", Process, 10_007, &[]),
+];
+
+impl Call {
+    /// All calls.
+    pub fn all() -> impl Iterator<Item = Self> {
+        CALLS.iter().map(|row| row.0)
+    }
+
+    fn row(self) -> &'static (Self, &'static str, Class, u32, &'static [Argument]) {
+        CALLS.iter().find(|row| row.0 == self).unwrap_or(&CALLS[0])
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// Its class.
+    pub fn class(self) -> Class {
+        self.row().2
+    }
+
+    /// Linux's number of it, or one from 10 000 on for what is no system call.
+    pub(crate) fn number(self) -> u32 {
+        self.row().3
+    }
+
+    pub(crate) fn arguments(self) -> &'static [Argument] {
+        self.row().4
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        CALLS.iter().find(|row| row.1 == name).map(|row| row.0)
+    }
+
+    /// Whether the address that it answers can be used by later operations.
+    pub(crate) fn makes_area(self) -> bool {
+        matches!(self, Self::Mmap | Self::Mremap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_has_its_row() {
+        for (at, row) in CALLS.iter().enumerate() {
+            assert_eq!(row.0.row().1, row.1);
+            assert_eq!(Call::from_name(row.1), Some(row.0));
+            assert!(CALLS[..at].iter().all(|other| other.3 != row.3 && other.1 != row.1));
+        }
+        assert_eq!(Call::DropLockPrivilege as usize + 1, CALLS.len());
+    }
+}

@@ -1,0 +1,403 @@
+//! Random programs.
+
+use super::{Base, Call, MOST_PROCESSES, Op, Program, WINDOW_BYTES, Word};
+use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
+use fastrand::Rng;
+
+const PAGE: u64 = 4096;
+const MIB2: u64 = 2 << 20;
+
+const PROT_READ_WRITE: u64 = 3;
+const MAP_SHARED: u64 = 1;
+const MAP_PRIVATE: u64 = 2;
+const MAP_FIXED: u64 = 0x10;
+const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_LOCKED: u64 = 0x2000;
+const MAP_NORESERVE: u64 = 0x4000;
+const MAP_POPULATE: u64 = 0x8000;
+const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const NONE: u64 = u64::MAX;
+
+/// Where windows lie: across the border of what one table of the top level covers, of the next, and of the one below
+/// that only.
+const WINDOWS: [u64; 3] =
+    [(1 << 39) - WINDOW_BYTES / 2, (1 << 40) + (3 << 30) - WINDOW_BYTES / 2, (1 << 41) + (5 << 20)];
+
+/// Advice that both sides know, and some that neither does; what changes pages comes more often.
+const ADVICE: &[u64] =
+    &[4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 5, 77];
+
+/// What a program plays with, besides private memory.
+struct Theme {
+    shared: bool,
+    files: bool,
+    forks: bool,
+    limits: bool,
+}
+
+struct Generator {
+    rng: Rng,
+    theme: Theme,
+    /// The calls whose areas later ones may name, newest last.
+    areas: Vec<u32>,
+    /// Processes that were forked, living or not, and those that live.
+    forked: u32,
+    living: Vec<u32>,
+    current: u32,
+    /// Everything that is mapped from now on is populated: nothing large must be mapped.
+    populates: bool,
+    /// Something was given free.
+    freed: bool,
+}
+
+/// The random program with number `number` of `seed`.
+pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
+    let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number);
+    let window = WINDOWS[rng.usize(..WINDOWS.len())];
+    let theme = Theme {
+        shared: rng.u8(..100) < 30,
+        files: rng.u8(..100) < 20,
+        forks: rng.u8(..100) < 25,
+        limits: rng.u8(..100) < 25,
+    };
+    let mut generator = Generator {
+        rng,
+        theme,
+        areas: Vec::new(),
+        forked: 0,
+        living: vec![0],
+        current: 0,
+        populates: false,
+        freed: false,
+    };
+    let ops = (0..len).map(|id| generator.op(id as u32)).collect();
+    Program { window, ops }
+}
+
+impl Generator {
+    fn chance(&mut self, percent: u8) -> bool {
+        self.rng.u8(..100) < percent
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.rng.u64(..bound)
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.rng.usize(..from.len())]
+    }
+
+    fn op(&mut self, id: u32) -> Op {
+        if self.chance(4) {
+            self.current = self.living[self.rng.usize(..self.living.len())];
+        }
+        let process = self.current;
+        let (call, args) = self.any_call();
+        if call.makes_area() {
+            self.areas.push(id);
+        }
+        Op { id, process, call, args }
+    }
+
+    fn any_call(&mut self) -> (Call, [Word; 6]) {
+        if self.theme.forks && self.chance(1) {
+            return self.fork_or_exit();
+        }
+        if self.theme.limits && self.chance(3) {
+            return self.limit();
+        }
+        let (addr, len) = (self.address(), self.length());
+        let two = |len| words([addr, Word::Exact(len)]);
+        match self.below(100) {
+            0..20 => self.mmap(),
+            20..29 => {
+                // Areas go as a whole, else they would become ever more.
+                let len = if matches!(addr, Word::Area(..)) { len.max(16 * PAGE) } else { len };
+                (Call::Munmap, two(len))
+            }
+            29..40 => {
+                let protection = Word::Exact(self.protection() | self.odd_protection());
+                (Call::Mprotect, words([addr, Word::Exact(len), protection]))
+            }
+            40..41 => {
+                let protection = Word::Exact(self.protection() | self.odd_protection());
+                (Call::PkeyMprotect, words([addr, Word::Exact(len), protection, Word::Exact(NONE)]))
+            }
+            41..52 => self.mremap(),
+            52..64 => self.madvise(addr),
+            64..67 => {
+                let offset = self.below(64) * 1000;
+                let wanted =
+                    if self.chance(5) { Word::Exact(offset) } else { Word::Base(Base::Break, offset) };
+                (Call::Brk, words([wanted]))
+            }
+            67..69 => (Call::Mincore, two(len)),
+            69..71 => {
+                let flags = self.below(9);
+                (Call::Msync, words([addr, Word::Exact(len), Word::Exact(flags)]))
+            }
+            71..73 => (Call::Mlock, two(self.short_length())),
+            73..75 => (Call::Munlock, two(len)),
+            75 => {
+                let flags = self.pick(&[0, 1, 1, 2]);
+                (Call::Mlock2, words([addr, Word::Exact(self.short_length()), Word::Exact(flags)]))
+            }
+            76 if self.chance(50) => self.mlockall(),
+            76 if self.chance(60) => (Call::Munlockall, words([])),
+            76 | 77 => (Call::Execute, words([in_word(addr)])),
+            78..86 => (Call::Read, words([in_word(addr)])),
+            86..96 => {
+                let value = self.word();
+                (Call::Write, words([in_word(addr), Word::Exact(value)]))
+            }
+            _ => {
+                let (pages, value) = (1 + self.below(24), self.word());
+                (Call::Fill, words([in_page(addr), Word::Exact(pages * PAGE), Word::Exact(value)]))
+            }
+        }
+    }
+
+    /// A word to write. It begins with a `nop`, so that it may be executed.
+    fn word(&mut self) -> u64 {
+        self.rng.u64(..) << 20 | 0x90
+    }
+
+    /// A page of the window, most often near one of its borders of 2 MiB, so that operations meet.
+    fn window_page(&mut self) -> u64 {
+        let pages = WINDOW_BYTES / PAGE;
+        let border = self.below(WINDOW_BYTES / MIB2) * (MIB2 / PAGE);
+        let near = self.below(20);
+        if self.chance(60) { border + near } else { (border + MIB2 / PAGE - 1 - near).min(pages - 1) }
+    }
+
+    fn address(&mut self) -> Word {
+        if !self.areas.is_empty() && self.chance(30) {
+            // Mostly one of the last: the older ones are gone.
+            let recent = self.areas.len().saturating_sub(8);
+            let from = if self.chance(80) { recent } else { 0 };
+            let area = self.areas[self.rng.usize(from..self.areas.len())];
+            return Word::Area(area, self.below(12) * PAGE);
+        }
+        let addr = self.window_page() * PAGE;
+        Word::Window(if self.chance(2) { addr + self.below(PAGE) } else { addr })
+    }
+
+    fn length(&mut self) -> u64 {
+        match self.below(100) {
+            0..70 => (1 + self.below(8)) * PAGE,
+            70..80 => (9 + self.below(40)) * PAGE,
+            80..88 => MIB2 * (1 + self.below(2)),
+            88..94 => (1 + self.below(8)) * PAGE - self.below(PAGE),
+            94..96 => 0,
+            _ => self.absurd_length(),
+        }
+    }
+
+    /// A length that nothing has: it wraps, or passes the end of user space.
+    fn absurd_length(&mut self) -> u64 {
+        match self.below(4) {
+            0 => u64::MAX - self.below(3 * PAGE),
+            1 => u64::MAX - (1 << 41) - self.below(2 * PAGE),
+            2 => (1 << 47) - self.below(3) * PAGE,
+            _ => self.rng.u64(..) | 1 << 63,
+        }
+    }
+
+    /// A length of which every page may be populated.
+    fn short_length(&mut self) -> u64 {
+        match self.below(100) {
+            0..85 => (1 + self.below(16)) * PAGE - if self.chance(5) { self.below(PAGE) } else { 0 },
+            85..87 => MIB2,
+            87..94 => 0,
+            _ => self.absurd_length(),
+        }
+    }
+
+    fn protection(&mut self) -> u64 {
+        match self.below(10) {
+            0..6 => PROT_READ_WRITE,
+            6 | 7 => 1,
+            _ => self.below(8),
+        }
+    }
+
+    /// Mostly nothing; else a bit that is rarely given.
+    fn odd_protection(&mut self) -> u64 {
+        match self.below(40) {
+            0 => 1 << 24,
+            1 => 1 << 25,
+            2 => 3 << 24,
+            3 => 0x10,
+            4 => 1 << 30,
+            5 => 8,
+            _ => 0,
+        }
+    }
+
+    fn mmap(&mut self) -> (Call, [Word; 6]) {
+        let mut flags = MAP_ANONYMOUS;
+        flags |= if self.theme.shared && self.chance(35) { MAP_SHARED } else { MAP_PRIVATE };
+        if self.chance(1) {
+            // Any type but MAP_DROPPABLE, which is not built.
+            flags = MAP_ANONYMOUS | self.pick(&[0, 3, 4, 7, 9, 15]);
+        }
+        // NORESERVE, GROWSDOWN, STACK, LOCKED, NONBLOCK, DENYWRITE, EXECUTABLE.
+        for (percent, flag) in
+            [(8, 0x4000), (6, 0x100), (8, 0x2_0000), (3, MAP_LOCKED), (2, 0x1_0000), (1, 0x800), (1, 0x1000)]
+        {
+            flags |= if self.chance(percent) { flag } else { 0 };
+        }
+        let mut len = self.length();
+        if flags & MAP_LOCKED != 0 || self.populates {
+            len = self.short_length();
+        } else if self.chance(12) {
+            flags |= MAP_POPULATE;
+            len = self.short_length();
+        }
+        let addr = match self.below(100) {
+            0..62 => {
+                flags |= MAP_FIXED;
+                self.address()
+            }
+            62..68 => {
+                flags |= MAP_FIXED_NOREPLACE;
+                self.address()
+            }
+            68..84 => {
+                if self.chance(5) && !self.populates {
+                    len = self.pick(&[1 << 30, 1 << 31, 1 << 45, 1 << 47]);
+                    flags = (flags & !MAP_POPULATE & !MAP_LOCKED) | MAP_NORESERVE;
+                }
+                Word::Exact(0)
+            }
+            84..98 => self.address(),
+            _ => {
+                let odd = [1, 4095, 4096, 65536, (1 << 47) - 4096, 1 << 47, u64::MAX - 4095];
+                flags |= self.pick(&[0, 0, 0, MAP_FIXED, MAP_FIXED_NOREPLACE]);
+                Word::Exact(self.pick(&odd))
+            }
+        };
+        let mut protection = self.protection();
+        protection |= if self.chance(2) { 1 << (3 + self.below(20)) } else { 0 };
+        let (descriptor, offset) = self.backing(&mut flags);
+        let rest = [protection, flags, descriptor, offset].map(Word::Exact);
+        (Call::Mmap, words([addr, Word::Exact(len), rest[0], rest[1], rest[2], rest[3]]))
+    }
+
+    /// What a mapping shows: mostly nothing.
+    fn backing(&mut self, flags: &mut u64) -> (u64, u64) {
+        if !self.theme.files || self.chance(50) {
+            return (NONE, u64::from(self.chance(1)));
+        }
+        *flags &= !MAP_ANONYMOUS;
+        if self.chance(30) {
+            *flags = *flags & !3 | MAP_SHARED;
+        }
+        if self.chance(3) {
+            *flags = *flags & !3 | self.pick(&[0, 3, 3, 4, 0x8_0003]);
+        }
+        let files = [FILE, FILE, FILE, FILE, READ_ONLY, READ_ONLY, WRITE_ONLY, FOLDER, PATH_ONLY, 999];
+        let offset = match self.below(40) {
+            0 => 1 + self.below(PAGE),
+            1 => u64::MAX - PAGE + 1,
+            2 => (1 << 63) - self.below(4) * PAGE,
+            _ => self.below(16) * PAGE,
+        };
+        (self.pick(&files).into(), offset)
+    }
+
+    fn mremap(&mut self) -> (Call, [Word; 6]) {
+        let old = if self.chance(3) { 0 } else { self.length() };
+        let new = if self.chance(55) { old } else { self.length() };
+        // In programs with shared memory most keep the size: what else they do to it is not alike yet.
+        let new = if (self.theme.shared || self.theme.files) && self.chance(97) { old } else { new };
+        let new = if self.populates { new.min(64 * PAGE) } else { new };
+        let mut flags = self.pick(&[0, 1, 1, 1, 3, 3, 3, 3, 5, 5, 7, 7, 2, 4, 6, 8, 1 << 32]);
+        if flags & 5 == 5 && (self.theme.shared || self.theme.files) && self.chance(95) {
+            flags &= !4;
+        }
+        let target = match self.below(20) {
+            0 => Word::Window(self.window_page() * PAGE + 1),
+            1 => Word::Exact(u64::MAX - 4095),
+            2..6 => self.address(),
+            _ => Word::Window(self.window_page() * PAGE),
+        };
+        let [old, new, flags] = [old, new, flags].map(Word::Exact);
+        (Call::Mremap, words([self.address(), old, new, flags, target]))
+    }
+
+    fn madvise(&mut self, addr: Word) -> (Call, [Word; 6]) {
+        let mut advice = self.pick(ADVICE);
+        if advice == 21 && (self.theme.shared || self.theme.files || self.freed) && self.chance(95) {
+            // Paging out what is cached or was given free is not alike yet.
+            advice = 20;
+        }
+        self.freed |= advice == 8;
+        let populates = matches!(advice, 22 | 23);
+        let len = if populates { self.short_length() } else { self.length() };
+        (Call::Madvise, words([addr, Word::Exact(len), Word::Exact(advice)]))
+    }
+
+    fn mlockall(&mut self) -> (Call, [Word; 6]) {
+        // Never MCL_CURRENT without MCL_ONFAULT: what else a process has is not to be faulted in.
+        let flags = self.pick(&[0, 2, 4, 5, 6, 7, 8, 16]);
+        self.populates |= flags == 2;
+        (Call::Mlockall, words([Word::Exact(flags)]))
+    }
+
+    fn fork_or_exit(&mut self) -> (Call, [Word; 6]) {
+        if self.forked + 1 < MOST_PROCESSES && self.chance(70) {
+            self.forked += 1;
+            self.living.push(self.forked);
+            return (Call::Fork, words([Word::Exact(self.forked.into())]));
+        }
+        if self.living.len() > 1 {
+            self.living.retain(|process| *process != self.current);
+            // The process of the operation is the one that leaves; the next is another.
+            let leaving = words([]);
+            self.current = self.living[self.rng.usize(..self.living.len())];
+            return (Call::Exit, leaving);
+        }
+        (Call::Read, words([in_word(self.address())]))
+    }
+
+    fn limit(&mut self) -> (Call, [Word; 6]) {
+        if self.chance(10) {
+            return (Call::DropLockPrivilege, words([]));
+        }
+        let pages = self.below(1024) * PAGE;
+        let (resource, value) = match self.below(6) {
+            0 => (9, Word::Base(Base::Size, pages * 4)),
+            1 => (2, Word::Base(Base::Data, pages)),
+            2 => (8, Word::Exact(if self.chance(25) { 0 } else { self.below(64) * PAGE })),
+            3 => (3, Word::Exact(self.below(256) * PAGE)),
+            _ => (self.pick(&[2, 3, 8, 9]), Word::Exact(u64::MAX)),
+        };
+        (Call::Setrlimit, words([Word::Exact(resource), value]))
+    }
+}
+
+fn words<const N: usize>(given: [Word; N]) -> [Word; 6] {
+    let mut all = [Word::Exact(0); 6];
+    all[..N].copy_from_slice(&given);
+    all
+}
+
+fn with_offset(addr: Word, change: impl Fn(u64) -> u64) -> Word {
+    match addr {
+        Word::Exact(addr) => Word::Exact(change(addr)),
+        Word::Window(offset) => Word::Window(change(offset)),
+        Word::Area(of, offset) => Word::Area(of, change(offset)),
+        Word::Base(base, offset) => Word::Base(base, change(offset)),
+    }
+}
+
+/// The address made one of a whole word.
+fn in_word(addr: Word) -> Word {
+    with_offset(addr, |offset| offset & !7)
+}
+
+/// The address made one that begins a page.
+fn in_page(addr: Word) -> Word {
+    with_offset(addr, |offset| offset & !(PAGE - 1))
+}

@@ -1,0 +1,71 @@
+//! Programs: lists of memory calls and accesses that make sense on Linux and on Quire alike.
+
+mod call;
+mod generate;
+mod text;
+
+pub(crate) use call::{Argument, names};
+pub use call::{Call, Class};
+pub(crate) use generate::generate;
+pub use text::ParseError;
+
+/// Most processes of a program.
+pub const MOST_PROCESSES: u32 = 8;
+/// Most operations of a program.
+pub const MOST_OPS: usize = 4096;
+
+/// An argument of an operation. What only a run can tell is named instead of spelled out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Word {
+    /// As it is.
+    Exact(u64),
+    /// So many bytes from the start of the program's window.
+    Window(u64),
+    /// So many bytes from the address that the `mmap` or `mremap` with this number answered.
+    Area(u32, u64),
+    /// So many bytes from what a process has at its start.
+    Base(Base, u64),
+}
+
+/// What a process has at its start.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Base {
+    /// The program break.
+    Break,
+    /// The size of all its mappings (`VmSize`).
+    Size,
+    /// The size of its private writable mappings (`VmData`).
+    Data,
+}
+
+/// One call or access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Op {
+    /// Its number, which it keeps when operations before it are left out.
+    pub id: u32,
+    /// The process that makes it: 0 is the first, the others come to be by [`Call::Fork`].
+    pub process: u32,
+    /// What it does.
+    pub call: Call,
+    /// Its arguments; those that the call does not take are zero.
+    pub args: [Word; 6],
+}
+
+/// A program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// Start of the window in which most of it plays. A multiple of 1 MiB.
+    pub window: u64,
+    /// What it does, in the order in which all of its processes together do it. Numbers rise.
+    pub ops: Vec<Op>,
+}
+
+/// Size of the window in bytes.
+pub const WINDOW_BYTES: u64 = 8 << 20;
+
+impl Program {
+    /// The random program with number `number` of `seed`, with `len` operations.
+    pub fn random(seed: u64, number: u64, len: usize) -> Self {
+        generate(seed, number, len)
+    }
+}

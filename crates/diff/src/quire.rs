@@ -1,0 +1,228 @@
+//! The same program on Quire.
+
+use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, shown_flags};
+use crate::observation::{Detail, Figures, Observation, Outcome, Region, Wanted};
+use crate::program::{Call, MOST_PROCESSES};
+use crate::sum;
+use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
+use quire_host::{AccessError, HostPlatform, Machine, Vcpu};
+use quire_mm::abi::{self, CallNumber, Files, OpenFile};
+use quire_mm::{Error, FaultError, Limits, Mapping, PageState, Space, VmFlags};
+
+type HostSpace<'m> = Space<'m, HostPlatform>;
+
+/// The processes of one program.
+pub(crate) struct Processes<'m> {
+    start: &'m Start,
+    cpu: &'m Vcpu,
+    all: [Option<HostSpace<'m>>; MOST_PROCESSES as usize],
+}
+
+/// The descriptors of the oracle's processes.
+struct Descriptors;
+
+impl Files for Descriptors {
+    fn open_file(&self, descriptor: i32) -> Option<OpenFile> {
+        let descriptor = u32::try_from(descriptor).ok()?;
+        let memory_file = OpenFile {
+            id: 1,
+            readable: true,
+            writable: true,
+            mappable: true,
+            no_exec: false,
+            huge_alignment: false,
+        };
+        match descriptor {
+            FILE => Some(memory_file),
+            // Opened anew, so that Linux does not make its mappings one with others.
+            READ_ONLY => Some(OpenFile { id: 3, writable: false, ..memory_file }),
+            WRITE_ONLY => Some(OpenFile { id: 4, readable: false, ..memory_file }),
+            FOLDER => Some(OpenFile { id: 2, writable: false, mappable: false, ..memory_file }),
+            // The one that is open without access counts as not open.
+            _ => None,
+        }
+    }
+}
+
+impl<'m> Processes<'m> {
+    /// The first process of a program.
+    pub(crate) fn new(machine: &'m Machine, cpu: &'m Vcpu, start: &'m Start) -> Result<Self, Error> {
+        let space = machine.memory().create_space_with(start.layout, start.limits)?;
+        start.install(&space)?;
+        let mut all = [const { None }; MOST_PROCESSES as usize];
+        all[0] = Some(space);
+        Ok(Self { start, cpu, all })
+    }
+
+    /// The space of a process that lives.
+    pub(crate) fn space(&self, process: u32) -> Option<&HostSpace<'m>> {
+        self.all.get(process as usize)?.as_ref()
+    }
+
+    /// Makes a call or an access.
+    pub(crate) fn make(&mut self, process: u32, call: Call, args: [u64; 6]) -> Outcome {
+        let Some(space) = self.all.get(process as usize).and_then(Option::as_ref) else {
+            return Outcome::NotMade;
+        };
+        let program = self.cpu.program(space);
+        let addr = VirtAddr(args[0]);
+        match call {
+            Call::Read => accessed(program.read_u64(addr).map(u64::cast_signed), 0),
+            Call::Write => accessed(program.write_u64(addr, args[1]).map(|()| args[1].cast_signed()), 0),
+            Call::Execute => accessed(program.touch(addr, Access::Execute).map(|()| 0), 0),
+            Call::Fill => {
+                for page in 0..args[1].div_ceil(PAGE_SIZE) {
+                    let at = VirtAddr(args[0].wrapping_add(page * PAGE_SIZE));
+                    let written = program.write_u64(at, args[2].wrapping_add(page << 8));
+                    if written.is_err() {
+                        return accessed(written.map(|()| 0), page);
+                    }
+                }
+                Outcome::Value(args[1].div_ceil(PAGE_SIZE).cast_signed())
+            }
+            Call::Fork => match space.fork() {
+                Ok(child) => {
+                    self.all[args[0] as usize] = Some(child);
+                    Outcome::Value(0)
+                }
+                Err(error) => Outcome::Value(-i64::from(error.errno().0)),
+            },
+            Call::Exit => {
+                self.all[process as usize] = None;
+                Outcome::Value(0)
+            }
+            Call::Setrlimit => {
+                space.set_limits(self.limited(space.limits(), args[0], args[1]));
+                Outcome::Value(0)
+            }
+            Call::DropLockPrivilege => {
+                space.set_limits(Limits { may_lock: false, ..space.limits() });
+                Outcome::Value(0)
+            }
+            _ => match abi::call(space, CallNumber::from_raw(call.number()), args, &Descriptors).raw() {
+                Some(value) => Outcome::Value(value),
+                None => Outcome::Unsupported,
+            },
+        }
+    }
+
+    fn limited(&self, mut limits: Limits, resource: u64, value: u64) -> Limits {
+        let hard = self.start.hard;
+        match resource {
+            2 => limits.data = value.min(hard.data),
+            3 => limits.stack = value.min(hard.stack),
+            8 => limits.locked = value.min(hard.locked),
+            9 => limits.address_space = value.min(hard.address_space),
+            _ => {}
+        }
+        limits
+    }
+
+    /// What is to be seen of a process that lives.
+    pub(crate) fn observe(&self, process: u32, wanted: Wanted, seen: &mut Observation) {
+        seen.clear();
+        let Some(space) = self.space(process) else { return };
+        let shown = VmFlags::READ | VmFlags::WRITE | VmFlags::EXEC | VmFlags::MAYSHARE;
+        space.for_each_mapping(|mapping| {
+            let region = region_of(&mapping, shown);
+            self.start.clip(region, |part| seen.regions.push(part));
+        });
+        for &(start, end) in &self.start.gaps {
+            space.pagemap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |addr, state| {
+                seen.add_pages(addr.0, addr.0 + PAGE_SIZE, state);
+            });
+        }
+        if wanted.details_until > 0 {
+            detail(space, wanted.details_until, seen);
+        }
+        if wanted.figures {
+            let figures = space.figures();
+            seen.figures = Some(Figures {
+                size: figures.mapped >> 10,
+                locked: figures.locked >> 10,
+                data: figures.data >> 10,
+                stack: figures.stack >> 10,
+                tables: figures.page_tables >> 10,
+            });
+        }
+        if wanted.sums {
+            self.sum_pages(space, seen);
+        }
+    }
+
+    /// The answer of `mincore`, one entry a page; none where it fails.
+    pub(crate) fn mincore(&self, process: u32, addr: u64, len: u64) -> Vec<bool> {
+        let mut pages = Vec::new();
+        if let Some(space) = self.space(process) {
+            let told = space.mincore(VirtAddr(addr), len, |resident| pages.push(resident));
+            if told.is_err() {
+                pages.clear();
+            }
+        }
+        pages
+    }
+
+    fn sum_pages(&self, space: &HostSpace<'m>, seen: &mut Observation) {
+        let program = self.cpu.program(space);
+        let mut page = [0; PAGE_SIZE as usize];
+        let mut regions = seen.regions.iter().peekable();
+        for pages in seen.pages.iter().filter(|pages| pages.state != PageState::Zero) {
+            for addr in (pages.start..pages.end).step_by(PAGE_SIZE as usize) {
+                while regions.next_if(|region| region.end <= addr).is_some() {}
+                let readable = VmFlags::READ | VmFlags::WRITE;
+                if regions.peek().is_some_and(|region| region.flags.intersects(readable))
+                    && program.read(VirtAddr(addr), &mut page).is_ok()
+                {
+                    seen.sums.push((addr, sum::of_page(&page)));
+                }
+            }
+        }
+    }
+}
+
+fn region_of(mapping: &Mapping, shown: VmFlags) -> Region {
+    Region {
+        start: mapping.range.start().0,
+        end: mapping.range.end().0,
+        flags: mapping.flags & shown,
+        offset: mapping.page_offset * PAGE_SIZE,
+        file: mapping.file.is_some(),
+    }
+}
+
+/// Lists the mappings as `smaps` does, with the sizes recounted from the pages.
+fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
+    let shown = shown_flags();
+    let mut pages = seen.pages.iter().peekable();
+    space.for_each_mapping(|mapping| {
+        let region = region_of(&mapping, shown);
+        if region.start >= until {
+            return;
+        }
+        let (mut resident, mut anonymous) = (0, 0);
+        while pages.next_if(|run| run.end <= region.start).is_some() {}
+        let mut rest = pages.clone();
+        while let Some(run) = rest.next_if(|run| run.start < region.end) {
+            let bytes = run.end.min(region.end) - run.start.max(region.start);
+            resident += if run.state == PageState::Zero { 0 } else { bytes >> 10 };
+            anonymous += if run.state == PageState::Anonymous { bytes >> 10 } else { 0 };
+        }
+        let Region { start, end, flags, .. } = region;
+        seen.details.push(Detail { start, end, flags, resident, anonymous, swapped: 0 });
+    });
+}
+
+fn accessed(result: Result<i64, AccessError<FaultError>>, done: u64) -> Outcome {
+    const SIGBUS: u32 = 7;
+    const SIGSEGV: u32 = 11;
+    let signal = |signal, code| Outcome::Signal { signal, code, done };
+    match result {
+        Ok(value) => Outcome::Value(value),
+        Err(AccessError::Fault(FaultError::NotMapped)) => signal(SIGSEGV, 1),
+        Err(AccessError::Fault(FaultError::AccessDenied)) => signal(SIGSEGV, 2),
+        Err(AccessError::Fault(FaultError::Bus)) => signal(SIGBUS, 2),
+        // Neither running out of memory nor faulting for ever is a thing that a program may see.
+        Err(AccessError::Fault(FaultError::OutOfMemory(_))) => signal(9, 0),
+        Err(_) => Outcome::Unsupported,
+    }
+}

@@ -1,0 +1,222 @@
+//! Many programs, on several threads.
+
+use crate::coverage::Coverage;
+use crate::known::KnownCounts;
+use crate::linux::Effort;
+use crate::observation::Outcome;
+use crate::program::Program;
+use crate::shrink::shrink;
+use crate::side_by_side::{DiffError, Mismatch, SideBySide, Verdict};
+use quire_mm::Techniques;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Operations of one program.
+const PROGRAM_OPS: u64 = 400;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct DiffOptions {
+    /// Decides all programs.
+    pub seed: u64,
+    /// Operations in all.
+    pub ops: u64,
+    /// Threads, each with a process of Linux and a machine.
+    pub jobs: usize,
+    /// How long a failing program is made smaller.
+    pub shrink: Duration,
+    /// The techniques of the machines.
+    pub techniques: Techniques,
+}
+
+/// A program on which the sides part.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its number among those of the seed.
+    pub number: u64,
+    /// As small as it could be made.
+    pub program: Program,
+    /// What differs in the small one.
+    pub mismatch: Mismatch,
+    /// What each operation of it came to on Linux.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl fmt::Display for Failure {
+    /// The program with its results, and what differs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.program.with(&self.outcomes), self.mismatch.what)
+    }
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub struct DiffReport {
+    /// Operations that were compared.
+    pub compared: u64,
+    /// Operations that neither side made.
+    pub not_made: u64,
+    /// Programs.
+    pub programs: u64,
+    /// The first failure.
+    pub failure: Option<Failure>,
+    /// What each operation came to on Linux, where a single program was run.
+    pub outcomes: Vec<Outcome>,
+    /// What occurred.
+    pub coverage: Coverage,
+    /// Known differences that were met.
+    pub known: KnownCounts,
+    /// Time that it took.
+    pub time: Duration,
+}
+
+impl DiffReport {
+    /// Whether the sides never parted.
+    pub fn is_good(&self) -> bool {
+        self.failure.is_none()
+    }
+
+    fn add(&mut self, verdict: &Verdict) {
+        self.compared += verdict.compared;
+        self.not_made += verdict.not_made;
+        self.programs += 1;
+        for (known, count) in &verdict.known {
+            *self.known.entry(*known).or_default() += count;
+        }
+    }
+}
+
+/// Runs random programs until the wanted number of operations was compared, or one fails. `progress` gets the
+/// operations that are done and those that are wanted.
+///
+/// # Errors
+///
+/// [`DiffError`] where the sides cannot be compared at all.
+pub fn run(options: &DiffOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<DiffReport, DiffError> {
+    let begin = Instant::now();
+    let next = AtomicU64::new(0);
+    let done = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let mut report = DiffReport::default();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs.max(1) {
+            let (sender, next, done, stop) = (sender.clone(), &next, &done, &stop);
+            scope.spawn(move || {
+                // The receiver lives as long as this scope.
+                let _ = sender.send(work(options, next, done, stop));
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+        drop(sender);
+        loop {
+            match receiver.recv_timeout(Duration::from_millis(200)) {
+                Ok(part) => merge(&mut report, part?),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok::<_, DiffError>(()),
+            }
+            progress(done.load(Ordering::Relaxed).min(options.ops), options.ops);
+        }
+    })?;
+    if let Some(failure) = report.failure.take() {
+        report.failure = Some(small(failure, options)?);
+    }
+    report.time = begin.elapsed();
+    Ok(report)
+}
+
+fn merge(report: &mut DiffReport, part: DiffReport) {
+    report.compared += part.compared;
+    report.not_made += part.not_made;
+    report.programs += part.programs;
+    report.coverage.merge(&part.coverage);
+    for (known, count) in part.known {
+        *report.known.entry(known).or_default() += count;
+    }
+    let earlier =
+        |failure: &Failure| report.failure.as_ref().is_none_or(|other| failure.number < other.number);
+    if let Some(failure) = part.failure.filter(earlier) {
+        report.failure = Some(failure);
+    }
+}
+
+fn work(
+    options: &DiffOptions,
+    next: &AtomicU64,
+    done: &AtomicU64,
+    stop: &AtomicBool,
+) -> Result<DiffReport, DiffError> {
+    let mut sides = SideBySide::new(options.techniques)?;
+    let mut report = DiffReport::default();
+    while !stop.load(Ordering::Relaxed) && done.load(Ordering::Relaxed) < options.ops {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        let left = options.ops.saturating_sub(done.load(Ordering::Relaxed));
+        let program = Program::random(options.seed, number, PROGRAM_OPS.min(left.max(1)) as usize);
+        let verdict = sides.run(&program, Effort::Usual, &mut report.coverage)?;
+        report.add(&verdict);
+        done.fetch_add(verdict.compared.max(1), Ordering::Relaxed);
+        if let Some(mismatch) = verdict.mismatch {
+            report.failure = Some(Failure { number, program, mismatch, outcomes: verdict.outcomes });
+            break;
+        }
+    }
+    Ok(report)
+}
+
+/// Makes the program of a failure small.
+fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> {
+    let mut sides = SideBySide::new(options.techniques)?;
+    let mut error = None;
+    let mut last = (failure.mismatch.clone(), failure.outcomes);
+    let mut fails = |program: &Program| {
+        let effort = if program.ops.len() < 100 { Effort::Thorough } else { Effort::Usual };
+        let verdict = sides.run(program, effort, &mut Coverage::default());
+        match verdict {
+            Ok(Verdict { mismatch: Some(mismatch), outcomes, .. }) => {
+                // A machine that lost something would fail for ever.
+                let fresh = SideBySide::new(options.techniques);
+                match fresh {
+                    Ok(fresh) => sides = fresh,
+                    Err(cause) => error = Some(cause),
+                }
+                let step = mismatch.step;
+                last = (mismatch, outcomes);
+                Some(step)
+            }
+            Ok(_) => None,
+            Err(cause) => {
+                error = Some(cause);
+                None
+            }
+        }
+    };
+    let Failure { number, program, mismatch, .. } = failure;
+    let program = shrink(program, mismatch.step, options.shrink, &mut fails);
+    match error {
+        Some(error) => Err(error),
+        None => Ok(Failure { number, program, mismatch: last.0, outcomes: last.1 }),
+    }
+}
+
+/// Runs one program, looking at everything after each operation.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_program(program: &Program, techniques: Techniques) -> Result<DiffReport, DiffError> {
+    let begin = Instant::now();
+    let mut report = DiffReport::default();
+    let verdict = SideBySide::new(techniques)?.run(program, Effort::Thorough, &mut report.coverage)?;
+    report.add(&verdict);
+    report.outcomes.clone_from(&verdict.outcomes);
+    report.failure = verdict.mismatch.map(|mismatch| Failure {
+        number: 0,
+        program: program.clone(),
+        mismatch,
+        outcomes: verdict.outcomes,
+    });
+    report.time = begin.elapsed();
+    Ok(report)
+}

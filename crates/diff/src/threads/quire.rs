@@ -1,0 +1,171 @@
+//! Quire: each thread is a vCPU of a paranoid machine.
+
+use super::crew::{Hands, World};
+use super::history::{ChildPage, Clock, Outcome, Refusal};
+use super::program::{Op, Window};
+use quire_arch::Platform;
+use quire_frame::Kind;
+use quire_host::{AccessError, Guest, HostConfig, HostPlatform, Machine, Vcpu};
+use quire_mm::abi::{self, CallNumber, NoFiles};
+use quire_mm::{FaultError, MemoryConfig, Space};
+
+type HostSpace<'m> = Space<'m, HostPlatform>;
+
+/// Enough for a window, its tables and a child of each thread. The audit after each program goes through all
+/// of it.
+const RAM: u64 = 2 << 20;
+
+/// A machine for one crew.
+#[derive(Debug)]
+pub(super) struct QuireWorld {
+    machine: Machine,
+    /// What is in use while there are no programs.
+    idle: (u64, u64),
+}
+
+impl QuireWorld {
+    pub(super) fn new(threads: usize) -> Self {
+        // Audited after each program, with the finding as a result.
+        let host = HostConfig { audit_at_end: false, ..HostConfig::with_ram(RAM).cpus(threads).paranoid() };
+        let memory = MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() };
+        let machine = Machine::new(&host, memory).expect("a small machine can be built");
+        // The first space makes what stays for the next ones.
+        drop(machine.memory().create_space().expect("there is memory for a space"));
+        let idle = in_use(&machine);
+        Self { machine, idle }
+    }
+}
+
+/// Frames that somebody has, without the caches', and objects in the caches, when nothing waits for an epoch
+/// any more.
+fn in_use(machine: &Machine) -> (u64, u64) {
+    let frames = machine.memory().frames();
+    let pin = machine.memory().platform().pin();
+    // Each pass may retire what the next one frees.
+    for _ in 0..4 {
+        frames.reap_all(&pin);
+        frames.reap_caches(&pin);
+    }
+    let mut used = 0;
+    frames.for_each_frame(|_, frame| {
+        used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
+    });
+    (used, frames.caches_report().map(|cache| cache.in_use).sum())
+}
+
+impl World for QuireWorld {
+    type Seat<'w> = Vcpu;
+    type Memory<'w> = HostSpace<'w>;
+
+    fn seat(&self, number: usize) -> Vcpu {
+        self.machine.vcpu(number).expect("each thread has a vCPU")
+    }
+
+    fn open(&self) -> HostSpace<'_> {
+        self.machine.memory().create_space().expect("there is memory for a space")
+    }
+
+    fn with_hands(cpu: &Vcpu, space: &HostSpace<'_>, window: Window, work: &mut dyn FnMut(&mut dyn Hands)) {
+        // In guest mode all the time, as a program on a real CPU is: what its TLB holds stays until it is
+        // flushed.
+        cpu.program(space).inside(|guest| work(&mut OnCpu { cpu, space, window, guest }));
+    }
+
+    fn close(&self, space: HostSpace<'_>) -> Vec<String> {
+        let mut wrong: Vec<String> = self.machine.audit().iter().map(ToString::to_string).collect();
+        drop(space);
+        wrong.extend(self.machine.audit().iter().map(|finding| format!("after the exit: {finding}")));
+        let left = in_use(&self.machine);
+        if left != self.idle {
+            wrong.push(format!("after the exit {left:?} frames and objects are in use, not {:?}", self.idle));
+        }
+        wrong
+    }
+
+    fn abandon(self) {
+        // Its end could hang on a lock that nobody will ever release.
+        std::mem::forget(self);
+    }
+}
+
+/// A thread in guest mode.
+struct OnCpu<'h, 'g, 'm> {
+    cpu: &'h Vcpu,
+    space: &'h HostSpace<'m>,
+    window: Window,
+    guest: &'h mut Guest<'g, HostSpace<'m>>,
+}
+
+/// What an access came to.
+fn access<T>(result: Result<T, AccessError<FaultError>>) -> Result<Result<T, Refusal>, String> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(AccessError::Fault(FaultError::NotMapped)) => Ok(Err(Refusal::NotMapped)),
+        Err(AccessError::Fault(FaultError::AccessDenied)) => Ok(Err(Refusal::Denied)),
+        Err(other) => Err(other.to_string()),
+    }
+}
+
+fn outcome<T>(result: Result<T, AccessError<FaultError>>, success: impl FnOnce(T) -> Outcome) -> Outcome {
+    match access(result) {
+        Ok(Ok(value)) => success(value),
+        Ok(Err(refusal)) => Outcome::Refused(refusal),
+        Err(strange) => Outcome::Strange(strange),
+    }
+}
+
+impl OnCpu<'_, '_, '_> {
+    fn look_at(&self, child: &HostSpace<'_>) -> Outcome {
+        let program = self.cpu.program(child);
+        let page = |number| {
+            let addr = self.window.addr(number);
+            Ok(ChildPage {
+                read: access(program.read_u64(addr))?.map(|word| self.window.decode(word)),
+                write: access(program.write_u64(addr, self.window.word(Window::CHILD)))?,
+            })
+        };
+        (0..self.window.pages)
+            .map(page)
+            .collect::<Result<_, String>>()
+            .map_or_else(Outcome::Strange, Outcome::Child)
+    }
+}
+
+impl Hands for OnCpu<'_, '_, '_> {
+    fn perform(&mut self, op: Op, clock: &Clock) -> (u64, u64, Outcome) {
+        let window = self.window;
+        let begin = clock.stamp();
+        match op {
+            Op::Read { page } => {
+                let result = self.guest.read_u64(window.addr(page));
+                (begin, clock.stamp(), outcome(result, |word| Outcome::Word(window.decode(word))))
+            }
+            Op::Write { page, value } => {
+                let result = self.guest.write_u64(window.addr(page), window.word(value));
+                (begin, clock.stamp(), outcome(result, |()| Outcome::Done))
+            }
+            Op::Fork => {
+                let child = self.space.fork();
+                let end = clock.stamp();
+                let outcome = match child {
+                    Ok(child) => self.look_at(&child),
+                    Err(error) => Outcome::Failed(i64::from(error.errno().0)),
+                };
+                (begin, end, outcome)
+            }
+            _ => {
+                let outcome = window.call(op).and_then(|call| {
+                    let number = CallNumber::from_raw(call.number);
+                    let returned = abi::call(self.space, number, call.args, &NoFiles).raw()?;
+                    Some(Outcome::of_call(returned, call.result))
+                });
+                (begin, clock.stamp(), outcome.unwrap_or(Outcome::Strange("not built".to_owned())))
+            }
+        }
+    }
+
+    fn idle(&mut self) {
+        self.guest.poll();
+        core::hint::spin_loop();
+    }
+}

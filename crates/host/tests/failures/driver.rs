@@ -1,0 +1,133 @@
+//! The loop that drives every scenario.
+
+use crate::common::{assert_audit, in_use, machine_of};
+use crate::report::Report;
+use crate::scenario::{Scenario, Undone};
+use crate::scene::{Scene, Snapshot};
+use quire_arch::{Asid, Order, Platform};
+use quire_frame::{AllocRequest, FaultCaller, FaultPlan, FaultSite};
+use quire_host::{HostConfig, Machine, Vcpu};
+use std::thread;
+
+/// Where pages are faulted in: a failure there may be kept from the caller of `mmap` and some others.
+const FAULTS: &str = "crates/space/src/fault.rs";
+
+/// Tags for address spaces, the first of which is none: few, so that all can be asked for.
+const TAGS: u32 = 6;
+
+/// A machine for scenarios.
+pub(crate) struct Driver {
+    cpu: Vcpu,
+    machine: Machine,
+}
+
+/// Names what ran when a check panics.
+struct Running<'s>(&'s Scenario, FaultPlan);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("in the scenario `{}` under {:?}", self.0.name, self.1);
+        }
+    }
+}
+
+impl Driver {
+    pub(crate) fn new() -> Self {
+        let machine =
+            machine_of(&HostConfig { asids: TAGS, ..HostConfig::with_ram(16 << 20) }.cpus(1).paranoid());
+        Self { cpu: machine.vcpu(0).expect("the CPU is free"), machine }
+    }
+
+    /// Runs `scenario` with its first allocation failing, then its second, and so on until it passes untouched.
+    pub(crate) fn each_failure(&self, scenario: &Scenario, report: &mut Report) {
+        let failing = (1..1000).find(|&nth| !self.run(scenario, FaultPlan::nth(nth), report));
+        let allocations = failing.unwrap_or_else(|| panic!("`{}` never passes", scenario.name)) - 1;
+        assert!(
+            scenario.allocations.contains(&allocations),
+            "`{}` made {allocations} allocations, not {:?}",
+            scenario.name,
+            scenario.allocations,
+        );
+    }
+
+    /// Runs `scenario` once under `plan`, and once more without a plan if it failed. Answers whether the plan struck.
+    pub(crate) fn run(&self, scenario: &Scenario, plan: FaultPlan, report: &mut Report) -> bool {
+        let _running = Running(scenario, plan);
+        let faults = self.machine.memory().frames().faults();
+        let before_all = in_use(&self.machine);
+        let scene = Scene::new(&self.machine, &self.cpu);
+        (scenario.prepare)(&scene);
+        let before = Snapshot::of(&scene);
+        self.empty_caches();
+
+        faults.set(plan);
+        let result = (scenario.attempt)(&scene);
+        faults.set(FaultPlan::OFF);
+        let struck = faults.failed() > 0;
+        let callers: Vec<_> = faults.callers().collect();
+        assert_eq!(faults.callers_lost(), 0, "the table of callers is too small");
+        report.note(scenario.name, &callers, result.err());
+        assert_audit(&self.machine);
+
+        match result {
+            Ok(()) if !struck => (scenario.succeeded)(&scene),
+            Ok(()) => {
+                assert_may_hide(scenario, &callers);
+                if let Some(check) = scenario.hides {
+                    check(&scene);
+                }
+            }
+            Err(error) => {
+                assert!(struck, "{error} without a cause");
+                let after = Snapshot::of(&scene);
+                match scenario.undone {
+                    Undone::All => assert_eq!(after, before, "{error} left something changed"),
+                    Undone::Contents => after.assert_words_kept(&before),
+                    Undone::AsChecked => {}
+                }
+                (scenario.refused)(&scene, error);
+                assert_eq!((scenario.attempt)(&scene), Ok(()), "the call does not work any more");
+                (scenario.succeeded)(&scene);
+            }
+        }
+        assert_audit(&self.machine);
+        drop(scene);
+        assert_audit(&self.machine);
+        assert_eq!(in_use(&self.machine), before_all, "frames or objects are lost");
+        self.assert_tags_free();
+        struck
+    }
+
+    /// Panics unless each tag can be had: with too few, spaces share one, and nothing else tells.
+    fn assert_tags_free(&self) {
+        let create = |_| self.machine.memory().create_space().expect("no failure is planned any more");
+        let spaces: Vec<_> = (1..TAGS).map(create).collect();
+        assert!(spaces.iter().all(|space| space.asid() != Asid::NONE), "a tag is lost");
+    }
+
+    /// Makes every cache and CPU give back what it keeps for the next time, so that each object of a call takes frames:
+    /// an allocation that cannot be served collects all there is.
+    fn empty_caches(&self) {
+        let frames = self.machine.memory().frames();
+        let pin = self.machine.memory().platform().pin();
+        let request = AllocRequest::new(Order::MAX, FaultSite::new("test"));
+        let blocks: Vec<_> = std::iter::from_fn(|| frames.allocate(&pin, request).ok()).collect();
+        for block in blocks {
+            frames.free(&pin, block, Order::MAX).expect("just allocated");
+        }
+    }
+}
+
+/// A call that succeeds though allocations failed says so in its scenario, and what failed was populating.
+fn assert_may_hide(scenario: &Scenario, callers: &[FaultCaller]) {
+    for caller in callers.iter().filter(|caller| caller.failed > 0) {
+        let location = caller.location;
+        assert!(
+            scenario.hides.is_some() && location.file() == FAULTS,
+            "the failure at {location} ({}) is swallowed",
+            caller.site,
+        );
+    }
+    assert!(scenario.hides.is_some(), "a failure is swallowed");
+}

@@ -1,0 +1,37 @@
+//! No memory is short, but a space has as many mappings as it may.
+
+use crate::common::{NONE, PAGE, READ, assert_audit, machine, map_at};
+use crate::scene::{BASE, Scene, Snapshot, filled};
+use quire_arch::VirtAddr;
+use quire_mm::{Advice, Errno, Error, Limits};
+
+/// In the middle of a mapping.
+const INSIDE: VirtAddr = VirtAddr(BASE + 4 * PAGE);
+
+/// What Linux 6.18 answers at `vm.max_map_count`: whoever splits a mapping is refused, advice in its own words.
+#[test]
+fn no_mapping_is_split_at_the_limit() {
+    type Split = fn(&Scene<'_>) -> Result<(), Error>;
+    let splits: [(&str, Split, Errno); 4] = [
+        ("madvise", |s| s.space.madvise(INSIDE, PAGE, Advice::DontFork), Errno::EAGAIN),
+        ("mprotect", |s| s.space.mprotect(INSIDE, PAGE, READ, false), Errno::ENOMEM),
+        ("mlock", |s| s.space.mlock(INSIDE, PAGE, false), Errno::ENOMEM),
+        ("munmap", |s| s.space.munmap(INSIDE, PAGE), Errno::ENOMEM),
+    ];
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).expect("the CPU is free");
+    let scene = Scene::new(&machine, &cpu);
+    filled(&scene);
+    map_at(&scene.space, BASE + 20 * PAGE, PAGE, NONE);
+    scene.space.set_limits(Limits { mappings: 2, ..Limits::default() });
+    let before = Snapshot::of(&scene);
+    for (name, split, expected) in splits {
+        assert_eq!(split(&scene).map_err(Error::errno), Err(expected), "{name}");
+        assert_eq!(Snapshot::of(&scene), before, "{name}");
+        assert_audit(&machine);
+    }
+    // What changes as a whole is split nowhere.
+    assert_eq!(scene.space.mprotect(VirtAddr(BASE), 16 * PAGE, READ, false), Ok(()));
+    scene.space.set_limits(Limits::default());
+    assert_eq!(scene.space.munmap(INSIDE, PAGE), Ok(()));
+}

@@ -1,0 +1,142 @@
+//! Every allocation of every call fails: nothing is left half done, and nobody is told a lie.
+//!
+//! A list of scenarios ([`scenarios`]) is driven by one loop ([`driver`]) under one fault plan after another. What each
+//! caller of the allocator went through is collected in a report ([`report`]); the last word has a scan of the sources
+//! ([`sources`]): every call that can fail for want of memory must have failed. See docs/failures.md.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod driver;
+mod full;
+mod limits;
+mod report;
+mod room;
+mod scenario;
+mod scenarios;
+mod scene;
+mod sources;
+mod threads;
+
+use driver::Driver;
+use quire_frame::{FaultAim, FaultClass, FaultPlan, FaultSite};
+use report::Report;
+use std::sync::OnceLock;
+
+/// Calls that stand in the sources and never come to allocate, by file and function, with the reason.
+const NEVER: &[(&str, &str, &str)] = &[(
+    "crates/space/src/tree/insert.rs",
+    "insert",
+    "a section reserves its nodes before it inserts, so the stock is there",
+)];
+
+/// What became of each caller with each single allocation failing. Several tests look at it, one makes it.
+fn each_in_turn() -> &'static Report {
+    static REPORT: OnceLock<Report> = OnceLock::new();
+    REPORT.get_or_init(|| {
+        let mut report = Report::default();
+        room::each_failure(&mut report);
+        let driver = Driver::new();
+        for scenario in scenarios::all() {
+            driver.each_failure(scenario, &mut report);
+        }
+        println!("{report}");
+        report
+    })
+}
+
+#[test]
+fn every_allocation_of_every_call_fails_whole() {
+    assert!(each_in_turn().runs() > 300, "only {} runs", each_in_turn().runs());
+}
+
+#[test]
+fn every_kth_allocation_fails() {
+    let (driver, mut report) = (Driver::new(), Report::default());
+    for scenario in scenarios::all() {
+        let struck = (1..=8).filter(|&period| driver.run(scenario, FaultPlan::every(period), &mut report));
+        let (struck, least) = (struck.count() as u64, *scenario.allocations.start());
+        assert!(struck >= least.min(8), "`{}` failed under {struck} plans only", scenario.name);
+    }
+    println!("each 1st to 8th: {}", report.summary());
+}
+
+/// Aimed at a kind, a name or a line, a plan fails those allocations and lets all others be.
+#[test]
+fn allocations_of_one_kind_fail() {
+    let classes = [FaultClass::Frames, FaultClass::Object].map(FaultAim::Class);
+    let sites = ["table", "anonymous", "slab", "vm_area_struct", "range_node", "mm_struct"];
+    let sites = sites.map(|name| FaultAim::Site(FaultSite::new(name)));
+    let mut lines: Vec<_> = each_in_turn().rows().map(|row| row.line()).collect();
+    lines.dedup();
+    let driver = Driver::new();
+    for aim in classes.into_iter().chain(sites).chain(lines) {
+        let mut report = Report::default();
+        for scenario in scenarios::all() {
+            driver.run(scenario, FaultPlan::every(1).at(aim), &mut report);
+            driver.run(scenario, FaultPlan::every(2).at(aim), &mut report);
+        }
+        for row in report.rows() {
+            let of_frames = ["table", "anonymous", "slab"].contains(&row.site());
+            let meant = match aim {
+                FaultAim::Class(class) => of_frames == (class == FaultClass::Frames),
+                FaultAim::Site(site) => row.site() == site.name(),
+                _ => row.line() == aim,
+            };
+            assert!(meant, "{row} was counted under {aim:?}");
+        }
+        println!("{aim:?}: {}", report.summary());
+    }
+}
+
+#[test]
+fn allocations_fail_by_seed() {
+    let first = common::setting("QUIRE_SEED", 1);
+    let (driver, mut report) = (Driver::new(), Report::default());
+    let mut struck = 0;
+    for scenario in scenarios::all() {
+        for seed in first..first + 6 {
+            // Many calls make a dozen allocations, forks a hundred: both often get past the first.
+            for per_mille in [30, 200] {
+                let plan = FaultPlan::seeded(seed, per_mille);
+                struck += u64::from(driver.run(scenario, plan, &mut report));
+            }
+        }
+    }
+    assert!(struck > 100, "only {struck} runs met a failure");
+    println!("seeds from {first}: {}", report.summary());
+}
+
+#[test]
+fn every_call_that_can_fail_was_made_to() {
+    if !cfg!(debug_assertions) {
+        return println!("skipped: release builds do not know the callers");
+    }
+    let (report, calls) = (each_in_turn(), sources::fallible_calls());
+    assert!(calls.len() > 20, "the scan found only {} calls", calls.len());
+    let mut wrong = Vec::new();
+    for call in &calls {
+        let excepted =
+            NEVER.iter().any(|&(file, function, _)| call.file == file && call.function == function);
+        match (excepted, report.failures_at(&call.file, call.line, call.column)) {
+            (false, None) => wrong.push(format!("{call} was never reached")),
+            (false, Some(0)) => wrong.push(format!("{call} was reached, and never made to fail")),
+            (true, Some(_)) => wrong.push(format!("{call} was reached, though it is said that it never is")),
+            (false, Some(_)) | (true, None) => {}
+        }
+    }
+    for (file, function, reason) in NEVER {
+        if !calls.iter().any(|call| call.file == *file && call.function == *function) {
+            wrong.push(format!("{file}: there is no such call in `{function}` any more ({reason})"));
+        }
+    }
+    for row in report.rows() {
+        if !calls.iter().any(|call| row.is_at(&call.file, call.line, call.column)) {
+            wrong.push(format!("{row} is not in the sources: the scan misses it"));
+        }
+        if row.failed() == 0 {
+            wrong.push(format!("{row} was reached, and never made to fail"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} calls of the allocator:\n{}", wrong.len(), wrong.join("\n"));
+}

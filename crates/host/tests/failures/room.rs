@@ -1,0 +1,66 @@
+//! Making the room of a machine: the one time that its memory manager allocates before a plan can be set through it.
+
+use crate::report::Report;
+use quire_frame::{FaultAim, FaultCaller, FaultPlan, FaultSite, FrameConfig, Frames};
+use quire_host::{HostConfig, HostPlatform, Machine, MachineError};
+use quire_mm::{AllocError, Error, MemoryConfig, Overcommit};
+use quire_space::Spaces;
+
+fn room(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
+    let platform = HostPlatform::new(&HostConfig::with_ram(4 << 20).paranoid()).expect("the host has memory");
+    let frames = Frames::new(platform, FrameConfig::default()).expect("4 MiB hold a memory map");
+    frames.faults().set(plan);
+    Spaces::new(frames, Overcommit::default())
+}
+
+/// Fails each allocation of a new room. The frames go with a room that could not be made, and what they know of the
+/// caller too; so the callers are learnt from a room that could, and aimed at by their lines.
+pub(crate) fn each_failure(report: &mut Report) {
+    const NAME: &str = "making a room";
+    let made = room(FaultPlan::COUNT).expect("nothing fails");
+    let callers: Vec<FaultCaller> = made.frames().faults().callers().collect();
+    report.note(NAME, &callers, None);
+    for caller in callers {
+        let line = FaultAim::Line { file: caller.location.file(), line: caller.location.line() };
+        let error = room(FaultPlan::nth(1).at(line)).map(drop).expect_err("its allocation failed");
+        assert_eq!(error, Error::NoFrames(AllocError::Injected));
+        let mut struck = caller;
+        (struck.seen, struck.failed) = (1, 1);
+        report.note(NAME, &[struck], Some(error));
+    }
+}
+
+#[test]
+fn a_room_fails_at_each_of_its_allocations() {
+    let made = room(FaultPlan::COUNT).expect("nothing fails");
+    let allocations = made.frames().faults().seen();
+    assert!(allocations >= 5, "three caches, the zero page and the bits of the tags");
+    for nth in 1..=allocations {
+        assert_eq!(room(FaultPlan::nth(nth)).map(drop), Err(Error::NoFrames(AllocError::Injected)), "{nth}");
+    }
+    assert!(room(FaultPlan::nth(allocations + 1)).is_ok());
+    let own = FaultAim::Site(FaultSite::new("spaces"));
+    assert!(room(FaultPlan::every(1).at(own)).is_err());
+}
+
+#[test]
+fn a_machine_that_is_too_small_is_refused() {
+    let (mut refused, mut built) = (0, 0);
+    for pages in 1..=256 {
+        match Machine::<quire_arch::paging::X86_64Level4>::new(
+            &HostConfig::with_ram(pages << 12),
+            MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() },
+        ) {
+            Ok(machine) => {
+                built += 1;
+                assert!(machine.audit().is_empty(), "{pages} pages");
+            }
+            Err(MachineError::Memory(_)) => {
+                refused += 1;
+                assert_eq!(built, 0, "{pages} pages are too few, though fewer were enough");
+            }
+            Err(other) => panic!("{pages} pages: {other}"),
+        }
+    }
+    assert!(refused > 0 && built > 0, "{refused} refused, {built} built");
+}

@@ -1,0 +1,29 @@
+//! The scenarios, by what the call is about.
+
+mod access;
+mod fork;
+mod heap;
+mod lock;
+mod map;
+mod protect;
+mod remap;
+mod space;
+mod unmap;
+
+use crate::scenario::Scenario;
+
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Scenario> {
+    let lists = [
+        space::SCENARIOS,
+        map::SCENARIOS,
+        access::SCENARIOS,
+        unmap::SCENARIOS,
+        protect::SCENARIOS,
+        lock::SCENARIOS,
+        heap::SCENARIOS,
+        remap::SCENARIOS,
+        fork::SCENARIOS,
+    ];
+    lists.into_iter().flatten()
+}

@@ -1,0 +1,121 @@
+//! Frames: per-CPU lists against drains from elsewhere, and frames that wait for readers.
+
+use crate::harness::{audit, check, machine};
+use quire_arch::{CpuId, Order, Pfn, Platform};
+use quire_frame::AllocRequest;
+use quire_host::Machine;
+use quire_sync::atomic::as_one_step;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use shuttle::thread;
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+/// Who has which frame: each may have one owner. std's lock, since this is no part of the model.
+#[derive(Default)]
+struct Owners(Mutex<HashSet<Pfn>>);
+
+impl Owners {
+    fn take(&self, pfn: Pfn) {
+        assert!(self.0.lock().expect("no owner panicked").insert(pfn), "{pfn:?} was given out twice");
+    }
+
+    fn give(&self, pfn: Pfn) {
+        assert!(self.0.lock().expect("no owner panicked").remove(&pfn), "{pfn:?} has no owner");
+    }
+}
+
+/// Takes `count` frames through the CPU's list, then gives them back through it; each in a pinned section of its own.
+fn take_and_give(machine: &Machine, cpu: usize, count: usize, owners: &Owners) {
+    let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
+    machine.vcpu(cpu).expect("each CPU has one thread").run(|| {
+        let taken: Vec<Pfn> = (0..count)
+            .map(|_| {
+                let pfn = frames.allocate(&platform.pin(), AllocRequest::anonymous().uninitialised());
+                pfn.expect("there is memory enough")
+            })
+            .inspect(|&pfn| owners.take(pfn))
+            .collect();
+        for pfn in taken {
+            owners.give(pfn);
+            frames.free(&platform.pin(), pfn, Order::ZERO).expect("the frame is ours");
+        }
+    });
+}
+
+#[test]
+fn shuttle_a_cpu_uses_its_list_while_another_drains_it() {
+    check(101, || {
+        let machine = machine(2);
+        let frames = machine.memory().frames();
+        let free = as_one_step(|| frames.free_frames());
+        let owners = Owners::default();
+        // Something is on the list when the drains begin, and the list is used until they end.
+        as_one_step(|| take_and_give(&machine, 0, 3, &owners));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for count in [2, 3] {
+                    take_and_give(&machine, 0, count, &owners);
+                }
+            });
+            scope.spawn(|| {
+                let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                for _ in 0..3 {
+                    cpu.run(|| frames.drain(&machine.memory().platform().pin(), CpuId::default()));
+                }
+                drop(cpu);
+                take_and_give(&machine, 1, 2, &owners);
+            });
+        });
+        assert_eq!(as_one_step(|| frames.free_frames()), free);
+        audit(&machine);
+    });
+}
+
+/// A table is reached through one word, as through an entry of its parent. Its content tells what it is.
+#[test]
+fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
+    const TABLE: u64 = 7;
+    const REUSED: u64 = 13;
+    check(102, || {
+        let machine = machine(2);
+        let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
+        let make = |request: AllocRequest, content: u64| {
+            let pfn = frames.allocate(&platform.pin(), request).expect("there is memory enough");
+            // SAFETY: the frame has just been given out to this thread.
+            let entries = unsafe { frames.table(pfn) };
+            entries[0].store(content, Ordering::Relaxed);
+            pfn
+        };
+        let hooked = AtomicU64::new(as_one_step(|| make(AllocRequest::table(), TABLE)).0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let cpu = machine.vcpu(0).expect("each CPU has one thread");
+                for _ in 0..2 {
+                    cpu.run(|| {
+                        let pin = platform.pin();
+                        let _epoch = frames.epoch().enter(&pin);
+                        let table = hooked.load(Ordering::Acquire);
+                        if table != 0 {
+                            // SAFETY: it was found hooked, inside of the epoch; that this suffices is the model.
+                            let entries = unsafe { frames.table(Pfn(table)) };
+                            assert_eq!(entries[0].load(Ordering::Relaxed), TABLE, "the table was reused");
+                        }
+                    });
+                }
+            });
+            scope.spawn(|| {
+                let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                cpu.run(|| {
+                    let table = Pfn(hooked.swap(0, Ordering::AcqRel));
+                    let pin = platform.pin();
+                    frames.retire(&pin, table, Order::ZERO).expect("the table is ours");
+                    frames.reap_all(&pin);
+                    // The list gives out what it got last, if it is of the block's type.
+                    let next = make(AllocRequest::anonymous(), REUSED);
+                    frames.free(&pin, next, Order::ZERO).expect("the frame is ours");
+                });
+            });
+        });
+        audit(&machine);
+    });
+}

@@ -1,0 +1,142 @@
+//! Running a model under many schedules.
+
+use crate::common::{HostProgram, HostSpace, PAGE, RW, assert_audit, in_use, machine_of, map_at, setting};
+use quire_arch::VirtAddr;
+use quire_host::{HostConfig, Machine};
+use quire_sync::atomic::as_one_step;
+use shuttle::scheduler::{
+    PctScheduler, RandomScheduler, ReplayScheduler, Scheduler, UncontrolledNondeterminismCheckScheduler,
+};
+use shuttle::{Config, MaxSteps, Runner};
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Schedules of each model, three with few preemptions to each one with many, unless `QUIRE_SCHEDULES` says otherwise.
+const SCHEDULES: u64 = 8000;
+/// Schedules of each model that are run twice.
+const REPLAYED: usize = 10;
+/// Preemptions, plus one, in a schedule of the kind that has few: most bugs need no more, and this many places for them
+/// are found far more often than by chance.
+const DEPTH: usize = 4;
+/// A model takes some thousand steps; one that takes this many waits for what never comes.
+const STEPS: usize = 200_000;
+/// The stack of a thread: debug builds of the memory manager need more than shuttle's default.
+const STACK: usize = 512 << 10;
+
+fn config() -> Config {
+    let mut config = Config::new();
+    config.stack_size = STACK;
+    config.max_steps = MaxSteps::FailAfter(STEPS);
+    config.silence_warnings = true;
+    // What the other threads do after one has failed is of no interest.
+    config.ungraceful_shutdown_config.immediately_return_on_panic = true;
+    config
+}
+
+fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
+    /// Says at a failure how far the run had come.
+    struct Begun(Arc<AtomicUsize>);
+    impl Drop for Begun {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                println!("schedule {} of its kind failed", self.0.load(Ordering::Relaxed));
+            }
+        }
+    }
+    let begun = Begun(Arc::default());
+    let count = Arc::clone(&begun.0);
+    Runner::new(scheduler, config()).run(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+}
+
+/// Runs `model` under schedules that follow from `seed`; or under the one schedule that `QUIRE_SCHEDULE` holds, as a
+/// failure printed it.
+pub(crate) fn check(seed: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
+    if let Ok(schedule) = std::env::var("QUIRE_SCHEDULE") {
+        let mut replay = ReplayScheduler::new_from_encoded(&schedule);
+        // A schedule ends where the failure was.
+        replay.set_allow_incomplete();
+        run(replay, model);
+        return;
+    }
+    // First, whether schedules replay at all: these run twice and must offer the same choices.
+    let twice = RandomScheduler::new_from_seed(seed, REPLAYED);
+    run(UncontrolledNondeterminismCheckScheduler::new(twice), model.clone());
+    let all = setting("QUIRE_SCHEDULES", SCHEDULES) as usize;
+    let many = all.div_ceil(4);
+    println!("seed {seed}: {} schedules with few preemptions, {many} with many", all - many);
+    run(PctScheduler::new_from_seed(seed, DEPTH, all - many), model.clone());
+    run(RandomScheduler::new_from_seed(seed, many), model);
+}
+
+/// A small machine in paranoid mode, built in one step.
+pub(crate) fn machine(cpus: usize) -> Machine {
+    machine_with(HostConfig::with_ram(1 << 20).cpus(cpus))
+}
+
+fn machine_with(host: HostConfig) -> Machine {
+    as_one_step(|| machine_of(&host.paranoid()))
+}
+
+/// Audits the machine in one step.
+pub(crate) fn audit(machine: &Machine) {
+    as_one_step(|| assert_audit(machine));
+}
+
+/// A machine of `cpus` and a space in it. When `model` is done with them everything must be accounted for, and after
+/// the space's exit everything must be gone.
+pub(crate) fn with_space(cpus: usize, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
+    with_spaces(HostConfig::with_ram(1 << 20).cpus(cpus), |machine, [space]| model(machine, space));
+}
+
+/// As [`with_space`], with several spaces on a machine by a configuration.
+pub(crate) fn with_spaces<const N: usize>(
+    host: HostConfig,
+    model: impl FnOnce(&Machine, &[HostSpace<'_>; N]),
+) {
+    let machine = machine_with(host);
+    let before = as_one_step(|| in_use(&machine));
+    // A space whose model has failed stays: its exit may find what the failure left, and panic once more.
+    let spaces = ManuallyDrop::new(as_one_step(|| {
+        [(); N].map(|()| machine.memory().create_space().expect("there is memory enough"))
+    }));
+    model(&machine, &spaces);
+    audit(&machine);
+    as_one_step(|| drop(ManuallyDrop::into_inner(spaces)));
+    audit(&machine);
+    assert_eq!(as_one_step(|| in_use(&machine)), before, "a page, a table or an object is lost");
+}
+
+/// Maps `pages` pages at `addr` in one step.
+pub(crate) fn map(space: &HostSpace<'_>, addr: VirtAddr, pages: u64) {
+    as_one_step(|| map_at(space, addr.0, pages * PAGE, RW));
+}
+
+/// Runs `action` as CPU `number`, with a program in `space`.
+pub(crate) fn on_cpu<'m, R>(
+    machine: &Machine,
+    number: usize,
+    space: &HostSpace<'m>,
+    action: impl FnOnce(&HostProgram<'_, 'm>) -> R,
+) -> R {
+    let cpu = machine.vcpu(number).expect("each CPU has one thread");
+    cpu.run(|| action(&cpu.program(space)))
+}
+
+/// A fact that one thread tells another. Not part of what is modelled, so no point of choice: whatever was done before
+/// it is told was done before it is heard.
+#[derive(Default)]
+pub(crate) struct Fact(AtomicBool);
+
+impl Fact {
+    pub(crate) fn tell(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}

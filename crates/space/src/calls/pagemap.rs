@@ -1,0 +1,43 @@
+//! What `/proc/PID/pagemap` tells.
+
+use crate::space::Space;
+use quire_arch::{LeafFlags, Platform, VirtAddr, VirtRange};
+use quire_frame::Kind;
+
+/// What is in memory at a page of an address space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PageState {
+    /// The zero page.
+    Zero,
+    /// An anonymous page.
+    Anonymous,
+    /// A page of a file or of shared memory.
+    File,
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Calls `visit` with every page in `range` that is in memory, lowest first.
+    pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtAddr, PageState)) {
+        let core = self.core();
+        let frames = self.spaces.frames();
+        let _guard = core.mmap_lock.read(self.spaces.platform());
+        // SAFETY: the mmap lock is held.
+        for entry in &unsafe { core.vmas.view() } {
+            let part = entry.range.intersect(range);
+            if part.is_empty() {
+                continue;
+            }
+            self.tables().look(part, |pages, leaf| {
+                let Some(leaf) = leaf else { return };
+                let state = if leaf.flags.contains(LeafFlags::SPECIAL) {
+                    PageState::Zero
+                } else if frames.known(leaf.pfn).kind() == Kind::Anonymous {
+                    PageState::Anonymous
+                } else {
+                    PageState::File
+                };
+                visit(pages.start(), state);
+            });
+        }
+    }
+}
