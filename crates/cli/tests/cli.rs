@@ -189,3 +189,36 @@ fn a_program_is_recorded_and_replayed_in_one_go() {
     assert_eq!(output.status.code(), Some(2));
     assert!(complaint(&output).contains("/nonexistent/program"));
 }
+
+#[test]
+fn random_calls_are_compared_and_counted() {
+    let output = quire(&["diff", "--seed", "4", "--ops", "3000", "--concurrent", "40", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    let objects: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    assert_eq!(objects[0]["name"], "seed 4");
+    assert!(objects[0]["compared"].as_u64().expect("a count") >= 3000);
+    assert!(objects[0]["difference"].is_null());
+    assert!(objects[0]["combinations"].as_u64().expect("a count") > 200);
+    let threads = objects.last().expect("the concurrent programs");
+    assert_eq!((&threads["programs"], &threads["failures"]), (&40.into(), &serde_json::json!([])));
+    assert!(output.stderr.is_empty(), "no progress in a pipe");
+}
+
+#[test]
+fn a_saved_program_is_run_and_a_wrong_one_is_refused_with_its_line() {
+    let good = Scratch::new("good", b"quire-diff 1\nwindow 0x7fffc00000\n1 p0 munmap(window+0x0, 0x1000)\n");
+    let output = quire(&["diff", text(&good.0)]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let shown = String::from_utf8(output.stdout).expect("text");
+    assert!(shown.contains("munmap(window+0x0, 0x1000) = 0x0"), "{shown}");
+    let wrong = Scratch::new("wrong", b"quire-diff 1\nwindow 0x7fffc00000\n\n1 p0 unmap(0x0)\n");
+    // The good one does not run either: what is wrong is told first.
+    let output = quire(&["diff", text(&good.0), text(&wrong.0)]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    let line = complaint(&output);
+    assert!(line.contains("line 4") && line.contains("unmap"), "{line}");
+    assert_eq!(quire(&["diff", "/nowhere/at/all"]).status.code(), Some(2));
+}

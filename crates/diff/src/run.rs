@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Operations of one program.
-const PROGRAM_OPS: u64 = 400;
+const PROGRAM_OPS: u64 = 250;
 
 /// What to run.
 #[derive(Clone, Debug)]

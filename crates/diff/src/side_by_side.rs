@@ -7,10 +7,8 @@ use crate::linux::{Effort, Oracle, OracleError};
 use crate::observation::{Observation, Outcome};
 use crate::program::{Call, Op, Program, Word};
 use crate::quire::Processes;
-use quire_arch::Platform;
-use quire_frame::Kind;
 use quire_host::{HostConfig, Machine, MachineError, Vcpu, VcpuError};
-use quire_mm::{Error, MemoryConfig, Techniques};
+use quire_mm::{Error, InUse, MemoryConfig, Techniques};
 use std::fmt;
 
 /// RAM of the machine. Programs populate a few windows at most.
@@ -80,7 +78,7 @@ pub struct SideBySide {
     machine: Machine,
     cpu: Vcpu,
     /// What of the machine is in use without any program.
-    at_rest: (u64, u64),
+    at_rest: InUse,
     linux: Observation,
     quire: Observation,
 }
@@ -99,7 +97,7 @@ impl SideBySide {
         let host = HostConfig { audit_at_end: false, ..HostConfig::with_ram(RAM).paranoid() };
         let machine = Machine::new(&host, config).map_err(DiffError::Machine)?;
         let cpu = machine.vcpu(0).map_err(DiffError::Cpu)?;
-        let at_rest = in_use(&machine);
+        let at_rest = machine.memory().in_use();
         Ok(Self {
             oracle,
             machine,
@@ -205,28 +203,12 @@ impl SideBySide {
     /// Looks at the machine when no program uses it.
     fn check(&self) -> Option<String> {
         self.audit().or_else(|| {
-            let now = in_use(&self.machine);
+            let now = self.machine.memory().in_use();
             (now != self.at_rest).then(|| {
                 format!("{:?} frames and objects are in use, and {:?} without any program", now, self.at_rest)
             })
         })
     }
-}
-
-/// Frames that are neither free nor a cache's, and objects in caches, when nothing waits for an epoch any more.
-fn in_use(machine: &Machine) -> (u64, u64) {
-    let frames = machine.memory().frames();
-    let pin = machine.memory().platform().pin();
-    // Each pass may retire what the next one frees.
-    for _ in 0..4 {
-        frames.reap_all(&pin);
-        frames.reap_caches(&pin);
-    }
-    let mut used = 0;
-    frames.for_each_frame(|_, frame| {
-        used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
-    });
-    (used, frames.caches_report().map(|cache| cache.in_use).sum())
 }
 
 /// Compares what `mincore` answered.

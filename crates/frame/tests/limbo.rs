@@ -43,6 +43,22 @@ fn a_retired_table_stays_as_it_is_while_a_reader_is_inside() {
     assert_sound(&frames);
 }
 
+/// The buckets are used in turn: each time a frame waits for the readers of its own time.
+#[test]
+fn frames_that_are_retired_later_wait_for_their_readers_too() {
+    let frames = frames(&[(0, 1024)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    for round in 0..12 {
+        let pfn = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+        let reader = frames.epoch().enter(&pin);
+        frames.retire(&pin, pfn, Order::ZERO).unwrap();
+        assert_eq!(frames.reap_all(&pin), 0, "freed under a reader in round {round}");
+        drop(reader);
+        assert_eq!(frames.reap_all(&pin), 1, "round {round}");
+    }
+    assert_sound(&frames);
+}
+
 #[test]
 fn the_limbo_drains_itself_while_frames_are_retired() {
     let frames = frames(&[(0, 2048)], 2, PcpTechnique::OrderZero);

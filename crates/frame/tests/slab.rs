@@ -147,6 +147,26 @@ fn objects_are_dropped_once_and_retired_ones_only_after_their_readers() {
     assert_eq!(count.load(Ordering::Relaxed), 501);
 }
 
+/// The places where retired objects wait are used in turn: each time an object waits for the readers of its own time.
+#[test]
+fn objects_that_are_retired_later_wait_for_their_readers_too() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let cache = SlabCache::<Dropped, Machine>::new(&frames, &pin, "turns").unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    for round in 0..12 {
+        let object = cache.allocate(&frames, &pin, Dropped(Arc::clone(&count), [7; 100])).unwrap();
+        let reader = frames.epoch().enter(&pin);
+        // SAFETY: allocated above.
+        unsafe { cache.retire(&frames, &pin, object) };
+        cache.reap(&frames, &pin);
+        assert_eq!(count.load(Ordering::Relaxed), round, "dropped under a reader");
+        drop(reader);
+        cache.reap(&frames, &pin);
+        assert_eq!(count.load(Ordering::Relaxed), round + 1);
+    }
+}
+
 #[test]
 fn retired_objects_are_freed_as_others_are_retired() {
     let frames = machine();

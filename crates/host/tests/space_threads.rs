@@ -360,7 +360,7 @@ fn a_child_is_a_copy_of_one_moment() {
     }
     drop(child);
     space.munmap(VirtAddr(BASE), PAGES * PAGE).unwrap();
-    assert_eq!(in_use(&machine).0, before.0);
+    assert_eq!(in_use(&machine).frames, before.frames);
 }
 
 /// Tags that are used again: a space sees no translation of the one that had its tag before, or has it too.

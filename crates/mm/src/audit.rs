@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use core::fmt;
 use quire_arch::Platform;
-use quire_frame::FrameViolation;
+use quire_frame::{FrameViolation, Kind};
 use quire_space::SpaceViolation;
 
 /// Something that is not as it must be.
@@ -39,7 +39,35 @@ impl AuditSummary {
     }
 }
 
+/// What of a machine's memory somebody has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InUse {
+    /// Frames that are given out, without the caches'. (Caches may keep empty slabs for the next time.)
+    pub frames: u64,
+    /// Objects in the caches.
+    pub objects: u64,
+}
+
 impl<P: Platform> Memory<P> {
+    /// What is in use once nothing waits for an epoch any more. Two equal answers mean that nothing was lost between
+    /// them.
+    ///
+    /// The machine must be quiet.
+    pub fn in_use(&self) -> InUse {
+        let frames = self.frames();
+        let pin = self.platform().pin();
+        // Each pass may retire what the next one frees.
+        for _ in 0..4 {
+            frames.reap_all(&pin);
+            frames.reap_caches(&pin);
+        }
+        let mut used = 0;
+        frames.for_each_frame(|_, frame| {
+            used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
+        });
+        InUse { frames: used, objects: frames.caches_report().map(|cache| cache.in_use).sum() }
+    }
+
     /// Recounts everything from the ground up: each frame is exactly one of free, listed, slab, table or mapped;
     /// counts equal what the tables hold; mappings are sorted and their gaps right; TLBs hold nothing stale.
     /// `report` gets each violation with what was expected and found.

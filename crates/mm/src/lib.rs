@@ -13,7 +13,7 @@ mod memory;
 mod techniques;
 pub mod text;
 
-pub use audit::{AuditSummary, Violation};
+pub use audit::{AuditSummary, InUse, Violation};
 pub use memory::{BuildError, Memory, MemoryConfig};
 pub use quire_frame::{AllocError, PcpTechnique, VmEvent};
 pub use quire_space::{

@@ -188,3 +188,18 @@ impl Usage {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_of_resident_memory_is_what_was_there_before_it_fell() {
+        let usage = Usage::default();
+        usage.pages_mapped(Residency { anonymous: 5, file: 2 });
+        usage.pages_unmapped(Residency { anonymous: 4, file: 1 });
+        usage.page_mapped(true);
+        let figures = usage.figures(0);
+        assert_eq!((figures.peak_resident, figures.resident), (7 * PAGE_SIZE, 3 * PAGE_SIZE));
+    }
+}

@@ -39,7 +39,7 @@ pub(super) struct RawOp {
 
 /// The full text of `smaps`.
 pub(super) const WANT_ALL_TEXT: u32 = 1;
-/// The text of `smaps`, up to the end of the window at least.
+/// The text of `smaps`, up to the end of the window at least, if the call did anything.
 pub(super) const WANT_TEXT: u32 = 2;
 /// The text of `status`.
 pub(super) const WANT_STATUS: u32 = 4;

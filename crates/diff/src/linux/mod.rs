@@ -234,7 +234,7 @@ impl Oracle {
         let last = at + 1 == program.ops.len();
         let mut want = 0;
         if op.call.class() != Class::Access {
-            want |= WANT_STATUS | if has_text { WANT_TEXT } else { 0 };
+            want |= WANT_STATUS | if op.call.changes_flags() { WANT_TEXT } else { 0 };
         }
         if effort == Effort::Thorough || at.is_multiple_of(ALL_TEXT_EVERY) || last {
             want |= WANT_STATUS | if has_text { WANT_ALL_TEXT } else { 0 };
@@ -343,7 +343,7 @@ impl Steps<'_> {
             let text = as_text(&slot.status[..slot.status_len.load(Relaxed) as usize]);
             seen.figures = Some(text::status(text));
         }
-        if want & (WANT_TEXT | WANT_ALL_TEXT) != 0 {
+        if slot.text_len.load(Relaxed) > 0 {
             let all = want & WANT_ALL_TEXT != 0;
             wanted.details_until = if all { u64::MAX } else { board.window_end.load(Relaxed) };
             let text = as_text(&slot.text[..slot.text_len.load(Relaxed) as usize]);

@@ -10,6 +10,8 @@ use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
 
 const PAGE: u64 = 4096;
+/// The error of calls that may have done part of their work.
+const ENOMEM: i64 = 12;
 /// The end of user space.
 const TOP: u64 = (1 << 47) - PAGE;
 
@@ -91,7 +93,8 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
         let len = read_text(files.status, &slot.status[..STATUS_BYTES]);
         slot.status_len.store(len, Relaxed);
     }
-    if want & (WANT_TEXT | WANT_ALL_TEXT) != 0 {
+    let changed = slot.value.load(Relaxed) >= 0 || slot.value.load(Relaxed) == -ENOMEM;
+    if want & WANT_ALL_TEXT != 0 || (want & WANT_TEXT != 0 && changed) {
         let most = if want & WANT_ALL_TEXT != 0 { TEXT_BYTES } else { bytes_up_to_window(board, slot) };
         let len = read_text(files.smaps, &slot.text[..most]);
         slot.text_len.store(len, Relaxed);

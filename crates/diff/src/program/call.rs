@@ -201,6 +201,24 @@ impl Call {
         CALLS.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
+    /// Whether it can change flags of mappings that only `smaps` shows.
+    pub(crate) fn changes_flags(self) -> bool {
+        matches!(
+            self,
+            Self::Mmap
+                | Self::Mprotect
+                | Self::PkeyMprotect
+                | Self::Mremap
+                | Self::Madvise
+                | Self::Mlock
+                | Self::Mlock2
+                | Self::Munlock
+                | Self::Mlockall
+                | Self::Munlockall
+                | Self::Fork
+        )
+    }
+
     /// Whether the address that it answers can be used by later operations.
     pub(crate) fn makes_area(self) -> bool {
         matches!(self, Self::Mmap | Self::Mremap)

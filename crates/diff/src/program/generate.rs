@@ -92,7 +92,12 @@ impl Generator {
             self.current = self.living[self.rng.usize(..self.living.len())];
         }
         let process = self.current;
-        let (call, args) = self.any_call();
+        let (call, args) = if id == 0 && self.theme.limits && self.chance(60) {
+            // Limits on locked memory bind only who has no privilege.
+            (Call::DropLockPrivilege, words([]))
+        } else {
+            self.any_call()
+        };
         if call.makes_area() {
             self.areas.push(id);
         }
@@ -366,11 +371,11 @@ impl Generator {
             return (Call::DropLockPrivilege, words([]));
         }
         let pages = self.below(1024) * PAGE;
-        let (resource, value) = match self.below(6) {
+        let (resource, value) = match self.below(8) {
             0 => (9, Word::Base(Base::Size, pages * 4)),
             1 => (2, Word::Base(Base::Data, pages)),
-            2 => (8, Word::Exact(if self.chance(25) { 0 } else { self.below(64) * PAGE })),
-            3 => (3, Word::Exact(self.below(256) * PAGE)),
+            2 | 3 => (8, Word::Exact(if self.chance(15) { 0 } else { self.below(64) * PAGE })),
+            4 => (3, Word::Exact(self.below(256) * PAGE)),
             _ => (self.pick(&[2, 3, 8, 9]), Word::Exact(u64::MAX)),
         };
         (Call::Setrlimit, words([Word::Exact(resource), value]))

@@ -3,11 +3,9 @@
 use super::crew::{Hands, World};
 use super::history::{ChildPage, Clock, Outcome, Refusal};
 use super::program::{Op, Window};
-use quire_arch::Platform;
-use quire_frame::Kind;
 use quire_host::{AccessError, Guest, HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::abi::{self, CallNumber, NoFiles};
-use quire_mm::{FaultError, MemoryConfig, Space};
+use quire_mm::{FaultError, InUse, MemoryConfig, Space};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 
@@ -20,7 +18,7 @@ const RAM: u64 = 2 << 20;
 pub(super) struct QuireWorld {
     machine: Machine,
     /// What is in use while there are no programs.
-    idle: (u64, u64),
+    idle: InUse,
 }
 
 impl QuireWorld {
@@ -31,26 +29,9 @@ impl QuireWorld {
         let machine = Machine::new(&host, memory).expect("a small machine can be built");
         // The first space makes what stays for the next ones.
         drop(machine.memory().create_space().expect("there is memory for a space"));
-        let idle = in_use(&machine);
+        let idle = machine.memory().in_use();
         Self { machine, idle }
     }
-}
-
-/// Frames that somebody has, without the caches', and objects in the caches, when nothing waits for an epoch
-/// any more.
-fn in_use(machine: &Machine) -> (u64, u64) {
-    let frames = machine.memory().frames();
-    let pin = machine.memory().platform().pin();
-    // Each pass may retire what the next one frees.
-    for _ in 0..4 {
-        frames.reap_all(&pin);
-        frames.reap_caches(&pin);
-    }
-    let mut used = 0;
-    frames.for_each_frame(|_, frame| {
-        used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
-    });
-    (used, frames.caches_report().map(|cache| cache.in_use).sum())
 }
 
 impl World for QuireWorld {
@@ -75,9 +56,9 @@ impl World for QuireWorld {
         let mut wrong: Vec<String> = self.machine.audit().iter().map(ToString::to_string).collect();
         drop(space);
         wrong.extend(self.machine.audit().iter().map(|finding| format!("after the exit: {finding}")));
-        let left = in_use(&self.machine);
+        let left = self.machine.memory().in_use();
         if left != self.idle {
-            wrong.push(format!("after the exit {left:?} frames and objects are in use, not {:?}", self.idle));
+            wrong.push(format!("after the exit there is {left:?}, not {:?}", self.idle));
         }
         wrong
     }

@@ -3,10 +3,9 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{PAGE_SIZE, PagingFormat, Platform, VirtAddr};
-use quire_frame::Kind;
+use quire_arch::{PAGE_SIZE, PagingFormat, VirtAddr};
 use quire_host::{AccessError, HostConfig, HostPlatform, Machine, Program};
-use quire_mm::{FaultError, MapFlags, MapRequest, MemoryConfig, Protection, Space};
+use quire_mm::{FaultError, InUse, MapFlags, MapRequest, MemoryConfig, Protection, Space};
 
 pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 pub(crate) const READ: Protection = Protection::READ;
@@ -46,21 +45,9 @@ pub(crate) fn assert_audit<F: PagingFormat>(machine: &Machine<F>) {
     assert!(findings.is_empty(), "{}", findings.iter().map(|f| format!("{f}\n")).collect::<String>());
 }
 
-/// What is in use when nothing waits for an epoch any more: frames that are neither free nor a cache's, and objects
-/// in caches. Caches may keep empty slabs for the next time.
-pub(crate) fn in_use<F: PagingFormat>(machine: &Machine<F>) -> (u64, u64) {
-    let frames = machine.memory().frames();
-    let pin = machine.memory().platform().pin();
-    // Each pass may retire what the next one frees.
-    for _ in 0..4 {
-        frames.reap_all(&pin);
-        frames.reap_caches(&pin);
-    }
-    let mut used = 0;
-    frames.for_each_frame(|_, frame| {
-        used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
-    });
-    (used, frames.caches_report().map(|cache| cache.in_use).sum())
+/// What is in use when nothing waits for an epoch any more.
+pub(crate) fn in_use<F: PagingFormat>(machine: &Machine<F>) -> InUse {
+    machine.memory().in_use()
 }
 
 /// The address `pages` pages behind `addr`.

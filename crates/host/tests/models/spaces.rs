@@ -3,7 +3,7 @@
 use crate::common::{DENIED, NOT_MAPPED, PAGE, READ, RW, map_at, page};
 use crate::harness::{Fact, check, map, on_cpu, with_space};
 use quire_arch::{Access, Platform, VirtAddr};
-use quire_mm::{Advice, FaultError, MapFlags, MapRequest, MappedFile, RemapFlags};
+use quire_mm::{Advice, FaultError, MapFlags, MapRequest, MappedFile, Protection, RemapFlags};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -69,16 +69,20 @@ fn shuttle_a_fault_against_the_removal_of_its_mapping() {
     });
 }
 
+/// Pages of a file at `addr`: once read they are writable and clean, as no private page ever is.
+fn shared_file(addr: VirtAddr, pages: u64) -> MapRequest {
+    let file = MappedFile { id: 1, page_offset: 0, writable: true, no_exec: false, huge_alignment: false };
+    let request = MapRequest { file: Some(file), ..MapRequest::anonymous(pages * PAGE, RW) };
+    request.at(addr, MapFlags::FIXED | MapFlags::SHARED)
+}
+
 /// The MMU sets the dirty bit of a page that is being unmapped: it must not bring the entry back.
 #[test]
 fn shuttle_the_mmu_marks_a_page_that_goes() {
     check(211, || {
         with_space(2, |machine, space| {
-            // Only a shared page is writable and clean. The page before it keeps the table.
-            let file =
-                MappedFile { id: 1, page_offset: 0, writable: true, no_exec: false, huge_alignment: false };
-            let request = MapRequest { file: Some(file), ..MapRequest::anonymous(2 * PAGE, RW) };
-            let request = request.at(BEFORE, MapFlags::FIXED | MapFlags::SHARED);
+            // The page before keeps the table.
+            let request = shared_file(BEFORE, 2);
             as_one_step(|| space.mmap(&request)).expect("there is memory enough");
             let read = |cpu| on_cpu(machine, cpu, space, |program| program.read_u64(ADDR));
             as_one_step(|| assert_eq!([0, 1].map(read), [Ok(0), Ok(0)]));
@@ -97,6 +101,28 @@ fn shuttle_the_mmu_marks_a_page_that_goes() {
                 });
             });
             assert_eq!(space.figures().resident, 0);
+        });
+    });
+}
+
+/// The MMU sets the dirty bit of a page while its permissions change: it must not be lost. Nothing is flushed here, so
+/// a TLB would know more than the tables, which the audit finds.
+#[test]
+fn shuttle_the_mmu_marks_a_page_that_is_protected() {
+    check(212, || {
+        with_space(2, |machine, space| {
+            let request = shared_file(ADDR, 1);
+            as_one_step(|| space.mmap(&request)).expect("there is memory enough");
+            as_one_step(|| on_cpu(machine, 0, space, |program| program.read_u64(ADDR))).expect("mapped");
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| program.write_u64(ADDR, 1)).expect("allowed")
+                });
+                scope.spawn(|| {
+                    let more = RW | Protection::EXECUTE;
+                    on_cpu(machine, 1, space, |_| space.mprotect(ADDR, PAGE, more, false)).expect("allowed");
+                });
+            });
         });
     });
 }

@@ -217,6 +217,8 @@ impl<'s, P: Platform> Section<'s, P> {
         let fixed = remap.flags.contains(RemapFlags::FIXED);
         if fixed && self.first_in(target).is_some() {
             self.unmap_checked(target)?;
+            // An old range that wraps is not seen to overlap, and may have lost its mapping here.
+            self.find(remap.addr()).ok_or(Error::BadAddress)?;
         }
         let mut old = remap.old;
         if old.len() > remap.new_len {
