@@ -14,6 +14,7 @@ mod config;
 mod counters;
 mod cpu;
 mod entropy;
+mod give_way;
 mod lock_order;
 mod machine;
 #[cfg(not(loom))]
@@ -30,6 +31,7 @@ mod wait;
 
 pub use config::{HostConfig, HostError};
 pub use counters::HostCounters;
+pub use give_way::give_way;
 pub use machine::FrameQuery;
 #[cfg(not(loom))]
 pub use memory::{Finding, Machine, MachineError};

@@ -3,7 +3,6 @@
 use crate::config::{HostConfig, HostError};
 use crate::counters::{Event, HostCounters};
 use crate::cpu::{Owner, current};
-use crate::lock_order;
 use crate::machine::{FrameQuery, Machine};
 use crate::paranoid::{self, StaleHit};
 use crate::shootdown::door::Cache;
@@ -11,6 +10,7 @@ use crate::shootdown::{count_kind, shoot};
 use crate::threads::yield_now;
 use crate::vcpu::{Vcpu, VcpuError};
 use crate::wait::may_spin;
+use crate::{give_way, lock_order};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -112,11 +112,13 @@ impl<F: PagingFormat> Execution for HostPlatform<F> {
     }
 
     fn lock_taken(class: LockClass) {
+        give_way::chance();
         lock_order::taken(class);
     }
 
     fn lock_dropped(class: LockClass) {
         lock_order::dropped(class);
+        give_way::chance();
     }
 }
 

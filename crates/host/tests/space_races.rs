@@ -6,7 +6,7 @@ use common::{
     DENIED, GIB, HostSpace, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, assert_audit, in_use, machine, map_at,
     mappings, page,
 };
-use quire_arch::{Access, VirtAddr};
+use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::FaultPlan;
 use quire_host::{Machine, Vcpu};
 use quire_mm::{Advice, Errno, MapFlags, MapRequest, RemapFlags, VmFlags};
@@ -215,6 +215,33 @@ fn tables_are_freed_only_when_no_neighbour_needs_them() {
     assert_eq!(program.read_u64(VirtAddr(BORDER + MIB2)), Ok(6));
     space.munmap(VirtAddr(BORDER + MIB2), PAGE).unwrap();
     assert_eq!(space.figures().page_tables, 0);
+    assert_audit(&machine);
+}
+
+/// Tables: lock-free walkers read a table, or a VMA, that is being freed. Whatever `munmap` takes down waits for them.
+#[test]
+fn what_was_unmapped_waits_for_the_readers_of_its_time() {
+    let (machine, cpu) = one_cpu(16);
+    let space = machine.memory().create_space().unwrap();
+    let addr = map_at(&space, BORDER, PAGE, RW);
+    cpu.program(&space).write_u64(addr, 1).unwrap();
+    let tables = space.figures().page_tables / PAGE;
+    assert_eq!(tables, 3);
+    let frames = machine.memory().frames();
+    let waiting = || {
+        let mappings = frames.caches_report().find(|cache| cache.name == "vm_area_struct").unwrap();
+        (frames.totals().limbo_blocks, mappings.retired)
+    };
+    in_use(&machine);
+    assert_eq!(waiting(), (0, 0));
+    let pin = machine.memory().platform().pin();
+    let reader = frames.epoch().enter(&pin);
+    space.munmap(addr, PAGE).unwrap();
+    assert_eq!(waiting(), (tables, 1));
+    drop(reader);
+    drop(pin);
+    in_use(&machine);
+    assert_eq!(waiting(), (0, 0));
     assert_audit(&machine);
 }
 
