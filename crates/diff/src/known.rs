@@ -29,6 +29,12 @@ pub enum KnownDifference {
     FailedSplit,
     /// Sizes of files are not known here, so nothing ends in SIGBUS.
     FileSize,
+    /// A call, or a form of one, that is not built.
+    NotBuilt,
+    /// `MAP_32BIT` begins to look for room at a random place.
+    Below2G,
+    /// Linux frees a table that one `MADV_DONTNEED` covers as a whole.
+    PageTables,
 }
 
 impl KnownDifference {
@@ -44,6 +50,9 @@ impl KnownDifference {
         Self::LockedDontUnmap,
         Self::FailedSplit,
         Self::FileSize,
+        Self::NotBuilt,
+        Self::Below2G,
+        Self::PageTables,
     ];
 
     /// Its name in docs/differences.md.
@@ -59,6 +68,9 @@ impl KnownDifference {
             Self::LockedDontUnmap => "locked-dontunmap",
             Self::FailedSplit => "failed-split",
             Self::FileSize => "file-size",
+            Self::NotBuilt => "not-built",
+            Self::Below2G => "below-2g",
+            Self::PageTables => "page-tables",
         }
     }
 }
@@ -118,9 +130,12 @@ impl Past {
     ) -> Option<KnownDifference> {
         const PAGEOUT: u64 = 21;
         const DONTUNMAP: u64 = 4;
+        const BELOW_2G: u64 = 0x40;
+        const FIXED: u64 = 0x10_0010;
         let [addr, len, third, fourth, ..] = args;
         let shared = |region: &Region| region.flags.contains(VmFlags::MAYSHARE);
         let known = match call {
+            Call::Mmap if fourth & BELOW_2G != 0 && fourth & FIXED == 0 => Some(KnownDifference::Below2G),
             Call::Mremap if len != third || fourth & DONTUNMAP != 0 => {
                 overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
             }

@@ -2,7 +2,7 @@
 
 use crate::compare::compare;
 use crate::coverage::Coverage;
-use crate::known::{KnownCounts, Past};
+use crate::known::{KnownCounts, KnownDifference, Past};
 use crate::linux::{Effort, Oracle, OracleError};
 use crate::observation::{Observation, Outcome};
 use crate::program::{Call, Op, Program, Word};
@@ -146,6 +146,10 @@ impl SideBySide {
                 break;
             }
             let here = processes.make(op.process, op.call, args);
+            if here == Outcome::Unsupported {
+                past.count(KnownDifference::NotBuilt);
+                break;
+            }
             verdict.compared += 1;
             coverage.note(op.call, args, outcome, regions);
             let mut what = None;

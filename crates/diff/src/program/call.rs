@@ -89,6 +89,7 @@ pub(crate) mod names {
         (2, "MAP_PRIVATE"),
         (0x10, "MAP_FIXED"),
         (0x20, "MAP_ANONYMOUS"),
+        (0x40, "MAP_32BIT"),
         (0x100, "MAP_GROWSDOWN"),
         (0x800, "MAP_DENYWRITE"),
         (0x1000, "MAP_EXECUTABLE"),
@@ -110,6 +111,7 @@ pub(crate) mod names {
         (3, "MADV_WILLNEED"),
         (4, "MADV_DONTNEED"),
         (8, "MADV_FREE"),
+        (9, "MADV_REMOVE"),
         (10, "MADV_DONTFORK"),
         (11, "MADV_DOFORK"),
         (12, "MADV_MERGEABLE"),
@@ -125,6 +127,9 @@ pub(crate) mod names {
         (22, "MADV_POPULATE_READ"),
         (23, "MADV_POPULATE_WRITE"),
         (24, "MADV_DONTNEED_LOCKED"),
+        (25, "MADV_COLLAPSE"),
+        (102, "MADV_GUARD_INSTALL"),
+        (103, "MADV_GUARD_REMOVE"),
     ];
     pub(crate) const SYNC: &[(u64, &str)] = &[(1, "MS_ASYNC"), (2, "MS_INVALIDATE"), (4, "MS_SYNC")];
     pub(crate) const LOCK: &[(u64, &str)] = &[(1, "MLOCK_ONFAULT")];

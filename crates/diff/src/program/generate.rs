@@ -12,6 +12,7 @@ const MAP_SHARED: u64 = 1;
 const MAP_PRIVATE: u64 = 2;
 const MAP_FIXED: u64 = 0x10;
 const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_32BIT: u64 = 0x40;
 const MAP_LOCKED: u64 = 0x2000;
 const MAP_NORESERVE: u64 = 0x4000;
 const MAP_POPULATE: u64 = 0x8000;
@@ -282,6 +283,7 @@ impl Generator {
                 Word::Exact(self.pick(&odd))
             }
         };
+        flags |= if self.rng.u16(..1000) == 0 { MAP_32BIT } else { 0 };
         let mut protection = self.protection();
         protection |= if self.chance(2) { 1 << (3 + self.below(20)) } else { 0 };
         let (descriptor, offset) = self.backing(&mut flags);
@@ -333,6 +335,10 @@ impl Generator {
 
     fn madvise(&mut self, addr: Word) -> (Call, [Word; 6]) {
         let mut advice = self.pick(ADVICE);
+        if self.rng.u16(..1000) == 0 {
+            // Not built: it ends the program.
+            advice = self.pick(&[9, 25, 102, 103]);
+        }
         if advice == 21 && (self.theme.shared || self.theme.files || self.freed) && self.chance(95) {
             // Paging out what is cached or was given free is not alike yet.
             advice = 20;
