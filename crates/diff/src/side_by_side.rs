@@ -3,10 +3,11 @@
 use crate::compare::compare;
 use crate::coverage::Coverage;
 use crate::known::{KnownCounts, KnownDifference, Past};
-use crate::linux::{Effort, Oracle, OracleError};
-use crate::observation::{Observation, Outcome};
-use crate::program::{Call, Op, Program, Word};
+use crate::linux::{Effort, Oracle, OracleError, Start};
+use crate::observation::{Observation, Outcome, Wanted};
+use crate::program::{Call, MOST_PROCESSES, Op, Program, Word};
 use crate::quire::Processes;
+use quire_arch::PAGE_SIZE;
 use quire_host::{HostConfig, Machine, MachineError, Vcpu, VcpuError};
 use quire_mm::{Error, InUse, MemoryConfig, Techniques};
 use std::fmt;
@@ -120,13 +121,10 @@ impl SideBySide {
         coverage: &mut Coverage,
     ) -> Result<Verdict, DiffError> {
         let mut verdict = Verdict::default();
-        let mut past = Past::default();
         let mut steps = self.oracle.run(program, effort);
         let start = steps.origin().clone();
-        let mut processes = Processes::new(&self.machine, &self.cpu, &start).map_err(DiffError::Space)?;
-        // What each process looked like after its last operation. A process that was forked looks like its parent.
-        let mut before: Vec<Observation> =
-            vec![Observation::default(); crate::program::MOST_PROCESSES as usize];
+        let processes = Processes::new(&self.machine, &self.cpu, &start).map_err(DiffError::Space)?;
+        let mut course = Course::new(&start, processes);
         for (step, op) in program.ops.iter().enumerate() {
             let (outcome, wanted) = steps.next(op, &mut self.linux)?;
             verdict.outcomes.push(outcome);
@@ -134,58 +132,25 @@ impl SideBySide {
                 verdict.not_made += 1;
                 continue;
             }
-            let resolve = |word| match word {
+            let args = op.args.map(|word| match word {
                 Word::Exact(value) => value,
-                Word::Window(offset) => program.window + offset,
-                Word::Area(id, offset) => steps.area(id).unwrap_or(0) + offset,
+                Word::Window(offset) => program.window.wrapping_add(offset),
+                Word::Area(id, offset) => steps.area(id).unwrap_or(0).wrapping_add(offset),
                 Word::Base(base, offset) => start.base(base).wrapping_add(offset),
-            };
-            let args = op.args.map(resolve);
-            let regions = &before[op.process as usize].regions;
-            if past.parts_ways(op.call, args, regions).is_some() {
-                break;
-            }
-            let here = processes.make(op.process, op.call, args);
-            if here == Outcome::Unsupported {
-                past.count(KnownDifference::NotBuilt);
-                break;
-            }
-            verdict.compared += 1;
-            coverage.note(op.call, args, outcome, regions);
-            let mut what = None;
-            if here != outcome && past.outcome(op.call, args, outcome, &before[op.process as usize]).is_none()
-            {
-                what = Some(format!("Linux {}, Quire {}", outcome.shown(op.call), here.shown(op.call)));
-            }
-            past.note(op.call, args, outcome, regions);
-            if what.is_none() && past.diverges(op.call, args, outcome) {
-                break;
-            }
-            if let (None, Some(wanted)) = (&what, wanted) {
-                processes.observe(op.process, wanted, &mut self.quire);
-                let (linux, quire) = (&self.linux, &self.quire);
-                if past.miscounts_locked(op.call, args, linux, quire)
-                    || past.left_split(op.call, outcome, linux, quire)
-                {
+            });
+            let made = Made { op, args, outcome };
+            match course.step(&made, wanted, &self.linux, &mut self.quire, coverage) {
+                Step::Alike => verdict.compared += 1,
+                Step::Known => break,
+                Step::Differs(what) => {
+                    verdict.mismatch = Some(Mismatch { step, what });
                     break;
                 }
-                let mut result = compare(&start, &mut past, wanted, &self.linux, &self.quire);
-                if result.is_ok() && op.call == Call::Mincore && outcome == Outcome::Value(0) {
-                    result = residency(&past, &processes, op, args, &self.linux, &self.quire);
-                }
-                what = result.err();
-                if op.call == Call::Fork && outcome == Outcome::Value(0) {
-                    before[args[0] as usize] = self.quire.clone();
-                }
-                core::mem::swap(&mut before[op.process as usize], &mut self.quire);
-            }
-            if let Some(what) = what {
-                verdict.mismatch = Some(Mismatch { step, what });
-                break;
             }
         }
         drop(steps);
         let good = verdict.mismatch.is_none();
+        let Course { processes, past, .. } = course;
         // With the processes alive, for their counts; and without them, for what they leave behind.
         let alive = if good { self.audit() } else { None };
         drop(processes);
@@ -215,29 +180,121 @@ impl SideBySide {
     }
 }
 
-/// Compares what `mincore` answered.
-fn residency(
-    past: &Past,
-    processes: &Processes<'_>,
-    op: &Op,
+/// An operation that Linux made.
+struct Made<'p> {
+    op: &'p Op,
     args: [u64; 6],
-    linux: &Observation,
-    quire: &Observation,
-) -> Result<(), String> {
-    let [addr, len, ..] = args;
-    let end = addr + len;
-    let cached = |region: &&crate::observation::Region| {
-        region.start < end && addr < region.end && past.residency(region)
-    };
-    if quire.regions.iter().any(|region| cached(&region)) {
-        return Ok(());
+    outcome: Outcome,
+}
+
+/// What an operation came to.
+enum Step {
+    /// The same on both sides.
+    Alike,
+    /// A known difference, after which the sides are no longer alike.
+    Known,
+    /// Something else, in words.
+    Differs(String),
+}
+
+/// A program under way on Quire.
+struct Course<'m> {
+    start: &'m Start,
+    processes: Processes<'m>,
+    past: Past,
+    /// What each process looked like after its last operation. One that was forked looks like its parent.
+    before: Vec<Observation>,
+}
+
+impl<'m> Course<'m> {
+    fn new(start: &'m Start, processes: Processes<'m>) -> Self {
+        let before = vec![Observation::default(); MOST_PROCESSES as usize];
+        Self { start, processes, past: Past::default(), before }
     }
-    let here = processes.mincore(op.process, addr, len);
-    match linux.residency.iter().zip(&here).position(|(linux, quire)| linux != quire) {
-        Some(at) => {
-            let side = if linux.residency[at] { "Linux" } else { "Quire" };
-            Err(format!("mincore: page {:#x} is in memory only on {side}", addr + at as u64 * 4096))
+
+    /// Makes an operation on Quire and holds it against what was seen on Linux. `quire` is room for what is seen here.
+    fn step(
+        &mut self,
+        made: &Made<'_>,
+        wanted: Option<Wanted>,
+        linux: &Observation,
+        quire: &mut Observation,
+        coverage: &mut Coverage,
+    ) -> Step {
+        let Made { op: Op { call, process, .. }, args, outcome } = *made;
+        let before = &self.before[*process as usize];
+        if self.past.parts_ways(*call, args, &before.regions).is_some() {
+            return Step::Known;
         }
-        None => Ok(()),
+        let here = self.processes.make(*process, *call, args);
+        if here == Outcome::Unsupported {
+            self.past.count(KnownDifference::NotBuilt);
+            return Step::Known;
+        }
+        coverage.note(*call, args, outcome, &before.regions);
+        if here != outcome && self.past.outcome(*call, args, outcome, before).is_none() {
+            return Step::Differs(format!("Linux {}, Quire {}", outcome.shown(*call), here.shown(*call)));
+        }
+        self.past.note(*call, args, outcome, &before.regions);
+        if self.past.diverges(*call, args, outcome) {
+            return Step::Known;
+        }
+        match wanted {
+            Some(wanted) => self.look(made, wanted, linux, quire),
+            None => Step::Alike,
+        }
+    }
+
+    /// Compares what is to be seen after an operation.
+    fn look(
+        &mut self,
+        made: &Made<'_>,
+        wanted: Wanted,
+        linux: &Observation,
+        quire: &mut Observation,
+    ) -> Step {
+        let Made { op: Op { call, process, .. }, args, outcome } = *made;
+        self.processes.observe(*process, wanted, quire);
+        if self.past.miscounts_locked(*call, args, linux, quire)
+            || self.past.left_split(*call, outcome, linux, quire)
+        {
+            return Step::Known;
+        }
+        let mut result = compare(self.start, &mut self.past, wanted, linux, quire);
+        if result.is_ok() && *call == Call::Mincore && outcome == Outcome::Value(0) {
+            result = self.residency(*process, args, linux, quire);
+        }
+        if *call == Call::Fork && outcome == Outcome::Value(0) {
+            self.before[args[0] as usize].clone_from(quire);
+        }
+        core::mem::swap(&mut self.before[*process as usize], quire);
+        match result {
+            Ok(()) => Step::Alike,
+            Err(what) => Step::Differs(what),
+        }
+    }
+
+    /// Compares what `mincore` answered.
+    fn residency(
+        &self,
+        process: u32,
+        args: [u64; 6],
+        linux: &Observation,
+        quire: &Observation,
+    ) -> Result<(), String> {
+        let [addr, len, ..] = args;
+        let end = addr + len;
+        let mut there = quire.regions.iter().filter(|region| region.start < end && addr < region.end);
+        if there.any(|region| self.past.residency(region)) {
+            return Ok(());
+        }
+        let here = self.processes.mincore(process, addr, len);
+        match linux.residency.iter().zip(&here).position(|(linux, quire)| linux != quire) {
+            Some(at) => {
+                let side = if linux.residency[at] { "Linux" } else { "Quire" };
+                Err(format!("mincore: page {:#x} is in memory only on {side}", addr + at as u64 * PAGE_SIZE))
+            }
+            None => Ok(()),
+        }
     }
 }

@@ -30,7 +30,9 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     say("  quire record -o my.qtr -- CMD ARGS...                 keep the recording");
     say("  quire replay my.qtr --technique pcp=none              the same life without per-CPU lists");
     say("  quire replay my.qtr --paranoid --json                 every TLB hit checked; for scripts");
-    say("  quire diff                                            random calls, compared with this machine's Linux");
+    say(
+        "  quire diff                                            random calls, compared with this machine's Linux",
+    );
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 

@@ -190,7 +190,7 @@ impl Oracle {
         for ((word, area), arg) in raw.words.iter().zip(&raw.areas).zip(op.args) {
             let (value, of) = match arg {
                 Word::Exact(value) => (value, 0),
-                Word::Window(offset) => (program.window + offset, 0),
+                Word::Window(offset) => (program.window.wrapping_add(offset), 0),
                 Word::Area(id, offset) => (offset, id + 1),
                 Word::Base(base, offset) => (self.start.base(base).wrapping_add(offset), 0),
             };

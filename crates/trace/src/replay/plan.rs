@@ -199,9 +199,9 @@ mod tests {
     #[test]
     fn claims_without_bounds_give_a_bounded_machine() {
         let mut needs = Needs::default();
-        for task in 0..2 {
-            needs.enter(TASKS[task], u64::MAX - 1);
-            touch(&mut needs, task, 3);
+        for (number, task) in TASKS.into_iter().enumerate() {
+            needs.enter(task, u64::MAX - 1);
+            touch(&mut needs, number, 3);
         }
         assert_eq!(needs.ram(), ram_of(MOST_PAGES));
     }

@@ -1,0 +1,40 @@
+//! What the fuzzers do with their bytes.
+//!
+//! Each target is a function of bytes that panics when something is wrong, and of nothing else: no clock, no threads, no
+//! chance. So an input that fails in the fuzzer fails everywhere, and the inputs that are kept under `fuzz/corpus` are
+//! run by an ordinary test, without a fuzzer (`tests/corpus.rs`). The fuzzers themselves are in `fuzz/`, a workspace of
+//! its own.
+
+mod bytes;
+mod memory;
+mod trace;
+
+use quire_arch::paging::invented::Invented3;
+use quire_arch::paging::{X86_64Level4, X86_64Level5};
+
+/// A target: its name, and what is done with the bytes. The second argument asks for a line on standard error for each
+/// step.
+pub type Target = (&'static str, fn(&[u8], bool));
+
+/// Every target.
+pub const TARGETS: &[Target] =
+    &[("memory_calls", memory_calls), ("memory_formats", memory_formats), ("trace_reader", trace_reader)];
+
+/// Memory calls, faults, forks and failures on a small machine with four-level x86-64 tables.
+pub fn memory_calls(bytes: &[u8], show: bool) {
+    memory::run::<X86_64Level4>(bytes, show);
+}
+
+/// The same over other formats of page tables: the first byte says which.
+pub fn memory_formats(bytes: &[u8], show: bool) {
+    match bytes.split_first() {
+        Some((format, rest)) if format % 4 == 0 => memory::run::<X86_64Level5>(rest, show),
+        Some((_, rest)) => memory::run::<Invented3>(rest, show),
+        None => {}
+    }
+}
+
+/// Trace files, sound and damaged, read in both ways and replayed.
+pub fn trace_reader(bytes: &[u8], show: bool) {
+    trace::run(bytes, show);
+}

@@ -1,0 +1,361 @@
+//! Memory calls from bytes.
+//!
+//! An input is a byte that says what the machine is like, then steps. The first byte of a step has what is done in its low
+//! six bits; bit 6 shifts its address within the page, bit 7 chooses the vCPU.
+//!
+//! What must hold, whatever is called: the auditor finds nothing; a new page is zero; a word that is read is zero or was
+//! written at this place of a page by this space, or by an ancestor before its fork; in the end nothing is in use that
+//! was not before.
+
+mod calls;
+mod machine;
+mod values;
+mod words;
+
+use crate::bytes::Bytes;
+use calls::Calls;
+use machine::Small;
+use quire_arch::{Access, Asid, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_frame::{FaultAim, FaultClass, FaultPlan, FaultSite};
+use quire_host::{AccessError, HostPlatform, Program, Vcpu};
+use quire_mm::abi::Outcome;
+use quire_mm::{FaultError, Limits, MapFlags, MapRequest, Mapping, PageState, Protection, Space, VmFlags};
+use values::Values;
+use words::{Life, Words};
+
+/// Spaces that live at once.
+const MOST_SPACES: usize = 4;
+/// Pages that a space has from the start.
+const FURNITURE: u64 = 16;
+/// Steps between two audits that nobody asked for.
+const AUDIT_EVERY: u32 = 16;
+/// What all steps may cost together, in bytes of page tables that there are to walk: a step that fills all memory with
+/// tables of the zero page takes a thousand times as long as another, and a fuzzer would find nothing but such.
+const MOST_COST: u64 = 8 << 20;
+
+/// Runs an input on a machine of its own.
+pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
+    let mut bytes = Bytes::new(bytes);
+    let Some(setting) = bytes.next() else { return };
+    let small = Small::<F>::new(setting);
+    let before = small.in_use();
+    let vcpus = [0, 1].map(|number| small.machine.vcpu(number).expect("nobody has the CPU"));
+    let mut play = Play::<F> {
+        small: &small,
+        vcpus: &vcpus,
+        spaces: Vec::new(),
+        current: 0,
+        calls: Calls::default(),
+        words: Words::default(),
+        show,
+    };
+    let (mut steps, mut cost) = (0, 0);
+    while cost < MOST_COST
+        && let Some(step) = bytes.next()
+    {
+        play.step(step, &mut bytes);
+        steps += 1;
+        if steps % AUDIT_EVERY == 0 {
+            small.assert_audit();
+        }
+        cost += PAGE_SIZE + play.spaces.iter().map(|tenant| tenant.space.figures().page_tables).sum::<u64>();
+    }
+    small.faults().set(FaultPlan::OFF);
+    small.assert_audit();
+    // In the order in which they came, not as a stack.
+    for tenant in play.spaces.drain(..) {
+        drop(tenant);
+    }
+    small.assert_audit();
+    assert_eq!(small.in_use(), before, "frames or objects are lost");
+    assert_eq!(small.machine.memory().spaces().commit().promised(), 0, "a promise is left");
+    small.assert_tags_free();
+}
+
+/// A space, and what its words may be.
+struct Tenant<'m, F: PagingFormat> {
+    space: Space<'m, HostPlatform<F>>,
+    life: Life,
+}
+
+/// An input under way.
+struct Play<'m, F: PagingFormat> {
+    small: &'m Small<F>,
+    vcpus: &'m [Vcpu<F>; 2],
+    spaces: Vec<Tenant<'m, F>>,
+    /// Which of the spaces the steps are about.
+    current: usize,
+    calls: Calls,
+    words: Words,
+    show: bool,
+}
+
+impl<F: PagingFormat> Play<'_, F> {
+    fn step(&mut self, step: u8, bytes: &mut Bytes<'_>) {
+        let cpu = usize::from(step >> 7);
+        let shifted = step & 0x40 != 0;
+        let what = step & 0x3f;
+        match what {
+            52 | 53 => return self.fork(cpu),
+            54 => return self.drop_space(cpu),
+            55 => return self.select(bytes),
+            56 => return self.create(cpu),
+            57 => return self.plan(bytes),
+            60 => return self.small.reap(),
+            61 => return self.small.assert_audit(),
+            _ => {}
+        }
+        if self.spaces.is_empty() {
+            self.create(cpu);
+        }
+        if self.spaces.is_empty() {
+            return;
+        }
+        match what {
+            0..=40 => self.call(cpu, what, shifted, bytes),
+            41..=45 => self.write(cpu, 1, bytes),
+            46 => {
+                let words = 1 + usize::from(bytes.byte()) * 4;
+                self.write(cpu, words, bytes);
+            }
+            47..=49 => self.read(cpu, bytes),
+            50 => self.touch(cpu, Access::Execute, shifted, bytes),
+            51 => self.touch(cpu, Access::Write, shifted, bytes),
+            58 => self.limit(bytes),
+            59 => self.install(bytes),
+            _ => self.touch(cpu, Access::Read, shifted, bytes),
+        }
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.show {
+            eprintln!("{}", what());
+        }
+    }
+
+    fn tenant(&self) -> &Tenant<'_, F> {
+        &self.spaces[self.current]
+    }
+
+    fn address(&self, shifted: bool, bytes: &mut Bytes<'_>) -> VirtAddr {
+        let shift = if shifted { u64::from(bytes.byte()) * 17 } else { 0 };
+        let addr = Values::<F>::new(&self.calls.areas).address(bytes);
+        VirtAddr(addr.wrapping_add(shift))
+    }
+
+    fn call(&mut self, cpu: usize, what: u8, shifted: bool, bytes: &mut Bytes<'_>) {
+        let shift = if shifted { u64::from(bytes.byte()) * 17 } else { 0 };
+        let call = self.calls.decode::<F>(what, shift, bytes);
+        let space = &self.spaces[self.current].space;
+        let outcome = self.vcpus[cpu].run(|| call.make(space));
+        self.say(|| format!("space {}, CPU {cpu}: {call:x?} = {outcome:x?}", self.current));
+        if let Outcome::Done(value) = outcome {
+            self.calls.note::<F>(&call, value);
+        }
+    }
+
+    fn write(&mut self, cpu: usize, count: usize, bytes: &mut Bytes<'_>) {
+        let addr = VirtAddr(self.address(false, bytes).0.wrapping_add(u64::from(bytes.byte()) * 16));
+        let program = self.vcpus[cpu].program(&self.spaces[self.current].space);
+        let word = self.words.write(self.spaces[self.current].life.id(), addr, count);
+        let fresh = self.is_absent(addr);
+        let result = program.write(addr, &word.to_ne_bytes().repeat(count));
+        self.say(|| {
+            format!("space {}, CPU {cpu}: write {count} times {word} at {addr:x?} = {result:?}", self.current)
+        });
+        if passed(&result) {
+            let read = program.read_u64(addr);
+            assert_eq!(read, Ok(word), "at {addr:x?} there is not what was written");
+            if fresh {
+                assert_rest_is_zero(&program, addr, count);
+            }
+        }
+    }
+
+    /// Whether the page of `addr` has no frame of its own.
+    fn is_absent(&self, addr: VirtAddr) -> bool {
+        let start = addr.page_start();
+        let page = VirtRange::new(start, VirtAddr(start.0.wrapping_add(PAGE_SIZE)));
+        let mut absent = true;
+        self.tenant().space.pagemap(page, |_, state| absent &= state == PageState::Zero);
+        absent
+    }
+
+    fn read(&mut self, cpu: usize, bytes: &mut Bytes<'_>) {
+        let addr = VirtAddr(self.address(false, bytes).0.wrapping_add(u64::from(bytes.byte()) * 16));
+        let result = self.vcpus[cpu].program(&self.tenant().space).read_u64(addr);
+        self.say(|| format!("space {}, CPU {cpu}: read at {addr:x?} = {result:?}", self.current));
+        if passed(&result)
+            && let Ok(word) = result
+        {
+            self.words.check(&self.tenant().life, addr, word);
+        }
+    }
+
+    fn touch(&mut self, cpu: usize, access: Access, shifted: bool, bytes: &mut Bytes<'_>) {
+        let addr = self.address(shifted, bytes);
+        let result = self.vcpus[cpu].program(&self.tenant().space).touch(addr, access);
+        self.say(|| format!("space {}, CPU {cpu}: {access:?} at {addr:x?} = {result:?}", self.current));
+        passed(&result);
+    }
+
+    fn create(&mut self, cpu: usize) {
+        if self.spaces.len() == MOST_SPACES {
+            return;
+        }
+        let result = self.vcpus[cpu].run(|| self.small.create_space());
+        self.say(|| format!("a new space: {result:?}"));
+        if let Ok(space) = result {
+            self.spaces.push(Tenant { space, life: self.words.life() });
+            self.current = self.spaces.len() - 1;
+            if self.small.furnished {
+                self.furnish(cpu);
+            }
+        }
+    }
+
+    /// Maps and fills some pages around the border of all tables, so that the first step finds something.
+    fn furnish(&mut self, cpu: usize) {
+        let start = VirtAddr(Values::<F>::home() - FURNITURE / 2 * PAGE_SIZE);
+        let Tenant { space, life } = &self.spaces[self.current];
+        let request = MapRequest::anonymous(FURNITURE * PAGE_SIZE, Protection::READ | Protection::WRITE);
+        let mapped = self.vcpus[cpu].run(|| space.mmap(&request.at(start, MapFlags::FIXED)));
+        if mapped.is_ok() {
+            let program = self.vcpus[cpu].program(space);
+            for page in (0..FURNITURE).step_by(2) {
+                let addr = VirtAddr(start.0 + page * PAGE_SIZE);
+                let word = self.words.write(life.id(), addr, 1);
+                passed(&program.write_u64(addr, word));
+            }
+        }
+        for _ in 0..4 {
+            self.calls.areas.note(start.0);
+        }
+    }
+
+    fn fork(&mut self, cpu: usize) {
+        if self.spaces.is_empty() || self.spaces.len() == MOST_SPACES {
+            return;
+        }
+        let parent = &self.spaces[self.current];
+        let result = self.vcpus[cpu].run(|| parent.space.fork());
+        self.say(|| format!("space {}, CPU {cpu}: fork = {result:?}", self.current));
+        if let Ok(space) = result {
+            let life = self.words.child_of(&parent.life);
+            self.spaces.push(Tenant { space, life });
+        }
+    }
+
+    fn drop_space(&mut self, cpu: usize) {
+        if self.spaces.is_empty() {
+            return;
+        }
+        self.say(|| format!("CPU {cpu}: space {} goes", self.current));
+        let tenant = self.spaces.swap_remove(self.current);
+        self.vcpus[cpu].run(|| drop(tenant.space));
+        self.current = 0;
+    }
+
+    fn select(&mut self, bytes: &mut Bytes<'_>) {
+        if !self.spaces.is_empty() {
+            self.current = usize::from(bytes.byte()) % self.spaces.len();
+        }
+    }
+
+    /// Makes allocations fail from here on.
+    fn plan(&mut self, bytes: &mut Bytes<'_>) {
+        let (what, number) = (bytes.byte(), u64::from(bytes.byte()));
+        let plan = match what & 3 {
+            0 => FaultPlan::OFF,
+            1 => FaultPlan::nth(number),
+            2 => FaultPlan::every(number),
+            _ => FaultPlan::seeded(number, 100),
+        };
+        let plan = plan.at(match what >> 2 & 7 {
+            0 => FaultAim::Class(FaultClass::Frames),
+            1 => FaultAim::Class(FaultClass::Object),
+            2 => FaultAim::Site(FaultSite::TABLE),
+            _ => FaultAim::Everything,
+        });
+        self.say(|| format!("{plan:?}"));
+        self.small.faults().set(plan);
+    }
+
+    fn limit(&mut self, bytes: &mut Bytes<'_>) {
+        let (what, number) = (bytes.byte(), u64::from(bytes.byte()));
+        let pages = if number == 255 { u64::MAX } else { number * PAGE_SIZE };
+        let space = &self.tenant().space;
+        let old = space.limits();
+        let new = match what % 6 {
+            0 => Limits { address_space: pages, ..old },
+            1 => Limits { data: pages, ..old },
+            2 => Limits { stack: pages, ..old },
+            3 => Limits { locked: pages, ..old },
+            4 => Limits { may_lock: number % 2 == 0, ..old },
+            _ => Limits { mappings: if number == 255 { 65530 } else { number }, ..old },
+        };
+        space.set_limits(new);
+        self.say(|| format!("space {}: {new:?}", self.current));
+    }
+
+    /// A loader's mapping: any flags that smaps can show.
+    fn install(&mut self, bytes: &mut Bytes<'_>) {
+        let values = Values::<F>::new(&self.calls.areas);
+        let start = values.address(bytes);
+        let range = VirtRange::new(VirtAddr(start), VirtAddr(start.wrapping_add(values.length(bytes))));
+        let picked = [(); 3].map(|()| bytes.pick(quire_mm::SMAPS_MNEMONICS).0);
+        let plain =
+            VmFlags::from_bits_truncate(u64::from(bytes.byte())) & (VmFlags::ACCESS | VmFlags::MAY_ACCESS);
+        let flags = picked.into_iter().fold(plain, |all, flag| all | flag);
+        let origin = bytes.byte();
+        let (page_offset, file) = match origin {
+            0..128 => (range.start().0 / PAGE_SIZE, None),
+            _ => (u64::from(origin & 15), Some(u64::from(origin >> 4))),
+        };
+        let mapping = Mapping { range, flags, page_offset, file };
+        let result = self.tenant().space.install(&mapping);
+        self.say(|| format!("space {}: install {mapping:x?} = {result:?}", self.current));
+        if result.is_ok() {
+            self.calls.areas.note(start);
+        }
+    }
+}
+
+/// Panics unless the page that came with a write of `count` words at `addr` is zero but for them.
+fn assert_rest_is_zero<F: PagingFormat>(
+    program: &Program<'_, Space<'_, HostPlatform<F>>, F>,
+    addr: VirtAddr,
+    count: usize,
+) {
+    let mut page = [0; PAGE_SIZE as usize];
+    let result = program.read(addr.page_start(), &mut page);
+    assert_eq!(result, Ok(()), "the page was just written to");
+    let written = addr.page_offset() as usize..addr.page_offset() as usize + 8 * count;
+    let rest = page.iter().enumerate().find(|&(at, &byte)| byte != 0 && !written.contains(&at));
+    assert_eq!(rest, None, "a new page at {addr:x?} is not zero");
+}
+
+/// Whether an access passed. One that faults for ever is wrong: nobody takes pages away here.
+fn passed<T>(result: &Result<T, AccessError<FaultError>>) -> bool {
+    if let Err(AccessError::Stuck { addr, access }) = *result {
+        panic!("{access:?} of {addr:x?} faults for ever");
+    }
+    result.is_ok()
+}
+
+impl<F: PagingFormat> Small<F> {
+    /// Panics unless each tag can be had: with too few, spaces share one, and nothing else tells.
+    fn assert_tags_free(&self) {
+        let spaces: Vec<_> =
+            (1..machine::TAGS).map(|_| self.create_space().expect("all memory is free")).collect();
+        assert!(spaces.iter().all(|space| space.asid() != Asid::NONE), "a tag is lost");
+    }
+
+    /// Makes the caches give back what they keep.
+    fn reap(&self) {
+        let frames = self.machine.memory().frames();
+        let pin = self.machine.memory().platform().pin();
+        frames.reap_all(&pin);
+        frames.reap_caches(&pin);
+    }
+}

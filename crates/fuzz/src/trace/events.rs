@@ -1,0 +1,288 @@
+//! Events from bytes: the life of a few processes, with whatever a file may claim in between.
+
+use crate::bytes::Bytes;
+use quire_trace::event::*;
+use quire_trace::format::{CallSource, FaultSource, TraceHeader};
+use std::sync::Arc;
+
+/// Events of one input.
+const MOST_EVENTS: usize = 60;
+const PAGE: u64 = 4096;
+/// Landmarks of a layout: code, data, heap, where mappings go, the stack, the end of user space.
+const LANDMARKS: [u64; 6] =
+    [0x40_0000, 0x60_0000, 0x100_0000, 0x7f00_0000_0000, 0x7fff_f000_0000, 0x7fff_ffff_f000];
+const CALLS: &[u32] =
+    &[9, 9, 9, 11, 11, 10, 12, 25, 25, 28, 149, 151, 27, 26, 30, 59, 135, 157, 160, 216, 302, 329, 330, 1000];
+const KINDS: &[FileKind] = &[
+    FileKind::Regular,
+    FileKind::Memory,
+    FileKind::Zero,
+    FileKind::BadDescriptor,
+    FileKind::Directory,
+    FileKind::HugePages,
+    FileKind::Unknown,
+];
+
+/// The header of every trace that is made here.
+pub(super) fn header() -> TraceHeader {
+    TraceHeader {
+        recorder: "0".into(),
+        kernel: "0".into(),
+        machine: "x".into(),
+        page_size: 4096,
+        cpus: 2,
+        ram: 1 << 30,
+        swap: 0,
+        faults: FaultSource::Tracepoint,
+        calls: CallSource::Seccomp,
+        started: 0,
+        command: Vec::new(),
+    }
+}
+
+/// The events that the bytes describe, after the first image.
+pub(super) fn events(bytes: &mut Bytes<'_>) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut time_ns = 0u64;
+    let mut push = |task, cpu, kind| {
+        time_ns += 1;
+        events.push(Event { time_ns, task: TaskId(task), cpu, kind });
+        events.len() < MOST_EVENTS
+    };
+    let mut going = push(0, 0, EventKind::Exec(Box::new(image(bytes))));
+    while going && let Some(what) = bytes.next() {
+        let task = u32::from(what >> 6);
+        going = push(task, u32::from(what >> 5 & 1), kind(what & 31, bytes));
+    }
+    events
+}
+
+fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
+    match what {
+        0..=9 => EventKind::Fault(Fault {
+            addr: address(bytes).wrapping_add(u64::from(what)),
+            access: bytes.pick(&[Access::Write, Access::Read, Access::Execute]),
+            mode: if what == 9 { Mode::Kernel } else { Mode::User },
+            outcome: bytes.pick(&[
+                Outcome::Minor,
+                Outcome::Unknown,
+                Outcome::Unresolved,
+                Outcome::Denied(Denial::NotMapped),
+                Outcome::Denied(Denial::NoBacking),
+            ]),
+            inferred: what == 8,
+        }),
+        10..=20 => EventKind::Call(call(bytes)),
+        21 | 22 => {
+            let (child, bits) = (bytes.byte(), bytes.byte());
+            let child = if child < 250 { u32::from(child & 7) } else { u32::from(child) << 17 };
+            EventKind::Clone(CloneFacts {
+                child: TaskId(child),
+                child_tid: child,
+                child_pid: child,
+                flags: 0,
+                shares_memory: bits & 1 != 0,
+                same_process: bits & 2 != 0,
+            })
+        }
+        23 | 24 => EventKind::Exec(Box::new(image(bytes))),
+        25 => EventKind::Limit(Limit {
+            target: TaskId(u32::from(bytes.byte() & 3)),
+            kind: bytes.pick(&[
+                LimitKind::AddressSpace,
+                LimitKind::Data,
+                LimitKind::Stack,
+                LimitKind::LockedMemory,
+            ]),
+            soft: bytes.number(),
+            hard: u64::MAX,
+        }),
+        26 => EventKind::Figures(Box::new(figures(bytes))),
+        27 => EventKind::Lost(Lost { count: bytes.number(), cause: LostCause::RingFull }),
+        28 => EventKind::Unsupported(Unsupported::ForeignAbi),
+        _ => EventKind::Exit(bytes.pick(&[
+            ExitStatus::Code(0),
+            ExitStatus::Signal(9),
+            ExitStatus::Replaced,
+            ExitStatus::Unknown,
+        ])),
+    }
+}
+
+/// An address near a landmark, or any.
+fn address(bytes: &mut Bytes<'_>) -> u64 {
+    let byte = bytes.byte();
+    let near = u64::from(byte & 31).wrapping_sub(4).wrapping_mul(PAGE);
+    match LANDMARKS.get(usize::from(byte >> 5)) {
+        Some(landmark) => landmark.wrapping_add(near),
+        None => bytes.number(),
+    }
+}
+
+fn length(bytes: &mut Bytes<'_>) -> u64 {
+    match bytes.byte() {
+        pages @ 0..200 => u64::from(pages) * PAGE / 2,
+        _ => bytes.number(),
+    }
+}
+
+fn call(bytes: &mut Bytes<'_>) -> Call {
+    let number = bytes.pick(CALLS);
+    let (addr, len) = (address(bytes), length(bytes));
+    let mut args = [addr, len, 0, 0, 0, 0];
+    match number {
+        9 => {
+            let how = bytes.byte();
+            args[2] = u64::from(how & 7);
+            let odd = if how >= 0xe0 { 1 << (bytes.byte() & 31) } else { 0 };
+            args[3] = bytes.pick(&[0x22, 0x32, 0x21, 0x31, 0x2, 0x12, 0x8022, 0x122]) | odd;
+        }
+        25 => {
+            args[2] = length(bytes);
+            args[3] = u64::from(bytes.byte());
+            args[4] = address(bytes);
+        }
+        _ => args[2] = u64::from(bytes.byte()),
+    }
+    let detail = match bytes.byte() {
+        0..=160 => CallDetail::None,
+        161..=199 => CallDetail::File(Arc::new(FileFacts {
+            kind: bytes.pick(KINDS),
+            device: 1,
+            inode: u64::from(bytes.byte()),
+            size: 0,
+            file_system: 0xef53,
+            readable: true,
+            writable: len % 8192 == 0,
+            no_exec: len % 16384 == 0,
+            name: Box::from(bytes.take(2)),
+        })),
+        200..=214 => CallDetail::Ranges(Box::from([(addr, len), (len, addr)])),
+        215..=224 => CallDetail::Name(Some(Box::from(bytes.take(3)))),
+        225..=229 => CallDetail::Name(None),
+        230..=249 => CallDetail::Mapped { start: address(bytes), bytes: length(bytes) },
+        _ => CallDetail::Resident { pages: bytes.number() },
+    };
+    let result = match bytes.byte() {
+        0..128 => addr as i64,
+        128..200 => 0,
+        error @ 200..250 => -i64::from(error - 199),
+        _ => bytes.number() as i64,
+    };
+    Call { number, args, result, detail }
+}
+
+fn image(bytes: &mut Bytes<'_>) -> ExecImage {
+    let bits = bytes.byte();
+    let mut numbers = || if bits & 1 == 0 { u64::MAX } else { bytes.number() };
+    let (space, data, stack, locked) = (numbers(), numbers(), numbers(), numbers());
+    let heap = if bits & 2 == 0 { (LANDMARKS[2], LANDMARKS[2]) } else { (bytes.number(), bytes.number()) };
+    let mmap_base = (bits & 4 != 0).then(|| MmapBase {
+        addr: if bits & 8 == 0 { LANDMARKS[3] } else { bytes.number() },
+        direction: if bits & 16 == 0 { Direction::Down } else { Direction::Up },
+        source: BaseSource::Inferred,
+    });
+    let limit = |soft| Rlimit { soft, hard: u64::MAX };
+    let count = bytes.byte();
+    let usual = (count & 8 == 0).then(usual_mapping);
+    let mappings = usual.into_iter().chain((0..count % 6).map(|_| mapping(bytes))).collect();
+    ExecImage {
+        pid: u32::from(bits),
+        abi: if bits & 32 == 0 { Abi::X86_64 } else { Abi::I386 },
+        program: Box::from(*b"p"),
+        args: Vec::new(),
+        mappings,
+        start_brk: heap.0,
+        brk: heap.1,
+        start_stack: LANDMARKS[4],
+        arg_start: 0,
+        arg_end: 0,
+        env_start: 0,
+        env_end: 0,
+        mmap_base,
+        limits: Limits {
+            address_space: limit(space),
+            data: limit(data),
+            stack: limit(stack),
+            locked: limit(locked),
+        },
+        max_map_count: if bits & 64 == 0 { 65530 } else { bytes.number() },
+        overcommit_memory: bits >> 6,
+        mmap_min_addr: if bits & 128 == 0 { 65536 } else { bytes.number() },
+        personality: 0,
+        can_lock: bits & 1 != 0,
+        thp: ThpMode::Never,
+        page_tables: 0,
+    }
+}
+
+/// A program's data.
+fn usual_mapping() -> Mapping {
+    Mapping {
+        start: LANDMARKS[1],
+        end: LANDMARKS[1] + 24 * PAGE,
+        read: true,
+        write: true,
+        execute: false,
+        shared: false,
+        offset: 0,
+        device: 0,
+        inode: 0,
+        name: Box::default(),
+        flags: VmFlags::default(),
+        resident: vec![PageRun { start: LANDMARKS[1], pages: 3, file: false }],
+    }
+}
+
+fn mapping(bytes: &mut Bytes<'_>) -> Mapping {
+    let start = address(bytes);
+    let end = start.wrapping_add(length(bytes));
+    let bits = bytes.byte();
+    // Permissions only, or the kernel's flags, which are the low ones of the set.
+    let flags = if bits & 16 == 0 { VmFlags::default() } else { VmFlags(u64::from(bytes.short()) | 0x70) };
+    let resident = (0..bits >> 6).map(|_| PageRun {
+        start: start.wrapping_add(u64::from(bytes.byte()) * PAGE / 4),
+        pages: if bits & 32 == 0 { u64::from(bytes.byte()) } else { bytes.number() },
+        file: bits & 8 != 0,
+    });
+    let resident = resident.collect();
+    Mapping {
+        start,
+        end,
+        read: bits & 1 != 0,
+        write: bits & 2 != 0,
+        execute: bits & 4 != 0,
+        shared: bits & 8 != 0,
+        offset: bytes.number(),
+        device: 1,
+        inode: u64::from(bytes.byte() & 1),
+        name: Box::default(),
+        flags,
+        resident,
+    }
+}
+
+fn figures(bytes: &mut Bytes<'_>) -> LinuxFigures {
+    let (some, most) = (bytes.number(), bytes.number());
+    LinuxFigures {
+        cause: FiguresCause::Exit,
+        pid: 1,
+        vm_peak: most,
+        vm_size: some,
+        vm_hwm: most,
+        vm_rss: some,
+        rss_anon: some,
+        rss_file: 0,
+        rss_shmem: 0,
+        vm_data: some,
+        vm_stk: some,
+        vm_pte: some,
+        vm_swap: 0,
+        mappings: some,
+        vm_pte_peak: most,
+        mappings_peak: most,
+        threads_peak: 1,
+        minor_faults: some,
+        major_faults: most,
+    }
+}

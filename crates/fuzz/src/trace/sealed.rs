@@ -1,0 +1,110 @@
+//! Files whose checksums are right, whatever they hold: `docs/trace-format.md`, "Bytes".
+
+use super::events;
+use crate::bytes::Bytes;
+use quire_trace::format::TraceWriter;
+
+const MAGIC: &[u8] = b"\x89QTR\r\n\x1a\n\x01\0\0\0";
+const MARKERS: [&[u8; 4]; 4] = [b"QBLK", b"QBLK", b"QEND", b"QHDR"];
+
+/// A file of the frames that the bytes describe, each by a byte with its kind and what is odd about it, a byte with the
+/// number of its events, and a byte with the length of its contents, which follow.
+pub(super) fn file(bytes: &mut Bytes<'_>) -> Vec<u8> {
+    let mut file;
+    let mut first_event = 0u64;
+    let mut chain = Vec::new();
+    if bytes.byte() & 1 == 0 {
+        file = a_header();
+    } else {
+        file = MAGIC.to_vec();
+        let len = bytes.byte().into();
+        frame(&mut file, Frame { marker: b"QHDR", contents: bytes.take(len), ..Frame::default() });
+    }
+    while let Some(how) = bytes.next() {
+        let (events, len) = (bytes.byte(), usize::from(bytes.byte()));
+        let odd = how & 0x30 == 0x30;
+        let skew = if odd { bytes.number() } else { 0 };
+        let marker = MARKERS[usize::from(how & 3)];
+        let rest = bytes.take(len);
+        let contents = if marker == b"QEND" && !odd {
+            // A trailer that fits.
+            trailer(first_event, chain.len() as u64 / 4, crc32fast::hash(&chain), rest)
+        } else {
+            rest.to_vec()
+        };
+        let compressed = how & 0x0c == 0x0c;
+        // Contents that are compressed claim to be longer than they are.
+        let raw_len = if compressed { 16 << (how >> 6) } else { contents.len() as u32 };
+        let first = first_event.wrapping_add(skew);
+        let events = u32::from(events);
+        let crc = frame(&mut file, Frame { marker, compressed, raw_len, first, events, contents: &contents });
+        if marker == b"QBLK" {
+            chain.extend_from_slice(&crc.to_le_bytes());
+            first_event = first.wrapping_add(events.into());
+        }
+    }
+    file
+}
+
+/// A whole trace without events, without its trailer.
+fn a_header() -> Vec<u8> {
+    let mut sink = Vec::new();
+    let writer = TraceWriter::new(&mut sink, &events::header(), 1);
+    writer.map(drop).expect("memory takes everything");
+    sink
+}
+
+#[derive(Clone, Copy, Default)]
+struct Frame<'c> {
+    marker: &'c [u8],
+    compressed: bool,
+    raw_len: u32,
+    first: u64,
+    events: u32,
+    contents: &'c [u8],
+}
+
+/// Appends a frame and answers the checksum of its contents.
+fn frame(file: &mut Vec<u8>, frame: Frame<'_>) -> u32 {
+    let stored_len = frame.contents.len() as u32;
+    let raw_len = if frame.compressed { frame.raw_len } else { stored_len };
+    let crc = crc32fast::hash(frame.contents);
+    let mut head = Vec::with_capacity(36);
+    head.extend_from_slice(frame.marker);
+    head.extend_from_slice(&[u8::from(frame.compressed), 0, 0, 0]);
+    head.extend_from_slice(&raw_len.to_le_bytes());
+    head.extend_from_slice(&stored_len.to_le_bytes());
+    head.extend_from_slice(&frame.first.to_le_bytes());
+    head.extend_from_slice(&frame.events.to_le_bytes());
+    head.extend_from_slice(&crc.to_le_bytes());
+    let seal = crc32fast::hash(&head);
+    head.extend_from_slice(&seal.to_le_bytes());
+    file.extend_from_slice(&head);
+    file.extend_from_slice(frame.contents);
+    crc
+}
+
+/// The contents of a trailer: the totals as they are, then the counts of each kind, one byte each.
+fn trailer(events: u64, blocks: u64, chain: u32, kinds: &[u8]) -> Vec<u8> {
+    const KINDS: usize = quire_trace::event::EventKind::COUNT;
+    let mut out = Vec::new();
+    put(&mut out, events);
+    put(&mut out, blocks);
+    put(&mut out, KINDS as u64);
+    for kind in 0..KINDS {
+        put(&mut out, kinds.get(kind).copied().unwrap_or(0).into());
+    }
+    for number in [0, 0, 0, u64::from(chain)] {
+        put(&mut out, number);
+    }
+    out
+}
+
+/// A varint.
+fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}

@@ -1,0 +1,65 @@
+//! The inputs that fuzzers found worth keeping, run without a fuzzer.
+
+use quire_fuzz::TARGETS;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+/// Names the input that runs when a check panics.
+struct Running(PathBuf);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("with the input {}", self.0.display());
+        }
+    }
+}
+
+/// Every file in the folders of all targets, in one order everywhere.
+fn inputs(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a name").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn run(name: &str) {
+    let (_, target) = TARGETS.iter().find(|target| target.0 == name).expect("a target");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
+    let (mut count, mut total) = (0, 0);
+    for path in inputs(&folder) {
+        let bytes = fs::read(&path).expect("a kept input");
+        count += 1;
+        total += bytes.len();
+        let _running = Running(path);
+        target(&bytes, false);
+    }
+    println!("{name}: {count} inputs, {total} bytes");
+    assert!(count >= 50, "{count} inputs are too few");
+    assert!(count <= 200 && total <= 300 << 10, "{count} inputs of {total} bytes are too many to keep");
+}
+
+#[test]
+fn memory_calls_pass_their_corpus() {
+    run("memory_calls");
+}
+
+#[test]
+fn memory_formats_pass_their_corpus() {
+    run("memory_formats");
+}
+
+#[test]
+fn trace_reader_passes_its_corpus() {
+    run("trace_reader");
+}
+
+/// Every target has a folder, and every folder a target.
+#[test]
+fn folders_and_targets_match() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let folders = inputs(&folder);
+    let names: Vec<_> = folders.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    assert_eq!(names, TARGETS.iter().map(|target| target.0).collect::<Vec<_>>());
+}
