@@ -92,7 +92,7 @@ by_test() {
         filter=("$last")
         unset 'words[-1]'
     fi
-    [[ " ${words[*]} " == *" --test "* ]] || words+=(--lib --tests)
+    [[ ${words[*]} == *" --"* ]] || words+=(--lib --tests)
     build test --quiet --locked --no-run "${words[@]}"
     run "$TEST_SECONDS" cargo test --locked "${words[@]}" -- --skip "$NESTED" "${filter[@]}"
 }
@@ -117,7 +117,7 @@ search() {
     for step in "${CRATES[@]}"; do
         steps+=("test -p $step")
     done
-    steps+=("test --workspace --bins" models)
+    steps+=("test --workspace --lib --bins --tests" models)
     for step in "${!steps[@]}"; do
         # The first step may be one of the others.
         [[ $step -gt 0 && ${steps[step]} == "$first" ]] && continue

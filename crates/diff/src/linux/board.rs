@@ -89,6 +89,8 @@ pub(super) struct Facts {
     pub(super) brk: AtomicU64,
     /// Where an unguided mapping of one page lands.
     pub(super) highest: AtomicU64,
+    /// Where a mapping begins that is too large to lie below `highest`, or 0 if there is no room for one.
+    pub(super) upwards: AtomicU64,
     /// Where a hint below everything lands.
     pub(super) lowest: AtomicU64,
     /// Not zero: the step of the preparation that failed, and its error below.

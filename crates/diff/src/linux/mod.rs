@@ -137,6 +137,7 @@ impl Oracle {
             pid: pid as u32,
             brk: facts.brk.load(Relaxed),
             highest: facts.highest.load(Relaxed),
+            upwards: facts.upwards.load(Relaxed),
             lowest: facts.lowest.load(Relaxed),
             own: board.own[..count].iter().map(|own| (own[0].load(Relaxed), own[1].load(Relaxed))).collect(),
         };

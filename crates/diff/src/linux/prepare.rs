@@ -139,6 +139,13 @@ pub(super) fn measure(board: &Board) {
         let highest = syscall(MMAP, [0, PAGE, 0, 0x22, u64::MAX, 0]).cast_unsigned();
         syscall(MUNMAP, [highest, PAGE, 0, 0, 0, 0]);
         facts.highest.store(highest, Relaxed);
+        // Not a multiple of 2 MiB, so that it is not aligned for huge pages. MAP_NORESERVE, too.
+        let large = (highest & !0x1f_ffff) + 0x20_1000;
+        let upwards = syscall(MMAP, [0, large, 0, 0x4022, u64::MAX, 0]);
+        if upwards > 0 {
+            syscall(MUNMAP, [upwards.cast_unsigned(), large, 0, 0, 0, 0]);
+            facts.upwards.store(upwards.cast_unsigned(), Relaxed);
+        }
         let lowest = syscall(MMAP, [PAGE, PAGE, 0, 0x22, u64::MAX, 0]).cast_unsigned();
         syscall(MUNMAP, [lowest, PAGE, 0, 0, 0, 0]);
         facts.lowest.store(lowest, Relaxed);

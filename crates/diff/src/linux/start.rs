@@ -31,6 +31,7 @@ pub(super) struct Measured {
     pub(super) pid: u32,
     pub(super) brk: u64,
     pub(super) highest: u64,
+    pub(super) upwards: u64,
     pub(super) lowest: u64,
     pub(super) own: Vec<Stretch>,
 }
@@ -81,7 +82,7 @@ fn overcommit() -> Overcommit {
 
 impl Start {
     pub(super) fn of(measured: &Measured) -> std::io::Result<Self> {
-        let Measured { pid, brk, highest, lowest, .. } = *measured;
+        let Measured { pid, brk, highest, upwards, lowest, .. } = *measured;
         let mut own = Vec::new();
         let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
         smaps(&text, |detail, file| own.push(((detail.start, detail.end), detail.flags, file)));
@@ -99,7 +100,11 @@ impl Start {
         let stat = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
         let layout = Layout {
             mmap_base: VirtAddr(highest + PAGE_SIZE),
-            mmap_legacy_base: VirtAddr(((1u64 << 47) / 3).next_multiple_of(PAGE_SIZE)),
+            // Random on Linux. Where it could not be seen nothing is large enough to be placed by it.
+            mmap_legacy_base: match upwards {
+                0 => VirtAddr(((1u64 << 47) / 3).next_multiple_of(PAGE_SIZE)),
+                seen => VirtAddr(seen),
+            },
             top_down: true,
             mmap_min: VirtAddr(lowest),
             brk_start: VirtAddr(stat(47)),

@@ -252,3 +252,31 @@ impl<C> fmt::Debug for Door<C> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Weak};
+
+    /// While it flushes for the first time, one more request comes.
+    struct Disturbed(Option<Weak<Door<Self>>>);
+
+    impl Cache for Disturbed {
+        fn apply(&mut self, _flush: TlbFlush) {
+            if let Some(door) = self.0.take().and_then(|door| door.upgrade()) {
+                door.post(TlbFlush::All);
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_that_comes_while_others_are_served_is_not_acknowledged_with_them() {
+        let door = Arc::new(Door::new(Disturbed(None)));
+        door.hold(|cache| cache.0 = Some(Arc::downgrade(&door)));
+        door.post(TlbFlush::All);
+        door.hold(|_| ());
+        assert!(door.has_mail());
+        door.hold(|_| ());
+        assert!(!door.has_mail());
+    }
+}

@@ -11,7 +11,7 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use quire_arch::{Asid, PAGE_SHIFT, PAGE_SIZE, TlbFlush, VirtAddr, VirtRange};
+use quire_arch::TlbFlush;
 
 /// A TLB of one entry: the frame that the only page is at.
 #[derive(Default)]
@@ -172,78 +172,6 @@ fn loom_two_requests_at_one_target() {
         for (old, number) in [request(1), request(2)] {
             door.await_acknowledgement(number);
             small.free(old);
-        }
-        program.join().unwrap();
-    });
-}
-
-/// A TLB of two entries, each for a page of its own.
-#[derive(Default)]
-struct TwoEntries([Option<usize>; 2]);
-
-impl Cache for TwoEntries {
-    fn apply(&mut self, flush: TlbFlush) {
-        match flush {
-            TlbFlush::Range { range, .. } => self.0[(range.start().0 >> PAGE_SHIFT) as usize] = None,
-            _ => *self = Self::default(),
-        }
-    }
-}
-
-/// As above with two pages: what is served for one request flushes nothing for the other.
-#[test]
-fn loom_a_request_is_not_acknowledged_by_serving_another() {
-    struct Pair {
-        door: Door<TwoEntries>,
-        entries: [AtomicUsize; 2],
-        frames: [UnsafeCell<u32>; 4],
-    }
-    // SAFETY: none; whether the frames are shared soundly is what the model is to find out.
-    unsafe impl Sync for Pair {}
-    // SAFETY: as above.
-    unsafe impl Send for Pair {}
-
-    check(3, || {
-        let pair = Arc::new(Pair {
-            door: Door::new(TwoEntries::default()),
-            entries: [0, 1].map(AtomicUsize::new),
-            frames: [IN_USE; 4].map(UnsafeCell::new),
-        });
-        let program = {
-            let pair = Arc::clone(&pair);
-            thread::spawn(move || {
-                while !pair.door.try_own() {
-                    thread::yield_now();
-                }
-                // SAFETY: this thread owns the CPU and is outside.
-                unsafe { pair.door.enter() };
-                for _ in 0..2 {
-                    // SAFETY: inside since `enter`; the reference ends before the next use of the door.
-                    pair.door.serve(unsafe { pair.door.cache() });
-                    for page in 0..2 {
-                        // SAFETY: as above.
-                        let cached = &mut unsafe { pair.door.cache() }.0[page];
-                        let frame = *cached.get_or_insert_with(|| pair.entries[page].load(Ordering::Acquire));
-                        // SAFETY: whether the frame may be read now is what loom checks.
-                        pair.frames[frame].with(|data| assert_eq!(unsafe { *data }, IN_USE));
-                    }
-                }
-                // SAFETY: inside, and no reference to the cache lives.
-                unsafe { pair.door.exit() };
-                // SAFETY: this thread owns the CPU and is outside.
-                unsafe { pair.door.disown() };
-            })
-        };
-        let requests = [0, 1].map(|page| {
-            let old = pair.entries[page].swap(page + 2, Ordering::AcqRel);
-            let start = (page as u64) << PAGE_SHIFT;
-            let range = VirtRange::new(VirtAddr(start), VirtAddr(start + PAGE_SIZE));
-            (old, pair.door.post(TlbFlush::Range { asid: Asid::NONE, range }).0)
-        });
-        for (old, number) in requests {
-            pair.door.await_acknowledgement(number);
-            // SAFETY: as in the program.
-            pair.frames[old].with_mut(|data| unsafe { *data = FREED });
         }
         program.join().unwrap();
     });

@@ -40,8 +40,10 @@ impl<P: Platform> Section<'_, P> {
         if !self.may_lock_more(facts.flags, grow) {
             return Err(Error::LockLimit);
         }
-        if facts.flags.contains(VmFlags::ACCOUNT) {
-            self.spaces.commit().charge(grow)?;
+        // A stack that is not charged for must fit too; only the promise is not kept.
+        self.spaces.commit().charge(grow)?;
+        if !facts.flags.contains(VmFlags::ACCOUNT) {
+            self.spaces.commit().release(grow);
         }
         self.extend_down(vma, start);
         Ok(())
