@@ -3,7 +3,7 @@
 //! A [`Program`] is a few threads with a short list of operations each: accesses, `mmap`, `munmap`,
 //! `mprotect`, DONTNEED, POPULATE, `mremap`, `mlock`, `fork`, all over the same few pages. [`run`] makes
 //! random ones and runs them with real threads, on Quire (vCPUs of a paranoid machine, audited after each
-//! program) or on the host's Linux. Each operation gets a stamp before and after it, and [`check`] decides
+//! program) or on the host's Linux. Each operation gets a stamp before and after it, and the module `check` decides
 //! whether what happened can be explained.
 //!
 //! There is nothing to compare: two runs of a concurrent program differ. Instead Linux is the oracle of the
