@@ -156,6 +156,27 @@ fn shuttle_a_table_that_is_refilled_is_not_freed() {
     });
 }
 
+/// Both find the stack above and let the mmap lock go to take it alone: whoever comes second finds it grown.
+#[test]
+fn shuttle_two_threads_grow_one_stack() {
+    check(213, || {
+        with_space(2, |machine, space| {
+            let request = MapRequest::anonymous(PAGE, RW).at(ADDR, MapFlags::FIXED | MapFlags::GROWSDOWN);
+            as_one_step(|| space.mmap(&request)).expect("there is memory enough");
+            let lowest = VirtAddr(BEFORE.0 - PAGE);
+            thread::scope(|scope| {
+                for (number, addr) in [BEFORE, lowest].into_iter().enumerate() {
+                    scope.spawn(move || {
+                        on_cpu(machine, number, space, |program| program.write_u64(addr, 1))
+                            .expect("a stack grows");
+                    });
+                }
+            });
+            assert_eq!(space.figures().stack, 3 * PAGE);
+        });
+    });
+}
+
 /// Faults look VMAs up without a lock while others are split off, freed and made again in the same memory.
 #[test]
 fn shuttle_a_lookup_without_locks_against_mappings_that_come_and_go() {
