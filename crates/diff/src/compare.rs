@@ -53,19 +53,11 @@ fn only<T: PartialEq>(what: &str, linux: &[T], quire: &[T], text: impl Fn(&T) ->
     format!("{what}: Linux has {}, Quire has {}", list(linux, quire), list(quire, linux))
 }
 
-/// Offsets matter for files only.
-fn plain(region: &Region) -> Region {
-    Region { offset: if region.file { region.offset } else { 0 }, ..*region }
-}
-
 fn regions(linux: &Observation, quire: &Observation) -> Result<(), String> {
-    let same = linux.regions.len() == quire.regions.len()
-        && linux.regions.iter().zip(&quire.regions).all(|(linux, quire)| plain(linux) == plain(quire));
-    if same {
+    if linux.regions == quire.regions {
         return Ok(());
     }
-    let all = |side: &Observation| side.regions.iter().map(plain).collect::<Vec<_>>();
-    Err(only("mappings", &all(linux), &all(quire), region_text))
+    Err(only("mappings", &linux.regions, &quire.regions, region_text))
 }
 
 /// The runs of pages that are a process's own, or the page of zeros.

@@ -99,7 +99,6 @@ fn is_cached(region: &Region) -> bool {
 fn joined(regions: &[Region]) -> Vec<Region> {
     let mut all: Vec<Region> = Vec::new();
     for &region in regions {
-        let region = Region { offset: if region.file { region.offset } else { 0 }, ..region };
         match all.last_mut() {
             Some(last)
                 if last.end == region.start

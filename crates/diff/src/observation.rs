@@ -58,7 +58,7 @@ pub struct Region {
     pub end: u64,
     /// Access and `MAYSHARE` only.
     pub flags: VmFlags,
-    /// Offset into the file in bytes, for mappings of files.
+    /// Offset into the file in bytes; 0 for what shows none.
     pub offset: u64,
     /// Whether it shows a file.
     pub file: bool,

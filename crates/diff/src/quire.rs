@@ -185,7 +185,7 @@ fn region_of(mapping: &Mapping, shown: VmFlags) -> Region {
         start: mapping.range.start().0,
         end: mapping.range.end().0,
         flags: mapping.flags & shown,
-        offset: mapping.page_offset * PAGE_SIZE,
+        offset: if mapping.file.is_some() { mapping.page_offset * PAGE_SIZE } else { 0 },
         file: mapping.file.is_some(),
     }
 }

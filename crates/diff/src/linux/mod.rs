@@ -121,15 +121,7 @@ impl Oracle {
             }
         }
         let facts = &board.facts;
-        let step = match facts.failed_step.load(Relaxed) {
-            0 => None,
-            1 => Some("no room for a stack at 32 TiB"),
-            2 => Some("no room for the shared memory at 96 TiB"),
-            3 => Some("no memory file"),
-            4 => Some("PROCMAP_QUERY is not known (Linux 6.11 or later is needed)"),
-            _ => Some("too many mappings cannot be given up"),
-        };
-        if let Some(step) = step {
+        if let Some(step) = prepare::Step::what_failed(facts.failed_step.load(Relaxed)) {
             return Err(OracleError::Setup { step, errno: -facts.error.load(Relaxed) });
         }
         let count = (board.own_count.load(Relaxed) as usize).min(MOST_OWN);

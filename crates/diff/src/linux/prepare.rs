@@ -39,6 +39,21 @@ pub(super) enum Step {
     TooMany,
 }
 
+impl Step {
+    /// What stands in the way, from the number on the board; `None` for 0.
+    pub(super) fn what_failed(number: u32) -> Option<&'static str> {
+        [
+            (Self::Stack, "no room for a stack at 32 TiB"),
+            (Self::Board, "no room for the shared memory at 96 TiB"),
+            (Self::File, "no memory file"),
+            (Self::Query, "PROCMAP_QUERY is not known (Linux 6.11 or later is needed)"),
+            (Self::TooMany, "too many mappings cannot be given up"),
+        ]
+        .into_iter()
+        .find_map(|(step, what)| (step as u32 == number).then_some(what))
+    }
+}
+
 fn fail(board: &Board, step: Step, error: i64) -> ! {
     board.facts.error.store(error, Relaxed);
     board.facts.failed_step.store(step as u32, Relaxed);

@@ -152,7 +152,8 @@ impl Start {
         for &(from, to) in &self.gaps {
             let (start, end) = (region.start.max(from), region.end.min(to));
             if start < end {
-                visit(Region { start, end, offset: region.offset + (start - region.start), ..region });
+                let skipped = if region.file { start - region.start } else { 0 };
+                visit(Region { start, end, offset: region.offset + skipped, ..region });
             }
         }
     }

@@ -6,33 +6,31 @@ use crate::scene::{BASE, Scene, access, filled};
 use quire_arch::VirtAddr;
 use quire_mm::{Advice, Error};
 
+fn fork_once(scene: &Scene<'_>) -> Result<(), Error> {
+    let child = scene.space.fork()?;
+    scene.others.borrow_mut().push(child);
+    Ok(())
+}
+
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("a_fork_fails_and_leaves_no_child", filled, |scene| {
-        let child = scene.space.fork()?;
-        scene.others.borrow_mut().push(child);
-        Ok(())
-    })
-    .refused(no_child)
-    .succeeded(|scene| {
-        let children = scene.others.borrow();
-        assert_eq!(children[0].figures().resident, scene.space.figures().resident);
-        is_a_copy(scene, &children[0]);
-    })
-    // At least each page, and the tables of both sides of the border.
-    .allocations(16 + 5..=64),
-    Scenario::new("a_fork_of_many_mappings_leaves_no_child", many, |scene| {
-        let child = scene.space.fork()?;
-        scene.others.borrow_mut().push(child);
-        Ok(())
-    })
-    .refused(no_child)
-    .succeeded(|scene| {
-        let children = scene.others.borrow();
-        is_a_copy(scene, &children[0]);
-        // One mapping is kept from the child, one is wiped for it.
-        assert_eq!(children[0].figures().mappings + 1, scene.space.figures().mappings);
-        assert_eq!(scene.read_in(&children[0], BASE + 24 * PAGE), Ok(0));
-    }),
+    Scenario::new("a_fork_fails_and_leaves_no_child", filled, fork_once)
+        .refused(no_child)
+        .succeeded(|scene| {
+            let children = scene.others.borrow();
+            assert_eq!(children[0].figures().resident, scene.space.figures().resident);
+            is_a_copy(scene, &children[0]);
+        })
+        // At least each page, and the tables of both sides of the border.
+        .allocations(16 + 5..=64),
+    Scenario::new("a_fork_of_many_mappings_leaves_no_child", many, fork_once).refused(no_child).succeeded(
+        |scene| {
+            let children = scene.others.borrow();
+            is_a_copy(scene, &children[0]);
+            // One mapping is kept from the child, one is wiped for it.
+            assert_eq!(children[0].figures().mappings + 1, scene.space.figures().mappings);
+            assert_eq!(scene.read_in(&children[0], BASE + 24 * PAGE), Ok(0));
+        },
+    ),
     Scenario::new("a_tree_of_forks_fails_branch_by_branch", filled, |scene| {
         let child = scene.space.fork()?;
         access(scene.write_in(&child, BASE, 1))?;
