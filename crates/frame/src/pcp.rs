@@ -13,25 +13,47 @@ use quire_arch::{LockClass, Order, Platform};
 use quire_sync::SpinLock;
 
 /// Which orders the per-CPU lists hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum PcpTechnique {
     /// None: everything takes the zone's lock.
     None,
-    /// Single frames.
-    #[default]
+    /// Single frames: the state before high-order lists.
     OrderZero,
+    /// Orders 0 to 3, as M. Gorman posted it.
+    Posted,
+    /// Every order up to the PMD's.
+    #[default]
+    All,
 }
 
 impl PcpTechnique {
+    /// Every choice, from the one that holds least to the one that holds most.
+    pub const ALL: [Self; 4] = [Self::None, Self::OrderZero, Self::Posted, Self::All];
+
+    /// Name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::OrderZero => "order0",
+            Self::Posted => "posted",
+            Self::All => "all",
+        }
+    }
+
     /// Whether blocks of `order` go through the per-CPU lists.
     #[inline]
     pub(crate) const fn covers(self, order: Order) -> bool {
         match self {
             Self::None => false,
             Self::OrderZero => order.get() == 0,
+            Self::Posted => order.get() <= COSTLY_ORDER,
+            Self::All => order.get() <= Order::PMD.get(),
         }
     }
 }
+
+/// The largest order that the posted lists hold.
+const COSTLY_ORDER: u8 = 3;
 
 /// The lists of one CPU for one zone.
 #[derive(Debug)]

@@ -6,17 +6,11 @@ use quire_frame::PcpTechnique;
 /// A switch for each technique: its value is the strategy that is chosen when a [`Memory`](crate::Memory) is built.
 ///
 /// So far only the per-CPU lists (technique A) have more than one strategy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Techniques {
-    /// Which orders the per-CPU lists hold: `none` or `order0`.
+    /// Which orders the per-CPU lists hold: `none`, `order0`, `posted` (0 to 3) or `all` (up to the PMD's).
     pub pcp: PcpTechnique,
-}
-
-impl Default for Techniques {
-    fn default() -> Self {
-        Self { pcp: PcpTechnique::OrderZero }
-    }
 }
 
 /// Why a switch could not be set.
@@ -42,7 +36,7 @@ impl core::error::Error for TechniqueError {}
 impl Techniques {
     /// Names of all switches.
     pub const NAMES: &'static [&'static str] = &["pcp"];
-    const PCP_VALUES: &'static [&'static str] = &["none", "order0"];
+    const PCP_VALUES: &'static [&'static str] = &["none", "order0", "posted", "all"];
 
     /// Sets the switch `name` to `value`, as the command line does.
     ///
@@ -51,9 +45,10 @@ impl Techniques {
     /// [`TechniqueError`]; nothing is changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), TechniqueError> {
         match (name, value) {
-            ("pcp", "none") => self.pcp = PcpTechnique::None,
-            ("pcp", "order0") => self.pcp = PcpTechnique::OrderZero,
-            ("pcp", _) => return Err(TechniqueError::UnknownValue(Self::PCP_VALUES)),
+            ("pcp", _) => {
+                let chosen = PcpTechnique::ALL.into_iter().find(|technique| technique.name() == value);
+                self.pcp = chosen.ok_or(TechniqueError::UnknownValue(Self::PCP_VALUES))?;
+            }
             _ => return Err(TechniqueError::UnknownName),
         }
         Ok(())
@@ -84,7 +79,12 @@ mod tests {
         let mut techniques = Techniques::default();
         assert_eq!(techniques.set("pcp", "none"), Ok(()));
         assert_eq!(techniques.pcp, PcpTechnique::None);
-        assert_eq!(techniques.set("pcp", "some"), Err(TechniqueError::UnknownValue(&["none", "order0"])));
+        assert_eq!(techniques.set("pcp", "some"), Err(TechniqueError::UnknownValue(Techniques::PCP_VALUES)));
+        for (name, technique) in Techniques::PCP_VALUES.iter().zip(PcpTechnique::ALL) {
+            let mut techniques = Techniques::default();
+            assert_eq!(techniques.set("pcp", name), Ok(()));
+            assert_eq!(techniques.pcp, technique);
+        }
         assert_eq!(techniques.set("pcb", "none"), Err(TechniqueError::UnknownName));
         assert_eq!(techniques.pcp, PcpTechnique::None);
     }

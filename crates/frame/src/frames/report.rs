@@ -74,6 +74,11 @@ impl<P: Platform> Frames<P> {
         }
     }
 
+    /// Every zone in numbers.
+    pub fn zone_reports(&self) -> impl Iterator<Item = ZoneReport> {
+        ZoneKind::ALL.into_iter().map(|kind| self.zone_report(kind))
+    }
+
     /// The machine in numbers.
     pub fn totals(&self) -> FrameTotals {
         FrameTotals {
