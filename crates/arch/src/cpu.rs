@@ -39,6 +39,43 @@ impl fmt::Display for CpuId {
     }
 }
 
+/// The most NUMA nodes that one machine may have.
+pub const MAX_NODES: usize = 8;
+
+/// The number of a NUMA node, below [`MAX_NODES`]: RAM and CPUs that are near each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct NodeId(u8);
+
+impl NodeId {
+    /// The first node, which every machine has.
+    pub const FIRST: Self = Self(0);
+
+    /// Node `index`, or `None` at or above [`MAX_NODES`].
+    #[inline]
+    pub const fn new(index: usize) -> Option<Self> {
+        if index < MAX_NODES { Some(Self(index as u8)) } else { None }
+    }
+
+    /// The number as an index into per-node arrays.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node{}", self.0)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 /// A set of CPUs, as a value.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuMask([u64; WORDS]);

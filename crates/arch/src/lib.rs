@@ -19,7 +19,7 @@ pub mod platform;
 
 pub use access::Access;
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
-pub use cpu::{CpuId, CpuMask, MAX_CPUS};
+pub use cpu::{CpuId, CpuMask, MAX_CPUS, MAX_NODES, NodeId};
 pub use order::Order;
 pub use paging::{Entry, Leaf, LeafFlags, Level, PagingFormat};
 pub use pfn::{Pfn, PfnRange};

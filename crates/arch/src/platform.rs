@@ -1,7 +1,7 @@
 //! The seam to hardware: everything that touches a machine goes through [`Platform`], and nothing else does.
 
 use crate::addr::{VirtAddr, VirtRange};
-use crate::cpu::{CpuId, CpuMask};
+use crate::cpu::{CpuId, CpuMask, NodeId};
 use crate::order::Order;
 use crate::paging::{Leaf, Level, PagingFormat};
 use crate::pfn::{Pfn, PfnRange};
@@ -126,6 +126,26 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
 
     /// Calls `visit` with every range of usable RAM.
     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange));
+
+    /// Number of NUMA nodes, at least 1; their numbers are 0 up to this.
+    #[inline]
+    fn node_count(&self) -> usize {
+        1
+    }
+
+    /// The node of the range of RAM that begins at `start`. Frames of one page block belong to one node.
+    #[inline]
+    fn node_of_ram(&self, start: Pfn) -> NodeId {
+        let _ = start;
+        NodeId::FIRST
+    }
+
+    /// The node that `cpu` is near to.
+    #[inline]
+    fn node_of_cpu(&self, cpu: CpuId) -> NodeId {
+        let _ = cpu;
+        NodeId::FIRST
+    }
 
     /// Where the first byte of frame `pfn` can be reached.
     fn direct_map(&self, pfn: Pfn) -> NonNull<u8>;

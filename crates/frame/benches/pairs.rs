@@ -111,7 +111,7 @@ fn slab(frames: &Frames<Machine>) {
 }
 
 fn main() {
-    for pcp in [PcpTechnique::None, PcpTechnique::OrderZero] {
+    for pcp in PcpTechnique::ALL {
         println!("{pcp:?}, ns for each operation:");
         for number in [0, 3, 9] {
             let frames = frames(&[(0, FRAMES)], 1, pcp);

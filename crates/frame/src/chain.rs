@@ -6,42 +6,22 @@ use crate::map::{FrameIndex, MemoryMap};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameStack {
     top: FrameIndex,
-    count: u32,
 }
 
 impl FrameStack {
-    pub(crate) const EMPTY: Self = Self { top: FrameIndex::NONE, count: 0 };
-
-    /// Blocks on the stack.
-    #[inline]
-    pub(crate) fn count(&self) -> u32 {
-        self.count
-    }
+    pub(crate) const EMPTY: Self = Self { top: FrameIndex::NONE };
 
     #[inline]
     pub(crate) fn push(&mut self, map: &MemoryMap, index: FrameIndex) {
         map.at(index).set_next(self.top);
         self.top = index;
-        self.count += 1;
     }
 
     #[inline]
     pub(crate) fn pop(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
         let top = self.top.some()?;
         self.top = map.at(top).next();
-        self.count -= 1;
         Some(top)
-    }
-
-    /// The block that [`pop`](Self::pop) would give.
-    #[inline]
-    pub(crate) fn top(&self) -> Option<FrameIndex> {
-        self.top.some()
-    }
-
-    /// The blocks.
-    pub(crate) fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = FrameIndex> + use<'m> {
-        walk(map, self.top, u64::from(self.count))
     }
 }
 

@@ -49,6 +49,10 @@ vm_events! {
     PcpMiss = "pcp_miss",
     /// Frames that went from a CPU's lists back to their zone. Not in Linux.
     PcpDrain = "pcp_drain",
+    /// Frames that a CPU had too many of and that went back to the CPU whose list they came from. Not in Linux.
+    PcpReturn = "pcp_return",
+    /// Of these, frames that answered an allocation at once. Not in Linux.
+    PcpReturned = "pcp_returned",
     /// Blocks that were split to make smaller ones. Not in Linux.
     BuddySplit = "buddy_split",
     /// Pairs of blocks that became one. Not in Linux.

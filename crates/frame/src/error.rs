@@ -35,6 +35,8 @@ pub enum FreeError {
     OutOfRange,
     /// The frame is boot memory.
     Reserved,
+    /// The frame was taken out of use.
+    Offline,
     /// The frame is free already.
     DoubleFree,
     /// The frame lies inside a given-out block but does not start it.
@@ -70,6 +72,7 @@ impl fmt::Display for FreeError {
         match self {
             Self::OutOfRange => f.write_str("no such frame"),
             Self::Reserved => f.write_str("the frame is boot memory"),
+            Self::Offline => f.write_str("the frame was taken out of use"),
             Self::DoubleFree => f.write_str("the frame is free already"),
             Self::NotHead => f.write_str("the frame lies inside a block"),
             Self::WrongOrder { allocated } => write!(f, "the block has order {allocated}"),
@@ -83,6 +86,35 @@ impl fmt::Display for FreeError {
 }
 
 impl core::error::Error for FreeError {}
+
+/// Why a range could not be taken out of use. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OfflineError {
+    /// The range does not begin and end at borders of page blocks.
+    Unaligned,
+    /// No RAM is there.
+    NoRam,
+    /// The frame is boot memory.
+    Reserved(Pfn),
+    /// The frame is out of use already.
+    Offline(Pfn),
+    /// Somebody has the frame, or is taking its page block out of use just now.
+    Busy(Pfn),
+}
+
+impl fmt::Display for OfflineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unaligned => f.write_str("the range is not made of whole page blocks"),
+            Self::NoRam => f.write_str("no RAM is there"),
+            Self::Reserved(pfn) => write!(f, "{pfn:?} is boot memory"),
+            Self::Offline(pfn) => write!(f, "{pfn:?} is out of use already"),
+            Self::Busy(pfn) => write!(f, "{pfn:?} is in use"),
+        }
+    }
+}
+
+impl core::error::Error for OfflineError {}
 
 /// Why a frame's kind could not be changed. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,6 +161,10 @@ pub enum BootError {
     },
     /// The direct map of a range is not page aligned.
     MisalignedDirectMap(Pfn),
+    /// No node, or more than [`MAX_NODES`](quire_arch::MAX_NODES); or a range of RAM is said to be of a node past them.
+    NodeCount(usize),
+    /// Two nodes share the page block of this frame.
+    SharedPageBlock(Pfn),
 }
 
 impl fmt::Display for BootError {
@@ -138,6 +174,8 @@ impl fmt::Display for BootError {
             Self::CpuCount(count) => write!(f, "a machine cannot have {count} CPUs"),
             Self::SpanTooLarge { frames } => write!(f, "{frames} frames cannot be numbered"),
             Self::NoRoom { bytes } => write!(f, "no range of RAM has room for {bytes} bytes of metadata"),
+            Self::NodeCount(count) => write!(f, "a machine cannot have {count} nodes"),
+            Self::SharedPageBlock(pfn) => write!(f, "the page block of {pfn:?} belongs to two nodes"),
             Self::MisalignedDirectMap(pfn) => write!(f, "the direct map of {pfn:?} is not page aligned"),
         }
     }

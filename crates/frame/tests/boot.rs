@@ -110,7 +110,7 @@ fn zones_end_at_four_gib() {
     assert_sound(&frames);
     assert_eq!(
         frames.zone_report(ZoneKind::Dma32).blocks[10],
-        [1, 0, 0],
+        [1, 0, 0, 0, 0],
         "the unmovable request had taken the page blocks over"
     );
 }

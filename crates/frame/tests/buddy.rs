@@ -21,7 +21,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let order = prop_oneof![6 => Just(0u8), 3 => 1..=3u8, 2 => 4..=9u8, 1 => Just(10u8)];
     prop_oneof![
-        6 => (order, prop::sample::select(&Migratetype::ALL[..]))
+        6 => (order, prop::sample::select(&Migratetype::PCP_TYPES[..]))
             .prop_map(|(order, migratetype)| Step::Allocate(order, migratetype)),
         4 => any::<usize>().prop_map(Step::Free),
         1 => Just(Step::Drain),
@@ -157,10 +157,10 @@ fn unmovable_memory_stays_in_few_page_blocks() {
 /// The last free memory is used whatever its type is.
 #[test]
 fn every_type_can_use_all_memory() {
-    for migratetype in Migratetype::ALL {
+    for migratetype in Migratetype::PCP_TYPES {
         let frames = frames(&[(0, 2048)], 1, PcpTechnique::OrderZero);
         let pin = frames.platform().pin();
-        let other = Migratetype::ALL[(migratetype.index() + 1) % 3];
+        let other = Migratetype::PCP_TYPES[(migratetype.index() + 1) % 3];
         for _ in 0..300 {
             frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST).movability(other)).unwrap();
         }

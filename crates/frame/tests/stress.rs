@@ -61,7 +61,7 @@ fn worker(frames: &Frames<Machine>, cache: &SlabCache<Object, Machine>, seed: u6
         match random.below(16) {
             0..=5 => {
                 let order = order([0, 0, 0, 0, 1, 2, 3, 5, 9, 10][random.below(10) as usize]);
-                let migratetype = Migratetype::ALL[random.below(3) as usize];
+                let migratetype = Migratetype::PCP_TYPES[random.below(3) as usize];
                 let request = AllocRequest::new(order, TEST).movability(migratetype);
                 let pin = frames.platform().pin();
                 if let Ok(pfn) = frames.allocate(&pin, request) {

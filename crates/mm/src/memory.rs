@@ -3,7 +3,7 @@
 use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{PagingFormat, Platform};
-use quire_frame::{BootError, FrameConfig, Frames, ZoneKind};
+use quire_frame::{BootError, FrameConfig, Frames};
 use quire_space::{Error, Layout, Limits, Overcommit, Space, Spaces};
 use quire_sync::SpinStatistics;
 
@@ -53,7 +53,11 @@ impl<P: Platform> Memory<P> {
     ///
     /// [`BuildError`], when the RAM is too small.
     pub fn new(platform: P, config: MemoryConfig) -> Result<Self, BuildError> {
-        let frame_config = FrameConfig { pcp: config.techniques.pcp, min_free_kib: config.min_free_kib };
+        let frame_config = FrameConfig {
+            pcp: config.techniques.pcp,
+            min_free_kib: config.min_free_kib,
+            ..FrameConfig::default()
+        };
         let frames = Frames::new(platform, frame_config).map_err(BuildError::Boot)?;
         let spaces = Spaces::new(frames, config.overcommit).map_err(BuildError::Start)?;
         Ok(Self { spaces, techniques: config.techniques })
@@ -81,7 +85,7 @@ impl<P: Platform> Memory<P> {
 
     /// How often the lock of each zone was taken so far.
     pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> + '_ {
-        ZoneKind::ALL.into_iter().map(|zone| self.frames().zone_report(zone).lock)
+        self.frames().zone_reports().map(|zone| zone.lock)
     }
 
     /// A new, empty address space with the usual layout and limits.

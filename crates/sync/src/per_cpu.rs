@@ -21,6 +21,11 @@ unsafe impl<T: Sync> Sync for PerCpu<T> {}
 unsafe impl<T: Send + Sync> Send for PerCpu<T> {}
 
 impl<T> PerCpu<T> {
+    /// An array for no CPU.
+    pub const fn none() -> Self {
+        Self { first: NonNull::dangling(), count: 0 }
+    }
+
     /// Bytes that an array for `cpus` CPUs needs, aligned as [`CachePadded<T>`] is.
     pub const fn bytes(cpus: usize) -> usize {
         cpus * size_of::<CachePadded<T>>()

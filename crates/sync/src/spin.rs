@@ -98,6 +98,8 @@ pub struct SpinStatistics {
     pub takes: u64,
     /// Takes that had to wait.
     pub contended: u64,
+    /// Nanoseconds that it was held in all, where the lock's owner measures it; else zero.
+    pub held_ns: u64,
 }
 
 /// A spin lock around a value. It counts its takes under itself, so counting costs no atomic.
@@ -159,6 +161,7 @@ impl<T, E: Execution> SpinLock<T, E> {
         SpinStatistics {
             takes: self.takes.load(Ordering::Relaxed),
             contended: self.contended.load(Ordering::Relaxed),
+            held_ns: 0,
         }
     }
 }

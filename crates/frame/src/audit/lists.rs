@@ -2,19 +2,21 @@
 
 use super::Report;
 use super::violation::{Counted, FrameViolation, ListName};
+use crate::chain::walk;
 use crate::frames::Frames;
 use crate::map::{FrameIndex, Kind, Migratetype, PAGEBLOCK_ORDER};
-use crate::zone::ZoneKind;
+use crate::pcp::PcpSet;
+use crate::zone::{Zone, ZoneId};
 use core::sync::atomic::Ordering;
 use quire_arch::{CpuId, Order, Pfn, Platform};
 
 /// Walks every list of frames and marks what is on it.
 pub(super) fn walk_all<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
-    for zone in ZoneKind::ALL {
+    for zone in frames.zones().populated() {
         buddy(frames, zone, report);
-        for (cpu, set) in frames.pcp().iter().enumerate() {
+        for (cpu, set) in zone.pcp.iter().enumerate() {
             let Some(cpu) = CpuId::new(cpu) else { continue };
-            pcp(frames, zone, cpu, &set.zone(zone).lock(), report);
+            pcp(frames, zone.id, cpu, set, report);
         }
     }
     limbo(frames, report);
@@ -61,12 +63,12 @@ fn reach<P: Platform>(
     Some(word.order().pages())
 }
 
-fn buddy<P: Platform>(frames: &Frames<P>, kind: ZoneKind, report: Report<'_>) {
+fn buddy<P: Platform>(frames: &Frames<P>, zone: &Zone<P>, report: Report<'_>) {
     let map = frames.map();
-    let zone = frames.zone(kind);
+    let kind = zone.id;
     let published = zone.free();
-    let buddy = zone.buddy.lock();
-    let mut free = 0;
+    let buddy = zone.lock(frames.platform());
+    let mut free = [0; Migratetype::COUNT];
     for order in Order::ALL {
         for migratetype in Migratetype::ALL {
             let list = ListName::Buddy(kind, order, migratetype);
@@ -78,7 +80,7 @@ fn buddy<P: Platform>(frames: &Frames<P>, kind: ZoneKind, report: Report<'_>) {
                 if map.at(index).prev() != before {
                     report(FrameViolation::BrokenBackLink { list, pfn });
                 }
-                if ZoneKind::of(pfn) != kind {
+                if map.at(index).zone() != kind {
                     report(FrameViolation::WrongZone { list, pfn });
                 }
                 let types = (map.at(index).word().migratetype(), block_type(frames, pfn, order, migratetype));
@@ -88,16 +90,25 @@ fn buddy<P: Platform>(frames: &Frames<P>, kind: ZoneKind, report: Report<'_>) {
                     }
                 }
                 let lower = pfn < pfn.buddy(order);
-                if lower && order < Order::MAX && buddy.free_buddy(map, pfn.buddy(order), order).is_some() {
-                    report(FrameViolation::UnmergedBuddies { pfn, order });
+                if lower && order < Order::MAX {
+                    let other = buddy.free_buddy(map, pfn.buddy(order), order);
+                    let other = other.map(|other| map.at(other).word().migratetype());
+                    if other.is_some_and(|other| migratetype.joins(other)) {
+                        report(FrameViolation::UnmergedBuddies { pfn, order });
+                    }
                 }
                 blocks += 1;
-                free += order.pages();
+                free[migratetype.index()] += order.pages();
                 before = index;
             }
             compare(Counted::Blocks(list), buddy.list(order, migratetype).count(), blocks, report);
         }
     }
+    for migratetype in Migratetype::ALL {
+        let what = Counted::ZoneFreeOf(kind, migratetype);
+        compare(what, buddy.free_of(migratetype), free[migratetype.index()], report);
+    }
+    let free = free.iter().sum::<u64>() - free[Migratetype::Isolate.index()];
     compare(Counted::ZoneFree(kind), buddy.free(), free, report);
     compare(Counted::ZoneFreePublished(kind), published, free, report);
 }
@@ -111,33 +122,59 @@ fn block_type<P: Platform>(frames: &Frames<P>, pfn: Pfn, order: Order, expected:
         .unwrap_or(expected)
 }
 
-fn pcp<P: Platform>(
-    frames: &Frames<P>,
-    zone: ZoneKind,
-    cpu: CpuId,
-    lists: &crate::pcp::PcpLists,
-    report: Report<'_>,
-) {
+fn pcp<P: Platform>(frames: &Frames<P>, zone: ZoneId, cpu: CpuId, set: &PcpSet<P>, report: Report<'_>) {
+    let map = frames.map();
+    let lists = set.lists.lock();
     let mut pages = 0;
     for order in Order::ALL {
         for migratetype in Migratetype::ALL {
+            let Some(blocks) = lists.list(order, migratetype) else { continue };
             let list = ListName::Pcp(cpu, zone, order, migratetype);
             let demand = Demand { list, kind: Kind::Pcp, order: Some(order) };
-            let mut blocks = 0;
-            for index in lists.list(order, migratetype).iter(frames.map()) {
+            let (mut found, mut before) = (0, FrameIndex::NONE);
+            for index in blocks.iter(map) {
                 let Some(block) = reach(frames, demand, index, report) else { break };
-                let pfn = frames.map().pfn(index);
-                if ZoneKind::of(pfn) != zone {
+                let pfn = map.pfn(index);
+                if map.at(index).prev() != before {
+                    report(FrameViolation::BrokenBackLink { list, pfn });
+                }
+                if map.at(index).zone() != zone {
                     report(FrameViolation::WrongZone { list, pfn });
                 }
-                blocks += 1;
+                found += 1;
                 pages += block;
+                before = index;
             }
-            let count = u64::from(lists.list(order, migratetype).count());
-            compare(Counted::Blocks(list), count, blocks, report);
+            compare(Counted::Blocks(list), blocks.count(), found, report);
         }
     }
+    let (first, incoming) = lists.incoming();
+    pages += returned(frames, (cpu, zone), (first, incoming), report);
     compare(Counted::PcpPages(cpu, zone), lists.pages(), pages, report);
+    returned(frames, (cpu, zone), (set.returned.first(), set.returned.pages()), report);
+}
+
+/// Walks blocks that other CPUs brought back, of `pages` base pages, and returns how many there are.
+fn returned<P: Platform>(
+    frames: &Frames<P>,
+    (cpu, zone): (CpuId, ZoneId),
+    (first, pages): (FrameIndex, u64),
+    report: Report<'_>,
+) -> u64 {
+    let list = ListName::Returned(cpu, zone);
+    let demand = Demand { list, kind: Kind::Pcp, order: None };
+    let mut found = 0;
+    // No more blocks than pages, so that a broken list ends.
+    for index in walk(frames.map(), first, pages) {
+        let Some(block) = reach(frames, demand, index, report) else { break };
+        let frame = frames.map().at(index);
+        if frame.zone() != zone {
+            report(FrameViolation::WrongZone { list, pfn: frames.map().pfn(index) });
+        }
+        found += block;
+    }
+    compare(Counted::Pages(list), pages, found, report);
+    found
 }
 
 fn limbo<P: Platform>(frames: &Frames<P>, report: Report<'_>) {

@@ -4,15 +4,16 @@ use super::Report;
 use super::lists::compare;
 use super::violation::{Counted, FrameViolation};
 use crate::frames::Frames;
+use crate::frames::zone_of_block;
 use crate::map::{Frame, Kind, Migratetype, PAGEBLOCK_ORDER};
-use crate::zone::ZoneKind;
+use crate::zone::ZoneId;
 use core::sync::atomic::Ordering;
 use quire_arch::{Pfn, Platform};
 
 /// Checks every frame against its kind and counts.
 pub(super) fn sweep<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
     let map = frames.map();
-    let mut managed = [0; ZoneKind::COUNT];
+    let mut managed = [0; ZoneId::COUNT];
     let mut reserved = 0;
     // The block that covers the frame, if it lies inside one: where that starts and ends.
     let mut block: Option<(Pfn, Pfn)> = None;
@@ -36,14 +37,14 @@ pub(super) fn sweep<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
             }
         }
         reserved += u64::from(kind == Kind::Reserved);
-        if !matches!(kind, Kind::Reserved | Kind::Hole) {
-            managed[ZoneKind::of(pfn).index()] += 1;
+        if !matches!(kind, Kind::Reserved | Kind::Hole | Kind::Offline) {
+            managed[frame.zone().index()] += 1;
         }
         check(pfn, frame, report);
     }
     compare(Counted::Reserved, frames.reserved().len(), reserved, report);
-    for zone in ZoneKind::ALL {
-        compare(Counted::ZoneManaged(zone), frames.zone(zone).managed, managed[zone.index()], report);
+    for zone in frames.zones().all() {
+        compare(Counted::ZoneManaged(zone.id), zone.managed(), managed[zone.id.index()], report);
     }
     pageblocks(frames, report);
 }
@@ -57,6 +58,7 @@ fn check(pfn: Pfn, frame: &Frame, report: Report<'_>) {
         Kind::Hole
         | Kind::Reserved
         | Kind::Tail
+        | Kind::Offline
         | Kind::Allocated
         | Kind::Table
         | Kind::Anonymous
@@ -69,7 +71,7 @@ fn check(pfn: Pfn, frame: &Frame, report: Report<'_>) {
         report(FrameViolation::Reached { pfn, kind, expected, found });
     }
     // A tail was checked with its block. The lock of a frame in the limbo may still be a reader's.
-    let idle = matches!(kind, Kind::Free | Kind::Pcp | Kind::Limbo | Kind::Gathered);
+    let idle = matches!(kind, Kind::Free | Kind::Pcp | Kind::Limbo | Kind::Gathered | Kind::Offline);
     let maps = frame.map_count().load(Ordering::Relaxed);
     let locked = frame.lock_word().is_locked() && kind != Kind::Limbo;
     if idle && (frame.refs() != 0 || maps != 0 || locked) {
@@ -80,17 +82,19 @@ fn check(pfn: Pfn, frame: &Frame, report: Report<'_>) {
 /// Recounts the page blocks of each type.
 fn pageblocks<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
     let map = frames.map();
-    let mut found = [[0; Migratetype::COUNT]; ZoneKind::COUNT];
+    let mut found = [[0; Migratetype::COUNT]; ZoneId::COUNT];
     let mut block = map.span().start().block_start(PAGEBLOCK_ORDER);
     while block < map.span().end() {
-        found[ZoneKind::of(block).index()][map.block_migratetype(block).index()] += 1;
+        if let Some(zone) = zone_of_block(map, block) {
+            found[zone.index()][map.block_migratetype(block).index()] += 1;
+        }
         block = block.offset(PAGEBLOCK_ORDER.pages());
     }
-    for zone in ZoneKind::ALL {
-        let kept = frames.zone(zone).buddy.lock().block_counts();
+    for zone in frames.zones().populated() {
+        let kept = zone.lock(frames.platform()).block_counts();
         for kind in Migratetype::ALL {
-            let what = Counted::Pageblocks(zone, kind);
-            compare(what, kept[kind.index()], found[zone.index()][kind.index()], report);
+            let what = Counted::Pageblocks(zone.id, kind);
+            compare(what, kept[kind.index()], found[zone.id.index()][kind.index()], report);
         }
     }
 }

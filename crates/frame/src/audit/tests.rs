@@ -26,7 +26,7 @@ fn taken(frames: &Frames<Machine>) -> Pfn {
 
 /// A free block of the zone's lists.
 fn free_head(frames: &Frames<Machine>) -> FrameIndex {
-    let zone = frames.zone(ZoneKind::Dma32).buddy.lock();
+    let zone = frames.zone(ZoneKind::Dma32.into()).lock(frames.platform());
     let mut lists = Order::ALL.into_iter().flat_map(|order| Migratetype::ALL.map(|kind| (order, kind)));
     lists.find_map(|(order, kind)| zone.list(order, kind).first()).unwrap()
 }
@@ -121,7 +121,7 @@ fn a_page_block_that_changed_its_type_alone() {
     let frames = machine(PcpTechnique::None);
     frames.map().set_block_migratetype(Pfn(0), Migratetype::Reclaimable);
     finds(&frames, |found| {
-        let what = Counted::Pageblocks(ZoneKind::Dma32, Migratetype::Reclaimable);
+        let what = Counted::Pageblocks(ZoneKind::Dma32.into(), Migratetype::Reclaimable);
         *found == FrameViolation::WrongCount { what, expected: 0, found: 1 }
     });
     finds(&frames, |found| matches!(found, FrameViolation::WrongMigratetype { .. }));
@@ -182,8 +182,8 @@ fn a_block_on_the_list_of_another_zone() {
     assert_eq!(ZoneKind::of(high), ZoneKind::Normal);
     frames.gather(&mut FrameChain::new(), pfn, Order::ZERO).unwrap();
     let index = frames.map().index(pfn);
-    let lists = frames.pcp().mine(&pin).zone(ZoneKind::Normal);
-    lists.lock().push_released(frames.map(), index, Order::ZERO);
+    let set = frames.zone(ZoneKind::Normal.into()).pcp.mine(&pin);
+    assert!(set.lists.lock().push_released(frames.map(), index, Order::ZERO));
     finds(&frames, |found| matches!(found, FrameViolation::WrongZone { pfn: at, .. } if *at == pfn));
 }
 
@@ -219,7 +219,7 @@ fn slabs_that_contradict_themselves() {
 
 #[test]
 fn violations_can_be_read() {
-    let list = ListName::Buddy(ZoneKind::Normal, Order::MAX, Migratetype::Movable);
+    let list = ListName::Buddy(ZoneKind::Normal.into(), Order::MAX, Migratetype::Movable);
     let violation = FrameViolation::WrongCount { what: Counted::Blocks(list), expected: 3, found: 4 };
     assert_eq!(
         std::string::ToString::to_string(&violation),

@@ -1,7 +1,7 @@
 //! What the auditor can find.
 
 use crate::map::{Kind, Migratetype};
-use crate::zone::ZoneKind;
+use crate::zone::ZoneId;
 use core::fmt;
 use quire_arch::{CpuId, Order, Pfn};
 
@@ -9,9 +9,11 @@ use quire_arch::{CpuId, Order, Pfn};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListName {
     /// A zone's list of free blocks.
-    Buddy(ZoneKind, Order, Migratetype),
+    Buddy(ZoneId, Order, Migratetype),
     /// A CPU's list of free blocks.
-    Pcp(CpuId, ZoneKind, Order, Migratetype),
+    Pcp(CpuId, ZoneId, Order, Migratetype),
+    /// What other CPUs brought back to a CPU: on its stack, or taken from there.
+    Returned(CpuId, ZoneId),
     /// What a CPU retired.
     Limbo(CpuId),
     /// The slabs of a cache.
@@ -25,6 +27,7 @@ impl fmt::Display for ListName {
         match self {
             Self::Buddy(zone, order, kind) => write!(f, "{zone} free list {order} {}", kind.name()),
             Self::Pcp(cpu, zone, order, kind) => write!(f, "{cpu} {zone} list {order} {}", kind.name()),
+            Self::Returned(cpu, zone) => write!(f, "{cpu} {zone} returned"),
             Self::Limbo(cpu) => write!(f, "{cpu} limbo"),
             Self::Slabs(name) => write!(f, "slabs of {name}"),
             Self::CacheArea(name) => write!(f, "area of {name}"),
@@ -40,15 +43,17 @@ pub enum Counted {
     /// Base pages on a list.
     Pages(ListName),
     /// Free frames of a zone's lists.
-    ZoneFree(ZoneKind),
+    ZoneFree(ZoneId),
+    /// The same by migratetype.
+    ZoneFreeOf(ZoneId, Migratetype),
     /// The same, as published for readers without the lock.
-    ZoneFreePublished(ZoneKind),
+    ZoneFreePublished(ZoneId),
     /// Frames of a zone that are free or given out.
-    ZoneManaged(ZoneKind),
+    ZoneManaged(ZoneId),
     /// Page blocks of a type in a zone.
-    Pageblocks(ZoneKind, Migratetype),
+    Pageblocks(ZoneId, Migratetype),
     /// Base pages on all lists of a CPU for a zone.
-    PcpPages(CpuId, ZoneKind),
+    PcpPages(CpuId, ZoneId),
     /// Frames of boot memory.
     Reserved,
     /// Free slots in the slabs of a cache: by their counts, by their lists.
@@ -65,6 +70,7 @@ impl fmt::Display for Counted {
             Self::Blocks(list) => write!(f, "blocks on {list}"),
             Self::Pages(list) => write!(f, "pages on {list}"),
             Self::ZoneFree(zone) => write!(f, "free frames of {zone}"),
+            Self::ZoneFreeOf(zone, kind) => write!(f, "free {} frames of {zone}", kind.name()),
             Self::ZoneFreePublished(zone) => write!(f, "published free frames of {zone}"),
             Self::ZoneManaged(zone) => write!(f, "managed frames of {zone}"),
             Self::Pageblocks(zone, kind) => write!(f, "{} page blocks of {zone}", kind.name()),

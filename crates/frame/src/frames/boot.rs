@@ -5,13 +5,13 @@ use crate::counters::{EventSet, VmEvents};
 use crate::error::BootError;
 use crate::faults::Faults;
 use crate::limbo::LimboLists;
-use crate::map::boot::{Booted, boot};
-use crate::map::{MemoryMap, PAGEBLOCK_ORDER};
+use crate::map::boot::{BootMemory, Booted, Extra, boot};
+use crate::map::{Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
 use crate::pcp::{PcpLimits, PcpSet};
 use crate::slab::CacheRegistry;
-use crate::zone::{Watermarks, Zone, ZoneKind, default_min_free_kib};
+use crate::zone::{Watermarks, Zone, ZoneId, ZoneKind, Zonelist, Zones, default_min_free_kib};
 use core::sync::atomic::{AtomicU64, Ordering};
-use quire_arch::{LockClass, Order, Pfn, PfnRange, Platform};
+use quire_arch::{LockClass, MAX_NODES, NodeId, Order, Pfn, PfnRange, Platform};
 use quire_sync::{CachePadded, Epoch, EpochSlot, SpinLock};
 
 /// Frames of the upper zone for each frame that its users must leave in the lower one (Linux's default
@@ -28,34 +28,47 @@ impl<P: Platform> Frames<P> {
     ///
     /// See [`BootError`]. Nothing outlives a failure.
     pub fn new(platform: P, config: FrameConfig) -> Result<Self, BootError> {
-        let per_cpu_bytes = size_of::<CachePadded<PcpSet<P>>>()
-            + size_of::<CachePadded<EventSet>>()
-            + size_of::<CachePadded<SpinLock<LimboLists, P>>>()
-            + size_of::<CachePadded<EpochSlot>>();
-        let Booted { map, reserved, mut memory } = boot(&platform, per_cpu_bytes)?;
+        let extra = Extra {
+            per_cpu: size_of::<CachePadded<EventSet>>()
+                + size_of::<CachePadded<SpinLock<LimboLists, P>>>()
+                + size_of::<CachePadded<EpochSlot>>(),
+            per_cpu_and_zone: size_of::<CachePadded<PcpSet<P>>>(),
+            per_zone: size_of::<Zone<P>>(),
+        };
+        let Booted { map, reserved, mut memory } = boot(&platform, extra)?;
         let events = VmEvents::new(memory.per_cpu(EventSet::new)?);
         let limbo = memory.per_cpu(|| SpinLock::new(LockClass::Limbo, LimboLists::default()))?;
         let epoch = Epoch::new(memory.per_cpu(EpochSlot::default)?);
-
-        let mut zones = ZoneKind::ALL.map(Zone::new);
+        let mut zones = make_zones(&platform, &mut memory, config)?;
         {
             // Whose counters these are does not matter yet: nobody else runs on this machine.
             let pin = platform.pin();
-            fill_zones(&map, reserved, &mut zones, events.mine(&pin));
+            fill_zones(&map, reserved, &mut zones, &platform, events.mine(&pin));
         }
-        set_levels(&mut zones, config);
+        set_levels(&zones, config.min_free_kib);
         let cpus = platform.cpu_count() as u64;
-        let limits = zones.each_ref().map(|zone| PcpLimits::new(zone.managed, zone.watermarks.low, cpus));
-        let pcp = memory.per_cpu(|| PcpSet::new(limits))?;
+        for zone in zones.all_mut().iter_mut().filter(|zone| zone.present > 0) {
+            let limits = PcpLimits::new(zone.managed(), zone.levels.get().low, cpus);
+            zone.pcp = memory.per_cpu(|| PcpSet::new(limits))?;
+        }
+        let nodes = platform.node_count();
+        let populated = |id: ZoneId| zones.all().get(id.index()).is_some_and(|zone| zone.present > 0);
+        let zonelists = core::array::from_fn(|node| {
+            Zonelist::of(NodeId::new(node % nodes).unwrap_or_default(), nodes, populated)
+        });
+        const { assert!(MAX_NODES <= u8::MAX as usize) };
 
         Ok(Self {
             platform,
             id: MachineId(NEXT_MACHINE.fetch_add(1, Ordering::Relaxed)),
             map,
             zones,
+            zonelists,
             reserved,
             technique: config.pcp,
-            pcp,
+            only_type: config.ignore_mobility.then_some(Migratetype::Movable),
+            checks_tails: config.check_tails || cfg!(debug_assertions),
+            min_free_kib: config.min_free_kib,
             events,
             limbo,
             epoch,
@@ -63,13 +76,33 @@ impl<P: Platform> Frames<P> {
             faults: Faults::new(),
         })
     }
+
+    /// Computes the watermarks anew, after a zone gained or lost frames.
+    pub(super) fn reset_levels(&self) {
+        set_levels(&self.zones, self.min_free_kib);
+    }
+}
+
+/// Zones without frames.
+fn make_zones<P: Platform>(
+    platform: &P,
+    memory: &mut BootMemory,
+    config: FrameConfig,
+) -> Result<Zones<P>, BootError> {
+    let count = platform.node_count() * ZoneKind::COUNT;
+    let make = |index| Zone::new(ZoneId::from_index(index).unwrap_or_default(), config.time_locks);
+    let first = memory.array(count, make)?;
+    // SAFETY: `array` wrote `count` zones to memory that nobody else gets and that lasts as long as the machine's RAM,
+    // which the platform keeps until it is dropped; the zones are dropped with it.
+    Ok(unsafe { Zones::new(first, count) })
 }
 
 /// Hands every frame that is not boot memory to its zone, in the largest aligned blocks.
 fn fill_zones<P: Platform>(
     map: &MemoryMap,
     reserved: PfnRange,
-    zones: &mut [Zone<P>; ZoneKind::COUNT],
+    zones: &mut Zones<P>,
+    platform: &P,
     events: &EventSet,
 ) {
     for range in map.ranges() {
@@ -82,45 +115,53 @@ fn fill_zones<P: Platform>(
             [range.frames, PfnRange::new(end, end)]
         };
         for pfn in (start.0..end.0).map(Pfn) {
-            zones[ZoneKind::of(pfn).index()].present += 1;
+            zones.all_mut()[map.known(pfn).zone().index()].add_present(pfn);
         }
         for piece in pieces {
             let mut pfn = piece.start();
             while pfn < piece.end() {
                 let order = largest_block(pfn, piece.end());
-                let zone = &mut zones[ZoneKind::of(pfn).index()];
-                let mut buddy = zone.buddy.lock();
-                buddy.free_block(map, map.index(pfn), order, events);
-                zone.publish_free(&buddy);
-                drop(buddy);
-                zone.managed += order.pages();
+                let mut zone = zones.all()[map.known(pfn).zone().index()].lock(platform);
+                zone.free_block(map, map.index(pfn), order, events);
+                zone.add_managed(order.pages());
                 pfn = pfn.offset(order.pages());
             }
         }
     }
-    // Every page block that the span touches counts for the zone of its first frame; holes cost nothing.
+    // Every page block with RAM counts for the zone of its frames.
     let mut block = map.span().start().block_start(PAGEBLOCK_ORDER);
     while block < map.span().end() {
-        let zone = &zones[ZoneKind::of(block).index()];
-        zone.buddy.lock().add_blocks(1, map.block_migratetype(block));
+        if let Some(id) = zone_of_block(map, block) {
+            let mut zone = zones.all()[id.index()].lock(platform);
+            zone.add_blocks(1, map.block_migratetype(block));
+        }
         block = block.offset(PAGEBLOCK_ORDER.pages());
     }
 }
 
-/// The largest order of a block that starts at `pfn` and ends by `end`. The zones' border is a multiple of the
-/// largest block, so no block crosses it.
+/// The zone of the page block that starts at `block`, or `None` if it is all hole.
+pub(crate) fn zone_of_block(map: &MemoryMap, block: Pfn) -> Option<ZoneId> {
+    let frames = (block.0..block.0 + PAGEBLOCK_ORDER.pages()).map(Pfn);
+    let ram = frames.into_iter().find(|&pfn| map.known(pfn).kind() != Kind::Hole)?;
+    Some(map.known(ram).zone())
+}
+
+/// The largest order of a block that starts at `pfn` and ends by `end`. The borders of zones are multiples of the
+/// page block, and blocks of different zones are not joined.
 fn largest_block(pfn: Pfn, end: Pfn) -> Order {
     let fits = |order: &Order| pfn.is_aligned(*order) && pfn.0 + order.pages() <= end.0;
     Order::ALL.into_iter().rev().find(fits).unwrap_or(Order::ZERO)
 }
 
 /// Watermarks and reserves, from what the zones manage.
-fn set_levels<P: Platform>(zones: &mut [Zone<P>; ZoneKind::COUNT], config: FrameConfig) {
-    let total: u64 = zones.iter().map(|zone| zone.managed).sum();
-    let min_free_kib = config.min_free_kib.unwrap_or_else(|| default_min_free_kib(total));
-    for zone in zones.iter_mut() {
-        zone.watermarks = Watermarks::of_zone(zone.managed, total, min_free_kib);
+fn set_levels<P: Platform>(zones: &Zones<P>, min_free_kib: Option<u64>) {
+    let total: u64 = zones.all().iter().map(Zone::managed).sum();
+    let min_free_kib = min_free_kib.unwrap_or_else(|| default_min_free_kib(total));
+    for zone in zones.all() {
+        // What requests that could use the zones above must leave here.
+        let above = zones.all().iter().filter(|other| other.id.node() == zone.id.node());
+        let above: u64 = above.filter(|other| other.id.kind() > zone.id.kind()).map(Zone::managed).sum();
+        let marks = Watermarks::of_zone(zone.managed(), total, min_free_kib);
+        zone.levels.set(marks, above / LOWMEM_RESERVE_RATIO);
     }
-    let normal = zones[ZoneKind::Normal.index()].managed;
-    zones[ZoneKind::Dma32.index()].lowmem_reserve = normal / LOWMEM_RESERVE_RATIO;
 }

@@ -2,20 +2,27 @@
 
 mod allocate;
 mod boot;
+mod drain;
+mod offline;
+mod refill;
 mod release;
 mod report;
+mod retire;
+mod waiting;
 
-pub use report::{FrameTotals, ZoneReport};
+pub(crate) use boot::zone_of_block;
+pub use report::{FrameTotals, PcpReport};
+pub use waiting::Reclaimer;
 
 use crate::counters::VmEvents;
 use crate::faults::Faults;
 use crate::limbo::LimboLists;
-use crate::map::{Frame, MemoryMap};
-use crate::pcp::{PcpSet, PcpTechnique};
+use crate::map::{Frame, MemoryMap, Migratetype};
+use crate::pcp::PcpTechnique;
 use crate::slab::CacheRegistry;
-use crate::zone::{Zone, ZoneKind};
+use crate::zone::{Zone, ZoneId, Zonelist, Zones};
 use core::fmt;
-use quire_arch::{Pfn, PfnRange, Platform};
+use quire_arch::{MAX_NODES, Pfn, PfnRange, Platform};
 use quire_sync::atomic::raw::AtomicU64;
 use quire_sync::{Epoch, PerCpu, SpinLock};
 
@@ -27,6 +34,13 @@ pub struct FrameConfig {
     /// KiB that stay free for reclaim, over all zones (Linux's `vm.min_free_kbytes`). `None` computes them from the
     /// size of memory.
     pub min_free_kib: Option<u64>,
+    /// Treats all memory as of one mobility, to see what the grouping is worth.
+    pub ignore_mobility: bool,
+    /// Measures how long the zones' locks are held, at the price of two looks at the clock each time.
+    pub time_locks: bool,
+    /// Looks at every frame of each block that is given back, whether its user used inner frames or not. Debug builds
+    /// always do.
+    pub check_tails: bool,
 }
 
 /// Tells machines of one process apart, so that a slab cache is not used with another machine's frames.
@@ -40,10 +54,14 @@ pub struct Frames<P: Platform> {
     platform: P,
     id: MachineId,
     map: MemoryMap,
-    zones: [Zone<P>; ZoneKind::COUNT],
+    zones: Zones<P>,
+    zonelists: [Zonelist; MAX_NODES],
     reserved: PfnRange,
     technique: PcpTechnique,
-    pcp: PerCpu<PcpSet<P>>,
+    /// The type that every request is taken for, if mobility is ignored.
+    only_type: Option<Migratetype>,
+    checks_tails: bool,
+    min_free_kib: Option<u64>,
     events: VmEvents,
     limbo: PerCpu<SpinLock<LimboLists, P>>,
     epoch: Epoch,
@@ -124,18 +142,19 @@ impl<P: Platform> Frames<P> {
     }
 
     #[inline]
-    pub(crate) fn pcp(&self) -> &PerCpu<PcpSet<P>> {
-        &self.pcp
-    }
-
-    #[inline]
     pub(crate) fn limbo(&self) -> &PerCpu<SpinLock<LimboLists, P>> {
         &self.limbo
     }
 
     #[inline]
-    pub(crate) fn zone(&self, kind: ZoneKind) -> &Zone<P> {
-        &self.zones[kind.index()]
+    pub(crate) fn zones(&self) -> &Zones<P> {
+        &self.zones
+    }
+
+    /// The zone `id`, which the machine has.
+    #[inline]
+    pub(crate) fn zone(&self, id: ZoneId) -> &Zone<P> {
+        &self.zones.all()[id.index()]
     }
 }
 
@@ -143,7 +162,7 @@ impl<P: Platform> fmt::Debug for Frames<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Frames")
             .field("span", &self.map.span())
-            .field("zones", &self.zones)
+            .field("zones", &self.zones.all())
             .field("technique", &self.technique)
             .finish_non_exhaustive()
     }

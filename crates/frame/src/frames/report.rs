@@ -1,35 +1,9 @@
 //! Numbers about frames.
 
 use super::Frames;
-use crate::map::Migratetype;
-use crate::zone::{BuddyCounts, Watermarks, ZoneKind};
-use quire_arch::Platform;
-use quire_sync::SpinStatistics;
-
-/// A zone in numbers; frames throughout.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ZoneReport {
-    /// Which.
-    pub kind: ZoneKind,
-    /// RAM in the zone, boot memory included.
-    pub present: u64,
-    /// What the zone gives out.
-    pub managed: u64,
-    /// On the zone's own lists.
-    pub free: u64,
-    /// On the CPUs' lists; free as well.
-    pub pcp: u64,
-    /// The watermarks.
-    pub watermarks: Watermarks,
-    /// Left here by requests that could use a higher zone, on top of the watermark.
-    pub lowmem_reserve: u64,
-    /// Free blocks by order and migratetype.
-    pub blocks: BuddyCounts,
-    /// Page blocks by migratetype.
-    pub pageblocks: [u64; Migratetype::COUNT],
-    /// What the zone's lock has seen.
-    pub lock: SpinStatistics,
-}
+use crate::map::{Kind, Migratetype};
+use crate::zone::{Zone, ZoneId, ZoneReport};
+use quire_arch::{CpuId, Platform};
 
 /// The machine in numbers; frames throughout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,48 +18,119 @@ pub struct FrameTotals {
     pub limbo_blocks: u64,
 }
 
+/// A CPU's lists for one zone in numbers; frames throughout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PcpReport {
+    /// Whose.
+    pub cpu: CpuId,
+    /// On the lists.
+    pub count: u64,
+    /// Brought back by other CPUs and not fetched yet; not in `count`.
+    pub returned: u64,
+    /// The budget as it is now.
+    pub high: u64,
+    /// The budget's bounds.
+    pub high_bounds: (u64, u64),
+    /// What moves at once at least.
+    pub batch: u64,
+}
+
+/// Frames on the CPUs' lists for `zone`.
+pub(super) fn listed_pages<P: Platform>(zone: &Zone<P>) -> u64 {
+    zone.pcp.iter().map(|set| set.lists.lock().pages() + set.returned.pages()).sum()
+}
+
 impl<P: Platform> Frames<P> {
     /// Frames that are free, those on the CPUs' lists included.
     pub fn free_frames(&self) -> u64 {
-        ZoneKind::ALL.into_iter().map(|kind| self.zone(kind).free() + self.pcp_pages(kind)).sum()
+        self.zones.populated().map(|zone| zone.free() + listed_pages(zone)).sum()
     }
 
-    fn pcp_pages(&self, kind: ZoneKind) -> u64 {
-        self.pcp.iter().map(|set| set.zone(kind).lock().pages()).sum()
+    /// One zone in numbers. Takes its locks one after another. A zone that the machine does not have is empty.
+    pub fn zone_report(&self, id: impl Into<ZoneId>) -> ZoneReport {
+        let id = id.into();
+        match self.zones.all().get(id.index()) {
+            Some(zone) => self.report(zone),
+            None => self.report(&Zone::new(id, false)),
+        }
     }
 
-    /// One zone in numbers. Takes its locks one after another.
-    pub fn zone_report(&self, kind: ZoneKind) -> ZoneReport {
-        let zone = self.zone(kind);
+    /// Every zone with frames in numbers.
+    pub fn zone_reports(&self) -> impl Iterator<Item = ZoneReport> {
+        self.zones.populated().map(|zone| self.report(zone))
+    }
+
+    fn report(&self, zone: &Zone<P>) -> ZoneReport {
         let lock = zone.lock_statistics();
-        let pcp = self.pcp_pages(kind);
-        let buddy = zone.buddy.lock();
+        let pcp = listed_pages(zone);
+        let pcp_peak = zone.pcp.iter().map(|set| set.lists.lock().peak()).sum();
+        let (watermarks, lowmem_reserve) = (zone.levels.get(), zone.levels.lowmem_reserve());
+        let buddy = zone.lock(&self.platform);
         ZoneReport {
-            kind,
+            kind: zone.id.kind(),
+            node: zone.id.node(),
+            span: zone.span,
             present: zone.present,
-            managed: zone.managed,
+            managed: zone.managed(),
             free: buddy.free(),
+            free_reserved: buddy.free_of(Migratetype::HighAtomic),
             pcp,
-            watermarks: zone.watermarks,
-            lowmem_reserve: zone.lowmem_reserve,
+            pcp_peak,
+            watermarks,
+            lowmem_reserve,
             blocks: buddy.counts(),
             pageblocks: buddy.block_counts(),
             lock,
         }
     }
 
-    /// Every zone in numbers.
-    pub fn zone_reports(&self) -> impl Iterator<Item = ZoneReport> {
-        ZoneKind::ALL.into_iter().map(|kind| self.zone_report(kind))
+    /// The CPUs' lists for one zone in numbers.
+    pub fn pcp_reports(&self, id: impl Into<ZoneId>) -> impl Iterator<Item = PcpReport> {
+        let zone = self.zones.all().get(id.into().index());
+        let sets = zone.into_iter().flat_map(|zone| zone.pcp.iter().enumerate());
+        sets.filter_map(|(cpu, set)| {
+            let lists = set.lists.lock();
+            let limits = lists.limits();
+            Some(PcpReport {
+                cpu: CpuId::new(cpu)?,
+                count: lists.pages(),
+                returned: set.returned.pages(),
+                high: lists.high(),
+                high_bounds: (
+                    limits.high_min,
+                    if self.technique.tunes() { limits.high_max } else { limits.high_min },
+                ),
+                batch: limits.batch,
+            })
+        })
     }
 
     /// The machine in numbers.
     pub fn totals(&self) -> FrameTotals {
         FrameTotals {
-            present: self.zones.iter().map(|zone| zone.present).sum(),
-            managed: self.zones.iter().map(|zone| zone.managed).sum(),
+            present: self.zones.populated().map(|zone| zone.present).sum(),
+            managed: self.zones.populated().map(Zone::managed).sum(),
             free: self.free_frames(),
             limbo_blocks: self.limbo.iter().map(|limbo| limbo.lock().blocks()).sum(),
         }
+    }
+
+    /// Frames of each kind, by looking at every one: on a busy machine a moment's mixture.
+    pub fn count_kinds(&self) -> [u64; Kind::ALL.len()] {
+        let mut counts = [0; Kind::ALL.len()];
+        let mut left = 0;
+        let mut inside = Kind::Tail;
+        self.for_each_frame(|_, frame| {
+            let word = frame.word();
+            // A block's inner frames count as what its first one is.
+            if word.kind() != Kind::Tail {
+                inside = word.kind();
+                left = if word.kind().is_head() { word.order().pages() } else { 1 };
+            }
+            let kind = if left > 0 { inside } else { word.kind() };
+            left = left.saturating_sub(1);
+            counts[kind as usize] += 1;
+        });
+        counts
     }
 }

@@ -1,12 +1,13 @@
 //! Taking a machine's RAM into use: survey it, carve the metadata out of it, describe every frame.
 
 use super::descriptor::Frame;
-use super::memory_map::{Arrays, MemoryMap, RamRange};
+use super::memory_map::{Arrays, MemoryMap, PAGEBLOCK_ORDER, RamRange};
 use super::migratetype::Migratetype;
 use super::word::Kind;
 use crate::error::BootError;
+use crate::zone::{ZoneId, ZoneKind};
 use core::ptr::NonNull;
-use quire_arch::{MAX_CPUS, PAGE_SIZE, Pfn, PfnRange, Platform};
+use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, Platform};
 use quire_sync::atomic::raw::AtomicU8;
 use quire_sync::{CachePadded, PerCpu};
 
@@ -18,6 +19,7 @@ struct Survey {
     span: u32,
     ranges: usize,
     cpus: usize,
+    nodes: usize,
 }
 
 impl Survey {
@@ -26,8 +28,12 @@ impl Survey {
         if cpus == 0 || cpus > MAX_CPUS {
             return Err(BootError::CpuCount(cpus));
         }
+        let nodes = platform.node_count();
+        if nodes == 0 || nodes > MAX_NODES {
+            return Err(BootError::NodeCount(nodes));
+        }
         let (mut lowest, mut highest, mut ranges) = (u64::MAX, 0, 0);
-        let mut misaligned = None;
+        let (mut misaligned, mut past) = (None, None);
         platform.for_each_ram(&mut |range| {
             if range.is_empty() {
                 return;
@@ -39,7 +45,12 @@ impl Survey {
             if !(first.addr().get() as u64).is_multiple_of(PAGE_SIZE) {
                 misaligned = Some(range.start());
             }
+            past = past.or(Some(platform.node_of_ram(range.start()).index()).filter(|&node| node >= nodes));
         });
+        if let Some(node) = past {
+            return Err(BootError::NodeCount(node + 1));
+        }
+        shared_block(platform).map_or(Ok(()), |pfn| Err(BootError::SharedPageBlock(pfn)))?;
         if let Some(pfn) = misaligned {
             return Err(BootError::MisalignedDirectMap(pfn));
         }
@@ -51,7 +62,7 @@ impl Survey {
         if frames >= u64::from(u32::MAX) - 1 {
             return Err(BootError::SpanTooLarge { frames });
         }
-        Ok(Self { base: Pfn(lowest), span: frames as u32, ranges, cpus })
+        Ok(Self { base: Pfn(lowest), span: frames as u32, ranges, cpus, nodes })
     }
 
     /// Bytes of the memory map.
@@ -61,6 +72,24 @@ impl Survey {
         let ranges = (self.ranges * size_of::<RamRange>()) as u64;
         frames + blocks + ranges
     }
+}
+
+/// The first frame of a range of RAM that shares its page block with a range of another node.
+fn shared_block<P: Platform>(platform: &P) -> Option<Pfn> {
+    let mut found = None;
+    platform.for_each_ram(&mut |range| {
+        let block = range.start().block_start(PAGEBLOCK_ORDER);
+        let node = platform.node_of_ram(range.start());
+        platform.for_each_ram(&mut |other| {
+            let last = Pfn(other.end().0.saturating_sub(1)).block_start(PAGEBLOCK_ORDER);
+            let meet =
+                !other.is_empty() && !range.is_empty() && other.start() < range.start() && last == block;
+            if meet && platform.node_of_ram(other.start()) != node {
+                found = Some(range.start());
+            }
+        });
+    });
+    found
 }
 
 /// Memory that is handed out from one end and never given back: a boot allocator.
@@ -87,6 +116,20 @@ impl BootMemory {
         Ok(first.cast())
     }
 
+    /// An array of `count` values, which lasts as long as the machine's RAM.
+    pub(crate) fn array<T>(
+        &mut self,
+        count: usize,
+        mut make: impl FnMut(usize) -> T,
+    ) -> Result<NonNull<T>, BootError> {
+        let first = self.carve::<T>(count)?;
+        for index in 0..count {
+            // SAFETY: `carve` gave room for `count` of them.
+            unsafe { first.add(index).write(make(index)) };
+        }
+        Ok(first)
+    }
+
     /// A per-CPU array.
     pub(crate) fn per_cpu<T>(&mut self, mut make: impl FnMut() -> T) -> Result<PerCpu<T>, BootError> {
         let first = self.carve::<CachePadded<T>>(self.cpus)?;
@@ -105,15 +148,28 @@ pub(crate) struct Booted {
     pub(crate) memory: BootMemory,
 }
 
-/// Makes the memory map, with room for `per_cpu_bytes` bytes for each CPU beside it. Every frame of RAM that is not
+/// What the rooms need beside the memory map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extra {
+    /// Bytes for each CPU.
+    pub(crate) per_cpu: usize,
+    /// Bytes for each CPU and zone.
+    pub(crate) per_cpu_and_zone: usize,
+    /// Bytes for each zone.
+    pub(crate) per_zone: usize,
+}
+
+/// Makes the memory map, with room for `extra` beside it. Every frame of RAM that is not
 /// boot memory comes out as [`Kind::Tail`]: most will be inside a free block, and whoever makes the block marks its
 /// first frame.
 ///
 /// The metadata lies at the end of the highest range that has room, so that memory below 4 GiB is left to devices
 /// that can use no other.
-pub(crate) fn boot<P: Platform>(platform: &P, per_cpu_bytes: usize) -> Result<Booted, BootError> {
+pub(crate) fn boot<P: Platform>(platform: &P, extra: Extra) -> Result<Booted, BootError> {
     let survey = Survey::of(platform)?;
-    let bytes = survey.map_bytes() + (survey.cpus * per_cpu_bytes) as u64 + PAGE_SIZE;
+    let zones = survey.nodes * ZoneKind::COUNT;
+    let a_cpu = extra.per_cpu + zones * extra.per_cpu_and_zone;
+    let bytes = survey.map_bytes() + (survey.cpus * a_cpu + zones * extra.per_zone) as u64 + PAGE_SIZE;
     let frames = bytes.div_ceil(PAGE_SIZE);
     let mut reserved = None;
     platform.for_each_ram(&mut |range| {
@@ -143,7 +199,7 @@ fn describe<P: Platform>(
     let frames = memory.carve::<Frame>(descriptors)?;
     for index in 0..descriptors {
         // SAFETY: `carve` gave room for `descriptors` of them.
-        unsafe { frames.add(index).write(Frame::new(Kind::Hole)) };
+        unsafe { frames.add(index).write(Frame::new(Kind::Hole, ZoneId::default())) };
     }
     let ranges = memory.carve::<RamRange>(survey.ranges)?;
     let mut range_count = 0;
@@ -157,18 +213,19 @@ fn describe<P: Platform>(
             ranges.add(range_count).write(RamRange { frames: range, first });
         }
         range_count += 1;
+        let node = platform.node_of_ram(range.start());
         for pfn in range.start().0..range.end().0 {
             let kind = if reserved.contains(Pfn(pfn)) { Kind::Reserved } else { Kind::Tail };
             let index = (pfn - survey.base.0) as usize;
             // SAFETY: the platform names the same ranges each time, so the index is below `span`.
-            unsafe { frames.add(index).write(Frame::new(kind)) };
+            unsafe { frames.add(index).write(Frame::new(kind, ZoneId::of(node, Pfn(pfn)))) };
         }
     });
     let block_count = MemoryMap::blocks_of(survey.base, survey.span);
     let blocks = memory.carve::<AtomicU8>(block_count)?;
     for index in 0..block_count {
         // SAFETY: `carve` gave room for `block_count` of them.
-        unsafe { blocks.add(index).write(AtomicU8::new(Migratetype::Movable as u8)) };
+        unsafe { blocks.add(index).write(AtomicU8::new(MemoryMap::block_byte(Migratetype::Movable))) };
     }
     let arrays = Arrays { frames, blocks, ranges, range_count };
     // SAFETY: the arrays were carved and filled above with the lengths that `new` asks for, the last descriptor is

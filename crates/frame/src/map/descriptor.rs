@@ -3,7 +3,10 @@
 use super::migratetype::Migratetype;
 use super::word::{FrameFlags, Kind, ONE_REF, Word};
 use crate::error::{FreeError, KindError};
-use quire_arch::Order;
+use crate::zone::ZoneId;
+// A hint orders nothing, so no model has to see it.
+use core::sync::atomic::AtomicU16;
+use quire_arch::{CpuId, Order};
 use quire_sync::RawSpin;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -52,13 +55,16 @@ pub struct Frame {
     private: AtomicU64,
     live: AtomicU32,
     audit: AtomicU32,
+    /// The CPU whose list the block was given out from.
+    home: AtomicU16,
+    zone: ZoneId,
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Frame>() == 64 && align_of::<Frame>() == 64);
 
 impl Frame {
-    pub(crate) fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: Kind, zone: ZoneId) -> Self {
         Self {
             word: AtomicU64::new(Word::new(kind, Order::ZERO, Migratetype::Unmovable).raw()),
             maps: AtomicU32::new(0),
@@ -70,6 +76,8 @@ impl Frame {
             private: AtomicU64::new(0),
             live: AtomicU32::new(0),
             audit: AtomicU32::new(0),
+            home: AtomicU16::new(0),
+            zone,
         }
     }
 
@@ -220,6 +228,24 @@ impl Frame {
     #[inline]
     pub fn live(&self) -> &AtomicU32 {
         &self.live
+    }
+
+    /// The zone that the frame belongs to.
+    #[inline]
+    pub fn zone(&self) -> ZoneId {
+        self.zone
+    }
+
+    /// The CPU whose list the block was last given out from: a hint where it is missed.
+    #[inline]
+    pub(crate) fn home(&self) -> Option<CpuId> {
+        CpuId::new(usize::from(self.home.load(Ordering::Relaxed)))
+    }
+
+    /// Notes the CPU whose list the block is given out from.
+    #[inline]
+    pub(crate) fn set_home(&self, cpu: CpuId) {
+        self.home.store(cpu.index() as u16, Ordering::Relaxed);
     }
 
     /// Scratch of the auditor; zero outside audits.

@@ -11,6 +11,9 @@ use quire_sync::atomic::raw::{AtomicU8, Ordering};
 /// [`Order::PMD`] here is a choice, not a law; nothing relies on it.
 pub(crate) const PAGEBLOCK_ORDER: Order = Order::ALL[9];
 
+/// Where in a page block's byte the type stands that it had before it was reserved or isolated.
+const BEFORE_SHIFT: u32 = 4;
+
 /// One range of RAM and where it can be reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RamRange {
@@ -155,11 +158,26 @@ impl MemoryMap {
         })
     }
 
-    /// Changes a page block's type, under the zone's lock.
+    /// The byte of a page block of type `migratetype`.
+    pub(super) const fn block_byte(migratetype: Migratetype) -> u8 {
+        migratetype as u8 | (migratetype as u8) << BEFORE_SHIFT
+    }
+
+    /// Changes a page block's type, under the zone's lock. A type that is set for a while leaves the one before it
+    /// remembered; see [`block_before`](Self::block_before).
     pub(crate) fn set_block_migratetype(&self, pfn: Pfn, migratetype: Migratetype) {
         if let Some(block) = self.block_of(pfn) {
-            block.store(migratetype as u8, Ordering::Relaxed);
+            let now = block.load(Ordering::Relaxed);
+            let kept = if migratetype.is_pcp_type() { migratetype as u8 } else { now >> BEFORE_SHIFT };
+            block.store(migratetype as u8 | kept << BEFORE_SHIFT, Ordering::Relaxed);
         }
+    }
+
+    /// The type of requests that a page block last belonged to, which is its own unless it is reserved or isolated.
+    pub(crate) fn block_before(&self, pfn: Pfn) -> Migratetype {
+        self.block_of(pfn).map_or(Migratetype::Movable, |block| {
+            Migratetype::from_bits(u64::from(block.load(Ordering::Relaxed) >> BEFORE_SHIFT))
+        })
     }
 
     /// The ranges of RAM.

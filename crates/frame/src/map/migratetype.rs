@@ -12,13 +12,28 @@ pub enum Migratetype {
     Movable = 1,
     /// Cannot be moved but can be dropped under pressure: caches.
     Reclaimable = 2,
+    /// Kept for requests that cannot wait and need more than one frame. A type of page blocks only: no request has it.
+    HighAtomic = 3,
+    /// Gives out nothing: the range is being taken out of use. A type of page blocks only.
+    Isolate = 4,
 }
 
 impl Migratetype {
     /// Number of types.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 5;
     /// Every type, in the order of its number.
-    pub const ALL: [Self; Self::COUNT] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Unmovable, Self::Movable, Self::Reclaimable, Self::HighAtomic, Self::Isolate];
+    /// Number of types that requests and per-CPU lists have.
+    pub const PCP_COUNT: usize = 3;
+    /// The types that requests and per-CPU lists have.
+    pub const PCP_TYPES: [Self; Self::PCP_COUNT] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
+
+    /// Whether requests and per-CPU lists have the type. Frames of other blocks go straight to their zone.
+    #[inline]
+    pub const fn is_pcp_type(self) -> bool {
+        (self as usize) < Self::PCP_COUNT
+    }
 
     /// The type as an index into per-type arrays.
     #[inline]
@@ -26,23 +41,32 @@ impl Migratetype {
         self as usize
     }
 
-    /// The type whose number is in the low two bits. Three is never stored and reads as movable.
+    /// Whether free neighbours of the two types become one block. What is reserved or isolated stays by itself.
+    #[inline]
+    pub(crate) fn joins(self, other: Self) -> bool {
+        self == other || (self.is_pcp_type() && other.is_pcp_type())
+    }
+
+    /// The type whose number is in the low three bits. What is never stored reads as movable.
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
-        match bits & 3 {
+        match bits & 7 {
             0 => Self::Unmovable,
             2 => Self::Reclaimable,
+            3 => Self::HighAtomic,
+            4 => Self::Isolate,
             _ => Self::Movable,
         }
     }
 
     /// Where memory is taken from when blocks of this type have none left, best first. What cannot move prefers
     /// what at least can be dropped; what can move goes last to what never moves.
-    pub(crate) const fn fallbacks(self) -> [Self; 2] {
+    pub(crate) const fn fallbacks(self) -> &'static [Self] {
         match self {
-            Self::Unmovable => [Self::Reclaimable, Self::Movable],
-            Self::Movable => [Self::Reclaimable, Self::Unmovable],
-            Self::Reclaimable => [Self::Unmovable, Self::Movable],
+            Self::Unmovable => &[Self::Reclaimable, Self::Movable],
+            Self::Movable => &[Self::Reclaimable, Self::Unmovable],
+            Self::Reclaimable => &[Self::Unmovable, Self::Movable],
+            Self::HighAtomic | Self::Isolate => &[],
         }
     }
 
@@ -52,6 +76,8 @@ impl Migratetype {
             Self::Unmovable => "Unmovable",
             Self::Movable => "Movable",
             Self::Reclaimable => "Reclaimable",
+            Self::HighAtomic => "HighAtomic",
+            Self::Isolate => "Isolate",
         }
     }
 }

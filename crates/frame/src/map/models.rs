@@ -4,12 +4,13 @@ use super::descriptor::{Frame, LockCheck};
 use super::migratetype::Migratetype;
 use super::word::{FrameFlags, Kind, Word};
 use crate::error::FreeError;
+use crate::zone::ZoneId;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::Order;
 
 fn given_out() -> Arc<Frame> {
-    let frame = Frame::new(Kind::Tail);
+    let frame = Frame::new(Kind::Tail, ZoneId::default());
     frame.set_word(Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Movable));
     Arc::new(frame)
 }

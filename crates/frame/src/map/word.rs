@@ -8,7 +8,7 @@
 //! |---|---|
 //! | 0..5 | [`Kind`] |
 //! | 5..9 | order of the block that starts here |
-//! | 9..11 | [`Migratetype`]: of the list for free frames, of the request for given-out ones |
+//! | 9..12 | [`Migratetype`]: of the list for free frames, of the request for given-out ones |
 //! | 16..32 | [`FrameFlags`] |
 //! | 32..64 | references; above everything else, so that an overflow falls off instead of changing the rest |
 
@@ -35,25 +35,27 @@ pub enum Kind {
     Gathered = 5,
     /// Given back, but lock-free readers may still look at it: waits for an epoch.
     Limbo = 6,
+    /// Taken out of use with the range that it lies in.
+    Offline = 7,
     /// Given out; its user has not said what for.
-    Allocated = 7,
+    Allocated = 8,
     /// Holds objects of a slab cache.
-    Slab = 8,
+    Slab = 9,
     /// Holds a slab cache's own data with its per-CPU parts.
-    CacheArea = 9,
+    CacheArea = 10,
     /// A page table.
-    Table = 10,
+    Table = 11,
     /// Anonymous memory of a program.
-    Anonymous = 11,
+    Anonymous = 12,
     /// The shared page of zeros.
-    ZeroPage = 12,
+    ZeroPage = 13,
     /// A page of a file or of shared memory that a program maps.
-    File = 13,
+    File = 14,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Hole,
         Self::Reserved,
         Self::Free,
@@ -61,6 +63,7 @@ impl Kind {
         Self::Tail,
         Self::Gathered,
         Self::Limbo,
+        Self::Offline,
         Self::Allocated,
         Self::Slab,
         Self::CacheArea,
@@ -79,7 +82,7 @@ impl Kind {
     /// Whether a block starts at a frame of this kind, so that its word's order counts.
     #[inline]
     pub const fn is_head(self) -> bool {
-        !matches!(self, Self::Hole | Self::Reserved | Self::Tail)
+        !matches!(self, Self::Hole | Self::Reserved | Self::Tail | Self::Offline)
     }
 
     /// Whether a user of frames may set the kind.
@@ -114,6 +117,9 @@ bitflags! {
         const REFERENCED = 1 << 2;
         /// An anonymous page that no other space can see: it may be written without a copy.
         const ANONYMOUS_EXCLUSIVE = 1 << 3;
+        /// Inner frames of the block have maps or locks of their own. Their user sets this on the block's first frame
+        /// before; then every frame is looked at when the block is given back.
+        const TAILS_IN_USE = 1 << 4;
     }
 }
 
@@ -213,6 +219,7 @@ impl Word {
             return Err(match kind {
                 Kind::Hole => FreeError::OutOfRange,
                 Kind::Reserved => FreeError::Reserved,
+                Kind::Offline => FreeError::Offline,
                 Kind::Tail => FreeError::NotHead,
                 Kind::Slab | Kind::CacheArea => FreeError::Slab,
                 _ => FreeError::DoubleFree,

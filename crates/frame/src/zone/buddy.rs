@@ -6,7 +6,7 @@
 //! - the frames inside a block, free or not, are [`Kind::Tail`], so that giving a block out touches one descriptor;
 //! - no two free buddies of one order exist below the largest order.
 
-use super::ZoneKind;
+use super::ZoneId;
 use super::frame_list::FrameList;
 use crate::counters::{EventSet, VmEvent};
 use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
@@ -18,30 +18,46 @@ pub type BuddyCounts = [[u64; Migratetype::COUNT]; Order::COUNT];
 /// The lists of one zone, behind the zone's lock.
 #[derive(Debug)]
 pub(crate) struct Buddy {
-    kind: ZoneKind,
+    id: ZoneId,
     lists: [[FrameList; Migratetype::COUNT]; Order::COUNT],
     /// For each migratetype, the orders whose list is not empty, as bits.
     occupied: [u32; Migratetype::COUNT],
-    free: u64,
+    /// Free frames by the type of the list that they are on.
+    free: [u64; Migratetype::COUNT],
     /// Page blocks of each type.
     blocks: [u64; Migratetype::COUNT],
+    /// Frames of page blocks that came to hold more than one type since this was last taken.
+    mixed: u64,
 }
 
 impl Buddy {
-    pub(super) fn new(kind: ZoneKind) -> Self {
+    pub(super) fn new(id: ZoneId) -> Self {
         Self {
-            kind,
+            id,
             lists: [[FrameList::EMPTY; Migratetype::COUNT]; Order::COUNT],
             occupied: [0; Migratetype::COUNT],
-            free: 0,
+            free: [0; Migratetype::COUNT],
             blocks: [0; Migratetype::COUNT],
+            mixed: 0,
         }
     }
 
-    /// Free frames.
+    /// Free frames, less those that are isolated.
     #[inline]
     pub(crate) fn free(&self) -> u64 {
-        self.free
+        self.available() + self.free[Migratetype::HighAtomic.index()]
+    }
+
+    /// Free frames that any request may get.
+    #[inline]
+    pub(crate) fn available(&self) -> u64 {
+        Migratetype::PCP_TYPES.into_iter().map(|migratetype| self.free[migratetype.index()]).sum()
+    }
+
+    /// Free frames on the lists of one type.
+    #[inline]
+    pub(crate) fn free_of(&self, migratetype: Migratetype) -> u64 {
+        self.free[migratetype.index()]
     }
 
     /// The list of one order and type.
@@ -58,6 +74,17 @@ impl Buddy {
     /// Page blocks of each type.
     pub(crate) fn block_counts(&self) -> [u64; Migratetype::COUNT] {
         self.blocks
+    }
+
+    /// Notes that a page block came to hold more than one type.
+    pub(super) fn note_mixed(&mut self) {
+        self.mixed += PAGEBLOCK_ORDER.pages();
+    }
+
+    /// Frames of page blocks that came to hold more than one type since this was last asked.
+    #[inline]
+    pub(super) fn take_mixed(&mut self) -> u64 {
+        core::mem::take(&mut self.mixed)
     }
 
     /// Notes page blocks that the zone starts with; their type was set when the map was made.
@@ -83,6 +110,7 @@ impl Buddy {
         map.at(index).set_word(Word::new(Kind::Free, order, migratetype));
         self.lists[order.index()][migratetype.index()].push(map, index);
         self.occupied[migratetype.index()] |= 1 << order.get();
+        self.free[migratetype.index()] += order.pages();
     }
 
     /// Takes a block off its list. Its word still says free: the caller changes that before it drops the lock.
@@ -99,6 +127,7 @@ impl Buddy {
         if list.is_empty() {
             self.occupied[migratetype.index()] &= !(1 << order.get());
         }
+        self.free[migratetype.index()] -= order.pages();
     }
 
     /// Gives out a block of `order`, as `given`, or `None` if no list can provide one. The watermark is the
@@ -121,8 +150,58 @@ impl Buddy {
             None => self.fall_back(map, order, migratetype, events)?,
         };
         map.at(index).set_word(given);
-        self.free -= order.pages();
         Some(index)
+    }
+
+    /// Gives out up to `blocks` blocks of `order` that lie side by side. Only the first is described, as `given`: the
+    /// caller describes the others, for which it need not hold the lock. Returns the first and how many there are.
+    ///
+    /// The piece is what as many single allocations would have taken one after another, since each of them prefers the
+    /// smallest piece that fits: the rest of the one before.
+    #[inline]
+    pub(crate) fn allocate_run(
+        &mut self,
+        map: &MemoryMap,
+        order: Order,
+        migratetype: Migratetype,
+        blocks: u64,
+        given: Word,
+        events: &EventSet,
+    ) -> Option<(FrameIndex, u64)> {
+        let (index, size) = match self.smallest(order, migratetype) {
+            Some(found) => {
+                let index = self.list(found, migratetype).first()?;
+                let fits = u32::from(order.get()) + blocks.max(1).ilog2();
+                let size = Order::new(fits as u8).map_or(found, |fits| found.min(fits));
+                self.take(map, index, (found, migratetype), size, events);
+                (index, size)
+            }
+            None => (self.fall_back(map, order, migratetype, events)?, order),
+        };
+        map.at(index).set_word(given);
+        Some((index, size.pages() >> order.get()))
+    }
+
+    /// Gives out a block of `order` from the high-order atomic reserve, as `given`.
+    #[cold]
+    pub(crate) fn allocate_reserved(
+        &mut self,
+        map: &MemoryMap,
+        order: Order,
+        given: Word,
+        events: &EventSet,
+    ) -> Option<FrameIndex> {
+        let found = self.smallest(order, Migratetype::HighAtomic)?;
+        let index = self.list(found, Migratetype::HighAtomic).first()?;
+        self.take(map, index, (found, Migratetype::HighAtomic), order, events);
+        map.at(index).set_word(given);
+        Some(index)
+    }
+
+    /// A block of the largest size that is on the lists of `migratetype`.
+    pub(super) fn largest(&self, migratetype: Migratetype) -> Option<FrameIndex> {
+        let order = Order::new(self.occupied[migratetype.index()].checked_ilog2()? as u8)?;
+        self.list(order, migratetype).first()
     }
 
     /// Takes the block at `index` off the list `from` and puts the part past `order` back as smaller blocks.
@@ -152,12 +231,14 @@ impl Buddy {
     pub(crate) fn free_block(&mut self, map: &MemoryMap, index: FrameIndex, order: Order, events: &EventSet) {
         let mut pfn = map.pfn(index);
         let migratetype = map.block_migratetype(pfn);
-        self.free += order.pages();
         let mut size = order;
         while let Some(larger) = size.larger() {
             let buddy = pfn.buddy(size);
             let Some(buddy_index) = self.free_buddy(map, buddy, size) else { break };
             let buddy_type = map.at(buddy_index).word().migratetype();
+            if !migratetype.joins(buddy_type) {
+                break;
+            }
             self.unlink(map, buddy_index, size, buddy_type);
             if buddy_type != migratetype {
                 // Only blocks of whole page blocks meet a neighbour of another type.
@@ -178,7 +259,8 @@ impl Buddy {
     #[inline]
     pub(crate) fn free_buddy(&self, map: &MemoryMap, buddy: Pfn, order: Order) -> Option<FrameIndex> {
         let index = map.checked_index(buddy)?;
-        (map.at(index).word().is_free_block(order) && ZoneKind::of(buddy) == self.kind).then_some(index)
+        let frame = map.at(index);
+        (frame.word().is_free_block(order) && frame.zone() == self.id).then_some(index)
     }
 
     /// Gives the page blocks of `frames` (whole ones) the type `migratetype`. Free blocks are moved by the caller.

@@ -43,6 +43,9 @@ impl Buddy {
         };
         let index = self.list(size, other).first()?;
         events.add(VmEvent::Extfrag, 1);
+        if size < PAGEBLOCK_ORDER {
+            self.note_mixed();
+        }
         let list =
             if may_take_block && self.take_over(map, index, size, wanted, events) { wanted } else { other };
         self.take(map, index, (size, list), order, events);
@@ -56,8 +59,8 @@ impl Buddy {
         wanted: Migratetype,
     ) -> Option<(Order, Migratetype)> {
         orders.find_map(|order| {
-            let other = wanted.fallbacks().into_iter().find(|&other| !self.list(order, other).is_empty())?;
-            Some((order, other))
+            let other = wanted.fallbacks().iter().find(|&&other| !self.list(order, other).is_empty())?;
+            Some((order, *other))
         })
     }
 
@@ -120,7 +123,7 @@ impl Buddy {
     }
 
     /// Moves the free blocks of `frames` to the lists of `wanted`.
-    fn move_free(&mut self, map: &MemoryMap, frames: PfnRange, wanted: Migratetype) {
+    pub(super) fn move_free(&mut self, map: &MemoryMap, frames: PfnRange, wanted: Migratetype) {
         let mut start = frames.start();
         while start < frames.end() {
             Self::visit_block(map, start, |index, _| {

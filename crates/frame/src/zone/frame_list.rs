@@ -5,14 +5,18 @@ use crate::map::{FrameIndex, MemoryMap};
 
 /// A list that a frame can be taken out of anywhere. Each frame is on one list at most; the lock around the list
 /// guards the links too.
+///
+/// The front is the end that was used last: what is popped from there is still in the CPU's cache. What is least
+/// likely to be used soon is at the back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameList {
     first: FrameIndex,
-    count: u64,
+    last: FrameIndex,
+    count: u32,
 }
 
 impl FrameList {
-    pub(crate) const EMPTY: Self = Self { first: FrameIndex::NONE, count: 0 };
+    pub(crate) const EMPTY: Self = Self { first: FrameIndex::NONE, last: FrameIndex::NONE, count: 0 };
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -21,7 +25,7 @@ impl FrameList {
 
     #[inline]
     pub(crate) fn count(&self) -> u64 {
-        self.count
+        u64::from(self.count)
     }
 
     #[inline]
@@ -34,8 +38,9 @@ impl FrameList {
         let frame = map.at(index);
         frame.set_prev(FrameIndex::NONE);
         frame.set_next(self.first);
-        if let Some(first) = self.first.some() {
-            map.at(first).set_prev(index);
+        match self.first.some() {
+            Some(first) => map.at(first).set_prev(index),
+            None => self.last = index,
         }
         self.first = index;
         self.count += 1;
@@ -49,14 +54,36 @@ impl FrameList {
             Some(prev) => map.at(prev).set_next(next),
             None => self.first = next,
         }
-        if let Some(next) = next.some() {
-            map.at(next).set_prev(prev);
+        match next.some() {
+            Some(next) => map.at(next).set_prev(prev),
+            None => self.last = prev,
         }
         self.count -= 1;
     }
 
+    /// Takes the frame at the front.
+    #[inline]
+    pub(crate) fn pop(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
+        let first = self.first.some()?;
+        self.first = map.at(first).next();
+        match self.first.some() {
+            Some(next) => map.at(next).set_prev(FrameIndex::NONE),
+            None => self.last = FrameIndex::NONE,
+        }
+        self.count -= 1;
+        Some(first)
+    }
+
+    /// Takes the frame at the back.
+    #[inline]
+    pub(crate) fn pop_back(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
+        let last = self.last.some()?;
+        self.remove(map, last);
+        Some(last)
+    }
+
     /// The frames of the list.
     pub(crate) fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = FrameIndex> + use<'m> {
-        walk(map, self.first, self.count)
+        walk(map, self.first, self.count())
     }
 }

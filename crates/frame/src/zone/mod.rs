@@ -3,116 +3,161 @@
 mod buddy;
 mod fallback;
 mod frame_list;
+mod id;
+mod isolate;
+mod report;
+mod reserve;
 mod watermark;
+mod zonelist;
 
 pub(crate) use buddy::Buddy;
 pub use buddy::BuddyCounts;
 pub(crate) use frame_list::FrameList;
+pub use id::{ZoneId, ZoneKind};
+pub use report::ZoneReport;
 pub use watermark::Watermarks;
-pub(crate) use watermark::default_min_free_kib;
+pub(crate) use watermark::{Levels, default_min_free_kib};
+pub(crate) use zonelist::{Zonelist, Zones};
 
+use crate::pcp::PcpSet;
 use core::fmt;
-use quire_arch::{LockClass, PAGE_SHIFT, Pfn, Platform};
+use core::ops::{Deref, DerefMut};
+use quire_arch::{LockClass, Pfn, PfnRange, Platform};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
-use quire_sync::{SpinLock, SpinStatistics};
-
-/// Which frames a zone holds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum ZoneKind {
-    /// Frames below 4 GiB, for devices with 32 address bits.
-    Dma32 = 0,
-    /// All others.
-    Normal = 1,
-}
-
-/// First frame past [`ZoneKind::Dma32`].
-const DMA32_END: Pfn = Pfn(1 << (32 - PAGE_SHIFT));
-
-impl ZoneKind {
-    /// Number of zones.
-    pub const COUNT: usize = 2;
-    /// Every zone, lowest first.
-    pub const ALL: [Self; Self::COUNT] = [Self::Dma32, Self::Normal];
-
-    /// The zone that `pfn` belongs to.
-    #[inline]
-    pub const fn of(pfn: Pfn) -> Self {
-        if pfn.0 < DMA32_END.0 { Self::Dma32 } else { Self::Normal }
-    }
-
-    /// The zone as an index into per-zone arrays.
-    #[inline]
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Name as in Linux's zoneinfo.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Dma32 => "DMA32",
-            Self::Normal => "Normal",
-        }
-    }
-}
-
-impl fmt::Display for ZoneKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+use quire_sync::{PerCpu, SpinGuard, SpinLock, SpinStatistics};
 
 /// One zone.
 pub(crate) struct Zone<P> {
-    pub(crate) kind: ZoneKind,
-    /// Frames that the zone gives out, free or not.
-    pub(crate) managed: u64,
+    pub(crate) id: ZoneId,
     /// All frames of RAM in the zone, boot memory included.
     pub(crate) present: u64,
-    pub(crate) watermarks: Watermarks,
-    /// Frames that a request which could use a higher zone must leave here, on top of the watermark.
-    pub(crate) lowmem_reserve: u64,
-    /// Frames on the buddy lists. Written under the lock.
+    /// From the lowest frame to the highest, holes included.
+    pub(crate) span: PfnRange,
+    pub(crate) levels: Levels,
+    /// Frames that the zone gives out, free or not. Written under the lock, as a part of the range can go and come.
+    managed: AtomicU64,
+    /// Frames on the buddy lists that requests can get. Written under the lock.
     free: AtomicU64,
-    pub(crate) buddy: SpinLock<Buddy, P>,
+    /// Nanoseconds that the lock was held; stays zero unless somebody wants to know.
+    held: AtomicU64,
+    timed: bool,
+    buddy: SpinLock<Buddy, P>,
+    /// The CPUs' lists; none in a zone without frames.
+    pub(crate) pcp: PerCpu<PcpSet<P>>,
 }
 
 impl<P: Platform> Zone<P> {
-    pub(crate) fn new(kind: ZoneKind) -> Self {
+    pub(crate) fn new(id: ZoneId, timed: bool) -> Self {
         Self {
-            kind,
-            managed: 0,
+            id,
             present: 0,
-            watermarks: Watermarks::default(),
-            lowmem_reserve: 0,
+            span: PfnRange::default(),
+            levels: Levels::default(),
+            managed: AtomicU64::new(0),
             free: AtomicU64::new(0),
-            buddy: SpinLock::new(LockClass::Zone, Buddy::new(kind)),
+            held: AtomicU64::new(0),
+            timed,
+            buddy: SpinLock::new(LockClass::Zone, Buddy::new(id)),
+            pcp: PerCpu::none(),
         }
     }
 
-    /// Frames on the buddy lists just now.
+    /// Notes a frame of RAM.
+    pub(crate) fn add_present(&mut self, pfn: Pfn) {
+        let start = if self.present == 0 { pfn } else { self.span.start().min(pfn) };
+        self.span = PfnRange::new(start, pfn.offset(1).max(self.span.end()));
+        self.present += 1;
+    }
+
+    /// Takes the zone's lock.
+    #[inline]
+    pub(crate) fn lock<'z>(&'z self, platform: &'z P) -> ZoneGuard<'z, P> {
+        let buddy = self.buddy.lock();
+        ZoneGuard { zone: self, platform, since: self.timed.then(|| platform.now()), buddy }
+    }
+
+    /// Frames on the buddy lists just now, those of a range that is being taken out of use not counted.
     #[inline]
     pub(crate) fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Publishes the number of free frames. The caller holds the zone's lock.
+    /// Frames that the zone gives out, free or not.
     #[inline]
-    pub(crate) fn publish_free(&self, buddy: &Buddy) {
-        self.free.store(buddy.free(), Ordering::Relaxed);
+    pub(crate) fn managed(&self) -> u64 {
+        self.managed.load(Ordering::Relaxed)
     }
 
+    /// Whether so little is free that the CPUs should keep nothing back.
+    #[inline]
+    pub(crate) fn is_tight(&self) -> bool {
+        self.free() < self.levels.get().high
+    }
+
+    /// What the lock has seen.
     pub(crate) fn lock_statistics(&self) -> SpinStatistics {
-        self.buddy.statistics()
+        SpinStatistics { held_ns: self.held.load(Ordering::Relaxed), ..self.buddy.statistics() }
     }
 }
 
 impl<P> fmt::Debug for Zone<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Zone")
-            .field("kind", &self.kind)
+            .field("id", &self.id)
             .field("managed", &self.managed)
             .field("free", &self.free)
             .finish_non_exhaustive()
+    }
+}
+
+/// The lists of a zone, until dropped. Dropping it publishes how much is free.
+pub(crate) struct ZoneGuard<'z, P: Platform> {
+    zone: &'z Zone<P>,
+    platform: &'z P,
+    since: Option<u64>,
+    buddy: SpinGuard<'z, Buddy, P>,
+}
+
+impl<P: Platform> ZoneGuard<'_, P> {
+    /// The zone gains frames.
+    pub(crate) fn add_managed(&mut self, frames: u64) {
+        self.zone.managed.store(self.zone.managed() + frames, Ordering::Relaxed);
+    }
+
+    /// The zone loses frames.
+    pub(crate) fn remove_managed(&mut self, frames: u64) {
+        self.zone.managed.store(self.zone.managed() - frames, Ordering::Relaxed);
+    }
+}
+
+impl<P: Platform> Deref for ZoneGuard<'_, P> {
+    type Target = Buddy;
+
+    #[inline]
+    fn deref(&self) -> &Buddy {
+        &self.buddy
+    }
+}
+
+impl<P: Platform> DerefMut for ZoneGuard<'_, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Buddy {
+        &mut self.buddy
+    }
+}
+
+impl<P: Platform> Drop for ZoneGuard<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        let mixed = self.buddy.take_mixed();
+        if mixed > 0 {
+            self.zone.levels.raise_boost(mixed);
+        }
+        // Plain stores: both are written only under the lock, which is dropped after this.
+        self.zone.free.store(self.buddy.free(), Ordering::Relaxed);
+        if let Some(since) = self.since {
+            let held = self.platform.now().saturating_sub(since);
+            self.zone.held.store(self.zone.held.load(Ordering::Relaxed) + held, Ordering::Relaxed);
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Watermarks: how much of a zone stays free.
 
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
 /// Levels of free frames in a zone. Below `low` reclaim should start in the background, up to `high`; below `min`
 /// only reclaim itself may allocate.
 ///
@@ -14,6 +16,9 @@ pub struct Watermarks {
     pub low: u64,
     /// Where background reclaim ends.
     pub high: u64,
+    /// What is added to `low` and `high` for a while, after memory was taken from another migratetype's blocks: reclaim
+    /// then frees whole blocks before more of them are mixed.
+    pub boost: u64,
 }
 
 /// Bounds of the default `min_free_kbytes`.
@@ -22,6 +27,8 @@ const MIN_FREE_KIB: (u64, u64) = (128, 256 << 10);
 const PAGE_KIB: u64 = 4;
 /// Part of the zone, in ten-thousandths, that lies between two watermarks at least.
 const SCALE: u64 = 10;
+/// The boost's limit, in ten-thousandths of `high` (Linux's `watermark_boost_factor`).
+const BOOST_FACTOR: u64 = 15_000;
 
 /// The default `min_free_kbytes` of a machine with `managed` frames.
 pub(crate) fn default_min_free_kib(managed: u64) -> u64 {
@@ -35,7 +42,60 @@ impl Watermarks {
         let min_free = u128::from(min_free_kib / PAGE_KIB);
         let min = (min_free * u128::from(zone)).checked_div(u128::from(total)).unwrap_or(0) as u64;
         let step = (min / 4).max(zone * SCALE / 10_000);
-        Self { min, low: min + step, high: min + 2 * step }
+        Self { min, low: min + step, high: min + 2 * step, boost: 0 }
+    }
+}
+
+/// A zone's watermarks, as they are just now. Readers may see a mixture while they change; each is sensible by itself.
+#[derive(Debug, Default)]
+pub(crate) struct Levels {
+    min: AtomicU64,
+    low: AtomicU64,
+    high: AtomicU64,
+    boost: AtomicU64,
+    /// Frames that a request which could use a higher zone must leave here, on top of `min`.
+    lowmem_reserve: AtomicU64,
+}
+
+impl Levels {
+    #[inline]
+    pub(crate) fn get(&self) -> Watermarks {
+        Watermarks {
+            min: self.min(),
+            low: self.low.load(Ordering::Relaxed),
+            high: self.high.load(Ordering::Relaxed),
+            boost: self.boost.load(Ordering::Relaxed),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn min(&self) -> u64 {
+        self.min.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn lowmem_reserve(&self) -> u64 {
+        self.lowmem_reserve.load(Ordering::Relaxed)
+    }
+
+    /// Sets all but the boost.
+    pub(crate) fn set(&self, marks: Watermarks, lowmem_reserve: u64) {
+        self.min.store(marks.min, Ordering::Relaxed);
+        self.low.store(marks.low, Ordering::Relaxed);
+        self.high.store(marks.high, Ordering::Relaxed);
+        self.lowmem_reserve.store(lowmem_reserve, Ordering::Relaxed);
+    }
+
+    /// Raises the boost by `frames`, under the zone's lock.
+    pub(crate) fn raise_boost(&self, frames: u64) {
+        let limit = self.high.load(Ordering::Relaxed) * BOOST_FACTOR / 10_000;
+        let boost = self.boost.load(Ordering::Relaxed) + frames;
+        self.boost.store(boost.min(limit), Ordering::Relaxed);
+    }
+
+    /// Takes the boost away.
+    pub(crate) fn clear_boost(&self) {
+        self.boost.store(0, Ordering::Relaxed);
     }
 }
 
@@ -53,5 +113,17 @@ mod tests {
         let quarter = Watermarks::of_zone(total / 4, total, 8192);
         assert_eq!(quarter.min, 512);
         assert_eq!(Watermarks::of_zone(0, 0, 8192), Watermarks::default());
+    }
+
+    #[test]
+    fn a_boost_grows_to_its_limit_and_goes() {
+        let levels = Levels::default();
+        levels.set(Watermarks { min: 100, low: 150, high: 1000, boost: 0 }, 0);
+        levels.raise_boost(512);
+        assert_eq!(levels.get().boost, 512);
+        levels.raise_boost(2048);
+        assert_eq!(levels.get().boost, 1500);
+        levels.clear_boost();
+        assert_eq!(levels.get(), Watermarks { min: 100, low: 150, high: 1000, boost: 0 });
     }
 }

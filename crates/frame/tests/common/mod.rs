@@ -188,7 +188,8 @@ pub(crate) fn frames(banks: &[(u64, u64)], cpus: usize, pcp: PcpTechnique) -> Fr
 
 /// As [`frames`], on a machine made by the caller.
 pub(crate) fn frames_of(machine: Machine, pcp: PcpTechnique) -> Frames<Machine> {
-    Frames::new(machine, FrameConfig { pcp, min_free_kib: Some(0) }).expect("the machine starts")
+    Frames::new(machine, FrameConfig { pcp, min_free_kib: Some(0), ..FrameConfig::default() })
+        .expect("the machine starts")
 }
 
 /// Everything that the auditor finds.

@@ -1,0 +1,159 @@
+//! Between a CPU's lists and the zone behind them, on the way home.
+
+use super::Frames;
+use crate::counters::VmEvent;
+use crate::map::FrameIndex;
+use crate::pcp::{CHUNK_BLOCKS, Chunk, PcpLists, PcpSet, ReturnChain};
+use crate::zone::Zone;
+use quire_arch::{CpuId, Order, Pin, Platform};
+
+impl<P: Platform> Frames<P> {
+    /// Ticks after which [`age_lists`](Self::age_lists) has emptied the lists of a CPU that does not use them.
+    pub const TICKS_TO_EMPTY: u32 = crate::pcp::TICKS_TO_EMPTY as u32;
+
+    /// Brings the lists back into their budget after a block of `order` was freed.
+    #[cold]
+    pub(super) fn spill(&self, pin: &Pin<'_, P>, zone: &Zone<P>, pcp: &mut PcpLists, order: Order) {
+        if !self.technique.tunes() {
+            let chunk = pcp.take_cold(&self.map, pcp.limits().batch);
+            self.chunk_home(pin, zone, chunk.blocks(), chunk.pages);
+            return;
+        }
+        let pages = pcp.overflow(order, zone.is_tight());
+        let chunk = pcp.take_cold(&self.map, pages);
+        self.return_or_free(pin, zone, &chunk);
+    }
+
+    /// Gives the blocks of `chunk` back to the CPUs whose lists they came from, where those run short, and the others
+    /// to the zone. The zone's lock is taken once, and only if there are others.
+    fn return_or_free(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) {
+        let mut homeless = Chunk::new();
+        let mut rest = chunk.blocks();
+        while let Some(&first) = rest.first() {
+            let home = self.map.at(first).home();
+            let same = rest.iter().take_while(|&&index| self.map.at(index).home() == home).count();
+            let (run, others) = rest.split_at(same);
+            rest = others;
+            let target = home.filter(|&home| home != pin.cpu()).and_then(|home| zone.pcp.get(home));
+            if !target.is_some_and(|target| self.return_run(pin, target, run)) {
+                for &index in run {
+                    homeless.push(index, self.map.at(index).word().order().pages());
+                }
+            }
+        }
+        if homeless.pages > 0 {
+            self.chunk_home(pin, zone, homeless.blocks(), homeless.pages);
+        }
+    }
+
+    /// Brings `run` to the CPU of `target`, or answers false if that one has no use for it.
+    fn return_run(&self, pin: &Pin<'_, P>, target: &PcpSet<P>, run: &[FrameIndex]) -> bool {
+        if !target.returned.is_wanted() {
+            return false;
+        }
+        let (Some(&first), Some(&last)) = (run.first(), run.last()) else { return false };
+        for pair in run.windows(2) {
+            self.map.at(pair[0]).set_next(pair[1]);
+        }
+        let pages: u64 = run.iter().map(|&index| self.map.at(index).word().order().pages()).sum();
+        let chain = ReturnChain { first, last: self.map.at(last), pages: pages as u32 };
+        let returned = target.returned.push(&chain);
+        if returned {
+            self.events.add(pin, VmEvent::PcpReturn, pages);
+        }
+        returned
+    }
+
+    /// Frees `blocks`, which were taken off a CPU's lists, to their zone under one hold of its lock.
+    fn chunk_home(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex], pages: u64) {
+        debug_assert!(blocks.len() <= CHUNK_BLOCKS, "a chunk is bounded");
+        let events = self.events.mine(pin);
+        let mut buddy = zone.lock(&self.platform);
+        for &index in blocks {
+            buddy.free_block(&self.map, index, self.map.at(index).word().order(), events);
+        }
+        drop(buddy);
+        events.add(VmEvent::PcpDrain, pages);
+    }
+
+    /// Empties one CPU's lists into the zones and returns the number of frames. Any CPU may drain any other.
+    pub fn drain(&self, pin: &Pin<'_, P>, cpu: CpuId) -> u64 {
+        let zones = self.zones.populated();
+        zones.map(|zone| zone.pcp.get(cpu).map_or(0, |set| self.drain_set(pin, zone, set))).sum()
+    }
+
+    /// As [`drain`](Self::drain), for all CPUs.
+    pub fn drain_all(&self, pin: &Pin<'_, P>) -> u64 {
+        let zones = self.zones.populated();
+        zones.map(|zone| zone.pcp.iter().map(|set| self.drain_set(pin, zone, set)).sum::<u64>()).sum()
+    }
+
+    /// What the lists hold is read under the first hold of their lock and bounds the whole drain, so that a CPU that
+    /// refills meanwhile cannot keep it busy for ever; under every later hold the lists themselves are looked at
+    /// anew, so that nothing is taken from them that went elsewhere meanwhile.
+    fn drain_set(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>) -> u64 {
+        let (mut drained, mut bound) = (0, None);
+        loop {
+            let mut pcp = set.lists.lock();
+            self.receive(set, &mut pcp);
+            let bound = *bound.get_or_insert(pcp.pages());
+            let left = bound.saturating_sub(drained).min(pcp.pages());
+            if left == 0 {
+                return drained;
+            }
+            drained += self.drain_chunk(pin, zone, &mut pcp, left);
+        }
+    }
+
+    /// Moves what other CPUs returned to the lists' own.
+    fn receive(&self, set: &PcpSet<P>, pcp: &mut PcpLists) {
+        if let Some((first, pages)) = set.returned.take() {
+            pcp.receive(&self.map, first, pages);
+        }
+    }
+
+    /// Moves at least `pages` base pages, or a chunk of blocks, from the lists to their zone under one hold of its
+    /// lock; returns how many.
+    fn drain_chunk(&self, pin: &Pin<'_, P>, zone: &Zone<P>, pcp: &mut PcpLists, pages: u64) -> u64 {
+        let chunk = pcp.take_cold(&self.map, pages);
+        self.chunk_home(pin, zone, chunk.blocks(), chunk.pages);
+        chunk.pages
+    }
+
+    /// A tick of the lists' clock, for all CPUs: to be called by one of them every second or so. Budgets that are not
+    /// used shrink; a CPU that did not use its lists since the last tick gives back half of what they hold, and
+    /// everything at the [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. Returns the number of frames that went home.
+    pub fn age_lists(&self, pin: &Pin<'_, P>) -> u64 {
+        let mut aged = 0;
+        for zone in self.zones.populated() {
+            for set in zone.pcp.iter() {
+                aged += self.age_set(pin, zone, set);
+            }
+        }
+        aged
+    }
+
+    fn age_set(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>) -> u64 {
+        let mut surplus = {
+            let mut pcp = set.lists.lock();
+            self.receive(set, &mut pcp);
+            let (surplus, missed) = pcp.tick(zone.is_tight());
+            if !missed {
+                set.returned.set_accepts(0);
+            }
+            surplus
+        };
+        let mut aged = 0;
+        while surplus > 0 {
+            let mut pcp = set.lists.lock();
+            let left = surplus.min(pcp.pages());
+            let freed = self.drain_chunk(pin, zone, &mut pcp, left);
+            if freed == 0 {
+                break;
+            }
+            aged += freed;
+            surplus = surplus.saturating_sub(freed);
+        }
+        aged
+    }
+}

@@ -1,0 +1,305 @@
+//! Between a CPU's lists and the zone behind them, on the way out.
+
+use super::Frames;
+use crate::counters::VmEvent;
+use crate::error::AllocError;
+use crate::faults::FaultClass;
+use crate::map::{FrameIndex, Kind, Migratetype, Word};
+use crate::pcp::{CHUNK_BLOCKS, PcpLists, PcpSet};
+use crate::request::AllocRequest;
+use crate::zone::{Buddy, Zone};
+use quire_arch::{Order, Pfn, Pin, Platform};
+
+/// Pieces of adjacent blocks that one hold of a zone's lock gave.
+struct Runs {
+    runs: [(FrameIndex, u64); CHUNK_BLOCKS],
+    count: usize,
+}
+
+impl Runs {
+    const fn new() -> Self {
+        Self { runs: [(FrameIndex::NONE, 0); CHUNK_BLOCKS], count: 0 }
+    }
+
+    fn push(&mut self, run: (FrameIndex, u64)) {
+        if let Some(place) = self.runs.get_mut(self.count) {
+            *place = run;
+            self.count += 1;
+        }
+    }
+}
+
+impl<P: Platform> Frames<P> {
+    /// From the CPU's lists, which are refilled if need be.
+    #[inline]
+    pub(super) fn allocate_pcp(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        request: &AllocRequest,
+    ) -> Option<FrameIndex> {
+        let set = zone.pcp.mine(pin);
+        let mut pcp = set.lists.lock();
+        let index = match pcp.pop(&self.map, request.order, request.migratetype) {
+            Some(index) => {
+                self.events.add(pin, VmEvent::PcpHit, 1);
+                index
+            }
+            None => self.refill(pin, zone, (set, &mut pcp), request)?,
+        };
+        // While this frame is zeroed and mapped, the lines of the one after it can come from memory.
+        if request.zero
+            && request.order.pages() == 1
+            && let Some(next) = pcp.peek(request.order, request.migratetype)
+        {
+            self.platform.expect_zero(self.map.pfn(next));
+        }
+        drop(pcp);
+        self.give_out(pin, index, request);
+        Some(index)
+    }
+
+    /// Describes a block that was taken off a CPU's list as the caller's.
+    #[inline]
+    fn give_out(&self, pin: &Pin<'_, P>, index: FrameIndex, request: &AllocRequest) {
+        let frame = self.map.at(index);
+        frame.set_home(pin.cpu());
+        frame.set_word(Word::given_out(request.kind, request.order, request.migratetype));
+    }
+
+    /// Fills a list that is empty, with what other CPUs returned or else from the zone, and takes one block.
+    #[cold]
+    fn refill(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        (set, pcp): (&PcpSet<P>, &mut PcpLists),
+        request: &AllocRequest,
+    ) -> Option<FrameIndex> {
+        self.events.add(pin, VmEvent::PcpMiss, 1);
+        let AllocRequest { order, migratetype, .. } = *request;
+        let mut blocks = (pcp.limits().batch >> order.get()).max(1);
+        if self.technique.tunes() {
+            if let Some(index) = self.sort_returned(pin, zone, (set, pcp), request) {
+                return Some(index);
+            }
+            blocks = pcp.miss(order, zone.is_tight());
+            // Half of the budget at most comes from others, so that own frees do not spill at once.
+            set.returned.set_accepts(pcp.high() / 2);
+        }
+        self.fetch(pin, zone, pcp, request, blocks).or_else(|| {
+            // What the CPU has of another type or order may be what the zone needs to form this block; the slow path
+            // drains for that. Only the reserve can help at once.
+            let given = Word::new(Kind::Pcp, order, migratetype);
+            self.allocate_reserved(pin, zone, request, given)
+        })
+    }
+
+    /// Takes over what other CPUs returned and looks for a block that fits. The others go to their lists.
+    fn sort_returned(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        (set, pcp): (&PcpSet<P>, &mut PcpLists),
+        request: &AllocRequest,
+    ) -> Option<FrameIndex> {
+        if let Some((first, pages)) = set.returned.take() {
+            pcp.receive(&self.map, first, pages);
+        }
+        while let Some((index, order)) = pcp.pop_incoming(&self.map) {
+            let migratetype = self.map.block_migratetype(self.map.pfn(index));
+            if (order, migratetype) == (request.order, request.migratetype) {
+                self.events.add(pin, VmEvent::PcpReturned, order.pages());
+                return Some(index);
+            }
+            if !pcp.push_released(&self.map, index, order) {
+                let events = self.events.mine(pin);
+                zone.lock(&self.platform).free_block(&self.map, index, order, events);
+            }
+        }
+        None
+    }
+
+    /// Moves up to `blocks` blocks from the zone to the CPU's lists and takes one.
+    fn fetch(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        pcp: &mut PcpLists,
+        request: &AllocRequest,
+        blocks: u64,
+    ) -> Option<FrameIndex> {
+        let AllocRequest { order, migratetype, .. } = *request;
+        let events = self.events.mine(pin);
+        let given = Word::new(Kind::Pcp, order, migratetype);
+        let mut runs = Runs::new();
+        let mut left = blocks;
+        {
+            let mut buddy = zone.lock(&self.platform);
+            while left > 0 && runs.count < CHUNK_BLOCKS {
+                let allowed = Self::allowance(zone, &buddy, request) >> order.get();
+                let run = match left.min(allowed) {
+                    0 => None,
+                    most => buddy.allocate_run(&self.map, order, migratetype, most, given, events),
+                };
+                let Some(run) = run else { break };
+                left -= run.1.min(left);
+                runs.push(run);
+            }
+            if let Some(&(first, _)) = runs.runs.first().filter(|_| runs.count > 0) {
+                self.reserve_around(zone, &mut buddy, first, request);
+            }
+        }
+        // Described without the zone's lock: until it is on a list only this CPU knows the run.
+        for &(first, blocks) in runs.runs[..runs.count].iter().rev() {
+            pcp.push_run(&self.map, first, blocks, order, migratetype);
+        }
+        pcp.pop(&self.map, order, migratetype)
+    }
+
+    /// From the zone's lists.
+    pub(super) fn allocate_buddy(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        request: &AllocRequest,
+    ) -> Option<FrameIndex> {
+        let AllocRequest { order, migratetype, .. } = *request;
+        let given = Word::given_out(request.kind, order, migratetype);
+        let mut buddy = zone.lock(&self.platform);
+        let allowed = Self::allowance(zone, &buddy, request) >= order.pages();
+        let events = self.events.mine(pin);
+        let index = if allowed { buddy.allocate(&self.map, order, migratetype, given, events) } else { None };
+        if let Some(index) = index {
+            self.reserve_around(zone, &mut buddy, index, request);
+            return Some(index);
+        }
+        drop(buddy);
+        self.allocate_reserved(pin, zone, request, given)
+    }
+
+    /// From the high-order atomic reserve, for requests that it is there for.
+    fn allocate_reserved(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        request: &AllocRequest,
+        given: Word,
+    ) -> Option<FrameIndex> {
+        if !request.uses_reserve() {
+            return None;
+        }
+        let mut buddy = zone.lock(&self.platform);
+        if Self::allowance(zone, &buddy, request) < request.order.pages() {
+            return None;
+        }
+        buddy.allocate_reserved(&self.map, request.order, given, self.events.mine(pin))
+    }
+
+    /// Keeps the page block of a block that was just given out for the next request of its kind, if the zone is low:
+    /// the next one could fail.
+    fn reserve_around(&self, zone: &Zone<P>, buddy: &mut Buddy, index: FrameIndex, request: &AllocRequest) {
+        if request.uses_reserve() && buddy.available() < zone.levels.get().low {
+            buddy.reserve_block(&self.map, index, zone.managed());
+        }
+    }
+
+    /// Frames that the request may take out of the zone before it is at its watermark.
+    #[inline]
+    fn allowance(zone: &Zone<P>, buddy: &Buddy, request: &AllocRequest) -> u64 {
+        if request.below_min {
+            return u64::MAX;
+        }
+        let (mut free, mut min) = (buddy.available(), zone.levels.min());
+        if request.atomic {
+            // Linux: half of it for urgent requests, and a quarter of the rest for those that cannot wait.
+            min -= min / 2;
+            min -= min / 4;
+            if request.uses_reserve() {
+                free += buddy.free_of(Migratetype::HighAtomic);
+            }
+        }
+        let reserve = if request.highest_zone > zone.id.kind() { zone.levels.lowmem_reserve() } else { 0 };
+        free.saturating_sub(min + reserve)
+    }
+
+    /// Allocates single frames into `frames`, as many as there are under few holds of the lists' lock, and returns how
+    /// many it got; the first so many places are filled. The fault plan counts the call as one allocation.
+    ///
+    /// What is missing then is to be had, if at all, by [`allocate`](Self::allocate), which also drains.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::Injected`] by the fault plan; then nothing was allocated. The request must be of order 0, or the
+    /// answer is 0.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn allocate_bulk(
+        &self,
+        pin: &Pin<'_, P>,
+        mut request: AllocRequest,
+        frames: &mut [Pfn],
+    ) -> Result<usize, AllocError> {
+        if self.faults.strikes(FaultClass::Frames, request.site) {
+            return Err(AllocError::Injected);
+        }
+        if request.order > Order::ZERO {
+            return Ok(0);
+        }
+        if let Some(only) = self.only_type {
+            request.migratetype = only;
+        }
+        let mut got = 0;
+        for zone in self.zones_for(pin, &request) {
+            let before = got;
+            while got < frames.len() {
+                let chunk = &mut frames[got..];
+                let taken = self.bulk_chunk(pin, zone, &request, chunk);
+                if taken == 0 {
+                    break;
+                }
+                got += taken;
+            }
+            self.events.add(pin, VmEvent::allocation(zone.id.kind()), (got - before) as u64);
+        }
+        if request.zero {
+            for &pfn in &frames[..got] {
+                // SAFETY: the frame has just been given out to this call alone, and lies in RAM.
+                unsafe { self.platform.zero(pfn, Order::ZERO) };
+            }
+        }
+        Ok(got)
+    }
+
+    /// A chunk of [`allocate_bulk`](Self::allocate_bulk), under one hold of a lock.
+    fn bulk_chunk(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        request: &AllocRequest,
+        frames: &mut [Pfn],
+    ) -> usize {
+        if !self.technique.covers(request.order) {
+            let Some(index) = self.allocate_buddy(pin, zone, request) else { return 0 };
+            frames[0] = self.map.pfn(index);
+            return 1;
+        }
+        let set = zone.pcp.mine(pin);
+        let mut pcp = set.lists.lock();
+        let mut taken = 0;
+        for place in frames.iter_mut().take(CHUNK_BLOCKS) {
+            let index = match pcp.pop(&self.map, request.order, request.migratetype) {
+                Some(index) => index,
+                // One refill a chunk, so that the lock is dropped in between.
+                None if taken == 0 => {
+                    let Some(index) = self.refill(pin, zone, (set, &mut pcp), request) else { break };
+                    index
+                }
+                None => break,
+            };
+            self.give_out(pin, index, request);
+            *place = self.map.pfn(index);
+            taken += 1;
+        }
+        taken
+    }
+}

@@ -1,0 +1,95 @@
+//! Taking blocks back that lock-free readers may still look at.
+
+use super::Frames;
+use crate::chain::FrameChain;
+use crate::counters::VmEvent;
+use crate::error::FreeError;
+use crate::limbo::LimboLists;
+use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_sync::SpinLock;
+
+/// Blocks that each retiring call frees of those whose readers are gone: more than it adds, so that the limbo
+/// cannot grow for ever.
+const REAP_PORTION: u32 = 8;
+/// Blocks that [`Frames::reap`] frees at most under one hold of the limbo's lock.
+const REAP_BLOCKS: u32 = 256;
+/// Times that the epoch must move before what was retired just now is free.
+const EPOCHS: u32 = 2;
+
+impl<P: Platform> Frames<P> {
+    /// Gives back a block that lock-free readers may still be looking at: it is reused only when every section of
+    /// [`epoch`](Self::epoch) that was open at this moment is closed. Its contents and descriptor stay as they are
+    /// until then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`free`](Self::free).
+    pub fn retire(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        let mut chain = FrameChain::new();
+        self.gather(&mut chain, pfn, order)?;
+        self.retire_chain(pin, chain);
+        Ok(())
+    }
+
+    /// As [`retire`](Self::retire) for all blocks of a chain, with one lock and one stamp.
+    pub fn retire_chain(&self, pin: &Pin<'_, P>, chain: FrameChain) {
+        if chain.is_empty() {
+            return;
+        }
+        self.events.add(pin, VmEvent::LimboRetired, chain.pages());
+        for index in chain.iter(&self.map) {
+            let frame = self.map.at(index);
+            frame.set_word(frame.word().in_limbo());
+        }
+        let portion = {
+            let mut limbo = self.limbo.mine(pin).lock();
+            limbo.retire(&self.map, &self.epoch, chain);
+            limbo.collect(&self.map, &self.epoch, REAP_PORTION)
+        };
+        if portion.is_empty() {
+            // Nothing has passed: help the epoch on, so that something will.
+            self.epoch.advance();
+        } else {
+            self.free_reaped(pin, portion);
+        }
+    }
+
+    /// Frees what the caller's CPU retired, as far as the readers are gone, and returns the number of frames. To be
+    /// called from time to time where nothing is retired any more.
+    pub fn reap(&self, pin: &Pin<'_, P>) -> u64 {
+        self.push_epoch();
+        self.reap_cpu(pin, self.limbo.mine(pin))
+    }
+
+    /// As [`reap`](Self::reap), for what any CPU retired.
+    pub fn reap_all(&self, pin: &Pin<'_, P>) -> u64 {
+        self.push_epoch();
+        self.limbo.iter().map(|limbo| self.reap_cpu(pin, limbo)).sum()
+    }
+
+    /// Moves the epoch so far that what was retired before this call is free, unless readers hold it.
+    pub(crate) fn push_epoch(&self) {
+        for _ in 0..EPOCHS {
+            if !self.epoch.advance() {
+                return;
+            }
+        }
+    }
+
+    fn reap_cpu(&self, pin: &Pin<'_, P>, limbo: &SpinLock<LimboLists, P>) -> u64 {
+        let mut freed = 0;
+        loop {
+            let portion = limbo.lock().collect(&self.map, &self.epoch, REAP_BLOCKS);
+            if portion.is_empty() {
+                return freed;
+            }
+            freed += portion.pages();
+            self.free_reaped(pin, portion);
+        }
+    }
+
+    fn free_reaped(&self, pin: &Pin<'_, P>, portion: FrameChain) {
+        self.events.add(pin, VmEvent::LimboFreed, portion.pages());
+        self.free_chain(pin, portion);
+    }
+}

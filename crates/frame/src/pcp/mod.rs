@@ -1,0 +1,44 @@
+//! The lists of free blocks that each CPU keeps for itself, one set a zone.
+//!
+//! Most allocations and frees end here and never see the zone's lock. A set is behind a lock of its own, which its
+//! CPU takes without contention, so that any other CPU can drain it (M. Gorman, "High-order pages on the per-CPU
+//! lists", 2016; the lock in place of interrupts off came with remote draining in Linux 5.19).
+//!
+//! Sizes are counted in base pages whatever the order of the blocks, and all orders share one budget. With
+//! [`PcpTechnique::All`] the budget follows the traffic ([`tuning`]), and what a CPU has too much of goes back to the
+//! CPU whose list it came from, if that one runs short ([`returned`]).
+
+mod limits;
+mod lists;
+#[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used, reason = "models are tests")]
+mod models;
+mod returned;
+mod technique;
+mod tuning;
+
+pub(crate) use limits::PcpLimits;
+pub(crate) use lists::{CHUNK_BLOCKS, Chunk, PcpLists};
+pub(crate) use returned::{ReturnChain, Returned};
+pub use technique::PcpTechnique;
+pub(crate) use tuning::TICKS_TO_EMPTY;
+
+use quire_arch::{LockClass, Platform};
+use quire_sync::{CachePadded, SpinLock};
+
+/// What one CPU keeps of one zone.
+#[derive(Debug)]
+pub(crate) struct PcpSet<P> {
+    pub(crate) lists: SpinLock<PcpLists, P>,
+    /// Written by other CPUs, so on a line of its own.
+    pub(crate) returned: CachePadded<Returned>,
+}
+
+impl<P: Platform> PcpSet<P> {
+    pub(crate) fn new(limits: PcpLimits) -> Self {
+        Self {
+            lists: SpinLock::new(LockClass::Pcp, PcpLists::new(limits)),
+            returned: CachePadded(Returned::new()),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Blocks that other CPUs bring back, on a stack without a lock.
+//!
+//! Who frees what another CPU allocated would otherwise fill its own lists, spill them to the zone, and the other CPU
+//! would fetch the same frames from there: two takes of the zone's lock for nothing. Instead surplus goes back by one
+//! exchange on the other CPU's stack, a run of blocks at a time. The owner takes the whole stack with one exchange
+//! when its lists are empty, and so does a drain.
+//!
+//! The word holds the first frame and the number of base pages, so that the bound on what lies there is exact. Pushing
+//! compares the whole word. That the stack was taken and refilled with the same first frame meanwhile (ABA) does no
+//! harm: the pusher links its last block to that frame and to nothing behind it.
+
+use crate::map::{Frame, FrameIndex};
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// What the word says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Word(u64);
+
+impl Word {
+    const EMPTY: Self = Self::new(FrameIndex::NONE, 0);
+
+    const fn new(first: FrameIndex, pages: u32) -> Self {
+        Self(first.0 as u64 | (pages as u64) << 32)
+    }
+
+    const fn first(self) -> FrameIndex {
+        FrameIndex(self.0 as u32)
+    }
+
+    const fn pages(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// With `pages` more in front, or `None` if that is more than `limit` in all.
+    fn push(self, first: FrameIndex, pages: u32, limit: u32) -> Option<Self> {
+        let sum = self.pages().checked_add(pages).filter(|&sum| sum <= limit)?;
+        Some(Self::new(first, sum))
+    }
+}
+
+/// Blocks that go back together, linked from the first to the last.
+#[derive(Debug)]
+pub(crate) struct ReturnChain<'m> {
+    pub(crate) first: FrameIndex,
+    pub(crate) last: &'m Frame,
+    pub(crate) pages: u32,
+}
+
+/// The stack of one CPU and zone.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    word: AtomicU64,
+    /// Base pages that the owner has use for. Only a bound on what is brought; nothing else hangs on it.
+    accepts: AtomicU64,
+}
+
+impl Returned {
+    pub(crate) fn new() -> Self {
+        Self { word: AtomicU64::new(Word::EMPTY.0), accepts: AtomicU64::new(0) }
+    }
+
+    /// Base pages on the stack just now.
+    #[inline]
+    pub(crate) fn pages(&self) -> u64 {
+        u64::from(Word(self.word.load(Ordering::Relaxed)).pages())
+    }
+
+    /// The first block, for the auditor.
+    pub(crate) fn first(&self) -> FrameIndex {
+        Word(self.word.load(Ordering::Acquire)).first()
+    }
+
+    /// How much the owner has use for: nothing as long as its own lists suffice.
+    #[inline]
+    pub(crate) fn set_accepts(&self, pages: u64) {
+        self.accepts.store(pages, Ordering::Relaxed);
+    }
+
+    /// Whether the owner has use for anything.
+    #[inline]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.accepts.load(Ordering::Relaxed) > self.pages()
+    }
+
+    /// Puts `chain` on the stack, unless there would then be more than the owner has use for.
+    pub(crate) fn push(&self, chain: &ReturnChain<'_>) -> bool {
+        let limit = u32::try_from(self.accepts.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        let mut now = Word(self.word.load(Ordering::Relaxed));
+        loop {
+            let Some(next) = now.push(chain.first, chain.pages, limit) else { return false };
+            chain.last.set_next(now.first());
+            // Release: the blocks are described and linked before the owner can find them. Pairs with the exchange in
+            // `take`. That exchange's release also lets the next pusher see an empty stack only after it was taken.
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(found) => now = Word(found),
+            }
+        }
+    }
+
+    /// Takes everything: the first block, linked to the rest, and the number of base pages.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<(FrameIndex, u64)> {
+        if self.word.load(Ordering::Relaxed) == Word::EMPTY.0 {
+            return None;
+        }
+        let taken = Word(self.word.swap(Word::EMPTY.0, Ordering::Acquire));
+        Some((taken.first().some()?, u64::from(taken.pages())))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::map::Kind;
+    use crate::zone::ZoneId;
+
+    #[test]
+    fn a_word_keeps_to_its_limit_and_does_not_overflow() {
+        let word = Word::EMPTY.push(FrameIndex(7), 512, 600).unwrap();
+        assert_eq!((word.first(), word.pages()), (FrameIndex(7), 512));
+        assert_eq!(word.push(FrameIndex(8), 89, 600), None);
+        assert_eq!(word.push(FrameIndex(8), 88, 600), Some(Word::new(FrameIndex(8), 600)));
+        assert_eq!(Word::new(FrameIndex(1), u32::MAX).push(FrameIndex(8), 1, u32::MAX), None);
+        assert_eq!(Word::EMPTY.first(), FrameIndex::NONE);
+    }
+
+    #[test]
+    fn what_is_put_back_comes_out_together_and_only_when_it_is_wanted() {
+        let frames: [Frame; 2] = core::array::from_fn(|_| Frame::new(Kind::Tail, ZoneId::default()));
+        let chain =
+            |index: usize| ReturnChain { first: FrameIndex(index as u32), last: &frames[index], pages: 1 };
+        let returned = Returned::new();
+        assert!(!returned.is_wanted() && !returned.push(&chain(0)));
+        returned.set_accepts(2);
+        assert!(returned.is_wanted());
+        assert!(returned.push(&chain(0)) && returned.push(&chain(1)));
+        assert!(!returned.is_wanted());
+        assert_eq!(returned.take(), Some((FrameIndex(1), 2)));
+        assert_eq!((frames[1].next(), frames[0].next()), (FrameIndex(0), FrameIndex::NONE));
+        assert_eq!((returned.take(), returned.pages()), (None, 0));
+    }
+}

@@ -1,0 +1,101 @@
+//! How a CPU's budget follows the traffic.
+//!
+//! - A *miss* (a list is empty and nothing was returned) raises the budget by what is fetched, and the next fetch of
+//!   the same order takes twice as many blocks. So memory that is allocated and freed to and fro comes to stay.
+//! - A *spill* (the budget is used up) halves the next fetch of that order.
+//! - A *tick* takes an eighth off the budget of a CPU without misses since the last one; a CPU that did not use its
+//!   lists at all gives back a half, and at the [`TICKS_TO_EMPTY`]th tick everything.
+//! - A zone that is short of memory sets the budget to its least.
+//!
+//! Linux tunes `high` since 6.7 between the same bounds, for order 0 and upwards by the same signs (Y. Huang, "mm: PCP
+//! high auto-tuning", 2023).
+
+use super::lists::{CHUNK_BLOCKS, PcpLists};
+use quire_arch::Order;
+
+/// Ticks after which an unused CPU's lists are empty.
+pub(crate) const TICKS_TO_EMPTY: u8 = 4;
+/// The part of the budget that a tick takes away, as a shift.
+const DECAY_SHIFT: u32 = 3;
+/// Doublings of a fetch, at most.
+const MAX_GROWTH: u8 = 16;
+/// A fetch or a spill moves no more than this part of the budget at once.
+const MOST_PART: u64 = 4;
+
+/// The budget of one CPU for one zone, and the signs that it follows.
+#[derive(Debug)]
+pub(super) struct Tuning {
+    /// More base pages than this are not kept.
+    pub(super) high: u64,
+    /// Doublings of the next fetch, by order.
+    growth: [u8; Order::COUNT],
+    /// Whether something was missed since the last tick.
+    missed: bool,
+    /// Whether the lists were used since the last tick.
+    pub(super) used: bool,
+    /// Ticks since the lists were used.
+    idle: u8,
+}
+
+impl Tuning {
+    pub(super) fn new(high: u64) -> Self {
+        Self { high, growth: [0; Order::COUNT], missed: false, used: false, idle: 0 }
+    }
+}
+
+impl PcpLists {
+    /// Notes that a list of `order` is empty and that nothing was returned, and answers how many blocks to fetch.
+    pub(crate) fn miss(&mut self, order: Order, tight: bool) -> u64 {
+        let limits = self.limits();
+        let base = (limits.batch >> order.get()).max(1);
+        let tuning = &mut self.tuning;
+        tuning.missed = true;
+        if tight {
+            tuning.high = limits.high_min;
+            return base;
+        }
+        let growth = &mut tuning.growth[order.index()];
+        let most = (limits.high_max / MOST_PART >> order.get()).clamp(1, CHUNK_BLOCKS as u64);
+        let blocks = (base << *growth).min(most);
+        *growth = (*growth + 1).min(MAX_GROWTH);
+        tuning.high = (tuning.high + (blocks << order.get())).min(limits.high_max);
+        blocks
+    }
+
+    /// Notes that a free of `order` exceeds the budget, and answers how many base pages to give back.
+    pub(crate) fn overflow(&mut self, order: Order, tight: bool) -> u64 {
+        let limits = self.limits();
+        let tuning = &mut self.tuning;
+        let growth = &mut tuning.growth[order.index()];
+        *growth = growth.saturating_sub(1);
+        if tight {
+            tuning.high = limits.high_min;
+        }
+        let most = (tuning.high / MOST_PART).max(order.pages());
+        ((CHUNK_BLOCKS as u64) << order.get()).min(most).max(limits.batch)
+    }
+
+    /// A tick, where `tight` tells whether the zone is short. Answers how many base pages the CPU must give back, and
+    /// whether it has use for more.
+    pub(crate) fn tick(&mut self, tight: bool) -> (u64, bool) {
+        let limits = self.limits();
+        let pages = self.pages();
+        let tuning = &mut self.tuning;
+        let used = core::mem::take(&mut tuning.used);
+        let missed = core::mem::take(&mut tuning.missed);
+        tuning.idle = if used { 0 } else { tuning.idle.saturating_add(1) };
+        if !missed || tight {
+            tuning.growth = [0; Order::COUNT];
+            tuning.high = (tuning.high - (tuning.high >> DECAY_SHIFT)).max(limits.high_min);
+        }
+        if tight || tuning.idle >= TICKS_TO_EMPTY {
+            tuning.high = limits.high_min;
+        }
+        let kept = match tuning.idle {
+            0 => tuning.high,
+            TICKS_TO_EMPTY.. => 0,
+            _ => tuning.high.min(pages / 2),
+        };
+        (pages.saturating_sub(kept), missed)
+    }
+}
