@@ -55,7 +55,7 @@ impl PcpLists {
             return base;
         }
         let growth = &mut tuning.growth[order.index()];
-        let most = (limits.high_max / MOST_PART >> order.get()).clamp(1, CHUNK_BLOCKS as u64);
+        let most = ((limits.high_max / MOST_PART) >> order.get()).clamp(1, CHUNK_BLOCKS as u64);
         let blocks = (base << *growth).min(most);
         *growth = (*growth + 1).min(MAX_GROWTH);
         tuning.high = (tuning.high + (blocks << order.get())).min(limits.high_max);

@@ -17,7 +17,7 @@ impl Buddy {
     /// Puts the page block at `index` into the reserve of a zone with `managed` frames, unless the reserve is full.
     pub(crate) fn reserve_block(&mut self, map: &MemoryMap, index: FrameIndex, managed: u64) -> bool {
         let pfn = map.pfn(index);
-        let limit = (managed / SHARE >> PAGEBLOCK_ORDER.get()).max(1);
+        let limit = ((managed / SHARE) >> PAGEBLOCK_ORDER.get()).max(1);
         let reserved = self.block_counts()[Migratetype::HighAtomic.index()];
         if reserved >= limit || !map.block_migratetype(pfn).is_pcp_type() {
             return false;
