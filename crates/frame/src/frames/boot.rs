@@ -65,7 +65,7 @@ impl<P: Platform> Frames<P> {
             zones,
             zonelists,
             reserved,
-            technique: config.pcp,
+            technique: config.pcp.switch(),
             only_type: config.ignore_mobility.then_some(Migratetype::Movable),
             checks_tails: config.check_tails || cfg!(debug_assertions),
             min_free_kib: config.min_free_kib,

@@ -18,7 +18,7 @@ use crate::counters::VmEvents;
 use crate::faults::Faults;
 use crate::limbo::LimboLists;
 use crate::map::{Frame, MemoryMap, Migratetype};
-use crate::pcp::PcpTechnique;
+use crate::pcp::{PcpSwitch, PcpTechnique};
 use crate::slab::CacheRegistry;
 use crate::zone::{Zone, ZoneId, Zonelist, Zones};
 use core::fmt;
@@ -57,7 +57,7 @@ pub struct Frames<P: Platform> {
     zones: Zones<P>,
     zonelists: [Zonelist; MAX_NODES],
     reserved: PfnRange,
-    technique: PcpTechnique,
+    technique: PcpSwitch,
     /// The type that every request is taken for, if mobility is ignored.
     only_type: Option<Migratetype>,
     checks_tails: bool,

@@ -31,7 +31,6 @@ impl Runs {
 
 impl<P: Platform> Frames<P> {
     /// From the CPU's lists, which are refilled if need be.
-    #[inline]
     pub(super) fn allocate_pcp(
         &self,
         pin: &Pin<'_, P>,
@@ -47,13 +46,6 @@ impl<P: Platform> Frames<P> {
             }
             None => self.refill(pin, zone, (set, &mut pcp), request)?,
         };
-        // While this frame is zeroed and mapped, the lines of the one after it can come from memory.
-        if request.zero
-            && request.order.pages() == 1
-            && let Some(next) = pcp.peek(request.order, request.migratetype)
-        {
-            self.platform.expect_zero(self.map.pfn(next));
-        }
         drop(pcp);
         self.give_out(pin, index, request);
         Some(index)
@@ -61,7 +53,7 @@ impl<P: Platform> Frames<P> {
 
     /// Describes a block that was taken off a CPU's list as the caller's.
     #[inline]
-    fn give_out(&self, pin: &Pin<'_, P>, index: FrameIndex, request: &AllocRequest) {
+    pub(super) fn give_out(&self, pin: &Pin<'_, P>, index: FrameIndex, request: &AllocRequest) {
         let frame = self.map.at(index);
         frame.set_home(pin.cpu());
         frame.set_word(Word::given_out(request.kind, request.order, request.migratetype));

@@ -127,6 +127,7 @@ const KIND_MASK: u64 = 0x1f;
 const ORDER_SHIFT: u32 = 5;
 const ORDER_MASK: u64 = 0xf;
 const MIGRATETYPE_SHIFT: u32 = 9;
+const MIGRATETYPE_MASK: u64 = 0x7;
 const FLAGS_SHIFT: u32 = 16;
 const FLAGS_MASK: u64 = 0xffff << FLAGS_SHIFT;
 const REFS_SHIFT: u32 = 32;
@@ -214,24 +215,31 @@ impl Word {
     /// The user gives the block of `order` back, and with it the last reference.
     #[inline]
     pub(crate) const fn release(self, order: Order) -> Result<Self, FreeError> {
-        let kind = self.kind();
-        if !kind.is_given_out() || kind.is_slab_internal() {
-            return Err(match kind {
-                Kind::Hole => FreeError::OutOfRange,
-                Kind::Reserved => FreeError::Reserved,
-                Kind::Offline => FreeError::Offline,
-                Kind::Tail => FreeError::NotHead,
-                Kind::Slab | Kind::CacheArea => FreeError::Slab,
-                _ => FreeError::DoubleFree,
-            });
+        // One pass over the word decides; what is wrong with it is found out apart.
+        let kind = self.0 & KIND_MASK;
+        let ordinary =
+            kind >= Kind::Allocated as u64 && kind != Kind::Slab as u64 && kind != Kind::CacheArea as u64;
+        let order_bits = (order.get() as u64) << ORDER_SHIFT;
+        if ordinary && self.0 & (ORDER_MASK << ORDER_SHIFT) == order_bits && self.refs() <= 1 {
+            let kept = self.0 & (MIGRATETYPE_MASK << MIGRATETYPE_SHIFT | ORDER_MASK << ORDER_SHIFT);
+            return Ok(Self(kept | Kind::Gathered as u64));
         }
-        if self.order().get() != order.get() {
-            return Err(FreeError::WrongOrder { allocated: self.order() });
+        Err(self.refusal())
+    }
+
+    /// Why the word cannot be released.
+    #[cold]
+    const fn refusal(self) -> FreeError {
+        match self.kind() {
+            Kind::Hole => FreeError::OutOfRange,
+            Kind::Reserved => FreeError::Reserved,
+            Kind::Offline => FreeError::Offline,
+            Kind::Tail => FreeError::NotHead,
+            Kind::Slab | Kind::CacheArea => FreeError::Slab,
+            Kind::Free | Kind::Pcp | Kind::Gathered | Kind::Limbo => FreeError::DoubleFree,
+            _ if self.refs() > 1 => FreeError::Referenced { references: self.refs() },
+            _ => FreeError::WrongOrder { allocated: self.order() },
         }
-        if self.refs() > 1 {
-            return Err(FreeError::Referenced { references: self.refs() });
-        }
-        Ok(Self::new(Kind::Gathered, order, self.migratetype()))
     }
 
     /// A gathered block whose readers may still be there.

@@ -20,6 +20,7 @@ mod tuning;
 pub(crate) use limits::PcpLimits;
 pub(crate) use lists::{CHUNK_BLOCKS, Chunk, PcpLists};
 pub(crate) use returned::{ReturnChain, Returned};
+pub(crate) use technique::PcpSwitch;
 pub use technique::PcpTechnique;
 pub(crate) use tuning::TICKS_TO_EMPTY;
 

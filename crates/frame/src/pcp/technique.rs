@@ -33,20 +33,67 @@ impl PcpTechnique {
         }
     }
 
+    /// The orders whose blocks go through the per-CPU lists.
+    const fn orders(self) -> OrderSet {
+        match self {
+            Self::None => OrderSet::below(0),
+            Self::OrderZero => OrderSet::below(1),
+            Self::Posted => OrderSet::below(POSTED_ORDER + 1),
+            Self::All => OrderSet::below(Order::PMD.get() + 1),
+        }
+    }
+
+    /// The switch as the allocator reads it.
+    pub(crate) const fn switch(self) -> PcpSwitch {
+        PcpSwitch { orders: self.orders(), tunes: self.tunes() }
+    }
+
+    /// Whether the budget follows the traffic, and surplus goes back to where it came from.
+    const fn tunes(self) -> bool {
+        matches!(self, Self::All)
+    }
+}
+
+/// Orders, as bits.
+#[derive(Clone, Copy, Debug)]
+struct OrderSet(u16);
+
+impl OrderSet {
+    const fn below(order: u8) -> Self {
+        Self((1 << order) - 1)
+    }
+}
+
+/// What a technique means on the paths of allocations and frees, where a bit is cheaper to ask than a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PcpSwitch {
+    orders: OrderSet,
+    tunes: bool,
+}
+
+impl PcpSwitch {
     /// Whether blocks of `order` go through the per-CPU lists.
     #[inline]
     pub(crate) const fn covers(self, order: Order) -> bool {
-        match self {
-            Self::None => false,
-            Self::OrderZero => order.get() == 0,
-            Self::Posted => order.get() <= POSTED_ORDER,
-            Self::All => order.get() <= Order::PMD.get(),
-        }
+        self.orders.0 >> order.get() & 1 != 0
     }
 
     /// Whether the budget follows the traffic, and surplus goes back to where it came from.
     #[inline]
     pub(crate) const fn tunes(self) -> bool {
-        matches!(self, Self::All)
+        self.tunes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_technique_covers_its_orders() {
+        let covered = PcpTechnique::ALL.map(|technique| {
+            Order::ALL.into_iter().filter(|&order| technique.switch().covers(order)).count()
+        });
+        assert_eq!(covered, [0, 1, 4, 10]);
     }
 }
