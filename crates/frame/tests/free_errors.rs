@@ -11,7 +11,7 @@ use quire_arch::{LockClass, Order, Pfn, Platform};
 use quire_frame::{AllocRequest, FrameChain, FrameFlags, Frames, FreeError, Kind, PcpTechnique};
 use std::sync::atomic::Ordering;
 
-const TECHNIQUES: [PcpTechnique; 2] = [PcpTechnique::None, PcpTechnique::OrderZero];
+const TECHNIQUES: [PcpTechnique; 4] = PcpTechnique::ALL;
 
 fn machine(pcp: PcpTechnique) -> Frames<Machine> {
     frames(&[(0, 2048)], 1, pcp)
@@ -132,5 +132,21 @@ fn the_last_put_lets_the_frame_go() {
     assert!(frame.put(1));
     assert!(!frame.put(1), "there is nothing left to drop");
     frames.free(&pin, pfn, zero).unwrap();
+    assert_sound(&frames);
+}
+
+/// The same where blocks are not looked at frame by frame: their users say when inner frames are in use.
+#[test]
+fn a_block_whose_inner_frames_are_in_use_is_checked_whole_on_any_machine() {
+    let frames = machine(PcpTechnique::All);
+    let pin = frames.platform().pin();
+    let (pfn, order) = block(&frames, 4);
+    frames.known(pfn).set_flags(FrameFlags::TAILS_IN_USE);
+    let bad = pfn.offset(15);
+    frames.known(bad).map_count().store(1, Ordering::Relaxed);
+    assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::BadTail { pfn: bad }));
+    frames.known(bad).map_count().store(0, Ordering::Relaxed);
+    frames.free(&pin, pfn, order).unwrap();
+    assert!(frames.known(pfn).word().flags().is_empty());
     assert_sound(&frames);
 }

@@ -171,7 +171,7 @@ fn stress(frames: &Frames<Machine>, cpus: [usize; 2], seed: u64) {
 
 #[test]
 fn two_cpus_with_and_without_lists() {
-    for pcp in [PcpTechnique::OrderZero, PcpTechnique::None] {
+    for pcp in PcpTechnique::ALL {
         for seed in SEEDS {
             let frames = frames_of(Machine::new(&[(3, 5000), (6001, 16384)], 2), pcp);
             stress(&frames, [0, 1], seed);
@@ -182,7 +182,7 @@ fn two_cpus_with_and_without_lists() {
 #[test]
 fn two_threads_share_one_cpu() {
     for seed in SEEDS {
-        let frames = frames_of(Machine::new(&[(0, 8192)], 1).shared(), PcpTechnique::OrderZero);
+        let frames = frames_of(Machine::new(&[(0, 8192)], 1).shared(), PcpTechnique::All);
         stress(&frames, [0, 0], seed);
     }
 }
@@ -193,6 +193,6 @@ fn memory_runs_out_all_the_time() {
     let border = 1 << 20;
     for seed in SEEDS {
         let machine = Machine::new(&[(border - 700, border + 900)], 2);
-        stress(&frames_of(machine, PcpTechnique::OrderZero), [0, 1], seed);
+        stress(&frames_of(machine, PcpTechnique::All), [0, 1], seed);
     }
 }

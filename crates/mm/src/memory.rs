@@ -85,7 +85,7 @@ impl<P: Platform> Memory<P> {
 
     /// How often the lock of each zone was taken so far.
     pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> + '_ {
-        self.frames().zone_reports().map(|zone| zone.lock)
+        self.frames().zone_locks()
     }
 
     /// A new, empty address space with the usual layout and limits.

@@ -142,7 +142,10 @@ impl<P: Platform> Frames<P> {
             if let Some(index) = self.try_zones(pin, request) {
                 return Ok(index);
             }
-            // Last the reserve, a block at a time: who needs it cannot wait, this request perhaps can.
+            // Last the reserve, a block at a time. Requests of the kind that it is kept for do not open it for others.
+            if request.atomic {
+                return Err(AllocError::OutOfMemory);
+            }
             let events = self.events.mine(pin);
             let mut zones = self.zones_for(pin, request);
             if !zones.any(|zone| zone.lock(&self.platform).unreserve_block(&self.map, events)) {

@@ -182,7 +182,9 @@ impl<P: Platform> Frames<P> {
             return None;
         }
         let mut buddy = zone.lock(&self.platform);
-        if Self::allowance(zone, &buddy, request) < request.order.pages() {
+        // What the reserve holds counts as well for who may use it.
+        let reserved = buddy.free_of(Migratetype::HighAtomic);
+        if Self::allowance(zone, &buddy, request).saturating_add(reserved) < request.order.pages() {
             return None;
         }
         buddy.allocate_reserved(&self.map, request.order, given, self.events.mine(pin))
@@ -202,14 +204,11 @@ impl<P: Platform> Frames<P> {
         if request.below_min {
             return u64::MAX;
         }
-        let (mut free, mut min) = (buddy.available(), zone.levels.min());
+        let (free, mut min) = (buddy.available(), zone.levels.min());
         if request.atomic {
             // Linux: half of it for urgent requests, and a quarter of the rest for those that cannot wait.
             min -= min / 2;
             min -= min / 4;
-            if request.uses_reserve() {
-                free += buddy.free_of(Migratetype::HighAtomic);
-            }
         }
         let reserve = if request.highest_zone > zone.id.kind() { zone.levels.lowmem_reserve() } else { 0 };
         free.saturating_sub(min + reserve)

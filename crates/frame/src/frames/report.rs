@@ -4,6 +4,7 @@ use super::Frames;
 use crate::map::{Kind, Migratetype};
 use crate::zone::{Zone, ZoneId, ZoneReport};
 use quire_arch::{CpuId, Platform};
+use quire_sync::SpinStatistics;
 
 /// The machine in numbers; frames throughout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -53,6 +54,11 @@ impl<P: Platform> Frames<P> {
             Some(zone) => self.report(zone),
             None => self.report(&Zone::new(id, false)),
         }
+    }
+
+    /// What the lock of each zone has seen. Takes no lock itself.
+    pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> {
+        self.zones.populated().map(Zone::lock_statistics)
     }
 
     /// Every zone with frames in numbers.

@@ -1,7 +1,9 @@
 //! A machine for tests and benches: RAM on the heap, a CPU number for each thread.
 
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{Asid, CpuId, CpuMask, Execution, LockClass, Order, Pfn, PfnRange, Pin, Platform, TlbFlush};
+use quire_arch::{
+    Asid, CpuId, CpuMask, Execution, LockClass, NodeId, Order, Pfn, PfnRange, Pin, Platform, TlbFlush,
+};
 use quire_frame::{FaultSite, FrameConfig, FrameViolation, Frames, PcpTechnique};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -42,6 +44,8 @@ pub(crate) struct Machine {
     cpus: Vec<AtomicBool>,
     /// Several threads run on one CPU number, so pinning excludes.
     shared_cpus: bool,
+    /// Banks and CPUs are dealt out to so many nodes in turn.
+    nodes: usize,
     clock: AtomicU64,
 }
 
@@ -65,12 +69,20 @@ impl Machine {
             })
             .collect();
         let cpus = (0..cpus).map(|_| AtomicBool::new(false)).collect();
-        Self { banks, cpus, shared_cpus: false, clock: AtomicU64::new(0) }
+        Self { banks, cpus, shared_cpus: false, nodes: 1, clock: AtomicU64::new(0) }
     }
 
     /// Lets several threads share CPU numbers.
     pub(crate) fn shared(mut self) -> Self {
         self.shared_cpus = true;
+        self
+    }
+}
+
+impl Machine {
+    /// Deals banks and CPUs out to `nodes` nodes.
+    pub(crate) fn nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
         self
     }
 }
@@ -118,6 +130,19 @@ unsafe impl Platform for Machine {
         for bank in &self.banks {
             visit(bank.frames);
         }
+    }
+
+    fn node_count(&self) -> usize {
+        self.nodes
+    }
+
+    fn node_of_ram(&self, start: Pfn) -> NodeId {
+        let bank = self.banks.iter().position(|bank| bank.frames.contains(start)).expect("a frame of RAM");
+        NodeId::new(bank % self.nodes).expect("a node")
+    }
+
+    fn node_of_cpu(&self, cpu: CpuId) -> NodeId {
+        NodeId::new(cpu.index() % self.nodes).expect("a node")
     }
 
     #[inline]
@@ -190,6 +215,17 @@ pub(crate) fn frames(banks: &[(u64, u64)], cpus: usize, pcp: PcpTechnique) -> Fr
 pub(crate) fn frames_of(machine: Machine, pcp: PcpTechnique) -> Frames<Machine> {
     Frames::new(machine, FrameConfig { pcp, min_free_kib: Some(0), ..FrameConfig::default() })
         .expect("the machine starts")
+}
+
+/// A machine that keeps `min_free_kib` KiB back.
+pub(crate) fn frames_with_watermarks(machine: Machine, min_free_kib: u64) -> Frames<Machine> {
+    let config = FrameConfig { min_free_kib: Some(min_free_kib), ..FrameConfig::default() };
+    Frames::new(machine, config).expect("the machine starts")
+}
+
+/// Times that any zone's lock was taken.
+pub(crate) fn zone_takes(frames: &Frames<Machine>) -> u64 {
+    frames.zone_locks().map(|lock| lock.takes).sum()
 }
 
 /// Everything that the auditor finds.

@@ -1,0 +1,254 @@
+//! What an allocation may do to succeed: watermarks, the high-order atomic reserve, reclaim, and not failing at all.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[allow(dead_code, reason = "each test uses a part")]
+mod common;
+
+use common::{Machine, TEST, assert_sound, frames, frames_with_watermarks, order};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{
+    AllocError, AllocRequest, FaultPlan, FrameConfig, Frames, Migratetype, PcpTechnique, Reclaimer, ZoneKind,
+};
+use std::cell::Cell;
+use std::sync::Mutex;
+
+const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
+
+/// 128 MiB, of which 8 MiB are kept back.
+fn machine() -> Frames<Machine> {
+    frames_with_watermarks(Machine::new(&[(0, 1 << 15)], 1), 8 << 10)
+}
+
+fn exhaust(frames: &Frames<Machine>, request: AllocRequest) -> Vec<Pfn> {
+    let pin = frames.platform().pin();
+    std::iter::from_fn(|| frames.allocate(&pin, request).ok()).collect()
+}
+
+#[test]
+fn who_cannot_wait_goes_deeper_below_the_watermark() {
+    let frames = machine();
+    let min = frames.zone_report(ZoneKind::Dma32).watermarks.min;
+    exhaust(&frames, ONE);
+    assert_eq!(frames.free_frames(), min, "ordinary requests end at the watermark");
+    exhaust(&frames, ONE.atomic());
+    assert_eq!(frames.free_frames(), min - min / 2 - (min - min / 2) / 4);
+    exhaust(&frames, ONE.below_min());
+    assert_eq!(frames.free_frames(), 0);
+    assert_sound(&frames);
+}
+
+/// races.md A: "high-order atomic reserves are skipped because the pcp path answers first". The lists hold blocks of the
+/// order, then none; the reserve answers when nothing else can.
+#[test]
+fn the_reserve_answers_when_the_lists_and_the_zone_cannot() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let atomic = AllocRequest::new(order(3), TEST).atomic();
+    exhaust(&frames, ONE);
+    let first = frames.allocate(&pin, atomic).unwrap();
+    let blocks = |kind: Migratetype| frames.zone_report(ZoneKind::Dma32).pageblocks[kind.index()];
+    assert_eq!(blocks(Migratetype::HighAtomic), 1, "a low zone keeps the block for the next one");
+    assert_sound(&frames);
+    let reserved = frames.zone_report(ZoneKind::Dma32).free_reserved;
+    // Ordinary requests do not get it, atomic ones do.
+    let urgent = exhaust(&frames, ONE.atomic());
+    assert_eq!(frames.zone_report(ZoneKind::Dma32).free_reserved, reserved);
+    // A block of the reserve goes back to the reserve, not to a CPU's list.
+    frames.drain_all(&pin);
+    let mut held = vec![first];
+    while let Ok(pfn) = frames.allocate(&pin, atomic.without_drain()) {
+        held.push(pfn);
+    }
+    assert!(frames.zone_report(ZoneKind::Dma32).free_reserved < reserved);
+    for pfn in held {
+        frames.free(&pin, pfn, order(3)).unwrap();
+    }
+    assert_eq!(frames.zone_report(ZoneKind::Dma32).free_reserved % 8, 0);
+    assert_sound(&frames);
+    // Before an ordinary request fails the reserve is opened.
+    for pfn in urgent {
+        frames.free(&pin, pfn, Order::ZERO).unwrap();
+    }
+    let rest = exhaust(&frames, ONE);
+    assert!(!rest.is_empty());
+    assert_eq!(blocks(Migratetype::HighAtomic), 0);
+    assert_sound(&frames);
+}
+
+#[test]
+fn the_reserve_stays_small() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    exhaust(&frames, ONE);
+    let atomic = AllocRequest::new(order(2), TEST).atomic();
+    while frames.allocate(&pin, atomic.without_drain()).is_ok() {}
+    let report = frames.zone_report(ZoneKind::Dma32);
+    let blocks = report.pageblocks[Migratetype::HighAtomic.index()];
+    assert!((1..=1 + report.managed / 100 / 512).contains(&blocks), "{blocks}");
+    assert_sound(&frames);
+}
+
+/// Gives back what it was handed, a few frames a round, and then kills somebody who has more.
+struct Giver<'f> {
+    frames: &'f Frames<Machine>,
+    cache: Mutex<Vec<(Pfn, Order)>>,
+    victim: Mutex<Vec<(Pfn, Order)>>,
+    rounds: Mutex<(u32, u32, u32)>,
+}
+
+impl<'f> Giver<'f> {
+    fn new(frames: &'f Frames<Machine>) -> Self {
+        Self { frames, cache: Mutex::default(), victim: Mutex::default(), rounds: Mutex::default() }
+    }
+
+    fn give(&self, from: &Mutex<Vec<(Pfn, Order)>>, most: usize) -> u64 {
+        let mut from = from.lock().unwrap();
+        let given: Vec<_> = {
+            let first = from.len().saturating_sub(most);
+            from.drain(first..).collect()
+        };
+        let pin = self.frames.platform().pin();
+        given.iter().for_each(|&(pfn, order)| self.frames.free(&pin, pfn, order).unwrap());
+        given.iter().map(|(_, order)| order.pages()).sum()
+    }
+}
+
+impl Reclaimer<Machine> for Giver<'_> {
+    fn reclaim(&self, _frames: &Frames<Machine>, _request: &AllocRequest) -> u64 {
+        self.rounds.lock().unwrap().0 += 1;
+        self.give(&self.cache, 2)
+    }
+
+    fn out_of_memory(&self, _frames: &Frames<Machine>, _request: &AllocRequest) -> bool {
+        self.rounds.lock().unwrap().1 += 1;
+        self.give(&self.victim, usize::MAX) > 0
+    }
+
+    fn wait(&self, _frames: &Frames<Machine>) {
+        let mut rounds = self.rounds.lock().unwrap();
+        rounds.2 += 1;
+        assert!(rounds.2 < 100, "the allocation loops for ever");
+    }
+}
+
+#[test]
+fn an_allocation_that_may_wait_reclaims_then_kills_then_fails() {
+    let frames = machine();
+    let giver = Giver::new(&frames);
+    let mut all = exhaust(&frames, ONE);
+    giver.cache.lock().unwrap().extend((0..3).filter_map(|_| Some((all.pop()?, Order::ZERO))));
+    giver.victim.lock().unwrap().extend((0..2).filter_map(|_| Some((all.pop()?, Order::ZERO))));
+    for _ in 0..5 {
+        assert!(frames.allocate_with(ONE, &giver).is_ok());
+    }
+    assert_eq!(giver.rounds.lock().unwrap().1, 1, "one was killed for the last two");
+    assert_eq!(frames.allocate_with(ONE, &giver), Err(AllocError::OutOfMemory));
+    let (before, ..) = *giver.rounds.lock().unwrap();
+    assert!(frames.allocate_with(ONE.without_sleep(), &giver).is_err());
+    assert_eq!(giver.rounds.lock().unwrap().0, before, "who may not sleep reclaims nothing");
+    assert!(frames.allocate_with(ONE.atomic(), &giver).is_ok());
+    assert_sound(&frames);
+}
+
+/// A costly order is given up early: nobody is killed for it.
+#[test]
+fn nobody_is_killed_for_a_costly_order() {
+    let frames = machine();
+    let giver = Giver::new(&frames);
+    let all = exhaust(&frames, ONE);
+    giver.victim.lock().unwrap().push((all[0], Order::ZERO));
+    let costly = AllocRequest::new(order(9), TEST);
+    assert_eq!(frames.allocate_with(costly, &giver), Err(AllocError::OutOfMemory));
+    assert_eq!(*giver.rounds.lock().unwrap(), (1, 0, 0));
+}
+
+/// races.md A: "`NOFAIL` at a costly order loops for ever without the OOM path".
+#[test]
+fn a_costly_order_that_must_not_fail_comes_to_the_oom_path() {
+    let frames = machine();
+    let giver = Giver::new(&frames);
+    let huge = AllocRequest::new(order(9), TEST);
+    let pin = frames.platform().pin();
+    let mut blocks: Vec<(Pfn, Order)> =
+        exhaust(&frames, huge).into_iter().map(|pfn| (pfn, order(9))).collect();
+    let victim = blocks.pop().unwrap();
+    drop(pin);
+    // Reclaim always finds single frames, which never form the block.
+    let small = exhaust(&frames, ONE);
+    giver.cache.lock().unwrap().extend(small.into_iter().step_by(2).map(|pfn| (pfn, Order::ZERO)));
+    giver.victim.lock().unwrap().push(victim);
+    frames.faults().set(FaultPlan::every(1));
+    let got = frames.allocate_with(huge.no_fail(), &giver);
+    frames.faults().set(FaultPlan::OFF);
+    assert_eq!(got, Ok(victim.0), "neither the fault plan nor fragments make it fail");
+    assert!(giver.rounds.lock().unwrap().1 >= 1);
+    assert_sound(&frames);
+}
+
+/// Mixing types in a page block calls background reclaim earlier, for a while.
+#[test]
+fn mixed_page_blocks_boost_the_watermarks() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let movable = ONE.movability(Migratetype::Movable);
+    // Nothing but single frames here and there is free, more than the low watermark.
+    let all = exhaust(&frames, movable.below_min());
+    for &pfn in all.iter().step_by(11) {
+        frames.free(&pin, pfn, Order::ZERO).unwrap();
+    }
+    frames.drain_all(&pin);
+    assert_eq!(frames.background_target(), 0);
+    frames.allocate(&pin, ONE).unwrap();
+    let boost = frames.zone_report(ZoneKind::Dma32).watermarks.boost;
+    assert!(boost > 0, "a small piece was taken from another type");
+    assert!(frames.background_target() > 0, "the boost calls reclaim though more than low is free");
+    frames.end_boost();
+    assert_eq!(frames.zone_report(ZoneKind::Dma32).watermarks.boost, 0);
+    assert_sound(&frames);
+}
+
+#[test]
+fn without_mobility_every_request_is_of_one_type() {
+    let config = FrameConfig { ignore_mobility: true, min_free_kib: Some(0), ..FrameConfig::default() };
+    let frames = Frames::new(Machine::new(&[(0, 4096)], 1), config).unwrap();
+    let pin = frames.platform().pin();
+    for kind in Migratetype::PCP_TYPES {
+        let pfn = frames.allocate(&pin, ONE.movability(kind)).unwrap();
+        assert_eq!(frames.known(pfn).word().migratetype(), Migratetype::Movable);
+    }
+    assert_eq!(frames.zone_report(ZoneKind::Dma32).pageblocks[Migratetype::Unmovable.index()], 0);
+    assert_eq!(ONE.movability(Migratetype::Isolate), ONE, "a block's type is no request's");
+}
+
+#[test]
+fn the_indices_tell_lack_of_memory_from_fragments() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::None);
+    let pin = frames.platform().pin();
+    let report = || frames.zone_report(ZoneKind::Dma32);
+    assert_eq!(
+        (report().fragmentation_index(Order::PMD), report().unusable_free_index(Order::PMD) < 200),
+        (None, true)
+    );
+    let all = exhaust(&frames, ONE);
+    assert_eq!(report().fragmentation_index(Order::PMD), Some(0), "nothing is free at all");
+    for &pfn in all.iter().step_by(2) {
+        frames.free(&pin, pfn, Order::ZERO).unwrap();
+    }
+    let index = report().fragmentation_index(Order::PMD).unwrap();
+    assert!(index > 950, "{index}: only pieces are free");
+    assert_eq!(report().unusable_free_index(order(1)), 1000);
+    assert_eq!(report().unusable_free_index(Order::ZERO), 0);
+}
+
+#[test]
+fn the_lock_is_timed_where_that_is_wished() {
+    let held = Cell::new(0);
+    for time_locks in [false, true] {
+        let config = FrameConfig { time_locks, pcp: PcpTechnique::None, ..FrameConfig::default() };
+        let frames = Frames::new(Machine::new(&[(0, 4096)], 1), config).unwrap();
+        drop(exhaust(&frames, ONE));
+        held.set(frames.zone_locks().map(|lock| lock.held_ns).sum());
+        assert_eq!(held.get() > 0, time_locks);
+    }
+}
