@@ -1,9 +1,9 @@
 //! Frames: per-CPU lists against drains from elsewhere, and frames that wait for readers.
 
-use crate::harness::{audit, check, machine};
-use quire_arch::{CpuId, Order, Pfn, Platform};
+use crate::harness::{Fact, audit, check, machine, machine_with};
+use quire_arch::{CpuId, Order, Pfn, PfnRange, Platform};
 use quire_frame::AllocRequest;
-use quire_host::Machine;
+use quire_host::{HostConfig, Machine};
 use quire_sync::atomic::as_one_step;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 use shuttle::thread;
@@ -116,6 +116,92 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
                 });
             });
         });
+        audit(&machine);
+    });
+}
+
+/// Frames that one CPU took are freed by another, whose lists are full: they go back by the stack of returned blocks,
+/// while their owner takes from it and a third CPU drains.
+#[test]
+fn shuttle_returned_blocks_against_their_owner_and_a_drain() {
+    check(103, || {
+        let machine = machine(3);
+        let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
+        let free = as_one_step(|| frames.free_frames());
+        let owners = Owners::default();
+        let request = AllocRequest::anonymous().uninitialised();
+        let on = |cpu: usize| machine.vcpu(cpu).expect("each CPU has one thread");
+        // CPU 0 has missed, so it wants frames back; CPU 1 has as many as it may keep.
+        let handed: Vec<Pfn> = as_one_step(|| {
+            let taken: Vec<Pfn> = on(0).run(|| {
+                let take = || frames.allocate(&platform.pin(), request).expect("there is memory enough");
+                (0..12).map(|_| take()).collect()
+            });
+            let (kept, handed) = taken.split_at(6);
+            on(1).run(|| {
+                kept.iter().for_each(|&pfn| frames.free(&platform.pin(), pfn, Order::ZERO).expect("ours"));
+            });
+            handed.to_vec()
+        });
+        handed.iter().for_each(|&pfn| owners.take(pfn));
+        thread::scope(|scope| {
+            scope.spawn(|| take_and_give(&machine, 0, 4, &owners));
+            scope.spawn(|| {
+                on(1).run(|| {
+                    for &pfn in &handed {
+                        owners.give(pfn);
+                        frames.free(&platform.pin(), pfn, Order::ZERO).expect("the frame is ours");
+                    }
+                });
+            });
+            scope.spawn(|| {
+                on(2).run(|| frames.drain(&platform.pin(), CpuId::default()));
+            });
+        });
+        assert_eq!(as_one_step(|| frames.free_frames()), free);
+        audit(&machine);
+    });
+}
+
+/// A page block leaves while two CPUs allocate and free, each the other's frames: once it has left, nobody gets a
+/// frame of it, and if it cannot leave nothing is lost.
+#[test]
+fn shuttle_a_page_block_leaves_under_traffic() {
+    check(104, || {
+        // The memory map takes the end; the first page block is free.
+        let machine = machine_with(HostConfig {
+            ram: vec![PfnRange::new(Pfn(512), Pfn(1024 + 256))],
+            ..HostConfig::with_ram(0).cpus(2)
+        });
+        let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
+        let leaving = PfnRange::new(Pfn(512), Pfn(1024));
+        let free = as_one_step(|| frames.free_frames());
+        let owners = Owners::default();
+        let gone = Fact::default();
+        let removed = thread::scope(|scope| {
+            scope.spawn(|| take_and_give(&machine, 0, 3, &owners));
+            let leaver = scope.spawn(|| {
+                let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                cpu.run(|| {
+                    let removed = frames.take_offline(&platform.pin(), leaving);
+                    if removed.is_ok() {
+                        gone.tell();
+                    }
+                    let was_gone = gone.is_told();
+                    let request = AllocRequest::anonymous().uninitialised();
+                    if let Ok(pfn) = frames.allocate(&platform.pin(), request) {
+                        assert!(
+                            !was_gone || !leaving.contains(pfn),
+                            "{pfn:?} was given out after it had left"
+                        );
+                        frames.free(&platform.pin(), pfn, Order::ZERO).expect("the frame is ours");
+                    }
+                    removed.unwrap_or(0)
+                })
+            });
+            leaver.join().expect("no thread panics")
+        });
+        assert_eq!(as_one_step(|| frames.free_frames()), free - removed);
         audit(&machine);
     });
 }

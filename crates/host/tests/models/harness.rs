@@ -77,7 +77,8 @@ pub(crate) fn machine(cpus: usize) -> Machine {
     machine_with(HostConfig::with_ram(1 << 20).cpus(cpus))
 }
 
-fn machine_with(host: HostConfig) -> Machine {
+/// A machine by a configuration, in paranoid mode, built in one step.
+pub(crate) fn machine_with(host: HostConfig) -> Machine {
     as_one_step(|| machine_of(&host.paranoid()))
 }
 
