@@ -8,7 +8,9 @@
 pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use crate::forced::{AtomicU32, AtomicU64, force_failures};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
 #[cfg(shuttle)]
 pub use crate::scheduled::{AtomicU32, AtomicU64, AtomicUsize, as_one_step};

@@ -13,6 +13,8 @@ extern crate std;
 pub mod atomic;
 mod cpu_mask;
 mod epoch;
+#[cfg(loom)]
+mod forced;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
 mod models;

@@ -8,6 +8,7 @@ use crate::zone::ZoneId;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::Order;
+use quire_sync::atomic::force_failures;
 
 fn given_out() -> Arc<Frame> {
     let frame = Frame::new(Kind::Tail, ZoneId::default());
@@ -28,6 +29,22 @@ fn loom_of_two_frees_one_is_a_double_free() {
         results.sort_by_key(Result::is_err);
         assert_eq!(results, [Ok(()), Err(FreeError::DoubleFree)]);
         assert_eq!((frame.kind(), frame.refs()), (Kind::Gathered, 0));
+    });
+}
+
+/// A word's transition that fails without a cause is tried again: the free happens, once.
+#[test]
+fn loom_a_free_happens_though_exchanges_fail_for_no_reason() {
+    loom::model(|| {
+        force_failures(2);
+        let frame = given_out();
+        let other = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || frame.release(Order::ZERO, LockCheck::MustBeFree))
+        };
+        let mut results = [frame.release(Order::ZERO, LockCheck::MustBeFree), other.join().unwrap()];
+        results.sort_by_key(Result::is_err);
+        assert_eq!(results, [Ok(()), Err(FreeError::DoubleFree)]);
     });
 }
 

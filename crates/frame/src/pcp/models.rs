@@ -5,6 +5,8 @@ use crate::map::{Frame, FrameIndex, Kind};
 use crate::zone::ZoneId;
 use loom::sync::Arc;
 use loom::thread;
+use quire_sync::atomic::force_failures;
+use std::vec::Vec;
 
 struct Stack {
     frames: Vec<Frame>,
@@ -56,6 +58,24 @@ fn loom_returned_blocks_come_out_once() {
             pusher.join().unwrap();
         }
         found.extend(stack.take());
+        found.sort_unstable();
+        assert_eq!(found, [0, 1]);
+    });
+}
+
+/// The same where exchanges fail without a cause.
+#[test]
+fn loom_a_block_is_returned_though_exchanges_fail_for_no_reason() {
+    loom::model(|| {
+        force_failures(2);
+        let stack = Stack::new(2, 8);
+        let other = {
+            let stack = Arc::clone(&stack);
+            thread::spawn(move || assert!(stack.push(0)))
+        };
+        assert!(stack.push(1));
+        other.join().unwrap();
+        let mut found = stack.take();
         found.sort_unstable();
         assert_eq!(found, [0, 1]);
     });

@@ -1,0 +1,70 @@
+//! Loom's atomics, with weak exchanges that fail for no reason.
+//!
+//! `compare_exchange_weak` may fail though the word is as expected, and on x86 never does, nor in loom. Code that
+//! takes such a failure for interference by another thread would only be wrong elsewhere. So a model can demand
+//! failures: the next few weak exchanges then fail and tell the value that is there.
+
+use core::cell::Cell;
+use core::ops::Deref;
+use loom::sync::atomic::Ordering;
+
+std::thread_local! {
+    static LEFT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The next `count` weak exchanges of this model fail, whichever of its threads makes them. To be called where the
+/// model begins: what an interleaving before left is forgotten.
+pub fn force_failures(count: u32) {
+    LEFT.with(|left| left.set(count));
+}
+
+fn must_fail() -> bool {
+    // Loom's threads take turns on one thread of the system.
+    LEFT.with(|left| {
+        let now = left.get();
+        left.set(now.saturating_sub(1));
+        now > 0
+    })
+}
+
+macro_rules! atomics {
+    ($($name:ident: $value:ty,)+) => {$(
+        /// Loom's atomic of the same name.
+        #[derive(Debug, Default)]
+        pub struct $name(loom::sync::atomic::$name);
+
+        impl $name {
+            /// An atomic with this value.
+            pub fn new(value: $value) -> Self {
+                Self(loom::sync::atomic::$name::new(value))
+            }
+
+            /// As `core`'s: may fail though the value is `current`.
+            pub fn compare_exchange_weak(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                if must_fail() {
+                    return Err(self.0.load(failure));
+                }
+                self.0.compare_exchange_weak(current, new, success, failure)
+            }
+        }
+
+        impl Deref for $name {
+            type Target = loom::sync::atomic::$name;
+
+            fn deref(&self) -> &Self::Target {
+                &self.0
+            }
+        }
+    )+};
+}
+
+atomics! {
+    AtomicU32: u32,
+    AtomicU64: u64,
+}
