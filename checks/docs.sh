@@ -14,7 +14,7 @@ while read -r test; do
     fi
 done < <(grep -oE '`[a-z_]+::[a-z_0-9]+`' docs/locking.md | tr -d '`' | sort -u)
 
-for document in README.md docs/*.md recordings/README.md fuzz/README.md checks/mutations/README.md; do
+for document in README.md docs/*.md recordings/README.md fuzz/README.md bench/README.md checks/mutations/README.md; do
     while read -r link; do
         path=$(dirname "$document")/${link%%#*}
         if [[ ! -e $path ]]; then

@@ -50,4 +50,9 @@ for profile in dev release; do
         fail "the $profile program holds nothing of Quire, so this proves nothing"
     size=$(stat --format=%s "$program")
     echo "no-std-link: $profile: linked without std and without an allocator, ran well ($((size / 1024)) KiB)"
+
+    # And where an allocator is wanted, Quire's heap is one.
+    "$CARGO_TARGET_DIR/$folder/with-heap" > "$program.heap.out" || fail "the $profile program with a heap failed"
+    grep -q '^kmalloc-64 ' "$program.heap.out" || fail "the $profile program with a heap printed no figures"
+    echo "no-std-link: $profile: boxes, vectors and maps on Quire's heap, ran well"
 done

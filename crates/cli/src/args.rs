@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Make random memory calls on Linux and on Quire side by side and compare everything
     Diff(DiffArguments),
+    /// Measure what a technique saves and costs, with it off and on
+    Lab(LabArguments),
 }
 
 #[derive(Debug, Args)]
@@ -94,6 +96,19 @@ pub(crate) struct DiffArguments {
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Print JSON objects
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabArguments {
+    /// What to measure; without a name everything. There is: pcp
+    #[arg(value_name = "EXPERIMENT")]
+    pub(crate) experiments: Vec<String>,
+    /// Take seconds instead of minutes
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print one JSON object a figure
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Some(Command::Replay(replay)) => commands::replay::run(&replay),
         Some(Command::Run(run)) => commands::run::run(run),
         Some(Command::Diff(diff)) => commands::diff::run(&diff),
+        Some(Command::Lab(lab)) => commands::lab::run(&lab),
     };
     result.unwrap_or_else(Failure::report)
 }

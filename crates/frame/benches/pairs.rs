@@ -11,7 +11,8 @@ mod common;
 
 use common::{Machine, Random, TEST, frames, order};
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, PcpTechnique, SlabCache};
+use quire_frame::{AllocRequest, FrameChain, Frames, Heap, PcpTechnique, SlabCache};
+use std::alloc::Layout;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -110,6 +111,26 @@ fn slab(frames: &Frames<Machine>) {
     print("slab, 128 bytes: pair", figures.collect());
 }
 
+fn heap(frames: &Frames<Machine>) {
+    let heap = Heap::new(frames, &frames.platform().pin()).unwrap();
+    let count = 10_000;
+    for size in [64, 4096, 16 << 10] {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        let figures = (0..ROUNDS).map(|_| {
+            per_operation(count, || {
+                for _ in 0..count {
+                    let layout = black_box(layout);
+                    let pin = frames.platform().pin();
+                    let object = black_box(heap.allocate(frames, &pin, layout).unwrap());
+                    // SAFETY: allocated just above.
+                    unsafe { heap.free(frames, &pin, object, layout) };
+                }
+            })
+        });
+        print(&format!("heap, {size} bytes: pair"), figures.collect());
+    }
+}
+
 fn main() {
     for pcp in PcpTechnique::ALL {
         println!("{pcp:?}, ns for each operation:");
@@ -122,5 +143,6 @@ fn main() {
         let frames = frames(&[(0, FRAMES)], 1, pcp);
         chains(&frames);
         slab(&frames);
+        heap(&frames);
     }
 }

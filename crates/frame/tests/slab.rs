@@ -258,12 +258,149 @@ fn a_cache_that_empties_keeps_only_a_few_slabs() {
     let pin = frames.platform().pin();
     let cache = SlabCache::<[u64; 64], Machine>::new(&frames, &pin, "tide").unwrap();
     let objects: Vec<_> = (0..2000).map(|_| cache.allocate(&frames, &pin, [0; 64]).unwrap()).collect();
-    assert!(cache.report(&frames).unwrap().slabs > 100);
+    let full = cache.report(&frames).unwrap();
+    assert!(full.slabs > 100 && full.slabs == full.active_slabs && full.pages >= full.slabs, "{full:?}");
+    assert_eq!(full.objects, full.slabs * u64::from(full.objects_per_slab));
     for object in objects {
         // SAFETY: allocated above.
         unsafe { cache.free(&frames, &pin, object) };
     }
-    assert!(cache.report(&frames).unwrap().slabs <= 5);
+    let report = cache.report(&frames).unwrap();
+    // What the CPU and the depot keep lies together, as it was freed in order.
+    let kept = u64::from(report.front_limit + report.batch * report.depot_limit);
+    let lies_on = kept.div_ceil(u64::from(report.objects_per_slab)) + 2;
+    assert!(report.active_slabs <= lies_on && report.slabs <= report.active_slabs + 2, "{report:?}");
+    assert_sound(&frames);
+    let free = frames.free_frames();
+    assert_eq!(cache.shrink(&frames, &pin), report.pages);
+    assert_eq!(frames.free_frames(), free + report.pages);
+}
+
+/// One CPU allocates and another one frees: batches go through the depot as they are.
+#[test]
+fn objects_that_are_handed_over_take_the_lock_once_a_batch() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let cache = SlabCache::<[u64; 15], Machine>::new(&frames, &pin, "handed over").unwrap();
+    let before = frames.free_frames();
+    drop(pin);
+    let hand_over = |count: u64| {
+        for number in 0..count {
+            run_on(0);
+            let object = cache.allocate(&frames, &frames.platform().pin(), [number; 15]).unwrap();
+            run_on(1);
+            // SAFETY: allocated above.
+            unsafe { cache.free(&frames, &frames.platform().pin(), object) };
+        }
+    };
+    hand_over(1000);
+    let warm = cache.report(&frames).unwrap();
+    hand_over(1000);
+    let report = cache.report(&frames).unwrap();
+    // Once to get a batch and once to give it, and the report's own.
+    let most = 2 * 1000_u64.div_ceil(u64::from(report.batch)) + 3;
+    let takes = report.lock.takes - warm.lock.takes;
+    assert!(takes <= most, "{takes} takes for 1000 objects, batches of {}", report.batch);
+    assert!(
+        report.in_depot <= u64::from(report.batch),
+        "what was put into the depot is not taken: {report:?}"
+    );
+    assert!(report.front_locks.takes - warm.front_locks.takes >= 2000);
+    assert_eq!((report.slabs, report.lock.contended), (warm.slabs, 0), "{report:?}");
+    run_on(0);
+    gives_all_back(&frames, &cache, before);
+}
+
+/// Where no block of the best order is free, objects lie on smaller slabs of the same cache.
+#[test]
+fn broken_up_memory_holds_smaller_slabs() {
+    let frames = frames(&[(0, 512)], 2, PcpTechnique::None);
+    let pin = frames.platform().pin();
+    let cache = SlabCache::<[u64; 128], Machine>::new(&frames, &pin, "broken up").unwrap();
+    let mut objects: Vec<_> = (0..40).map(|_| cache.allocate(&frames, &pin, [0; 128]).unwrap()).collect();
+    let orders = |frames: &Frames<Machine>| {
+        let mut orders = Vec::new();
+        cache.for_each_frame(frames, |_, order| orders.push(order.get()));
+        orders
+    };
+    let best = cache.report(&frames).unwrap().order;
+    assert!(best > Order::ZERO && orders(&frames).iter().all(|&order| order == best.get()));
+    let one = AllocRequest::new(Order::ZERO, TEST);
+    let mut singles: Vec<_> = std::iter::from_fn(|| frames.allocate(&pin, one).ok()).collect();
+    singles.sort_unstable();
+    // Every other frame is free, so no block of two.
+    let (given, kept): (Vec<_>, Vec<_>) = singles.into_iter().partition(|pfn| pfn.0 % 2 == 0);
+    given.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
+    let before = frames.free_frames();
+    while let Ok(object) = cache.allocate(&frames, &pin, [objects.len() as u64; 128]) {
+        objects.push(object);
+    }
+    assert!(objects.len() as u64 >= before * 3, "{} objects on {before} frames", objects.len());
+    assert!(orders(&frames).contains(&0) && orders(&frames).contains(&best.get()));
+    let report = cache.report(&frames).unwrap();
+    assert_eq!(report.pages, orders(&frames).iter().map(|order| 1 << order).sum::<u64>());
+    assert!(report.objects < report.slabs * u64::from(report.objects_per_slab));
+    assert_sound(&frames);
+    // Back in another order than they came.
+    for half in [0, 1] {
+        for &object in objects.iter().skip(half).step_by(2) {
+            // SAFETY: allocated above.
+            unsafe { cache.free(&frames, &pin, object) };
+        }
+        assert_sound(&frames);
+    }
+    kept.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
+    cache.shrink(&frames, &pin);
+    let report = cache.report(&frames).unwrap();
+    assert_eq!((report.in_use, report.slabs, report.pages, report.objects), (0, 0, 0, 0));
+    assert_sound(&frames);
+}
+
+/// New objects go to the fullest slabs, so that the emptiest can go.
+#[test]
+fn fuller_slabs_are_used_first() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let cache = SlabCache::<[u64; 31], Machine>::new(&frames, &pin, "fuller first").unwrap();
+    let objects: Vec<_> = (0..160).map(|_| cache.allocate(&frames, &pin, [0; 31]).unwrap()).collect();
+    let per_slab = u64::from(cache.report(&frames).unwrap().objects_per_slab) as usize;
+    let order = cache.report(&frames).unwrap().order;
+    let slab_of = |object: NonNull<[u64; 31]>| {
+        let pfn = frames.map().iter().map(|(pfn, _)| pfn);
+        let at = object.addr().get();
+        let mut holds = pfn.filter(|&pfn| {
+            let start = frames.platform().direct_map(pfn).addr().get();
+            (start..start + 4096).contains(&at)
+        });
+        holds.next().unwrap().block_start(order)
+    };
+    let mut by_slab: HashMap<_, Vec<_>> = HashMap::new();
+    objects.into_iter().for_each(|object| by_slab.entry(slab_of(object)).or_default().push(object));
+    let mut full: Vec<_> = by_slab.into_iter().filter(|(_, objects)| objects.len() == per_slab).collect();
+    full.sort_unstable_by_key(|&(slab, _)| slab);
+    assert!(full.len() >= 4, "{} full slabs of {per_slab}", full.len());
+    // The second slab lacks one object, all others keep one.
+    for (number, (_, objects)) in full.iter().enumerate() {
+        let gone = if number == 1 { 1 } else { per_slab - 1 };
+        for &object in &objects[..gone] {
+            // SAFETY: allocated above.
+            unsafe { cache.free(&frames, &pin, object) };
+        }
+    }
+    cache.shrink(&frames, &pin);
+    let free = |slab| frames.known(slab).live().load(Ordering::Relaxed) as usize;
+    assert!(
+        full.iter().enumerate().all(|(at, &(slab, _))| free(slab) == if at == 1 { 1 } else { per_slab - 1 })
+    );
+    // The CPU takes a batch, from more than one slab under one hold of the lock (and one is the report's).
+    let before = cache.report(&frames).unwrap();
+    for _ in 0..before.batch {
+        cache.allocate(&frames, &pin, [0; 31]).unwrap();
+    }
+    assert_eq!(cache.report(&frames).unwrap().lock.takes - before.lock.takes, 2);
+    assert_eq!(free(full[1].0), 0);
+    let untouched = full.iter().filter(|&&(slab, _)| free(slab) == per_slab - 1).count();
+    assert!(untouched >= full.len() - 3, "{untouched} of {} slabs were left alone", full.len());
     assert_sound(&frames);
 }
 

@@ -46,6 +46,7 @@ impl RawSpin {
     }
 
     #[cold]
+    #[inline(never)]
     fn wait<E: Execution>(&self) {
         let mut attempt = 0;
         loop {

@@ -1,6 +1,7 @@
 //! The commands, one a file.
 
 pub(crate) mod diff;
+pub(crate) mod lab;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod run;

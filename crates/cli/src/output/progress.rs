@@ -18,6 +18,11 @@ impl Bar {
         Self(bar)
     }
 
+    /// The work is called `name` from now on.
+    pub(crate) fn name(&self, name: &str) {
+        self.0.set_message(name.to_owned());
+    }
+
     /// `done` of `total` steps are done.
     pub(crate) fn set(&self, done: u64, total: u64) {
         self.0.set_length(total);

@@ -199,14 +199,15 @@ fn limbo<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
 fn caches<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
     for cache in frames.caches().iter() {
         let name = cache.report().name;
-        let (area, order) = cache.area();
-        let list = ListName::CacheArea(name);
-        let demand = Demand { list, kind: Kind::CacheArea, order: Some(order) };
-        match frames.map().checked_index(area) {
-            Some(index) => {
-                reach(frames, demand, index, report);
+        if let Some((area, order)) = cache.area() {
+            let list = ListName::CacheArea(name);
+            let demand = Demand { list, kind: Kind::CacheArea, order: Some(order) };
+            match frames.map().checked_index(area) {
+                Some(index) => {
+                    reach(frames, demand, index, report);
+                }
+                None => report(FrameViolation::BadLink { list, pfn: area }),
             }
-            None => report(FrameViolation::BadLink { list, pfn: area }),
         }
         let (mut slabs, mut sound) = (0, true);
         let list = ListName::Slabs(name);
@@ -225,7 +226,7 @@ fn caches<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
             let census = cache.census(frames);
             compare(Counted::SlabFree(name), census.counted, census.in_slabs, report);
             compare(Counted::SlabInUse(name), census.in_use.max(0) as u64, census.live, report);
-            let placed = census.live + census.in_slabs + census.on_fronts;
+            let placed = census.live + census.in_slabs + census.kept;
             compare(Counted::SlabSlots(name), census.slots, placed, report);
         }
     }

@@ -2,9 +2,8 @@
 
 use super::census::CacheReport;
 use super::core::{CacheCore, CacheSpec};
-use super::front::Front;
 use super::geometry::Geometry;
-use super::slot::{Slot, SlotPtr};
+use super::slot::{self, Slot, SlotPtr};
 use crate::error::AllocError;
 use crate::frames::{Frames, MachineId};
 use crate::map::Kind;
@@ -13,8 +12,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
-use quire_sync::{CachePadded, PerCpu, SpinLock};
+use quire_arch::{Order, Pfn, Pin, Platform};
 
 /// Objects of type `T` on the frames of a machine.
 ///
@@ -35,11 +33,6 @@ unsafe impl<T: Send, P: Platform> Send for SlabCache<T, P> {}
 unsafe impl<T: Send, P: Platform> Sync for SlabCache<T, P> {}
 
 impl<T: Send, P: Platform> SlabCache<T, P> {
-    const GEOMETRY: Geometry = match Geometry::of(Layout::new::<Slot<T>>(), Slot::<T>::LINK) {
-        Some(geometry) => geometry,
-        None => panic!("objects of this type do not fit on a slab of order 3"),
-    };
-
     /// A cache called `name`, which is also the site that fault plans know its objects by.
     ///
     /// # Errors
@@ -47,28 +40,26 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     /// As for [`Frames::allocate`].
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn new(frames: &Frames<P>, pin: &Pin<'_, P>, name: &'static str) -> Result<Self, AllocError> {
+        let layout = Layout::new::<Slot<T>>();
+        const { assert!(Geometry::fits(Layout::new::<Slot<T>>()), "no slab can hold objects of this type") };
         let cpus = frames.platform().cpu_count();
-        let fronts = size_of::<CachePadded<CacheCore<P>>>();
-        let bytes = fronts + PerCpu::<SpinLock<Front, P>>::bytes(cpus);
-        let fits = |order: &Order| order.bytes() >= bytes as u64;
+        let fits = |order: &Order| order.bytes() >= CacheCore::<P>::bytes(cpus) as u64;
         let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
         let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
         let classified = frames.known(pfn).classify_internal(Kind::CacheArea);
         debug_assert!(classified.is_ok(), "a block that was just allocated can become a cache's");
+        let geometry = Geometry::of(layout, Some(Slot::<T>::LINK), cpus);
         let drop = core::mem::needs_drop::<T>().then_some(drop_object::<T> as unsafe fn(SlotPtr));
-        let spec = CacheSpec { name, geometry: Self::GEOMETRY, drop };
-        let base = frames.platform().direct_map(pfn);
-        // SAFETY: the block is this call's, page aligned, and large enough for the core, padded, with the fronts after
-        // it. It is never given back, so the references last as long as the machine: `SlabCache` checks that it is
-        // used with that machine only, and the registry is a part of it.
-        unsafe {
-            let fronts =
-                PerCpu::init(base.add(fronts), cpus, |_| SpinLock::new(LockClass::Slab, Front::default()));
-            let core = base.cast::<CacheCore<P>>();
-            core.write(CacheCore::new(spec, (pfn, order), fronts));
+        let spec = CacheSpec { name, geometry, drop, area: Some((pfn, order)) };
+        // SAFETY: the block is this call's, page aligned, and large enough. It is never given back, so the reference
+        // lasts as long as the machine: `SlabCache` checks that it is used with that machine only, and the registry is
+        // a part of it.
+        let core = unsafe {
+            let core = CacheCore::build(frames.platform().direct_map(pfn), spec, cpus);
             frames.caches().add(core.as_ref());
-            Ok(Self { core, machine: frames.id(), objects: PhantomData })
-        }
+            core
+        };
+        Ok(Self { core, machine: frames.id(), objects: PhantomData })
     }
 
     /// The cache, if `frames` is the machine that it lies on.
@@ -94,9 +85,13 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>, value: T) -> Result<NonNull<T>, AllocError> {
         let core = self.core(frames).ok_or(AllocError::ForeignCache)?;
-        let object = core.allocate(frames, pin)?.cast::<T>();
+        let slot = core.allocate(frames, pin)?;
+        let object = slot.cast::<T>();
         // SAFETY: the slot is ours, was laid out for `T`, and holds no value.
-        unsafe { object.write(value) };
+        unsafe {
+            slot::mark_live(slot, Slot::<T>::LINK);
+            object.write(value);
+        }
         Ok(object)
     }
 
@@ -112,6 +107,8 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
             debug_assert!(false, "an object is freed on another machine");
             return;
         };
+        // SAFETY: the caller's promise.
+        debug_assert!(unsafe { Self::is_live(object) }, "an object of {} is freed twice", core.name);
         // SAFETY: the object is the caller's to end, and its slot is then free.
         unsafe {
             object.drop_in_place();
@@ -133,7 +130,19 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
             return;
         };
         // SAFETY: the caller's promise.
+        debug_assert!(unsafe { Self::is_live(object) }, "an object of {} is retired twice", core.name);
+        // SAFETY: the caller's promise.
         unsafe { core.retire(frames, pin, object.cast()) };
+    }
+
+    /// For assertions: whether the object's slot is marked as in use.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free`](Self::free).
+    unsafe fn is_live(object: NonNull<T>) -> bool {
+        // SAFETY: slots of this cache have their links there, and the object's is its owner's.
+        unsafe { slot::is_live(object.cast(), Slot::<T>::LINK) }
     }
 
     /// Frees what was retired, as far as the readers are gone.
@@ -151,7 +160,8 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     /// Calls `visit` with every block that holds objects, under the cache's lock: it must not use the cache.
     pub fn for_each_frame(&self, frames: &Frames<P>, mut visit: impl FnMut(Pfn, Order)) {
         if let Some(core) = self.core(frames) {
-            core.for_each_slab(frames, |index, _| visit(frames.map().pfn(index), Self::GEOMETRY.order));
+            let map = frames.map();
+            core.for_each_slab(frames, |index, _| visit(map.pfn(index), map.at(index).word().order()));
         }
     }
 

@@ -1,15 +1,19 @@
 //! Looking at a whole cache: its numbers, its slabs, and a recount of every slot.
 
-use super::core::{CacheCore, SlabState};
-use super::slot::{self, SlotPtr};
+use super::core::CacheCore;
+use super::geometry::SlabState;
+use super::slabs::DEPOT_BATCHES;
+use super::slot::{self, SlotList, SlotPtr};
 use crate::frames::Frames;
 use crate::map::{FrameIndex, Kind};
 use core::ptr;
 use core::sync::atomic::Ordering;
 use quire_arch::{Order, Platform};
+use quire_sync::SpinStatistics;
 
 /// A cache in numbers, for slabinfo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct CacheReport {
     /// The cache's name.
     pub name: &'static str,
@@ -21,26 +25,42 @@ pub struct CacheReport {
     pub retired: u64,
     /// Room for objects on all slabs.
     pub objects: u64,
-    /// Room for objects on one slab.
+    /// Room for objects on a slab of the order below.
     pub objects_per_slab: u32,
     /// Slabs.
     pub slabs: u64,
-    /// Order of a slab.
+    /// Slabs with an object in use, or one that a CPU or the depot keeps.
+    pub active_slabs: u64,
+    /// Order of a slab. Where memory is broken up, slabs may be smaller.
     pub order: Order,
+    /// Base pages of all slabs.
+    pub pages: u64,
+    /// Free objects that each CPU keeps at most.
+    pub front_limit: u32,
+    /// Objects that come to a CPU or leave it at once.
+    pub batch: u32,
+    /// Batches that the depot, which all CPUs share, keeps at most.
+    pub depot_limit: u32,
+    /// Objects in the depot.
+    pub in_depot: u64,
+    /// What the cache's lock has seen.
+    pub lock: SpinStatistics,
+    /// What the locks of its CPUs' fronts have seen, together.
+    pub front_locks: SpinStatistics,
 }
 
 /// What was found by walking every slab and every list of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Census {
     pub(crate) slots: u64,
-    /// Slots marked as in use.
+    /// Slots marked as in use; in caches without marks, those that are on no list.
     pub(crate) live: u64,
     /// Slots on the free lists of slabs, by walking.
     pub(crate) in_slabs: u64,
     /// The same by the slabs' counts.
     pub(crate) counted: u64,
-    /// Slots on fronts, free or retired.
-    pub(crate) on_fronts: u64,
+    /// Slots on fronts, free or retired, and in the depot.
+    pub(crate) kept: u64,
     /// Slots in use by the fronts' counts.
     pub(crate) in_use: i64,
 }
@@ -48,35 +68,46 @@ pub(crate) struct Census {
 impl<P: Platform> CacheCore<P> {
     /// The cache in numbers.
     pub(crate) fn report(&self) -> CacheReport {
-        let (mut in_use, mut retired) = (0, 0);
+        let (mut in_use, mut retired, mut front_locks) = (0, 0, SpinStatistics::default());
         for lock in self.fronts.iter() {
+            let SpinStatistics { takes, contended, .. } = lock.statistics();
+            front_locks.takes += takes;
+            front_locks.contended += contended;
             let front = lock.lock();
             in_use += front.in_use;
             retired += front.retired();
         }
+        let lock = self.slabs.statistics();
         let slabs = self.slabs.lock();
-        let count = slabs.partial.count() + slabs.full.count() + slabs.empty.count();
+        let count = |active: bool| {
+            let lists = slabs.lists().filter(move |&(state, _)| (state != SlabState::Empty) == active);
+            lists.map(|(_, list)| list.count()).sum::<u64>()
+        };
+        let active_slabs = count(true);
         CacheReport {
             name: self.name,
             object_bytes: self.geometry.slot,
             in_use: in_use.max(0) as u64,
             retired,
-            objects: count * u64::from(self.geometry.objects),
-            objects_per_slab: self.geometry.objects,
-            slabs: count,
-            order: self.geometry.order,
+            objects: slabs.slots,
+            objects_per_slab: self.geometry.best.objects,
+            slabs: active_slabs + count(false),
+            active_slabs,
+            order: self.geometry.best.order,
+            pages: slabs.pages,
+            front_limit: 2 * self.batch,
+            batch: self.batch,
+            depot_limit: DEPOT_BATCHES as u32,
+            in_depot: slabs.depot.lists().map(|batch| u64::from(batch.count())).sum(),
+            lock,
+            front_locks,
         }
     }
 
     /// Calls `visit` with every slab and the list that it is on, under the cache's lock.
     pub(crate) fn for_each_slab(&self, frames: &Frames<P>, mut visit: impl FnMut(FrameIndex, SlabState)) {
         let slabs = self.slabs.lock();
-        let lists = [
-            (&slabs.full, SlabState::Full),
-            (&slabs.partial, SlabState::Partial),
-            (&slabs.empty, SlabState::Empty),
-        ];
-        for (list, state) in lists {
+        for (state, list) in slabs.lists() {
             for index in list.iter(frames.map()) {
                 visit(index, state);
             }
@@ -88,9 +119,11 @@ impl<P: Platform> CacheCore<P> {
         let frame = frames.map().at(index);
         let word = frame.word();
         word.kind() == Kind::Slab
-            && word.order() == self.geometry.order
             && frame.owner().load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64
-            && self.state(frame.live().load(Ordering::Relaxed)) == state
+            && self
+                .geometry
+                .shape(word.order())
+                .is_some_and(|shape| shape.state(frame.live().load(Ordering::Relaxed)) == state)
     }
 
     /// Counts every slot, on a quiet machine.
@@ -99,22 +132,28 @@ impl<P: Platform> CacheCore<P> {
         self.for_each_slab(frames, |index, _| {
             let frame = frames.map().at(index);
             let base = frames.platform().direct_map(frames.map().pfn(index));
-            census.slots += u64::from(self.geometry.objects);
+            let shape = self.shape_of(frames.map(), index);
+            census.slots += u64::from(shape.objects);
             census.counted += u64::from(frame.live().load(Ordering::Relaxed));
-            for number in 1..=u64::from(self.geometry.objects) {
-                let Some(slot) = self.slot_of(base, number) else { continue };
-                // SAFETY: the slab is this cache's and the machine is quiet.
-                census.live += u64::from(unsafe { slot::is_live(slot, self.link()) });
+            if self.geometry.marked {
+                for number in 0..shape.objects as usize {
+                    // SAFETY: the slab is this cache's, has that many slots, and the machine is quiet.
+                    let live = unsafe { slot::is_live(base.add(number * self.geometry.slot), self.link()) };
+                    census.live += u64::from(live);
+                }
             }
-            let first = self.slot_of(base, frame.private().load(Ordering::Relaxed));
-            census.in_slabs += self.walk(frames, first, self.geometry.objects);
+            let first = self.slot_at(base, shape, frame.private().load(Ordering::Relaxed));
+            census.in_slabs += self.walk(frames, first, shape.objects);
         });
+        let walk = |list: &SlotList| self.walk(frames, list.first(), list.count());
         for lock in self.fronts.iter() {
             let front = lock.lock();
             census.in_use += front.in_use;
-            for list in front.retired_lists().chain(core::iter::once(&front.free)) {
-                census.on_fronts += self.walk(frames, list.first(), list.count());
-            }
+            census.kept += front.lists().map(walk).sum::<u64>();
+        }
+        census.kept += self.slabs.lock().depot.lists().map(walk).sum::<u64>();
+        if !self.geometry.marked {
+            census.live = census.slots.saturating_sub(census.in_slabs + census.kept);
         }
         census
     }
@@ -132,16 +171,16 @@ impl<P: Platform> CacheCore<P> {
     }
 
     /// Whether a slot of this cache begins at `slot`.
-    fn has(&self, frames: &Frames<P>, slot: SlotPtr) -> bool {
+    pub(super) fn has(&self, frames: &Frames<P>, slot: SlotPtr) -> bool {
         let Some(pfn) = frames.map().pfn_of_address(slot.addr().get()) else { return false };
-        let pfn = pfn.block_start(self.geometry.order);
-        let frame = frames.known(pfn);
+        let pfn = self.home(frames.map(), pfn);
+        let Some(frame) = frames.frame(pfn) else { return false };
         let ours = frame.kind() == Kind::Slab
             && frame.owner().load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64;
         ours && {
             let offset = slot.addr().get() - frames.platform().direct_map(pfn).addr().get();
-            offset.is_multiple_of(self.geometry.slot)
-                && offset / self.geometry.slot < self.geometry.objects as usize
+            let objects = self.shape_of(frames.map(), frames.map().index(pfn)).objects as usize;
+            offset.is_multiple_of(self.geometry.slot) && offset / self.geometry.slot < objects
         }
     }
 }

@@ -1,53 +1,28 @@
 //! A cache without its type: slots in, slots out.
 //!
-//! A slot is in one of four places: in use; on a CPU's front (free or retired); on the free list of its slab. A
-//! slab's descriptor holds its state while its kind is [`Kind::Slab`]: `owner` the cache, `private` the first free
-//! slot's number plus one, `live` the number of free slots. Slabs are on one of three lists by how full they are.
+//! A slot is in one of five places: in use; on a CPU's front (free or retired); in the depot; on the free list of its
+//! slab. A slab's descriptor holds its state while its kind is [`Kind::Slab`](crate::Kind::Slab): `owner` the cache,
+//! `private` the first free slot's offset plus one, `live` the number of free slots.
 
 use super::front::Front;
 use super::geometry::Geometry;
-use super::slot::{self, SlotList, SlotPtr};
-use crate::chain::FrameStack;
-use crate::counters::VmEvent;
+use super::slabs::Slabs;
+use super::slot::{SlotList, SlotPtr};
 use crate::error::AllocError;
 use crate::faults::{FaultClass, FaultSite};
 use crate::frames::Frames;
-use crate::map::{FrameIndex, Kind};
-use crate::request::AllocRequest;
-use crate::zone::FrameList;
-use core::ptr;
-use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_sync::atomic::raw::{AtomicPtr, Ordering};
-use quire_sync::{PerCpu, SpinLock};
+use core::ptr::{self, NonNull};
+use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
+use quire_sync::atomic::raw::AtomicPtr;
+use quire_sync::{CachePadded, PerCpu, SpinGuard, SpinLock};
 
-/// Slabs without an object in use that a cache keeps.
-const KEEP_EMPTY: u64 = 2;
-/// Bytes of free objects that a CPU keeps, and bounds on their number.
-const FRONT_BYTES: usize = 8 << 10;
-const FRONT_OBJECTS: (usize, usize) = (8, 64);
-/// Slots that go back to their slabs under one hold of the cache's lock.
-const PUT_CHUNK: u32 = 32;
+/// Bytes in a batch, and bounds on its number of slots. A CPU keeps two.
+const BATCH_BYTES: usize = 4 << 10;
+const BATCH_SLOTS: (usize, usize) = (4, 32);
 /// Retired objects that each retiring call frees: more than it adds.
 const REAP_PORTION: u32 = 4;
-
-/// The slabs of a cache, by how full they are; behind a lock of class `Slab`.
-#[derive(Debug)]
-pub(super) struct Slabs {
-    pub(super) partial: FrameList,
-    pub(super) full: FrameList,
-    pub(super) empty: FrameList,
-}
-
-/// What a slab's descriptor says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SlabState {
-    /// No slot is free.
-    Full,
-    /// Some are.
-    Partial,
-    /// All are.
-    Empty,
-}
+/// Retired objects that are freed at once where all are.
+const REAP_SLOTS: u32 = 32;
 
 /// One cache. Lies in frames of its own and stays there as long as the machine.
 pub(crate) struct CacheCore<P> {
@@ -56,9 +31,9 @@ pub(crate) struct CacheCore<P> {
     pub(super) geometry: Geometry,
     /// Ends the object in a slot, if its type needs that.
     drop: Option<unsafe fn(SlotPtr)>,
-    /// Free slots that a CPU keeps at most.
-    limit: u32,
-    area: (Pfn, Order),
+    /// Slots that go from a front or to it at once.
+    pub(super) batch: u32,
+    area: Option<(Pfn, Order)>,
     pub(super) fronts: PerCpu<SpinLock<Front, P>>,
     pub(super) slabs: SpinLock<Slabs, P>,
     pub(super) next: AtomicPtr<Self>,
@@ -70,175 +45,96 @@ pub(super) struct CacheSpec {
     pub(super) name: &'static str,
     pub(super) geometry: Geometry,
     pub(super) drop: Option<unsafe fn(SlotPtr)>,
+    /// The block that the cache lies in, unless it is another cache's.
+    pub(super) area: Option<(Pfn, Order)>,
 }
 
 impl<P: Platform> CacheCore<P> {
-    pub(super) fn new(spec: CacheSpec, area: (Pfn, Order), fronts: PerCpu<SpinLock<Front, P>>) -> Self {
-        let limit = (FRONT_BYTES / spec.geometry.slot).clamp(FRONT_OBJECTS.0, FRONT_OBJECTS.1);
-        let slabs = Slabs { partial: FrameList::EMPTY, full: FrameList::EMPTY, empty: FrameList::EMPTY };
-        Self {
-            name: spec.name,
-            site: FaultSite::new(spec.name),
-            geometry: spec.geometry,
-            drop: spec.drop,
-            limit: limit as u32,
-            area,
-            fronts,
-            slabs: SpinLock::new(quire_arch::LockClass::Slab, slabs),
-            next: AtomicPtr::new(ptr::null_mut()),
-        }
+    /// Bytes of a cache for `cpus` CPUs.
+    pub(super) const fn bytes(cpus: usize) -> usize {
+        size_of::<CachePadded<Self>>() + PerCpu::<SpinLock<Front, P>>::bytes(cpus)
     }
 
-    /// The frames that the cache itself lies in.
-    pub(crate) fn area(&self) -> (Pfn, Order) {
+    /// Makes a cache at `base`.
+    ///
+    /// # Safety
+    ///
+    /// [`bytes`](Self::bytes)`(cpus)` bytes at `base`, aligned for [`CachePadded`], are the cache's as long as it is
+    /// used.
+    pub(super) unsafe fn build(base: NonNull<u8>, spec: CacheSpec, cpus: usize) -> NonNull<Self> {
+        let batch = (BATCH_BYTES / spec.geometry.slot).clamp(BATCH_SLOTS.0, BATCH_SLOTS.1);
+        let new_front = |_| SpinLock::new(LockClass::Slab, Front::default());
+        let core = base.cast::<Self>();
+        // SAFETY: the core, padded, and the fronts behind it are the bytes that the caller hands over.
+        unsafe {
+            core.write(Self {
+                name: spec.name,
+                site: FaultSite::new(spec.name),
+                geometry: spec.geometry,
+                drop: spec.drop,
+                batch: batch as u32,
+                area: spec.area,
+                fronts: PerCpu::init(base.add(size_of::<CachePadded<Self>>()), cpus, new_front),
+                slabs: SpinLock::new(LockClass::Slab, Slabs::EMPTY),
+                next: AtomicPtr::new(ptr::null_mut()),
+            });
+        }
+        core
+    }
+
+    /// The frames that the cache itself lies in, unless another cache has them.
+    pub(crate) fn area(&self) -> Option<(Pfn, Order)> {
         self.area
     }
 
+    #[inline]
     pub(super) fn link(&self) -> usize {
         self.geometry.link
     }
 
-    /// A free slot, marked as in use.
-    #[inline]
+    /// A free slot.
+    // Always inlined, as `free`: each user has one call, and a result that is returned goes through memory.
+    #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotPtr, AllocError> {
         if frames.faults().strikes(FaultClass::Object, self.site) {
             return Err(AllocError::Injected);
         }
-        let lock = self.fronts.mine(pin);
-        let mut front = lock.lock();
-        // SAFETY: the front holds slots of this cache.
-        if let Some(slot) = unsafe { front.free.pop(self.link()) } {
+        let mut front = self.fronts.mine(pin).lock();
+        // SAFETY: the front is of this cache.
+        if let Some(slot) = unsafe { front.loaded.pop(self.link()) } {
             front.in_use += 1;
-            drop(front);
-            // SAFETY: the slot was just taken off the list, so it is ours.
-            unsafe { slot::mark_live(slot, self.link()) };
+            return Ok(slot);
+        }
+        self.allocate_slow(frames, pin, front)
+    }
+
+    /// A slot from the spare batch, or from a new one.
+    #[cold]
+    #[inline(never)]
+    fn allocate_slow(
+        &self,
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        mut front: SpinGuard<'_, Front, P>,
+    ) -> Result<SlotPtr, AllocError> {
+        front.load_spare();
+        // SAFETY: the front is of this cache.
+        if let Some(slot) = unsafe { front.loaded.pop(self.link()) } {
+            front.in_use += 1;
             return Ok(slot);
         }
         drop(front);
-        self.allocate_slow(frames, pin)
-    }
-
-    #[cold]
-    fn allocate_slow(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotPtr, AllocError> {
-        let mut list = self.refill(frames, pin)?;
+        let mut batch = self.refill(frames, pin)?;
         // SAFETY: `refill` hands over slots of this cache.
-        let slot = unsafe { list.pop(self.link()) }.ok_or(AllocError::OutOfMemory)?;
+        let slot = unsafe { batch.pop(self.link()) }.ok_or(AllocError::OutOfMemory)?;
         let mut front = self.fronts.mine(pin).lock();
-        // SAFETY: as above.
-        unsafe { front.free.prepend(&mut list, self.link()) };
         front.in_use += 1;
+        // Making room for the refill may have freed objects to this front.
+        let surplus = if batch.is_empty() { batch } else { front.add(batch) };
         drop(front);
-        // SAFETY: the slot was taken off its list, so it is ours.
-        unsafe { slot::mark_live(slot, self.link()) };
+        self.store(frames, pin, surplus);
         Ok(slot)
-    }
-
-    /// Slots for a front that has none: from a slab that has free ones, else from a new one. No lock is held while
-    /// frames are allocated.
-    fn refill(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotList, AllocError> {
-        let list = self.take(frames, None);
-        if !list.is_empty() {
-            return Ok(list);
-        }
-        match frames.allocate(pin, AllocRequest::slab(self.geometry.order)) {
-            Ok(pfn) => {
-                frames.events().add(pin, VmEvent::SlabGrow, 1);
-                Ok(self.take(frames, Some(self.make_slab(frames, pfn))))
-            }
-            Err(error) => {
-                // Making room may have brought objects of this very cache home.
-                let list = self.take(frames, None);
-                if list.is_empty() { Err(error) } else { Ok(list) }
-            }
-        }
-    }
-
-    /// Turns a block that was just allocated into a slab of free slots.
-    fn make_slab(&self, frames: &Frames<P>, pfn: Pfn) -> FrameIndex {
-        let index = frames.map().index(pfn);
-        let frame = frames.map().at(index);
-        let Geometry { slot: size, objects, link, .. } = self.geometry;
-        let base = frames.platform().direct_map(pfn);
-        for number in (0..objects).rev() {
-            // SAFETY: `objects` slots of `size` bytes fit into the block, which this call owns, and each has room for
-            // an aligned link word at `link`.
-            unsafe {
-                let slot = base.add(number as usize * size);
-                slot.add(link).cast::<AtomicPtr<u8>>().write(AtomicPtr::new(ptr::null_mut()));
-                let next = (number + 1 < objects).then(|| slot.add(size));
-                slot::set_next(slot, link, next);
-            }
-        }
-        frame.owner().store(ptr::from_ref(self).addr() as u64, Ordering::Relaxed);
-        frame.private().store(1, Ordering::Relaxed);
-        frame.live().store(objects, Ordering::Relaxed);
-        let classified = frame.classify_internal(Kind::Slab);
-        debug_assert!(classified.is_ok(), "a block that was just allocated can become a slab");
-        index
-    }
-
-    /// Takes slots from one slab: from `fresh`, which joins the cache, else from the fullest that has any.
-    fn take(&self, frames: &Frames<P>, fresh: Option<FrameIndex>) -> SlotList {
-        let map = frames.map();
-        let mut slabs = self.slabs.lock();
-        if let Some(index) = fresh {
-            slabs.empty.push(map, index);
-        }
-        let found = slabs.partial.first().map(|index| (index, SlabState::Partial));
-        let Some((index, state)) = found.or(slabs.empty.first().map(|index| (index, SlabState::Empty)))
-        else {
-            return SlotList::default();
-        };
-        let list = self.take_from(frames, index, self.limit / 2);
-        self.relist(frames, &mut slabs, index, state);
-        list
-    }
-
-    /// Takes up to `limit` slots off one slab's free list, under the cache's lock.
-    fn take_from(&self, frames: &Frames<P>, index: FrameIndex, limit: u32) -> SlotList {
-        let frame = frames.map().at(index);
-        let base = frames.platform().direct_map(frames.map().pfn(index));
-        let mut list = SlotList::default();
-        let mut next = self.slot_of(base, frame.private().load(Ordering::Relaxed));
-        while let Some(slot) = next.filter(|_| list.count() < limit) {
-            // SAFETY: the slot is on its slab's free list, which the caller's lock guards; it moves to ours.
-            unsafe {
-                next = slot::next(slot, self.link());
-                list.push(slot, self.link());
-            }
-        }
-        frame.private().store(self.number_of(base, next), Ordering::Relaxed);
-        frame.live().store(frame.live().load(Ordering::Relaxed) - list.count(), Ordering::Relaxed);
-        list
-    }
-
-    /// The slot whose number plus one is `number`; none for 0 or a number that the slab does not have.
-    pub(super) fn slot_of(&self, base: SlotPtr, number: u64) -> Option<SlotPtr> {
-        let slot = number.checked_sub(1).filter(|&slot| slot < u64::from(self.geometry.objects))?;
-        // SAFETY: the slab has that many slots.
-        Some(unsafe { base.add(slot as usize * self.geometry.slot) })
-    }
-
-    fn number_of(&self, base: SlotPtr, slot: Option<SlotPtr>) -> u64 {
-        slot.map_or(0, |slot| ((slot.addr().get() - base.addr().get()) / self.geometry.slot + 1) as u64)
-    }
-
-    pub(super) fn state(&self, free: u32) -> SlabState {
-        match free {
-            0 => SlabState::Full,
-            free if free == self.geometry.objects => SlabState::Empty,
-            _ => SlabState::Partial,
-        }
-    }
-
-    /// Moves a slab that was on the list of `before` to the one that it belongs on now.
-    fn relist(&self, frames: &Frames<P>, slabs: &mut Slabs, index: FrameIndex, before: SlabState) {
-        let now = self.state(frames.map().at(index).live().load(Ordering::Relaxed));
-        if now != before {
-            slabs.list(before).remove(frames.map(), index);
-            slabs.list(now).push(frames.map(), index);
-        }
     }
 
     /// Gives a slot back whose object is gone.
@@ -246,21 +142,37 @@ impl<P: Platform> CacheCore<P> {
     /// # Safety
     ///
     /// The slot was allocated from this cache and is given back once.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
-        // SAFETY: the caller owns the slot.
-        let live = unsafe { slot::is_live(slot, self.link()) };
-        debug_assert!(live, "an object of {} is freed twice", self.name);
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
-        // SAFETY: the caller hands the slot over.
-        unsafe { front.free.push(slot, self.link()) };
-        if front.free.count() > self.limit {
-            // SAFETY: the front holds slots of this cache.
-            let surplus = unsafe { front.free.split(self.limit / 2, self.link()) };
-            drop(front);
-            self.put_back(frames, pin, surplus);
+        if front.loaded.count() >= self.batch {
+            front = self.make_room(frames, pin, front);
         }
+        // SAFETY: the caller hands the slot over.
+        unsafe { front.loaded.push(slot, self.link()) };
+    }
+
+    /// Makes room on a front whose loaded batch is complete.
+    #[cold]
+    #[inline(never)]
+    fn make_room<'c>(
+        &'c self,
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        mut front: SpinGuard<'c, Front, P>,
+    ) -> SpinGuard<'c, Front, P> {
+        let surplus = front.change();
+        drop(front);
+        self.store(frames, pin, surplus);
+        self.fronts.mine(pin).lock()
+    }
+
+    /// Whether a slot can be given back: it is one of this cache's, and not among those that the CPU has at hand. For
+    /// assertions.
+    pub(super) fn can_free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) -> bool {
+        // SAFETY: the front is of this cache.
+        self.has(frames, slot) && !unsafe { self.fronts.mine(pin).lock().holds(slot, self.link()) }
     }
 
     /// Gives a slot back whose object lock-free readers may still look at. The object is ended when they are gone.
@@ -269,9 +181,6 @@ impl<P: Platform> CacheCore<P> {
     ///
     /// As for [`free`](Self::free); nobody can find the object any more.
     pub(super) unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
-        // SAFETY: the caller owns the slot.
-        let live = unsafe { slot::is_live(slot, self.link()) };
-        debug_assert!(live, "an object of {} is retired twice", self.name);
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
         // SAFETY: the caller hands the slot over.
@@ -290,7 +199,7 @@ impl<P: Platform> CacheCore<P> {
 
     /// Ends retired objects whose readers are gone, with no lock held, and frees their slots.
     fn end(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut passed: SlotList) {
-        let mut free = SlotList::default();
+        let mut free = SlotList::EMPTY;
         // SAFETY: the list owns its slots; each holds an object that was retired and that nobody can reach any more.
         while let Some(slot) = unsafe { passed.pop(self.link()) } {
             // SAFETY: as above; the slot then belongs to nobody.
@@ -301,15 +210,19 @@ impl<P: Platform> CacheCore<P> {
                 free.push(slot, self.link());
             }
         }
+        self.put_all(frames, pin, free);
+    }
+
+    /// Puts free slots on the caller's front.
+    fn put_all(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut free: SlotList) {
         let mut front = self.fronts.mine(pin).lock();
-        // SAFETY: both lists hold slots of this cache.
-        unsafe { front.free.prepend(&mut free, self.link()) };
-        if front.free.count() > self.limit {
-            let surplus = front.free.count() - self.limit / 2;
+        // SAFETY: the list and the front hold slots of this cache.
+        while let Some(slot) = unsafe { free.pop(self.link()) } {
+            if front.loaded.count() >= self.batch {
+                front = self.make_room(frames, pin, front);
+            }
             // SAFETY: as above.
-            let surplus = unsafe { front.free.split(surplus, self.link()) };
-            drop(front);
-            self.put_back(frames, pin, surplus);
+            unsafe { front.loaded.push(slot, self.link()) };
         }
     }
 
@@ -318,8 +231,8 @@ impl<P: Platform> CacheCore<P> {
         frames.push_epoch();
         for lock in self.fronts.iter() {
             loop {
-                // SAFETY: the front holds slots of this cache.
-                let passed = unsafe { lock.lock().collect(frames.epoch(), PUT_CHUNK, self.link()) };
+                // SAFETY: the front is of this cache.
+                let passed = unsafe { lock.lock().collect(frames.epoch(), REAP_SLOTS, self.link()) };
                 if passed.is_empty() {
                     break;
                 }
@@ -331,80 +244,13 @@ impl<P: Platform> CacheCore<P> {
     /// Gives back every slab that is not needed: empties all fronts first. Returns the number of frames.
     pub(crate) fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
         self.reap(frames, pin);
+        let mut pages = 0;
         for lock in self.fronts.iter() {
-            let free = core::mem::take(&mut lock.lock().free);
-            self.put_back(frames, pin, free);
-        }
-        let mut freed = 0;
-        loop {
-            let mut slabs = self.slabs.lock();
-            let Some(index) = slabs.empty.first() else { return freed };
-            slabs.empty.remove(frames.map(), index);
-            drop(slabs);
-            freed += self.release_slab(frames, pin, index);
-        }
-    }
-
-    /// Puts free slots back on their slabs, a chunk under each hold of the lock, and gives surplus slabs back.
-    fn put_back(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut list: SlotList) {
-        let map = frames.map();
-        while !list.is_empty() {
-            let mut surplus = FrameStack::EMPTY;
-            let mut slabs = self.slabs.lock();
-            for _ in 0..PUT_CHUNK {
-                // SAFETY: the list owns its slots, which are of this cache.
-                let Some(slot) = (unsafe { list.pop(self.link()) }) else { break };
-                self.put_slot(frames, &mut slabs, slot);
-            }
-            while slabs.empty.count() > KEEP_EMPTY
-                && let Some(index) = slabs.empty.first()
-            {
-                slabs.empty.remove(map, index);
-                surplus.push(map, index);
-            }
-            drop(slabs);
-            while let Some(index) = surplus.pop(map) {
-                self.release_slab(frames, pin, index);
+            let free = lock.lock().empty();
+            for batch in free.into_iter().filter(|batch| !batch.is_empty()) {
+                pages += self.put_back(frames, pin, self.slabs.lock(), batch);
             }
         }
-    }
-
-    /// Puts one slot on its slab's free list, under the cache's lock.
-    fn put_slot(&self, frames: &Frames<P>, slabs: &mut Slabs, slot: SlotPtr) {
-        let map = frames.map();
-        let Some(pfn) = map.pfn_of_address(slot.addr().get()) else {
-            debug_assert!(false, "a slot of {} lies outside RAM", self.name);
-            return;
-        };
-        let pfn = pfn.block_start(self.geometry.order);
-        let index = map.index(pfn);
-        let frame = map.at(index);
-        let base = frames.platform().direct_map(pfn);
-        let free = frame.live().load(Ordering::Relaxed);
-        let first = self.slot_of(base, frame.private().load(Ordering::Relaxed));
-        // SAFETY: the caller took the slot off a list, so it belongs to nobody.
-        unsafe { slot::set_next(slot, self.link(), first) };
-        frame.private().store(self.number_of(base, Some(slot)), Ordering::Relaxed);
-        frame.live().store(free + 1, Ordering::Relaxed);
-        self.relist(frames, slabs, index, self.state(free));
-    }
-
-    /// Gives back a slab that is on no list and whose slots are all free.
-    fn release_slab(&self, frames: &Frames<P>, pin: &Pin<'_, P>, index: FrameIndex) -> u64 {
-        frames.events().add(pin, VmEvent::SlabShrink, 1);
-        let classified = frames.map().at(index).classify_internal(Kind::Allocated);
-        let freed = frames.free(pin, frames.map().pfn(index), self.geometry.order);
-        debug_assert!(classified.is_ok() && freed.is_ok(), "a slab of {}: {freed:?}", self.name);
-        self.geometry.order.pages()
-    }
-}
-
-impl Slabs {
-    fn list(&mut self, state: SlabState) -> &mut FrameList {
-        match state {
-            SlabState::Full => &mut self.full,
-            SlabState::Partial => &mut self.partial,
-            SlabState::Empty => &mut self.empty,
-        }
+        pages + self.shrink_slabs(frames, pin)
     }
 }

@@ -1,16 +1,21 @@
 //! What one CPU keeps of a cache.
 
-use super::slot::SlotList;
+use super::slot::{self, SlotList, SlotPtr};
+use core::mem;
 use quire_sync::{Epoch, Stamp};
 
 /// Buckets of retired objects; see the limbo for why three.
 const BUCKETS: usize = crate::limbo::BUCKETS;
 
 /// One CPU's free and retired objects, behind a lock of class `Slab`.
+///
+/// Free slots are two batches: the one in use, and a spare that is full or empty. So a CPU that goes back and forth
+/// over the edge of one stays here, and what comes and goes is always a batch as it is: no slot is touched.
 #[derive(Debug, Default)]
 pub(super) struct Front {
-    pub(super) free: SlotList,
-    retired: [(Stamp, SlotList); BUCKETS],
+    pub(super) loaded: SlotList,
+    spare: SlotList,
+    retired: [Bucket; BUCKETS],
     /// Retired objects whose readers are gone.
     ready: SlotList,
     /// Objects given out through this CPU less those that came back through it: the sum over all CPUs is what is in
@@ -18,40 +23,106 @@ pub(super) struct Front {
     pub(super) in_use: i64,
 }
 
+/// Objects that were retired in one epoch.
+#[derive(Debug, Default)]
+struct Bucket {
+    stamp: Stamp,
+    list: SlotList,
+    /// The end of the list, so that all of it can be moved at once.
+    last: Option<SlotPtr>,
+}
+
+impl Bucket {
+    /// # Safety
+    ///
+    /// `ready` and the bucket are of the cache whose links are at `link`.
+    unsafe fn pour(&mut self, ready: &mut SlotList, link: usize) {
+        if let Some(last) = self.last.take() {
+            // SAFETY: the slots of both lists are this front's.
+            unsafe { ready.prepend(&mut self.list, last, link) };
+        }
+    }
+}
+
 impl Front {
+    /// Loads the spare batch in place of the loaded one, which is empty.
+    pub(super) fn load_spare(&mut self) {
+        mem::swap(&mut self.loaded, &mut self.spare);
+    }
+
+    /// Makes the loaded batch, which is complete, the spare one. What was spare before leaves, for the depot.
+    #[must_use = "the slots of a batch that leaves are lost unless they are given to the depot"]
+    pub(super) fn change(&mut self) -> SlotList {
+        mem::replace(&mut self.spare, mem::take(&mut self.loaded))
+    }
+
+    /// Adds a batch of free slots. What there is no room for is returned.
+    #[must_use = "the slots of a batch are lost unless they are given to the depot"]
+    pub(super) fn add(&mut self, batch: SlotList) -> SlotList {
+        for place in [&mut self.loaded, &mut self.spare] {
+            if place.is_empty() {
+                *place = batch;
+                return SlotList::EMPTY;
+            }
+        }
+        batch
+    }
+
+    /// Takes all free slots.
+    pub(super) fn empty(&mut self) -> [SlotList; 2] {
+        [mem::take(&mut self.loaded), mem::take(&mut self.spare)]
+    }
+
+    /// Whether a slot is among the free ones here. Looks at each of them.
+    ///
+    /// # Safety
+    ///
+    /// The links of the cache's slots are at `link`, here and below.
+    pub(super) unsafe fn holds(&self, slot: SlotPtr, link: usize) -> bool {
+        [&self.loaded, &self.spare].into_iter().any(|list| {
+            let mut next = list.first();
+            while let Some(here) = next.filter(|&here| here != slot) {
+                // SAFETY: the slots of the list are this front's.
+                next = unsafe { slot::next(here, link) };
+            }
+            next.is_some()
+        })
+    }
+
     /// Takes a slot whose object was unlinked just before.
     ///
     /// # Safety
     ///
-    /// The front takes the slot over; its cache has its links at `offset`.
-    pub(super) unsafe fn retire(&mut self, epoch: &Epoch, slot: super::slot::SlotPtr, offset: usize) {
+    /// The front takes the slot over.
+    pub(super) unsafe fn retire(&mut self, epoch: &Epoch, slot: SlotPtr, link: usize) {
         let stamp = epoch.stamp();
-        let (bucket_stamp, bucket) = &mut self.retired[(stamp.get() % BUCKETS as u64) as usize];
-        if *bucket_stamp != stamp {
+        let bucket = &mut self.retired[(stamp.get() % BUCKETS as u64) as usize];
+        if bucket.stamp != stamp {
             // Same place, other stamp: at least three epochs older, so it has passed.
-            debug_assert!(bucket.is_empty() || epoch.has_passed(*bucket_stamp));
-            // SAFETY: the slots of both lists are this front's.
-            unsafe { self.ready.prepend(bucket, offset) };
-            *bucket_stamp = stamp;
+            debug_assert!(bucket.list.is_empty() || epoch.has_passed(bucket.stamp));
+            // SAFETY: both are this front's.
+            unsafe { bucket.pour(&mut self.ready, link) };
+            bucket.stamp = stamp;
         }
+        bucket.last.get_or_insert(slot);
         // SAFETY: the caller hands the slot over.
-        unsafe { bucket.push(slot, offset) };
+        unsafe { bucket.list.push(slot, link) };
     }
 
     /// Takes up to `limit` retired objects whose readers are gone.
     ///
     /// # Safety
     ///
-    /// The links of the cache's slots are at `offset`.
-    pub(super) unsafe fn collect(&mut self, epoch: &Epoch, limit: u32, offset: usize) -> SlotList {
-        for (stamp, bucket) in &mut self.retired {
-            if !bucket.is_empty() && epoch.has_passed(*stamp) {
-                // SAFETY: the slots of both lists are this front's.
-                unsafe { self.ready.prepend(bucket, offset) };
+    /// As for [`holds`](Self::holds).
+    pub(super) unsafe fn collect(&mut self, epoch: &Epoch, limit: u32, link: usize) -> SlotList {
+        for bucket in &mut self.retired {
+            if !bucket.list.is_empty() && epoch.has_passed(bucket.stamp) {
+                // SAFETY: both are this front's.
+                unsafe { bucket.pour(&mut self.ready, link) };
             }
         }
         // SAFETY: as above.
-        unsafe { self.ready.split(limit, offset) }
+        unsafe { self.ready.split(limit, link) }
     }
 
     /// Objects that wait for readers, or to be freed after them.
@@ -59,8 +130,12 @@ impl Front {
         self.retired_lists().map(|list| u64::from(list.count())).sum()
     }
 
-    /// Every list of retired objects.
-    pub(super) fn retired_lists(&self) -> impl Iterator<Item = &SlotList> {
-        self.retired.iter().map(|(_, list)| list).chain(core::iter::once(&self.ready))
+    fn retired_lists(&self) -> impl Iterator<Item = &SlotList> {
+        self.retired.iter().map(|bucket| &bucket.list).chain([&self.ready])
+    }
+
+    /// Every list.
+    pub(super) fn lists(&self) -> impl Iterator<Item = &SlotList> {
+        self.retired_lists().chain([&self.loaded, &self.spare])
     }
 }

@@ -60,6 +60,12 @@ impl<P: Platform> Frames<P> {
         }
     }
 
+    /// Gives back every frame that no object of any slab cache needs, those that CPUs keep included, and returns how
+    /// many.
+    pub fn shrink_caches(&self, pin: &Pin<'_, P>) -> u64 {
+        self.caches().shrink(self, pin)
+    }
+
     /// Every slab cache in numbers, the newest first.
     pub fn caches_report(&self) -> impl Iterator<Item = CacheReport> {
         self.caches().iter().map(CacheCore::report)

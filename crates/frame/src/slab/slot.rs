@@ -1,11 +1,15 @@
-//! Slots: room for an object and the link beside it.
+//! Slots: room for one object, and the word that links it while it is free.
+//!
+//! A typed cache has the word beside the object, so that a retired object stays intact for its readers, and marks it
+//! while the object is in use. The heap's caches have it in the object's first bytes: nothing is lost there, and what
+//! is in use is what is on no list.
 
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, offset_of};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::raw::{AtomicPtr, Ordering};
 
-/// An object's place. The object comes first, so that a pointer to it is one to the slot.
+/// An object's place in a typed cache. The object comes first, so that a pointer to it is one to the slot.
 #[repr(C)]
 pub(super) struct Slot<T> {
     value: UnsafeCell<MaybeUninit<T>>,
@@ -19,7 +23,7 @@ impl<T> Slot<T> {
 /// A slot of some cache, by its first byte.
 pub(super) type SlotPtr = NonNull<u8>;
 
-/// What the link of a slot holds while its object is in use. No slot begins there.
+/// What the link beside an object holds while that is in use. No slot begins there.
 const LIVE: *mut u8 = ptr::without_provenance_mut(1);
 
 /// # Safety
@@ -52,7 +56,7 @@ pub(super) unsafe fn next(slot: SlotPtr, offset: usize) -> Option<SlotPtr> {
 ///
 /// # Safety
 ///
-/// As for [`link`].
+/// As for [`link`]; the word lies beside the object.
 pub(super) unsafe fn mark_live(slot: SlotPtr, offset: usize) {
     // SAFETY: the caller's promise.
     unsafe { link(slot, offset) }.store(LIVE, Ordering::Relaxed);
@@ -62,17 +66,16 @@ pub(super) unsafe fn mark_live(slot: SlotPtr, offset: usize) {
 ///
 /// # Safety
 ///
-/// A link word lies `offset` bytes into the slot; nobody changes it meanwhile.
+/// A link word lies `offset` bytes into the slot, beside the object; nobody changes it meanwhile.
 pub(super) unsafe fn is_live(slot: SlotPtr, offset: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe { link(slot, offset) }.load(Ordering::Relaxed) == LIVE
 }
 
-/// Slots in a row, through their links.
+/// Slots in a row, through their links. Last in, first out.
 #[derive(Debug, Default)]
 pub(super) struct SlotList {
     first: Option<SlotPtr>,
-    last: Option<SlotPtr>,
     count: u32,
 }
 
@@ -80,6 +83,8 @@ pub(super) struct SlotList {
 unsafe impl Send for SlotList {}
 
 impl SlotList {
+    pub(super) const EMPTY: Self = Self { first: None, count: 0 };
+
     #[inline]
     pub(super) fn count(&self) -> u32 {
         self.count
@@ -102,9 +107,6 @@ impl SlotList {
     pub(super) unsafe fn push(&mut self, slot: SlotPtr, offset: usize) {
         // SAFETY: the caller hands the slot over.
         unsafe { set_next(slot, offset, self.first) };
-        if self.last.is_none() {
-            self.last = Some(slot);
-        }
         self.first = Some(slot);
         self.count += 1;
     }
@@ -117,28 +119,21 @@ impl SlotList {
         let first = self.first?;
         // SAFETY: the list owns its slots.
         self.first = unsafe { next(first, offset) };
-        if self.first.is_none() {
-            self.last = None;
-        }
         self.count -= 1;
         Some(first)
     }
 
-    /// Moves all of `other` to the front, in constant time.
+    /// Moves all of `other`, whose last slot is `last`, to the front, in constant time.
     ///
     /// # Safety
     ///
     /// Both lists hold slots of the cache whose links are at `offset`.
-    pub(super) unsafe fn prepend(&mut self, other: &mut Self, offset: usize) {
-        let other = core::mem::take(other);
-        let (Some(first), Some(last)) = (other.first, other.last) else { return };
+    pub(super) unsafe fn prepend(&mut self, other: &mut Self, last: SlotPtr, offset: usize) {
+        let Self { first, count } = core::mem::take(other);
         // SAFETY: the lists own their slots.
         unsafe { set_next(last, offset, self.first) };
-        self.first = Some(first);
-        if self.last.is_none() {
-            self.last = Some(last);
-        }
-        self.count += other.count;
+        self.first = first;
+        self.count += count;
     }
 
     /// Takes up to `limit` slots from the front.
@@ -150,7 +145,7 @@ impl SlotList {
         if self.count <= limit {
             return core::mem::take(self);
         }
-        let mut taken = Self::default();
+        let mut taken = Self::EMPTY;
         while taken.count < limit {
             // SAFETY: the caller's promise; what was popped belongs to nobody.
             unsafe {

@@ -1,0 +1,158 @@
+//! A heap for Rust's `alloc`.
+
+use super::heap::Heap;
+use crate::error::AllocError;
+use crate::frames::Frames;
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::error::Error;
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU8, Ordering};
+use quire_arch::Platform;
+
+const DETACHED: u8 = 0;
+const ATTACHING: u8 = 1;
+const ATTACHED: u8 = 2;
+
+/// A [`Heap`] as the global allocator of a kernel that has none: a static that is
+/// [attached](Self::attach) to the machine once that is known.
+///
+/// Until then, and when memory is out, an allocation is answered with null. Nothing panics but the assertions of debug
+/// builds on what is freed. Who allocates or frees holds no lock of class [`Slab`](quire_arch::LockClass::Slab) or
+/// later. Any alignment is served that leaves room for the size in the largest block.
+///
+/// `checks/no-std-link/src/with_heap.rs` is a program that does all its allocations here.
+pub struct GlobalHeap<P: Platform> {
+    state: AtomicU8,
+    attached: UnsafeCell<MaybeUninit<Attached<P>>>,
+}
+
+struct Attached<P: Platform> {
+    frames: &'static Frames<P>,
+    heap: Heap<P>,
+}
+
+// SAFETY: the cell is written once, by the one thread that moved the state to `ATTACHING`, and read only after the
+// state was seen to be `ATTACHED`; what is in it can be shared.
+unsafe impl<P: Platform> Sync for GlobalHeap<P> {}
+
+/// Why a [`GlobalHeap`] was not attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// It is attached already, or just being so.
+    AlreadyAttached,
+    /// There is no memory for the heap's caches. It can be tried again.
+    NoFrames(AllocError),
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyAttached => f.write_str("the heap is attached to a machine already"),
+            Self::NoFrames(error) => write!(f, "no memory for the heap's caches: {error}"),
+        }
+    }
+}
+
+impl Error for AttachError {}
+
+impl<P: Platform> Default for GlobalHeap<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Platform> GlobalHeap<P> {
+    /// A heap without a machine.
+    pub const fn new() -> Self {
+        Self { state: AtomicU8::new(DETACHED), attached: UnsafeCell::new(MaybeUninit::uninit()) }
+    }
+
+    /// Makes a heap on the machine. From now on allocations are served.
+    ///
+    /// # Errors
+    ///
+    /// See [`AttachError`]; nothing was changed.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn attach(&self, frames: &'static Frames<P>) -> Result<(), AttachError> {
+        let turn = self.state.compare_exchange(DETACHED, ATTACHING, Ordering::Acquire, Ordering::Relaxed);
+        turn.map_err(|_| AttachError::AlreadyAttached)?;
+        match Heap::new(frames, &frames.platform().pin()) {
+            Ok(heap) => {
+                // SAFETY: this thread alone moved the state to `ATTACHING`, and nobody reads the cell before the next.
+                unsafe { (*self.attached.get()).write(Attached { frames, heap }) };
+                // Pairs with the load in `attached`.
+                self.state.store(ATTACHED, Ordering::Release);
+                Ok(())
+            }
+            Err(error) => {
+                self.state.store(DETACHED, Ordering::Release);
+                Err(AttachError::NoFrames(error))
+            }
+        }
+    }
+
+    #[inline]
+    fn attached(&self) -> Option<&Attached<P>> {
+        if self.state.load(Ordering::Acquire) != ATTACHED {
+            return None;
+        }
+        // SAFETY: the state says that the cell was written; nobody writes it again.
+        Some(unsafe { (*self.attached.get()).assume_init_ref() })
+    }
+}
+
+// SAFETY: the heap gives out memory of the size and alignment asked for that nobody else has until it is freed.
+unsafe impl<P: Platform> GlobalAlloc for GlobalHeap<P> {
+    #[cfg_attr(debug_assertions, track_caller)]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(Attached { frames, heap }) = self.attached() else { return ptr::null_mut() };
+        let object = heap.allocate(frames, &frames.platform().pin(), layout);
+        object.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    #[cfg_attr(debug_assertions, track_caller)]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some(Attached { frames, heap }) = self.attached() else { return ptr::null_mut() };
+        let object = heap.allocate_zeroed(frames, &frames.platform().pin(), layout);
+        object.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
+        let (Some(Attached { frames, heap }), Some(object)) = (self.attached(), NonNull::new(object)) else {
+            return;
+        };
+        // SAFETY: the caller's promise: the object is of this allocator with this layout, or was left in place by
+        // `realloc`, for which it fits.
+        unsafe { heap.free(frames, &frames.platform().pin(), object, layout) };
+    }
+
+    #[cfg_attr(debug_assertions, track_caller)]
+    unsafe fn realloc(&self, object: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let Ok(new_layout) = Layout::from_size_align(new_size, layout.align()) else {
+            return ptr::null_mut();
+        };
+        if Heap::<P>::fits_in_place(layout, new_layout) {
+            return object;
+        }
+        // SAFETY: the caller's promise; the new object is another one, and both have that many bytes.
+        unsafe {
+            let new = self.alloc(new_layout);
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(object, new, layout.size().min(new_size));
+                self.dealloc(object, layout);
+            }
+            new
+        }
+    }
+}
+
+impl<P: Platform> fmt::Debug for GlobalHeap<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let attached = self.attached().is_some();
+        f.debug_struct("GlobalHeap").field("attached", &attached).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,202 @@
+//! A general-purpose heap.
+
+use super::core::{CacheCore, CacheSpec};
+use super::geometry::Geometry;
+use super::place::{CLASSES, Place};
+use crate::error::AllocError;
+use crate::faults::FaultSite;
+use crate::frames::{Frames, MachineId};
+use crate::map::Kind;
+use crate::request::AllocRequest;
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::NonNull;
+use quire_arch::{Order, PAGE_SIZE, Pin, Platform};
+
+impl FaultSite {
+    /// Blocks of the heap that are larger than its caches' objects, which have their cache's name as their site.
+    pub const HEAP: Self = Self::new("kmalloc");
+}
+
+/// Memory of any size on the frames of a machine: up to 8 KiB from caches of Linux's `kmalloc` sizes, more as blocks of
+/// frames, up to the largest order.
+///
+/// An object is aligned as its layout says, and in a cache also to the largest power of two that divides the cache's
+/// size. Layouts of no bytes get an object too. What a heap holds lives as long as the machine, as for
+/// [`SlabCache`](crate::SlabCache).
+///
+/// In debug builds it is an assertion that what is freed is an object, of this layout, that this CPU has not just been
+/// given back.
+pub struct Heap<P: Platform> {
+    classes: [NonNull<CacheCore<P>>; CLASSES.len()],
+    machine: MachineId,
+}
+
+// SAFETY: a heap hands out plain memory; its own data are behind locks.
+unsafe impl<P: Platform> Send for Heap<P> {}
+// SAFETY: as for `Send`.
+unsafe impl<P: Platform> Sync for Heap<P> {}
+
+impl<P: Platform> Heap<P> {
+    /// A heap. It takes one block for its caches, and frames for objects as they are needed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::allocate`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn new(frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
+        let cpus = frames.platform().cpu_count();
+        let each = CacheCore::<P>::bytes(cpus);
+        let fits = |order: &Order| order.bytes() >= (each * CLASSES.len()) as u64;
+        let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
+        let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
+        let classified = frames.known(pfn).classify_internal(Kind::CacheArea);
+        debug_assert!(classified.is_ok(), "a block that was just allocated can become a cache's");
+        let base = frames.platform().direct_map(pfn);
+        let classes = core::array::from_fn(|number| {
+            let (size, name) = CLASSES[number];
+            let align = (1 << size.trailing_zeros()).min(PAGE_SIZE as usize);
+            // SAFETY: a power of two that divides the size.
+            let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
+            let geometry = Geometry::of(layout, None, cpus);
+            let area = (number == 0).then_some((pfn, order));
+            // SAFETY: the block is this call's, page aligned, and large enough for all cores, which are a multiple of
+            // their padding. It is never given back, so the reference lasts as long as the machine: `Heap` checks that
+            // it is used with that machine only, and the registry is a part of it.
+            unsafe {
+                let spec = CacheSpec { name, geometry, drop: None, area };
+                let core = CacheCore::build(base.add(number * each), spec, cpus);
+                frames.caches().add(core.as_ref());
+                core
+            }
+        });
+        Ok(Self { classes, machine: frames.id() })
+    }
+
+    /// A cache, if `frames` is the machine that it lies on.
+    #[inline]
+    fn class(&self, frames: &Frames<P>, number: usize) -> Option<&CacheCore<P>> {
+        if self.machine != frames.id() {
+            return None;
+        }
+        // SAFETY: the machine is alive, since `frames` is borrowed, and it is the one that the cache was made on:
+        // identities are never used twice.
+        Some(unsafe { self.classes[number].as_ref() })
+    }
+
+    /// Memory for `layout`, with whatever contents.
+    ///
+    /// Takes locks of class Slab, and what [`Frames::allocate`] takes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::allocate`], with [`AllocError::OutOfMemory`] also where no block is that large, and
+    /// [`AllocError::ForeignCache`] with another machine's frames.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn allocate(
+        &self,
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        layout: Layout,
+    ) -> Result<NonNull<u8>, AllocError> {
+        match Place::of(layout) {
+            Some(Place::Class(number)) => {
+                self.class(frames, number).ok_or(AllocError::ForeignCache)?.allocate(frames, pin)
+            }
+            Some(Place::Block(order)) => {
+                self.allocate_block(frames, pin, layout, AllocRequest::new(order, FaultSite::HEAP))
+            }
+            None => Err(AllocError::OutOfMemory),
+        }
+    }
+
+    /// As [`allocate`](Self::allocate), filled with zeros.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allocate`](Self::allocate).
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn allocate_zeroed(
+        &self,
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        layout: Layout,
+    ) -> Result<NonNull<u8>, AllocError> {
+        if let Some(Place::Block(order)) = Place::of(layout) {
+            let request = AllocRequest::new(order, FaultSite::HEAP).zeroed();
+            return self.allocate_block(frames, pin, layout, request);
+        }
+        let object = self.allocate(frames, pin, layout)?;
+        // SAFETY: the object is this call's and has that many bytes.
+        unsafe { object.write_bytes(0, layout.size()) };
+        Ok(object)
+    }
+
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn allocate_block(
+        &self,
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        layout: Layout,
+        request: AllocRequest,
+    ) -> Result<NonNull<u8>, AllocError> {
+        if self.machine != frames.id() {
+            return Err(AllocError::ForeignCache);
+        }
+        let pfn = frames.allocate(pin, request)?;
+        let base = frames.platform().direct_map(pfn);
+        let offset = base.addr().get().wrapping_neg() & (layout.align() - 1);
+        // SAFETY: a block has room for the size after its first aligned byte (`Place::of`).
+        Ok(unsafe { base.add(offset) })
+    }
+
+    /// Gives memory back. Never allocates.
+    ///
+    /// # Safety
+    ///
+    /// The object was allocated from this heap on this machine, with this layout or one that it
+    /// [fits](Self::fits_in_place) in place of, and has not been freed; nobody uses it any more.
+    #[inline]
+    pub unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<u8>, layout: Layout) {
+        match Place::of(layout) {
+            Some(Place::Class(number)) => {
+                let Some(core) = self.class(frames, number) else {
+                    debug_assert!(false, "an object is freed on another machine");
+                    return;
+                };
+                debug_assert!(core.can_free(frames, pin, object), "{} is not given {object:?}", core.name);
+                // SAFETY: the caller's promise.
+                unsafe { core.free(frames, pin, object) };
+            }
+            Some(Place::Block(order)) => Self::free_block(frames, pin, object, order),
+            None => debug_assert!(false, "an object is freed that no heap can have given out"),
+        }
+    }
+
+    fn free_block(frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<u8>, order: Order) {
+        // A block is aligned to its size in frames, so its start is found from anywhere in it.
+        let block = frames.map().pfn_of_address(object.addr().get()).map(|pfn| pfn.block_start(order));
+        let freed = block.map(|block| frames.free(pin, block, order));
+        debug_assert!(freed == Some(Ok(())), "a block of the heap, order {order}: {freed:?}");
+    }
+
+    /// Gives back every frame that no object needs, those that CPUs keep included, and returns how many.
+    pub fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
+        let classes = (0..CLASSES.len()).filter_map(|number| self.class(frames, number));
+        classes.map(|core| core.shrink(frames, pin)).sum()
+    }
+
+    /// Whether an object that was allocated with `old` can be taken as one of `new`, which has the same alignment,
+    /// without being moved.
+    pub fn fits_in_place(old: Layout, new: Layout) -> bool {
+        debug_assert_eq!(old.align(), new.align());
+        Place::of(old) == Place::of(new)
+    }
+}
+
+impl<P: Platform> fmt::Debug for Heap<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heap").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}

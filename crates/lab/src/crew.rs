@@ -1,0 +1,104 @@
+//! Threads that start at the same moment, each on a CPU of its own.
+
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::thread;
+
+/// Attempts before a waiting thread lets others run: there may be fewer CPUs than threads.
+const SPINS: u32 = 256;
+
+/// Waits a little, longer as `attempt` grows.
+#[inline]
+pub(crate) fn pause(attempt: u32) {
+    if attempt < SPINS {
+        spin_loop();
+    } else {
+        thread::yield_now();
+    }
+}
+
+/// Where threads wait for each other. Spins, since waking a sleeping thread takes longer than a short round.
+#[derive(Debug)]
+pub(crate) struct StartLine {
+    threads: usize,
+    arrived: AtomicUsize,
+}
+
+impl StartLine {
+    /// Waits until every thread has come here `times` times. Each thread passes 1, 2, 3, ... and leaves none out, even
+    /// when its work failed.
+    pub(crate) fn wait(&self, times: usize) {
+        // Whatever the threads did before is seen after: the pairs of release and acquire are this addition and load.
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        let mut attempt = 0;
+        while self.arrived.load(Ordering::Acquire) < self.threads * times {
+            pause(attempt);
+            attempt += 1;
+        }
+    }
+}
+
+/// Calls `work` on `threads` threads at once with their numbers, and returns what each answers.
+///
+/// Several threads are bound to host CPUs, one each, where there are enough: otherwise the host's scheduler may take
+/// longer to part two new threads than a round lasts. A single thread is left to the scheduler, which knows the
+/// idler CPU.
+///
+/// # Panics
+///
+/// When a thread does.
+pub(crate) fn on_threads<R: Send>(threads: usize, work: impl Fn(usize, &StartLine) -> R + Sync) -> Vec<R> {
+    let line = StartLine { threads, arrived: AtomicUsize::new(0) };
+    let cpus = if threads > 1 { usable_cpus() } else { Vec::new() };
+    let (line, work) = (&line, &work);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|number| {
+                let cpu = if threads <= cpus.len() { Some(cpus[number]) } else { None };
+                scope.spawn(move || {
+                    bind(cpu);
+                    work(number, line)
+                })
+            })
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn usable_cpus() -> Vec<usize> {
+    sched_getaffinity(None)
+        .map(|set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+        .unwrap_or_default()
+}
+
+/// Binds the calling thread. Where the host does not let it, the thread runs anywhere, which costs precision only.
+fn bind(cpu: Option<usize>) {
+    if let Some(cpu) = cpu {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_passes_the_line_before_all_have_come() {
+        let (before, after) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let seen = on_threads(3, |number, line| {
+            before.fetch_add(1, Ordering::Relaxed);
+            line.wait(1);
+            let seen = before.load(Ordering::Relaxed);
+            after.fetch_add(1, Ordering::Relaxed);
+            line.wait(2);
+            (number, seen, after.load(Ordering::Relaxed))
+        });
+        assert_eq!(seen, [(0, 3, 3), (1, 3, 3), (2, 3, 3)]);
+    }
+}

@@ -1,0 +1,138 @@
+//! Rounds of work on an allocator of blocks. The same code runs Quire here and its peers in `bench/`: static
+//! dispatch, memory that is there before the clock starts, nanoseconds as floats.
+
+mod bulk;
+mod pairs;
+mod remote;
+
+use crate::crew::StartLine;
+use crate::error::LabError;
+use quire_arch::{Order, Pfn};
+use std::time::Instant;
+
+/// An allocator of blocks of 2^order frames, as the harness sees it.
+pub trait BlockAllocator: Sync {
+    /// What a thread holds while it works as one core: a pin, a per-CPU part, or nothing.
+    type Core;
+
+    /// Calls `work` with the calling thread as core `number`.
+    fn on_core<R>(&self, number: usize, work: impl FnOnce(&Self::Core) -> R) -> R;
+
+    /// A block, or `None` where none is free.
+    fn get(&self, core: &Self::Core, order: Order) -> Option<Pfn>;
+
+    /// Takes a block back that [`get`](Self::get) gave on any core, and tells whether it did.
+    fn put(&self, core: &Self::Core, pfn: Pfn, order: Order) -> bool;
+}
+
+/// A way to get and put blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Case {
+    /// Each block is put right after it was got.
+    Pairs,
+    /// All blocks are got, then put, the last one first.
+    Bulk,
+    /// All blocks are got, shuffled, and put.
+    Shuffled,
+    /// One thread gets and another one puts, through a ring of batches.
+    Remote,
+}
+
+impl Case {
+    /// Every case.
+    pub const ALL: [Self; 4] = [Self::Pairs, Self::Bulk, Self::Shuffled, Self::Remote];
+
+    /// Name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pairs => "pair",
+            Self::Bulk => "bulk",
+            Self::Shuffled => "shuffled",
+            Self::Remote => "remote",
+        }
+    }
+
+    /// What a round of this case times, in the order in which [`round`] answers.
+    pub const fn parts(self) -> &'static [&'static str] {
+        match self {
+            Self::Pairs => &["get+put"],
+            Self::Bulk | Self::Shuffled => &["get", "put"],
+            Self::Remote => &["get to put"],
+        }
+    }
+
+    /// Whether the case can be run by so many threads.
+    pub const fn runs_with(self, threads: usize) -> bool {
+        match self {
+            Self::Remote => threads > 0 && threads.is_multiple_of(2),
+            _ => threads > 0,
+        }
+    }
+}
+
+/// How much a round does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// Order of the blocks.
+    pub order: Order,
+    /// Threads, on cores from 0 on.
+    pub threads: usize,
+    /// Blocks that each thread gets.
+    pub count: usize,
+    /// Decides how blocks are shuffled.
+    pub seed: u64,
+}
+
+impl Load {
+    /// Most blocks that a thread gets in a round.
+    pub const MOST: usize = 10_000;
+
+    /// A load of as many blocks a thread as fit into half of `frames` frames, and [`MOST`](Self::MOST) at most.
+    pub fn fitting(frames: u64, order: Order, threads: usize, seed: u64) -> Self {
+        let blocks = frames / 2 / order.pages() / threads.max(1) as u64;
+        Self { order, threads, count: blocks.clamp(1, Self::MOST as u64) as usize, seed }
+    }
+
+    /// Blocks that the round gets in all.
+    pub fn blocks(&self, case: Case) -> u64 {
+        let getters = if case == Case::Remote { self.threads / 2 } else { self.threads };
+        (getters * self.count) as u64
+    }
+}
+
+/// Runs one round and returns nanoseconds for each operation, a figure for each of the case's
+/// [`parts`](Case::parts), as the mean over the threads.
+///
+/// # Errors
+///
+/// The allocator had no block left, or did not take one back. Whatever it takes back was put by then.
+pub fn round<A: BlockAllocator>(allocator: &A, case: Case, load: Load) -> Result<Vec<f64>, LabError> {
+    match case {
+        Case::Pairs => pairs::round(allocator, load),
+        Case::Bulk => bulk::round(allocator, load, false),
+        Case::Shuffled => bulk::round(allocator, load, true),
+        Case::Remote => remote::round(allocator, load),
+    }
+}
+
+/// Nanoseconds for each of `count` operations that `work` makes once all threads stand at the line for the
+/// `times`-th time.
+#[inline]
+fn timed(line: &StartLine, times: usize, count: usize, work: impl FnOnce()) -> f64 {
+    line.wait(times);
+    let start = Instant::now();
+    work();
+    start.elapsed().as_nanos() as f64 / count.max(1) as f64
+}
+
+/// The mean of what the threads measured, part by part, or the first failure.
+fn mean<const PARTS: usize>(threads: Vec<Result<[f64; PARTS], LabError>>) -> Result<Vec<f64>, LabError> {
+    let count = threads.len() as f64;
+    let mut sum = vec![0.0; PARTS];
+    for thread in threads {
+        for (sum, figure) in sum.iter_mut().zip(thread?) {
+            *sum += figure / count;
+        }
+    }
+    Ok(sum)
+}

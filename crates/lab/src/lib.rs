@@ -1,0 +1,25 @@
+//! Experiments that compare what Quire's techniques cost and save, on real threads.
+//!
+//! [`pcp::run`] is the experiment on the per-CPU lists: everything that it measures, it measures for each
+//! [`PcpTechnique`], round by round in turn. A [`Report`] goes to people as tables and to
+//! scripts as [`Record`]s. [`harness`] is generic over the allocator, so that the workspace `bench/` runs peers under
+//! the same code. docs/lab.md says what each experiment does.
+
+mod crew;
+mod error;
+pub mod harness;
+pub mod machine;
+mod objects;
+pub mod pcp;
+mod quire;
+mod record;
+mod report;
+mod rounds;
+mod table;
+
+pub use error::LabError;
+pub use quire::{PinEach, PinHeld};
+pub use quire_frame::PcpTechnique;
+pub use record::Record;
+pub use report::{Better, Figure, Metric, Report, Section, TIME_RATIO};
+pub use rounds::{Series, in_turn};

@@ -1,0 +1,76 @@
+//! Blocks that only change hands: pairs, bulk, shuffled and remote frees, of orders 0, 3 and 9.
+
+use super::comparison::{Comparison, Round, Workload};
+use super::scale::Scale;
+use crate::error::LabError;
+use crate::harness::{Case, Load, round};
+use crate::machine::{Machine, MachineSpec};
+use crate::quire::{PinEach, PinHeld};
+use crate::report::{Report, Section};
+use quire_arch::{Order, PAGE_SIZE};
+use quire_frame::FrameConfig;
+
+/// Single pages, the largest order of the posted lists, and huge pages.
+const ORDERS: [Order; 3] = [Order::ALL[0], Order::ALL[3], Order::ALL[9]];
+const THREADS: [usize; 2] = [1, 2];
+
+/// A round of the harness.
+struct Blocks {
+    case: Case,
+    load: Load,
+    /// Whether each operation pins by itself.
+    pin_each: bool,
+}
+
+impl Workload for Blocks {
+    fn round(&mut self, machine: &Machine, number: usize) -> Result<Round, LabError> {
+        let load = Load { seed: self.load.seed ^ number as u64, ..self.load };
+        let (figures, counts) = machine.counted(|| {
+            if self.pin_each {
+                round(&PinEach(machine), self.case, load)
+            } else {
+                round(&PinHeld(machine), self.case, load)
+            }
+        });
+        Ok(Round { figures: figures?, counts, operations: load.blocks(self.case) })
+    }
+}
+
+/// Everything that is run: the case, whether each operation pins by itself, the order and the threads.
+fn all() -> impl Iterator<Item = (Case, bool, Order, usize)> {
+    let kinds = Case::ALL.into_iter().map(|case| (case, false)).chain([(Case::Pairs, true)]);
+    kinds
+        .flat_map(|(case, each)| ORDERS.into_iter().map(move |order| (case, each, order)))
+        .flat_map(|(case, each, order)| THREADS.into_iter().map(move |threads| (case, each, order, threads)))
+        .filter(|&(case, _, _, threads)| case.runs_with(threads))
+}
+
+pub(super) fn steps() -> u64 {
+    all().count() as u64
+}
+
+pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    let title = "Blocks: ns for each operation; lock takes for 1000 allocations".to_owned();
+    let mut section = Section { title, figures: Vec::new() };
+    for (case, pin_each, order, threads) in all() {
+        let pinning = if pin_each { ", a pin each" } else { "" };
+        let plural = if threads == 1 { "" } else { "s" };
+        let name = format!("{} order {order}, {threads} thread{plural}{pinning}", case.name());
+        step(&name);
+        let spec = MachineSpec {
+            ram: scale.block_ram,
+            cpus: threads,
+            backed: false,
+            frames: FrameConfig::default(),
+        };
+        let load = Load::fitting(scale.block_ram / PAGE_SIZE, order, threads, scale.seed);
+        let comparison = Comparison::run(spec, scale.block_rounds, |_| Ok(Blocks { case, load, pin_each }))?;
+        for (part, what) in case.parts().iter().enumerate() {
+            section.figures.extend(comparison.times(&format!("{name}: {what}"), part));
+        }
+        section.figures.extend(comparison.costs(&name));
+        report.findings.extend(comparison.findings.iter().map(|finding| format!("{name}, {finding}")));
+    }
+    report.sections.push(section);
+    Ok(())
+}

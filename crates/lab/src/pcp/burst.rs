@@ -1,0 +1,149 @@
+//! The file-creation burst: only allocations, none of which the lists can answer from what was freed before.
+//!
+//! Each file takes an inode, a directory entry and page-cache folios, as a file system with large folios does. What a
+//! burst took is given back between rounds, untimed, down to empty lists.
+
+use super::comparison::{Comparison, Round, Workload};
+use super::scale::Scale;
+use crate::crew::on_threads;
+use crate::error::LabError;
+use crate::machine::{Machine, MachineSpec};
+use crate::objects::{Object, Objects};
+use crate::quire::LAB;
+use crate::report::{Report, Section};
+use fastrand::Rng;
+use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
+use quire_frame::{AllocRequest, FrameConfig, Migratetype};
+use quire_host::HostPlatform;
+use std::time::Instant;
+
+const THREADS: usize = 2;
+const INODE: usize = 1024;
+const DENTRY: usize = 192;
+/// Out of a hundred files, how many are cached in a folio of which order.
+const FOLIOS: [(u32, Order); 4] =
+    [(55, Order::ALL[0]), (25, Order::ALL[2]), (15, Order::ALL[3]), (5, Order::ALL[4])];
+/// How much of RAM the page cache of a burst takes.
+const PART_OF_RAM: f64 = 0.6;
+
+pub(super) const STEPS: u64 = 1;
+
+struct Burst {
+    objects: Objects,
+    /// The folio of each file that a thread makes.
+    files: Vec<Order>,
+}
+
+/// What a thread took.
+#[derive(Default)]
+struct Taken {
+    objects: Vec<Object>,
+    folios: Vec<(Pfn, Order)>,
+}
+
+impl Burst {
+    fn new(machine: &Machine, scale: &Scale) -> Result<Self, LabError> {
+        let mut random = Rng::with_seed(scale.seed);
+        let share = (scale.object_ram as f64 / PAGE_SIZE as f64 * PART_OF_RAM) as u64 / THREADS as u64;
+        let mut pages = 0;
+        let mut files = Vec::new();
+        while pages < share {
+            let order = folio(random.u32(0..100));
+            pages += order.pages();
+            files.push(order);
+        }
+        Ok(Self { objects: Objects::new(machine)?, files })
+    }
+
+    fn create(
+        &self,
+        machine: &Machine,
+        pin: &Pin<'_, HostPlatform>,
+        order: Order,
+        taken: &mut Taken,
+    ) -> Result<(), LabError> {
+        let frames = machine.frames();
+        taken.objects.push(self.objects.allocate(frames, pin, INODE)?);
+        taken.objects.push(self.objects.allocate(frames, pin, DENTRY)?);
+        let request = AllocRequest::new(order, LAB).movability(Migratetype::Movable);
+        taken.folios.push((frames.allocate(pin, request)?, order));
+        Ok(())
+    }
+
+    /// Gives everything back.
+    fn clear(&self, machine: &Machine, all: Vec<Taken>) -> Result<(), LabError> {
+        machine.pinned_on(0, |pin| {
+            for taken in all {
+                for object in taken.objects {
+                    // SAFETY: allocated from these objects in `create`.
+                    unsafe { self.objects.free(machine.frames(), pin, object) };
+                }
+                for (pfn, order) in taken.folios {
+                    machine.frames().free(pin, pfn, order).map_err(|error| LabError::Kept(pfn, error))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The order that a number below 100 stands for.
+fn folio(mut number: u32) -> Order {
+    for (share, order) in FOLIOS {
+        if number < share {
+            return order;
+        }
+        number -= share;
+    }
+    Order::ZERO
+}
+
+impl Workload for Burst {
+    fn round(&mut self, machine: &Machine, _number: usize) -> Result<Round, LabError> {
+        let this = &*self;
+        let count = this.files.len();
+        let (threads, counts) = machine.counted(|| {
+            on_threads(THREADS, |number, line| {
+                let mut taken =
+                    Taken { objects: Vec::with_capacity(2 * count), folios: Vec::with_capacity(count) };
+                machine.on_cpu(number, || {
+                    line.wait(1);
+                    let start = Instant::now();
+                    let result = this.files.iter().try_for_each(|&order| {
+                        this.create(machine, &machine.frames().platform().pin(), order, &mut taken)
+                    });
+                    let time = start.elapsed().as_nanos() as f64;
+                    (taken, result.map(|()| time))
+                })
+            })
+        });
+        let (taken, times): (Vec<_>, Vec<_>) = threads.into_iter().unzip();
+        this.clear(machine, taken)?;
+        this.objects.shrink(machine);
+        machine.free_when_drained();
+        let mut sum = 0.0;
+        for time in times {
+            sum += time?;
+        }
+        let operations = (3 * count * THREADS) as u64;
+        Ok(Round { figures: vec![sum / operations as f64], counts, operations })
+    }
+
+    fn end(&mut self, machine: &Machine) {
+        self.objects.shrink(machine);
+    }
+}
+
+pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    let name = "file-creation burst";
+    step(name);
+    let spec =
+        MachineSpec { ram: scale.object_ram, cpus: THREADS, backed: true, frames: FrameConfig::default() };
+    let comparison = Comparison::run(spec, scale.burst_rounds, |machine| Burst::new(machine, scale))?;
+    let mut figures = comparison.times(name, 0);
+    figures.extend(comparison.costs(name));
+    let title = "Burst of allocations, 2 threads: ns for each allocation; lock takes for 1000".to_owned();
+    report.sections.push(Section { title, figures });
+    report.findings.extend(comparison.findings.iter().map(|finding| format!("burst, {finding}")));
+    Ok(())
+}

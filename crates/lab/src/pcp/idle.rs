@@ -1,0 +1,86 @@
+//! CPUs that go idle: how much memory their lists hold, and how long.
+//!
+//! Two CPUs get and put blocks until their lists are as large as they become. Then both stop, and only the lists' clock
+//! ticks.
+
+use super::scale::Scale;
+use crate::error::LabError;
+use crate::harness::{Case, Load, round};
+use crate::machine::{Machine, MachineSpec};
+use crate::quire::PinHeld;
+use crate::report::{Figure, Metric, Report, Section};
+use quire_arch::{Order, PAGE_SIZE};
+use quire_frame::{FrameConfig, Frames, PcpTechnique};
+use quire_host::HostPlatform;
+
+const CPUS: usize = 2;
+/// Rounds of work before the CPUs go idle.
+const ROUNDS: u64 = 6;
+/// A list that still holds something after so many ticks is a finding: one in which the CPU still counts as busy, and
+/// the bound that the lists promise.
+const MOST_TICKS: u32 = 1 + Frames::<HostPlatform>::TICKS_TO_EMPTY;
+
+pub(super) const STEPS: u64 = 1;
+
+const BUSY: Metric = Metric::lower("held_when_work_ends", "KiB");
+const TICK: Metric = Metric::lower("held_after_2_ticks", "KiB");
+const TICKS: Metric = Metric::lower("ticks_to_empty", "ticks");
+
+/// What a strategy's lists held.
+struct Outcome {
+    technique: PcpTechnique,
+    busy: u64,
+    after_two: u64,
+    ticks: u32,
+}
+
+pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    let name = "idle CPUs";
+    step(name);
+    let mut outcomes = Vec::new();
+    for technique in PcpTechnique::ALL {
+        let (outcome, findings) = idle(scale, technique)?;
+        let found = findings.iter().map(|finding| format!("{name}, {}: {finding}", technique.name()));
+        report.findings.extend(found);
+        outcomes.push(outcome);
+    }
+    let figure = |metric, value: &dyn Fn(&Outcome) -> f64| {
+        Figure::new(name, metric, |technique| {
+            outcomes.iter().find(|outcome| outcome.technique == technique).map(value)
+        })
+    };
+    let figures = vec![
+        figure(BUSY, &|outcome| outcome.busy as f64 * 4.0),
+        figure(TICK, &|outcome| outcome.after_two as f64 * 4.0),
+        figure(TICKS, &|outcome| f64::from(outcome.ticks)),
+    ];
+    let title = "Memory on the lists of 2 CPUs that go idle".to_owned();
+    report.sections.push(Section { title, figures });
+    Ok(())
+}
+
+fn idle(scale: &Scale, technique: PcpTechnique) -> Result<(Outcome, Vec<String>), LabError> {
+    let frames = FrameConfig { pcp: technique, ..FrameConfig::default() };
+    let machine = Machine::new(MachineSpec { ram: scale.block_ram, cpus: CPUS, backed: false, frames })?;
+    let free = machine.free_when_drained();
+    for number in 0..ROUNDS {
+        for order in [Order::ZERO, Order::ALL[3], Order::PMD] {
+            let load = Load::fitting(scale.block_ram / PAGE_SIZE, order, CPUS, scale.seed ^ number);
+            round(&PinHeld(&machine), Case::Bulk, load)?;
+        }
+    }
+    let mut outcome = Outcome { technique, busy: machine.held(), after_two: 0, ticks: 0 };
+    while machine.held() > 0 && outcome.ticks < MOST_TICKS {
+        machine.pinned_on(0, |pin| machine.frames().age_lists(pin));
+        outcome.ticks += 1;
+        if outcome.ticks == 2 {
+            outcome.after_two = machine.held();
+        }
+    }
+    let mut findings = Vec::new();
+    if machine.held() > 0 {
+        findings.push(format!("the lists hold {} frames after {MOST_TICKS} ticks", machine.held()));
+    }
+    findings.extend(machine.findings(free));
+    Ok((outcome, findings))
+}

@@ -1,0 +1,189 @@
+//! A long mixed run at high use: whether huge pages can still be had, with and without grouping by mobility.
+//!
+//! Whether one is there by chance says little about grouping, as long as nothing moves pages: then a huge page needs a
+//! page block that nobody uses, and grouping by itself empties none. What it does is to keep page blocks free of what
+//! cannot be moved. So that part is measured beside the attempts: a huge page can be made of each such block.
+
+use super::comparison::{CONTENDED, PEAK_HELD, TAKES};
+use super::scale::Scale;
+use super::traffic::Traffic;
+use crate::error::LabError;
+use crate::machine::{Counts, Machine, MachineSpec};
+use crate::quire::LAB;
+use crate::report::{Figure, Metric, Report, Section};
+use quire_arch::{Order, Pin};
+use quire_frame::{AllocRequest, FrameConfig, Migratetype, PcpTechnique};
+use quire_host::HostPlatform;
+
+const CPUS: usize = 2;
+/// One in so many attempts is made with effort as well, which drains the lists where no block lies ready.
+const EFFORT_EVERY: u64 = 30;
+/// How much of memory is in use.
+const USE: f64 = 0.8;
+
+pub(super) const STEPS: u64 = 2 * PcpTechnique::ALL.len() as u64;
+
+const SUCCESS: Metric = Metric::higher("order9_success", "%");
+const WITH_EFFORT: Metric = Metric::higher("order9_success_after_drain", "%");
+const EMPTIABLE: Metric = Metric::higher("movable_page_blocks", "%");
+const UNUSABLE: Metric = Metric::lower("order9_unusable_free", "%");
+
+/// What a run came to.
+struct Outcome {
+    technique: PcpTechnique,
+    /// Attempts at a huge page, one a second.
+    attempts: u64,
+    /// Those that succeeded from what lay ready.
+    at_once: u64,
+    /// Attempts with effort: with what the lists held back.
+    efforts: u64,
+    /// Those that succeeded.
+    with_effort: u64,
+    /// Sum of the parts of free memory that no huge page could come from, one for each attempt.
+    unusable: f64,
+    /// Sum of the parts of all page blocks that hold nothing but what can be moved.
+    emptiable: f64,
+    counts: Counts,
+    allocated: u64,
+    held: u64,
+}
+
+pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    let title = format!(
+        "{} simulated seconds of traffic at {} % use; lock takes for 1000",
+        scale.traffic_seconds,
+        USE * 100.0
+    );
+    let mut section = Section { title, figures: Vec::new() };
+    for grouping in [true, false] {
+        let name = if grouping { "long run" } else { "long run without mobility grouping" };
+        let mut outcomes = Vec::new();
+        for technique in PcpTechnique::ALL {
+            step(&format!("{name}, {}", technique.name()));
+            let (outcome, findings) = simulate(scale, technique, grouping)?;
+            let found = findings.iter().map(|finding| format!("{name}, {}: {finding}", technique.name()));
+            report.findings.extend(found);
+            outcomes.push(outcome);
+        }
+        let figure = |metric, value: &dyn Fn(&Outcome) -> f64| {
+            Figure::new(name, metric, |technique| {
+                outcomes.iter().find(|outcome| outcome.technique == technique).map(value)
+            })
+        };
+        let percent = |part: f64, outcome: &Outcome| part * 100.0 / outcome.attempts.max(1) as f64;
+        let per_thousand = |count: u64, outcome: &Outcome| count as f64 * 1000.0 / outcome.allocated as f64;
+        section.figures.extend([
+            figure(SUCCESS, &|outcome| percent(outcome.at_once as f64, outcome)),
+            figure(WITH_EFFORT, &|outcome| {
+                outcome.with_effort as f64 * 100.0 / outcome.efforts.max(1) as f64
+            }),
+            figure(EMPTIABLE, &|outcome| percent(outcome.emptiable, outcome)),
+            figure(UNUSABLE, &|outcome| percent(outcome.unusable, outcome)),
+            figure(TAKES, &|outcome| per_thousand(outcome.counts.takes, outcome)),
+            figure(CONTENDED, &|outcome| per_thousand(outcome.counts.contended, outcome)),
+            figure(PEAK_HELD, &|outcome| outcome.held as f64 * 4.0),
+        ]);
+    }
+    report.sections.push(section);
+    Ok(())
+}
+
+fn simulate(
+    scale: &Scale,
+    technique: PcpTechnique,
+    grouping: bool,
+) -> Result<(Outcome, Vec<String>), LabError> {
+    let frames = FrameConfig { pcp: technique, ignore_mobility: !grouping, ..FrameConfig::default() };
+    let machine = Machine::new(MachineSpec { ram: scale.traffic_ram, cpus: CPUS, backed: false, frames })?;
+    let free = machine.free_when_drained();
+    let seconds = scale.traffic_seconds;
+    let mut traffic = Traffic::new(&machine, USE, seconds, scale.seed);
+    let mut outcome = Outcome {
+        technique,
+        attempts: 0,
+        at_once: 0,
+        efforts: 0,
+        with_effort: 0,
+        unusable: 0.0,
+        emptiable: 0.0,
+        counts: Counts::default(),
+        allocated: 0,
+        held: 0,
+    };
+    for second in 0..seconds {
+        let cpu = second as usize % CPUS;
+        let (result, counts) = machine.counted(|| {
+            machine.pinned_on(cpu, |pin| {
+                machine.frames().age_lists(pin);
+                traffic.second(pin)
+            })
+        });
+        result?;
+        outcome.counts += counts;
+        // During a surge there is no room for huge pages, and nobody would look.
+        if !traffic.is_surging() {
+            outcome.unusable += unusable(&machine);
+            outcome.emptiable += traffic.emptiable();
+            machine.pinned_on(cpu, |pin| attempt(&machine, pin, &mut outcome))?;
+        }
+    }
+    outcome.allocated = traffic.allocated;
+    outcome.held = machine.peak_held();
+    machine.pinned_on(0, |pin| traffic.end(pin))?;
+    Ok((outcome, machine.findings(free)))
+}
+
+/// Tries to get a huge page: from what lies ready, and now and then as a caller does who can wait.
+fn attempt(machine: &Machine, pin: &Pin<'_, HostPlatform>, outcome: &mut Outcome) -> Result<(), LabError> {
+    let frames = machine.frames();
+    let request = AllocRequest::new(Order::PMD, LAB).movability(Migratetype::Movable);
+    let give_back = |pfn| frames.free(pin, pfn, Order::PMD).map_err(|error| LabError::Kept(pfn, error));
+    outcome.attempts += 1;
+    let ready = frames.allocate(pin, request.without_drain());
+    if let Ok(pfn) = ready {
+        outcome.at_once += 1;
+        give_back(pfn)?;
+    }
+    if outcome.attempts.is_multiple_of(EFFORT_EVERY) {
+        outcome.efforts += 1;
+        if let Ok(pfn) = frames.allocate(pin, request) {
+            outcome.with_effort += 1;
+            give_back(pfn)?;
+        }
+    }
+    Ok(())
+}
+
+/// The part of free memory that no huge page can come from.
+fn unusable(machine: &Machine) -> f64 {
+    let (mut free, mut usable) = (0, 0);
+    for zone in machine.frames().zone_reports() {
+        free += zone.free + zone.pcp;
+        for order in &Order::ALL[Order::PMD.index()..] {
+            usable += zone.blocks[order.index()].iter().sum::<u64>() * order.pages();
+        }
+    }
+    1.0 - usable as f64 / free.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_decides_the_whole_run_and_grouping_keeps_page_blocks_movable() {
+        let mut reports =
+            [(); 2].map(|()| Report { experiment: "", sections: Vec::new(), findings: Vec::new() });
+        for report in &mut reports {
+            run(&Scale { traffic_seconds: 150, ..Scale::TINY }, report, &mut |_| ()).unwrap();
+        }
+        assert_eq!(reports[0], reports[1]);
+        let figures = &reports[0].sections[0].figures;
+        let emptiable = |case: &str| {
+            let figure = figures.iter().find(|figure| figure.case == case && figure.metric == EMPTIABLE);
+            PcpTechnique::ALL.map(|technique| figure.unwrap().of(technique).unwrap())
+        };
+        let (grouped, mixed) = (emptiable("long run"), emptiable("long run without mobility grouping"));
+        assert!(grouped.iter().zip(&mixed).all(|(grouped, mixed)| grouped > mixed), "{grouped:?} {mixed:?}");
+    }
+}

@@ -1,0 +1,164 @@
+//! Packets from one thread to another: the workload behind the posted table.
+//!
+//! netperf's UDP_STREAM over loopback allocates a header object and a data buffer for each message, from the slabs of
+//! the right size, on one CPU, and frees both on another. The same is done here without the network around it: the
+//! sender copies its bytes in, the receiver copies them out, and a ring of bounded memory stands for the socket's
+//! buffer.
+
+use super::comparison::{Comparison, Round, Workload, slowest};
+use super::scale::Scale;
+use crate::crew::{on_threads, pause};
+use crate::error::LabError;
+use crate::machine::{Machine, MachineSpec};
+use crate::objects::{LARGEST, Object, Objects};
+use crate::report::{Metric, Report, Section};
+use core::sync::atomic::{AtomicBool, Ordering};
+use crossbeam_queue::ArrayQueue;
+use quire_arch::Platform;
+use quire_frame::FrameConfig;
+use std::hint::black_box;
+use std::time::Instant;
+
+/// The posted table's sizes.
+const SIZES: [usize; 9] = [64, 128, 256, 1024, 2048, 3312, 4096, 8192, 16384];
+/// A header is as large as Linux's `struct sk_buff`, with its slab's padding.
+const HEADER: usize = 256;
+/// What Linux keeps behind the data in the same buffer (`struct skb_shared_info`). So a message of 16 KiB takes a block
+/// of order 3.
+const TRAILER: usize = 320;
+/// What a socket holds before its sender has to wait (Linux's default of `rmem_max`).
+const SOCKET_BYTES: usize = 212_992;
+
+pub(super) const STEPS: u64 = SIZES.len() as u64;
+
+const THROUGHPUT: Metric = Metric::higher("throughput", "Mbit/s");
+const BLOCKS: Metric = Metric::lower("blocks_taken", "per 1000 messages");
+
+struct Message {
+    header: Object,
+    data: Object,
+}
+
+struct Packets {
+    objects: Objects,
+    size: usize,
+    messages: usize,
+}
+
+impl Packets {
+    /// Sends every message, or stops at the first that no memory is there for.
+    fn send(&self, machine: &Machine, ring: &ArrayQueue<Message>) -> Result<(), LabError> {
+        let frames = machine.frames();
+        let payload = vec![7; self.size];
+        for _ in 0..self.messages {
+            // Pinned for a message, as a system call is not disturbed between its two allocations as a rule.
+            let pin = frames.platform().pin();
+            let mut header = self.objects.allocate(frames, &pin, HEADER)?;
+            let data = self.objects.allocate(frames, &pin, self.size + TRAILER);
+            let mut data = match data {
+                Ok(data) => data,
+                Err(error) => {
+                    // SAFETY: from these objects, just now.
+                    unsafe { self.objects.free(frames, &pin, header) };
+                    return Err(error.into());
+                }
+            };
+            drop(pin);
+            header.write(&[1; 64]);
+            data.write(black_box(&payload));
+            let mut message = Message { header, data };
+            let mut attempt = 0;
+            while let Err(back) = ring.push(message) {
+                message = back;
+                pause(attempt);
+                attempt += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives until no message can follow.
+    fn receive(&self, machine: &Machine, ring: &ArrayQueue<Message>, done: &AtomicBool) {
+        let frames = machine.frames();
+        let mut payload = vec![0; self.size];
+        let mut attempt = 0;
+        loop {
+            // Read before the ring is; pairs with the store after the last message.
+            let last = done.load(Ordering::Acquire);
+            let Some(Message { header, data }) = ring.pop() else {
+                if last {
+                    return;
+                }
+                pause(attempt);
+                attempt += 1;
+                continue;
+            };
+            attempt = 0;
+            data.read(black_box(&mut payload));
+            let pin = frames.platform().pin();
+            // SAFETY: the sender allocated both from these objects.
+            unsafe {
+                self.objects.free(frames, &pin, data);
+                self.objects.free(frames, &pin, header);
+            }
+        }
+    }
+}
+
+impl Workload for Packets {
+    fn round(&mut self, machine: &Machine, _number: usize) -> Result<Round, LabError> {
+        let ring = ArrayQueue::new((SOCKET_BYTES / (HEADER + self.size + TRAILER)).max(2));
+        let done = AtomicBool::new(false);
+        let this = &*self;
+        let (threads, mut counts) = machine.counted(|| {
+            on_threads(2, |number, line| {
+                machine.on_cpu(number, || {
+                    line.wait(1);
+                    let start = Instant::now();
+                    let mut sent = Ok(());
+                    if number == 0 {
+                        sent = this.send(machine, &ring);
+                        done.store(true, Ordering::Release);
+                    } else {
+                        this.receive(machine, &ring, &done);
+                    }
+                    sent.map(|()| start.elapsed().as_nanos() as f64)
+                })
+            })
+        });
+        let time = slowest(threads)?;
+        if self.size + TRAILER > LARGEST {
+            counts.slabs += self.messages as u64;
+        }
+        Ok(Round { figures: vec![time / self.messages as f64], counts, operations: self.messages as u64 })
+    }
+
+    fn end(&mut self, machine: &Machine) {
+        self.objects.shrink(machine);
+    }
+}
+
+pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    let title = "Packets, 2 threads: harmonic mean of the rounds; lock takes for 1000 messages".to_owned();
+    let mut section = Section { title, figures: Vec::new() };
+    for size in SIZES {
+        let name = format!("packets of {size} bytes");
+        step(&name);
+        let spec =
+            MachineSpec { ram: scale.object_ram, cpus: 2, backed: true, frames: FrameConfig::default() };
+        let comparison = Comparison::run(spec, scale.packet_rounds, |machine| {
+            Ok(Packets { objects: Objects::new(machine)?, size, messages: scale.packets })
+        })?;
+        // Every round sends as much, so the mean time gives the harmonic mean of the rates.
+        let bits = size as f64 * 8.0;
+        section.figures.extend([
+            comparison.figure(&name, THROUGHPUT, |outcome| bits * 1000.0 / outcome.part(0).mean().max(1e-9)),
+            comparison.ratio(&name, 0),
+            comparison.figure(&name, BLOCKS, |outcome| outcome.per_thousand(outcome.counts.slabs)),
+        ]);
+        section.figures.extend(comparison.costs(&name));
+        report.findings.extend(comparison.findings.iter().map(|finding| format!("{name}, {finding}")));
+    }
+    report.sections.push(section);
+    Ok(())
+}

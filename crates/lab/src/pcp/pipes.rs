@@ -1,0 +1,169 @@
+//! Groups of senders and receivers over pipes of slab objects, after hackbench.
+//!
+//! Each sender of a group sends to every receiver of it; a receiver reads one pipe. hackbench makes each of them a
+//! process. Here a thread that uses a machine holds one of its vCPUs, so two threads run the senders and receivers as
+//! tasks, in turn, and a task whose pipe is full or empty gives way. That leaves the host's scheduler out of the
+//! figures. Half of the messages change the thread on their way.
+
+use super::comparison::{Comparison, Round, Workload, slowest};
+use super::scale::Scale;
+use crate::crew::{on_threads, pause};
+use crate::error::LabError;
+use crate::machine::{Machine, MachineSpec};
+use crate::objects::{Object, Objects};
+use crate::report::{Report, Section};
+use core::sync::atomic::{AtomicBool, Ordering};
+use crossbeam_queue::ArrayQueue;
+use quire_arch::{Pin, Platform};
+use quire_frame::FrameConfig;
+use quire_host::HostPlatform;
+use std::time::Instant;
+
+const THREADS: usize = 2;
+/// Senders of a group, and its receivers, as in hackbench.
+const MEMBERS: usize = 20;
+/// Messages that a pipe holds: Linux's number of buffers.
+const PIPE_SLOTS: usize = 16;
+/// Sizes of messages, in turn.
+const SIZES: [usize; 4] = [100, 512, 2048, 4096];
+/// Messages that a task sends or receives before the next one's turn.
+const TURN: usize = 16;
+
+pub(super) const STEPS: u64 = 1;
+
+struct Pipes {
+    objects: Objects,
+    groups: usize,
+    /// From each sender to each receiver of its group.
+    messages: usize,
+}
+
+/// A sender or a receiver. The tasks of a thread run in turn.
+struct Task {
+    group: usize,
+    /// A receiver's pipe. A sender has none: it goes over all of its group's.
+    pipe: Option<usize>,
+    /// Messages still to send or receive.
+    left: usize,
+}
+
+impl Pipes {
+    fn messages(&self) -> u64 {
+        (self.groups * MEMBERS * MEMBERS * self.messages) as u64
+    }
+
+    /// The tasks of a thread. Receivers are dealt out in pairs, so that each sender has as many on its own thread as on
+    /// the other one.
+    fn tasks(&self, thread: usize) -> Vec<Task> {
+        let left = MEMBERS * self.messages;
+        let senders = (0..MEMBERS).filter(|member| member % THREADS == thread).map(|_| None);
+        let receivers = (0..MEMBERS).filter(|member| member / 2 % THREADS == thread).map(Some);
+        let members: Vec<Option<usize>> = senders.chain(receivers).collect();
+        (0..self.groups)
+            .flat_map(|group| members.iter().map(move |&pipe| Task { group, pipe, left }))
+            .collect()
+    }
+
+    /// A turn of a task. Says whether it could do anything.
+    fn turn(
+        &self,
+        machine: &Machine,
+        pin: &Pin<'_, HostPlatform>,
+        pipes: &[ArrayQueue<Object>],
+        task: &mut Task,
+    ) -> Result<bool, LabError> {
+        let before = task.left;
+        let mut text = [7; SIZES[SIZES.len() - 1]];
+        for _ in 0..TURN.min(before) {
+            if let Some(pipe) = task.pipe {
+                let Some(object) = pipes[task.group * MEMBERS + pipe].pop() else { break };
+                object.read(&mut text);
+                // SAFETY: the sender allocated it from these objects.
+                unsafe { self.objects.free(machine.frames(), pin, object) };
+            } else {
+                let pipe = &pipes[task.group * MEMBERS + task.left % MEMBERS];
+                // Only other senders fill it meanwhile, so it may still turn out to be full below.
+                if pipe.is_full() {
+                    break;
+                }
+                // Not always the same size into the same pipe.
+                let size = SIZES[(task.left + task.left / MEMBERS) % SIZES.len()];
+                let mut object = self.objects.allocate(machine.frames(), pin, size)?;
+                object.write(&text[..size]);
+                if let Err(back) = pipe.push(object) {
+                    // SAFETY: from these objects, just now.
+                    unsafe { self.objects.free(machine.frames(), pin, back) };
+                    break;
+                }
+            }
+            task.left -= 1;
+        }
+        Ok(task.left < before)
+    }
+
+    /// Runs the thread's tasks to their ends, or until one of any thread fails.
+    fn run(
+        &self,
+        machine: &Machine,
+        thread: usize,
+        pipes: &[ArrayQueue<Object>],
+        failed: &AtomicBool,
+    ) -> Result<(), LabError> {
+        let mut tasks = self.tasks(thread);
+        let mut attempt = 0;
+        while !tasks.is_empty() && !failed.load(Ordering::Relaxed) {
+            let mut progress = false;
+            for task in &mut tasks {
+                let turn = self.turn(machine, &machine.frames().platform().pin(), pipes, task);
+                progress |= turn.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            }
+            tasks.retain(|task| task.left > 0);
+            attempt = if progress { 0 } else { attempt + 1 };
+            if !progress {
+                pause(attempt);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Workload for Pipes {
+    fn round(&mut self, machine: &Machine, _number: usize) -> Result<Round, LabError> {
+        let pipes: Vec<ArrayQueue<Object>> =
+            (0..self.groups * MEMBERS).map(|_| ArrayQueue::new(PIPE_SLOTS)).collect();
+        let failed = AtomicBool::new(false);
+        let this = &*self;
+        let (threads, counts) = machine.counted(|| {
+            on_threads(THREADS, |number, line| {
+                machine.on_cpu(number, || {
+                    line.wait(1);
+                    let start = Instant::now();
+                    this.run(machine, number, &pipes, &failed)?;
+                    Ok(start.elapsed().as_nanos() as f64)
+                })
+            })
+        });
+        let time = slowest(threads)?;
+        Ok(Round { figures: vec![time / self.messages() as f64], counts, operations: self.messages() })
+    }
+
+    fn end(&mut self, machine: &Machine) {
+        self.objects.shrink(machine);
+    }
+}
+
+pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    let name = format!("pipes, {} groups of {MEMBERS} senders and {MEMBERS} receivers", scale.groups);
+    step(&name);
+    let spec =
+        MachineSpec { ram: scale.object_ram, cpus: THREADS, backed: true, frames: FrameConfig::default() };
+    let comparison = Comparison::run(spec, scale.pipe_rounds, |machine| {
+        Ok(Pipes { objects: Objects::new(machine)?, groups: scale.groups, messages: scale.pipe_messages })
+    })?;
+    let mut figures = comparison.times(&name, 0);
+    figures.extend(comparison.costs(&name));
+    let title = "Pipes, 2 threads: ns for each message; lock takes for 1000 messages".to_owned();
+    report.sections.push(Section { title, figures });
+    report.findings.extend(comparison.findings.iter().map(|finding| format!("pipes, {finding}")));
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Rounds in turn over what is compared: A B A B. Whatever else runs on the machine meets all alike, and the ratio of
+//! neighbours holds where absolute times do not.
+
+/// What was measured in each round of one subject.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Series(Vec<f64>);
+
+impl Series {
+    /// Adds a round.
+    pub fn add(&mut self, figure: f64) {
+        self.0.push(figure);
+    }
+
+    /// The least, or 0 without a round: what the code costs.
+    pub fn min(&self) -> f64 {
+        self.0.iter().copied().min_by(f64::total_cmp).unwrap_or(0.0)
+    }
+
+    /// The median, or 0 without a round. Its distance from the minimum is what else ran on the machine.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    /// The mean, or 0 without a round. Of times for equal work it gives the harmonic mean of the rates.
+    pub fn mean(&self) -> f64 {
+        if self.0.is_empty() { 0.0 } else { self.0.iter().sum::<f64>() / self.0.len() as f64 }
+    }
+
+    /// The median of this series' rounds, each divided by the same round of `other`.
+    pub fn ratio_to(&self, other: &Self) -> f64 {
+        let ratios =
+            self.0.iter().zip(&other.0).filter(|&(_, &base)| base > 0.0).map(|(own, base)| own / base);
+        Self(ratios.collect()).median()
+    }
+}
+
+/// Calls `work` with each of `subjects` in turn, and that `rounds` times, with the number of the round.
+///
+/// # Errors
+///
+/// The first of `work`, which ends it.
+pub fn in_turn<S, E>(
+    subjects: &mut [S],
+    rounds: usize,
+    mut work: impl FnMut(&mut S, usize) -> Result<(), E>,
+) -> Result<(), E> {
+    for round in 0..rounds {
+        // The other way round every second time, so that nobody always comes after the same neighbour.
+        let count = subjects.len();
+        for place in 0..count {
+            let place = if round % 2 == 0 { place } else { count - 1 - place };
+            work(&mut subjects[place], round)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(figures: &[f64]) -> Series {
+        let mut series = Series::default();
+        figures.iter().for_each(|&figure| series.add(figure));
+        series
+    }
+
+    #[test]
+    fn a_series_has_a_minimum_a_median_a_mean_and_ratios() {
+        let own = series(&[3.0, 1.0, 8.0]);
+        assert_eq!((own.min(), own.median(), own.mean()), (1.0, 3.0, 4.0));
+        assert_eq!(own.ratio_to(&series(&[1.0, 1.0, 4.0])), 2.0);
+        assert_eq!(Series::default().median(), 0.0);
+    }
+
+    #[test]
+    fn every_subject_has_every_round_and_changing_neighbours() {
+        let mut order = Vec::new();
+        let mut subjects = ['a', 'b', 'c'];
+        in_turn(&mut subjects, 2, |&mut subject, round| {
+            order.push((subject, round));
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        assert_eq!(order, [('a', 0), ('b', 0), ('c', 0), ('c', 1), ('b', 1), ('a', 1)]);
+        assert_eq!(in_turn(&mut subjects, 2, |_, _| Err("stop")), Err("stop"));
+    }
+}
