@@ -45,12 +45,17 @@ fn the_reserve_answers_when_the_lists_and_the_zone_cannot() {
     let frames = machine();
     let pin = frames.platform().pin();
     let atomic = AllocRequest::new(order(3), TEST).atomic();
-    exhaust(&frames, ONE);
+    let ordinary = exhaust(&frames, ONE);
     let first = frames.allocate(&pin, atomic).unwrap();
     let blocks = |kind: Migratetype| frames.zone_report(ZoneKind::Dma32).pageblocks[kind.index()];
     assert_eq!(blocks(Migratetype::HighAtomic), 1, "a low zone keeps the block for the next one");
     assert_sound(&frames);
+    // What is freed in that block stays in the reserve.
+    let around = first.block_start(order(9));
+    let inside = ordinary.iter().filter(|pfn| pfn.block_start(order(9)) == around);
+    inside.for_each(|&pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
     let reserved = frames.zone_report(ZoneKind::Dma32).free_reserved;
+    assert!(reserved >= 64, "{reserved}");
     // Ordinary requests do not get it, atomic ones do.
     let urgent = exhaust(&frames, ONE.atomic());
     assert_eq!(frames.zone_report(ZoneKind::Dma32).free_reserved, reserved);

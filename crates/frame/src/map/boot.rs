@@ -1,7 +1,7 @@
 //! Taking a machine's RAM into use: survey it, carve the metadata out of it, describe every frame.
 
 use super::descriptor::Frame;
-use super::memory_map::{Arrays, MemoryMap, PAGEBLOCK_ORDER, RamRange};
+use super::memory_map::{Arrays, MemoryMap, PAGEBLOCK_ORDER, RamRange, slot, slots};
 use super::migratetype::Migratetype;
 use super::word::Kind;
 use crate::error::BootError;
@@ -67,7 +67,7 @@ impl Survey {
 
     /// Bytes of the memory map.
     fn map_bytes(&self) -> u64 {
-        let frames = (u64::from(self.span) + 1) * size_of::<Frame>() as u64;
+        let frames = (slots(self.span) * size_of::<Frame>()) as u64;
         let blocks = MemoryMap::blocks_of(self.base, self.span) as u64;
         let ranges = (self.ranges * size_of::<RamRange>()) as u64;
         frames + blocks + ranges
@@ -195,7 +195,7 @@ fn describe<P: Platform>(
     reserved: PfnRange,
     memory: &mut BootMemory,
 ) -> Result<MemoryMap, BootError> {
-    let descriptors = survey.span as usize + 1;
+    let descriptors = slots(survey.span);
     let frames = memory.carve::<Frame>(descriptors)?;
     for index in 0..descriptors {
         // SAFETY: `carve` gave room for `descriptors` of them.
@@ -216,8 +216,8 @@ fn describe<P: Platform>(
         let node = platform.node_of_ram(range.start());
         for pfn in range.start().0..range.end().0 {
             let kind = if reserved.contains(Pfn(pfn)) { Kind::Reserved } else { Kind::Tail };
-            let index = (pfn - survey.base.0) as usize;
-            // SAFETY: the platform names the same ranges each time, so the index is below `span`.
+            let index = slot((pfn - survey.base.0) as u32) as usize;
+            // SAFETY: the platform names the same ranges each time, so the index is below `span` and its slot inside.
             unsafe { frames.add(index).write(Frame::new(kind, ZoneId::of(node, Pfn(pfn)))) };
         }
     });

@@ -21,13 +21,35 @@ pub(crate) struct RamRange {
     pub(crate) first: NonNull<u8>,
 }
 
+/// Descriptors that are permuted among themselves, as a power of two: those of a block of the PMD's order.
+const GROUP_SHIFT: u32 = 9;
+const GROUP: u32 = 1 << GROUP_SHIFT;
+
+/// Where in the array the descriptor of a frame lies: within its group of 512, at a place that differs from group to
+/// group.
+///
+/// Were descriptors in the order of frames, those of the first frames of large blocks, which are the ones in use, would
+/// lie a power of two apart and share a few sets of each cache: with 32 KiB from one order-9 block to the next, and a
+/// second-level cache of 1 MiB in 8 ways, 32 of them would fill it. This way they spread over all sets.
+#[inline]
+pub(super) const fn slot(index: u32) -> u32 {
+    index ^ ((index >> GROUP_SHIFT) & (GROUP - 1))
+}
+
+/// Slots for `count` frames and one descriptor more: whole groups, unless the first is not full.
+pub(super) const fn slots(count: u32) -> usize {
+    let needed = count as usize + 1;
+    if needed <= GROUP as usize { needed } else { needed.next_multiple_of(GROUP as usize) }
+}
+
 /// The descriptors of a machine, one for each frame from its lowest to its highest. Frames between two ranges of
 /// RAM have one too ([`Kind::Hole`]), so that finding a descriptor is one subtraction.
 #[derive(Debug)]
 pub struct MemoryMap {
     base: Pfn,
     count: u32,
-    /// `count` descriptors, then one more of kind `Hole` that stands for every frame outside.
+    /// `count` descriptors, one more of kind `Hole` that stands for every frame outside, and what fills the last group
+    /// up; each in its [`slot`].
     frames: NonNull<Frame>,
     blocks: NonNull<AtomicU8>,
     block_count: usize,
@@ -60,7 +82,7 @@ impl MemoryMap {
 
     /// # Safety
     ///
-    /// `arrays` holds `count + 1` descriptors, of which the last is a hole, `blocks_of(base, count)` block types
+    /// `arrays` holds [`slots`]`(count)` descriptors, of which those past the first `count` are holes, `blocks_of(base, count)` block types
     /// and `range_count` ranges, all initialised, aligned and used by nobody else while the map lives. The
     /// ranges lie within `count` frames from `base` and are what the platform's direct map says.
     pub(crate) unsafe fn new(base: Pfn, count: u32, arrays: Arrays) -> Self {
@@ -92,24 +114,26 @@ impl MemoryMap {
     #[inline]
     pub fn known(&self, pfn: Pfn) -> &Frame {
         let offset = pfn.0.wrapping_sub(self.base.0).min(u64::from(self.count));
-        // SAFETY: `frames` holds `count + 1` descriptors (`new`).
-        unsafe { self.frames.add(offset as usize).as_ref() }
+        // SAFETY: `frames` has slots for `count + 1` descriptors (`new`).
+        unsafe { self.frames.add(slot(offset as u32) as usize).as_ref() }
     }
 
     /// The frame that `frame` describes, or `None` for a descriptor of another map or a copy.
     pub fn pfn_of(&self, frame: &Frame) -> Option<Pfn> {
         let offset = core::ptr::from_ref(frame).addr().wrapping_sub(self.frames.addr().get());
-        let index = offset / size_of::<Frame>();
-        let ours = offset.is_multiple_of(size_of::<Frame>()) && index < self.count as usize;
-        ours.then(|| self.base.offset(index as u64))
+        let place = offset / size_of::<Frame>();
+        let inside = offset.is_multiple_of(size_of::<Frame>()) && place < slots(self.count);
+        // The permutation is its own inverse, since it changes no bit that it depends on.
+        let index = slot(place as u32);
+        (inside && index < self.count).then(|| self.base.offset(u64::from(index)))
     }
 
     /// The descriptor at `index`.
     #[inline]
     pub(crate) fn at(&self, index: FrameIndex) -> &Frame {
         let index = index.0.min(self.count);
-        // SAFETY: `frames` holds `count + 1` descriptors (`new`).
-        unsafe { self.frames.add(index as usize).as_ref() }
+        // SAFETY: `frames` has slots for `count + 1` descriptors (`new`).
+        unsafe { self.frames.add(slot(index) as usize).as_ref() }
     }
 
     /// The frame at `index`.
@@ -193,5 +217,31 @@ impl MemoryMap {
             let frames = (address.wrapping_sub(range.first.addr().get()) as u64) >> PAGE_SHIFT;
             (frames < range.frames.len()).then(|| range.frames.start().offset(frames))
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_frame_has_a_slot_of_its_own_inside_the_array() {
+        for count in [1, 511, 512, 513, 1024, 5000] {
+            let places: BTreeSet<u32> = (0..=count).map(slot).collect();
+            assert_eq!(places.len(), count as usize + 1);
+            assert!(places.into_iter().all(|place| (place as usize) < slots(count)), "{count}");
+            assert!((0..=count).all(|index| slot(slot(index)) == index));
+        }
+    }
+
+    /// Sets of a cache of 64 sets that the first descriptors of 64 neighbouring blocks fall into.
+    #[test]
+    fn descriptors_of_large_blocks_do_not_share_a_few_sets() {
+        let sets = |order: u32| {
+            let blocks = (0..1u32 << 15).step_by(1 << order).map(|index| slot(index) % 64);
+            blocks.collect::<BTreeSet<u32>>().len()
+        };
+        assert!((0..=9).all(|order| sets(order) == 64), "{:?}", [sets(0), sets(3), sets(9)]);
     }
 }
