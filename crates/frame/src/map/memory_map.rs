@@ -9,7 +9,7 @@ use quire_sync::atomic::raw::{AtomicU8, Ordering};
 
 /// Frames of a page block share one migratetype. The order is Linux's on x86-64. That it equals
 /// [`Order::PMD`] here is a choice, not a law; nothing relies on it.
-pub(crate) const PAGEBLOCK_ORDER: Order = Order::ALL[9];
+pub const PAGEBLOCK_ORDER: Order = Order::ALL[9];
 
 /// Where in a page block's byte the type stands that it had before it was reserved or isolated.
 const BEFORE_SHIFT: u32 = 4;

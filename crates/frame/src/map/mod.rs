@@ -11,7 +11,6 @@ mod word;
 
 pub use descriptor::Frame;
 pub(crate) use descriptor::{FrameIndex, LockCheck};
-pub use memory_map::MemoryMap;
-pub(crate) use memory_map::PAGEBLOCK_ORDER;
+pub use memory_map::{MemoryMap, PAGEBLOCK_ORDER};
 pub use migratetype::Migratetype;
 pub use word::{FrameFlags, Kind, MAX_REFS, Word};
