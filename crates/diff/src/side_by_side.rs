@@ -93,7 +93,8 @@ impl SideBySide {
     pub fn new(techniques: Techniques) -> Result<Self, DiffError> {
         let oracle = Oracle::start()?;
         let overcommit = oracle.origin().overcommit;
-        let config = MemoryConfig { min_free_kib: Some(0), overcommit, techniques };
+        let config =
+            MemoryConfig { min_free_kib: Some(0), overcommit, techniques, ..MemoryConfig::default() };
         // Audited after each program, with the finding as a result.
         let host = HostConfig { audit_at_end: false, ..HostConfig::with_ram(RAM).paranoid() };
         let machine = Machine::new(&host, config).map_err(DiffError::Machine)?;

@@ -1,7 +1,7 @@
 //! What a machine is made of.
 
 use core::fmt;
-use quire_arch::{MAX_CPUS, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
+use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, addr::page_align_up};
 use std::io;
 
 /// How to build a machine. Start from [`HostConfig::with_ram`] and change what should differ.
@@ -11,6 +11,9 @@ pub struct HostConfig {
     pub ram: Vec<PfnRange>,
     /// Number of vCPUs, 1 to [`MAX_CPUS`].
     pub cpus: usize,
+    /// Number of NUMA nodes, 1 to [`MAX_NODES`]. Ranges of RAM, from the lowest up, and vCPUs are dealt out to them in
+    /// turn, so there are at least as many ranges. Nodes may not share a page block of 2 MiB.
+    pub nodes: usize,
     /// Number of address-space tags, the shared one included; at least 1.
     pub asids: u32,
     /// Seed of the machine's entropy: the same seed gives the same numbers.
@@ -36,6 +39,7 @@ impl HostConfig {
         Self {
             ram: vec![PfnRange::new(Self::FIRST_FRAME, Self::FIRST_FRAME.offset(frames))],
             cpus: 1,
+            nodes: 1,
             asids: 4096,
             seed: 0x5eed,
             paranoid: false,
@@ -51,6 +55,12 @@ impl HostConfig {
         Self { cpus, ..self }
     }
 
+    /// The same machine with `nodes` nodes.
+    #[must_use]
+    pub fn nodes(self, nodes: usize) -> Self {
+        Self { nodes, ..self }
+    }
+
     /// The same machine with paranoid mode on, and with an audit at its end.
     #[must_use]
     pub fn paranoid(self) -> Self {
@@ -62,6 +72,9 @@ impl HostConfig {
         if self.cpus == 0 || self.cpus > MAX_CPUS {
             return Err(HostError::CpuCount(self.cpus));
         }
+        if self.nodes == 0 || self.nodes > MAX_NODES {
+            return Err(HostError::NodeCount(self.nodes));
+        }
         if self.asids == 0 {
             return Err(HostError::NoAsid);
         }
@@ -70,7 +83,13 @@ impl HostConfig {
         if let Some(pair) = ranges.windows(2).find(|pair| pair[1].start() < pair[0].end()) {
             return Err(HostError::RamOverlaps(pair[0], pair[1]));
         }
-        if ranges.is_empty() { Err(HostError::NoRam) } else { Ok(ranges) }
+        match ranges.len() {
+            0 => Err(HostError::NoRam),
+            count if count < self.nodes => {
+                Err(HostError::NodeWithoutRam { nodes: self.nodes, ranges: count })
+            }
+            _ => Ok(ranges),
+        }
     }
 }
 
@@ -86,6 +105,15 @@ pub enum HostError {
     RamOverlaps(PfnRange, PfnRange),
     /// No CPU, or more than [`MAX_CPUS`].
     CpuCount(usize),
+    /// No node, or more than [`MAX_NODES`].
+    NodeCount(usize),
+    /// Some node would have no range of RAM.
+    NodeWithoutRam {
+        /// How many nodes were asked for.
+        nodes: usize,
+        /// How many ranges of RAM there are.
+        ranges: usize,
+    },
     /// Not even the shared address-space tag.
     NoAsid,
     /// The host refused the mapping for the RAM.
@@ -99,6 +127,10 @@ impl fmt::Display for HostError {
             Self::TooMuchRam => f.write_str("the RAM does not fit the host's address space"),
             Self::RamOverlaps(low, high) => write!(f, "RAM ranges overlap: {low:?} and {high:?}"),
             Self::CpuCount(count) => write!(f, "{count} CPUs asked for, 1 to {MAX_CPUS} possible"),
+            Self::NodeCount(count) => write!(f, "{count} nodes asked for, 1 to {MAX_NODES} possible"),
+            Self::NodeWithoutRam { nodes, ranges } => {
+                write!(f, "{nodes} nodes asked for; there are {ranges} ranges of RAM")
+            }
             Self::NoAsid => f.write_str("at least one address-space tag is needed"),
             Self::Map(error) => write!(f, "the host refused the mapping for RAM: {error}"),
         }

@@ -7,7 +7,7 @@ use crate::entropy::Entropy;
 use crate::parking::Parking;
 use crate::threads::RwLock;
 use core::fmt;
-use quire_arch::{CpuId, Pfn};
+use quire_arch::{CpuId, MAX_CPUS, NodeId, Pfn};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -22,6 +22,9 @@ pub(crate) struct Machine {
     pub(crate) number: u64,
     pub(crate) arena: Arena,
     pub(crate) cpus: Box<[Cpu]>,
+    nodes: usize,
+    /// The node of each CPU. By value and as long as CPU numbers go, because every allocation asks: one load answers.
+    node_of_cpu: [NodeId; MAX_CPUS],
     pub(crate) parking: Parking,
     pub(crate) entropy: Entropy,
     pub(crate) asids: u32,
@@ -43,6 +46,8 @@ impl Machine {
                 .filter_map(CpuId::new)
                 .map(|id| Cpu::new(id, number, config.paranoid))
                 .collect(),
+            nodes: config.nodes,
+            node_of_cpu: core::array::from_fn(|cpu| dealt(cpu, config.nodes)),
             parking: Parking::new(),
             entropy: Entropy::new(config.seed),
             asids: config.asids,
@@ -50,6 +55,22 @@ impl Machine {
             started: Instant::now(),
             frame_query: RwLock::new(None),
         })
+    }
+
+    /// Number of nodes.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// The node of the range of RAM that `pfn` lies in; past all RAM, that of a range yet to come.
+    pub(crate) fn node_of_ram(&self, pfn: Pfn) -> NodeId {
+        dealt(self.arena.ranges().partition_point(|range| range.end() <= pfn), self.nodes)
+    }
+
+    /// The node of `cpu`.
+    #[inline]
+    pub(crate) fn node_of_cpu(&self, cpu: CpuId) -> NodeId {
+        self.node_of_cpu[cpu.index()]
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -67,12 +88,18 @@ impl Machine {
     }
 }
 
+/// The node that gets `index` when things are dealt out in turn to `nodes` nodes, of which there is one at least.
+fn dealt(index: usize, nodes: usize) -> NodeId {
+    NodeId::new(index % nodes).unwrap_or_default()
+}
+
 impl fmt::Debug for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Machine")
             .field("number", &self.number)
             .field("ram", &self.arena.ranges())
             .field("cpus", &self.cpus.len())
+            .field("nodes", &self.nodes)
             .field("paranoid", &self.paranoid)
             .finish_non_exhaustive()
     }

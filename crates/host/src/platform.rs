@@ -16,8 +16,8 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{
-    Asid, CachedTranslation, CpuId, CpuMask, Execution, LockClass, PAGE_SIZE, PagingFormat, Pfn, PfnRange,
-    Pin, Platform, TlbFlush,
+    Asid, CachedTranslation, CpuId, CpuMask, Execution, LockClass, NodeId, PAGE_SIZE, PagingFormat, Pfn,
+    PfnRange, Pin, Platform, TlbFlush,
 };
 use std::sync::Arc;
 
@@ -129,6 +129,19 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
 
     fn for_each_ram(&self, visit: &mut dyn FnMut(PfnRange)) {
         self.machine.arena.ranges().iter().copied().for_each(visit);
+    }
+
+    fn node_count(&self) -> usize {
+        self.machine.nodes()
+    }
+
+    fn node_of_ram(&self, start: Pfn) -> NodeId {
+        self.machine.node_of_ram(start)
+    }
+
+    #[inline]
+    fn node_of_cpu(&self, cpu: CpuId) -> NodeId {
+        self.machine.node_of_cpu(cpu)
     }
 
     #[inline]

@@ -16,6 +16,9 @@ pub struct MemoryConfig {
     pub overcommit: Overcommit,
     /// Memory that ordinary allocations leave free (`vm.min_free_kbytes`), or Linux's formula.
     pub min_free_kib: Option<u64>,
+    /// Measures how long the zones' locks are held, for [`text::lock_stat`](crate::text::lock_stat); each time costs two
+    /// looks at the clock.
+    pub time_locks: bool,
 }
 
 /// Why a [`Memory`] could not be built.
@@ -56,6 +59,7 @@ impl<P: Platform> Memory<P> {
         let frame_config = FrameConfig {
             pcp: config.techniques.pcp,
             min_free_kib: config.min_free_kib,
+            time_locks: config.time_locks,
             ..FrameConfig::default()
         };
         let frames = Frames::new(platform, frame_config).map_err(BuildError::Boot)?;

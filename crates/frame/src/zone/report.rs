@@ -1,7 +1,7 @@
 //! A zone in numbers.
 
 use super::{BuddyCounts, Watermarks, ZoneKind};
-use crate::map::Migratetype;
+use crate::map::{Migratetype, PAGEBLOCK_ORDER};
 use quire_arch::{NodeId, Order, PfnRange};
 use quire_sync::SpinStatistics;
 
@@ -43,6 +43,17 @@ impl ZoneReport {
     /// Free blocks of each order, of whatever type.
     pub fn blocks_by_order(&self) -> [u64; Order::COUNT] {
         self.blocks.map(|types| types.iter().sum())
+    }
+
+    /// Frames in free blocks that are a page block or larger (Linux's `nr_free_pages_blocks`).
+    pub fn free_in_page_blocks(&self) -> u64 {
+        let large = Order::ALL.into_iter().filter(|&order| order >= PAGEBLOCK_ORDER);
+        let free = large.map(|order| {
+            let types = self.blocks[order.index()];
+            let isolated = types[Migratetype::Isolate.index()];
+            (types.iter().sum::<u64>() - isolated) << order.get()
+        });
+        free.sum()
     }
 
     /// Why an allocation of `order` would fail, in thousandths: towards 0 for lack of memory, towards 1000 because what

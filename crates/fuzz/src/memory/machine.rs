@@ -32,6 +32,7 @@ impl<F: PagingFormat> Small<F> {
                 _ => Overcommit::Never { limit_pages: 600 },
             },
             min_free_kib: if bit(4) { None } else { Some(0) },
+            ..MemoryConfig::default()
         };
         let machine = Machine::new(&host, config).expect("so much RAM is enough to start");
         let layout = Layout { top_down: !bit(5), ..Layout::standard(F::USER_END) };

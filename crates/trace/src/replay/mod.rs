@@ -152,7 +152,7 @@ impl Replay {
         let config = MemoryConfig {
             techniques: self.options.techniques,
             overcommit: self.needs.overcommit(header),
-            min_free_kib: None,
+            ..MemoryConfig::default()
         };
         Machine::new(&host, config).map_err(ReplayError::Machine)
     }

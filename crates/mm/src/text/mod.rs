@@ -1,0 +1,38 @@
+//! Texts in the format of Linux's `/proc`, so that people's tools and habits work.
+//!
+//! Layout, names, widths and the order of lines are those of Linux 6.18. Lines that there are no figures for are left
+//! out; each text says which. On a busy machine a text is a moment's mixture, as it is there.
+//!
+//! **Frames on per-CPU lists** are free: MemFree, `nr_free_pages` and zoneinfo's `pages free` count them. buddyinfo and
+//! pagetypeinfo show the zones' own lists, as on Linux. What they show, times the size of each block, and the `count` of
+//! zoneinfo's pagesets add up to `nr_free_pages` (page blocks of type Isolate are shown but are not free).
+
+mod buddyinfo;
+mod lock_stat;
+mod maps;
+mod meminfo;
+mod pagetypeinfo;
+mod slabinfo;
+mod smaps;
+mod status;
+mod vmstat;
+mod zoneinfo;
+
+pub use buddyinfo::buddyinfo;
+pub use lock_stat::lock_stat;
+pub use maps::{maps, maps_line};
+pub use meminfo::meminfo;
+pub use pagetypeinfo::pagetypeinfo;
+pub use slabinfo::slabinfo;
+pub use smaps::vm_flags;
+pub use status::status;
+pub use vmstat::vmstat;
+pub use zoneinfo::zoneinfo;
+
+use core::fmt::{self, Write};
+use quire_frame::ZoneReport;
+
+/// Writes what each line of buddyinfo, and each zone's part of other texts, begins with.
+fn zone_name(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
+    write!(out, "Node {}, zone {:>8}", zone.node, zone.kind)
+}

@@ -1,0 +1,84 @@
+//! `/proc/zoneinfo`.
+
+use super::zone_name;
+use crate::memory::Memory;
+use core::fmt::{self, Write};
+use quire_arch::{NodeId, Platform};
+use quire_frame::{PcpReport, ZoneId, ZoneKind, ZoneReport};
+
+/// Writes `/proc/zoneinfo`: every kind of zone of every node. Of one without frames there is only the first part.
+///
+/// - `pages free` and `nr_free_pages` count frames on per-CPU lists.
+/// - A boost raises `low` and `high`, and they are printed with it, as on Linux; `min` it does not raise.
+/// - The `count` of a pageset includes what other CPUs brought back to it.
+/// - `protection` has a place for each kind of zone.
+///
+/// Left out: the `per-node stats`, `promo`, `cma`, the lists of reclaim, the `numa_` counters, the threshold of the
+/// counters (they are exact) and `node_unreclaimable`.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn zoneinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
+    let frames = memory.frames();
+    for node in (0..memory.platform().node_count()).filter_map(NodeId::new) {
+        for kind in ZoneKind::ALL {
+            let id = ZoneId::new(node, kind);
+            let zone = frames.zone_report(id);
+            levels(&zone, out)?;
+            if zone.present > 0 {
+                counters(&zone, out)?;
+                out.write_str("  pagesets\n")?;
+                for pageset in frames.pcp_reports(id) {
+                    write_pageset(&pageset, out)?;
+                }
+                writeln!(out, "  start_pfn:           {}", zone.span.start().0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How much there is, and what has to stay free.
+fn levels(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
+    zone_name(zone, out)?;
+    writeln!(out, "\n  pages free     {}", zone.free + zone.pcp)?;
+    let marks = zone.watermarks;
+    for (name, pages) in [
+        ("boost", marks.boost),
+        ("min", marks.min),
+        ("low", marks.low + marks.boost),
+        ("high", marks.high + marks.boost),
+        ("spanned", zone.span.len()),
+        ("present", zone.present),
+        ("managed", zone.managed),
+    ] {
+        writeln!(out, "        {name:<8} {pages}")?;
+    }
+    out.write_str("        protection: (")?;
+    for (place, kind) in ZoneKind::ALL.into_iter().enumerate() {
+        let separator = if place > 0 { ", " } else { "" };
+        let reserve = if kind > zone.kind { zone.lowmem_reserve } else { 0 };
+        write!(out, "{separator}{reserve}")?;
+    }
+    out.write_str(")\n")
+}
+
+fn counters(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
+    writeln!(out, "      nr_free_pages {}", zone.free + zone.pcp)?;
+    writeln!(out, "      nr_free_pages_blocks {}", zone.free_in_page_blocks())
+}
+
+fn write_pageset(pageset: &PcpReport, out: &mut impl Write) -> fmt::Result {
+    writeln!(out, "    cpu: {}", pageset.cpu)?;
+    for (name, pages) in [
+        ("count:", pageset.count + pageset.returned),
+        ("high:", pageset.high),
+        ("batch:", pageset.batch),
+        ("high_min:", pageset.high_bounds.0),
+        ("high_max:", pageset.high_bounds.1),
+    ] {
+        writeln!(out, "              {name:<9} {pages}")?;
+    }
+    Ok(())
+}

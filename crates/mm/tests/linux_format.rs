@@ -1,0 +1,166 @@
+//! Each text has the shape of Linux's own of the same name on the machine that the tests run on: headings, columns and
+//! their places, names and their order.
+
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod common;
+
+use common::{ends, in_order, label, linux, text, two_zones, words};
+use quire_arch::Order;
+use quire_frame::{Migratetype, VmEvent};
+use quire_mm::text;
+
+/// The first word of each line.
+fn names(text: &str) -> Vec<&str> {
+    text.lines().map(|line| words(line)[0]).collect()
+}
+
+/// The heading of `/proc/lock_stat`, which few kernels have.
+const LOCK_STAT: [&str; 12] = [
+    "con-bounces",
+    "contentions",
+    "waittime-min",
+    "waittime-max",
+    "waittime-total",
+    "waittime-avg",
+    "acq-bounces",
+    "acquisitions",
+    "holdtime-min",
+    "holdtime-max",
+    "holdtime-total",
+    "holdtime-avg",
+];
+
+#[test]
+fn buddyinfo() {
+    let ours = text(&two_zones(1), text::buddyinfo);
+    let first = ends(ours.lines().next().unwrap());
+    assert_eq!(first.len(), "Node 0, zone DMA32".split(' ').count() + Order::COUNT);
+    let linux = linux("buddyinfo").unwrap_or_default();
+    // A count may be wider than its column.
+    let is_narrow = |line: &&str| words(line)[4..].iter().all(|count| count.len() <= 6);
+    for line in ours.lines().chain(linux.lines().filter(is_narrow)) {
+        assert_eq!((words(line)[0], words(line)[2]), ("Node", "zone"), "{line:?}");
+        assert_eq!(ends(line), first, "{line:?}");
+        assert!(line.ends_with(' '), "{line:?}");
+    }
+}
+
+#[test]
+fn pagetypeinfo() {
+    /// Every kind of line once: headings as they are, of lines with figures the type and where the columns end.
+    fn shape(text: &str) -> Vec<(&str, Vec<usize>)> {
+        let mut shapes = Vec::new();
+        for line in text.lines() {
+            let name = match words(line).as_slice() {
+                ["Node", _, _, _, "type", migratetype, ..] => migratetype,
+                ["Node", ..] => "page blocks",
+                _ => line,
+            };
+            let shape = (name, ends(line));
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        shapes
+    }
+    let ours = text(&two_zones(1), text::pagetypeinfo);
+    let names: Vec<&str> = shape(&ours).into_iter().map(|shape| shape.0).collect();
+    assert_eq!(names[..2], ["Page block order: 9", "Pages per block:  512"]);
+    assert_eq!(names[4..9], Migratetype::ALL.map(Migratetype::name));
+    match linux("pagetypeinfo") {
+        // A type more, by the kernel's configuration.
+        Some(linux) if linux.contains("CMA") => println!("/proc/pagetypeinfo is not compared: it has CMA"),
+        // Linux counts in wider columns where it has more than a hundred thousand.
+        Some(linux) if !linux.contains('>') => assert_eq!(shape(&ours), shape(&linux), "{ours}{linux}"),
+        _ => {}
+    }
+}
+
+#[test]
+fn zoneinfo() {
+    /// The part of each zone that has frames.
+    fn parts(text: &str) -> Vec<&str> {
+        text.split("Node ").filter(|part| part.contains("start_pfn")).collect()
+    }
+    /// The names in a zone's part, each once, with the blanks around them.
+    fn labels(part: &str) -> Vec<&str> {
+        let mut labels = Vec::new();
+        for line in part.lines().skip(1) {
+            let label = label(line.split('(').next().unwrap_or(line));
+            if !labels.contains(&label) {
+                labels.push(label);
+            }
+        }
+        labels
+    }
+    let ours = text(&two_zones(2), text::zoneinfo);
+    let Some(linux) = linux("zoneinfo") else { return };
+    let heading = |text: &str| ends(text.lines().next().unwrap());
+    assert_eq!(heading(&ours), heading(&linux));
+    assert_eq!(parts(&ours).len(), 2);
+    for mine in parts(&ours) {
+        assert_eq!(labels(mine).len(), 19, "{mine}");
+        for theirs in parts(&linux) {
+            assert_eq!(in_order(&labels(mine), &labels(theirs)), [""; 0], "{theirs}");
+        }
+    }
+}
+
+#[test]
+fn slabinfo() {
+    let machine = two_zones(1);
+    let _space = machine.memory().create_space().unwrap();
+    let ours = text(&machine, text::slabinfo);
+    let Some(linux) = linux("slabinfo") else { return };
+    assert_eq!(ours.lines().take(2).collect::<Vec<_>>(), linux.lines().take(2).collect::<Vec<_>>());
+    // Names and figures may be wider than their columns; the narrowest line has none that is.
+    let narrowest = |text: &str| text.lines().skip(2).map(|line| ends(line)[1..].to_vec()).min();
+    assert_eq!(narrowest(&ours), narrowest(&linux), "{ours}");
+    for line in ours.lines().skip(2).chain(linux.lines().skip(2)) {
+        let words = words(line);
+        assert_eq!((words.len(), words[7], words[12]), (16, "tunables", "slabdata"), "{line:?}");
+    }
+}
+
+#[test]
+fn vmstat() {
+    let ours = text(&two_zones(1), text::vmstat);
+    let Some(linux) = linux("vmstat") else { return };
+    // What Linux counts comes first; the rest says that it is Quire's own.
+    let own = in_order(&names(&ours), &names(&linux));
+    assert!(names(&ours).ends_with(&own), "{own:?}");
+    let first = VmEvent::ALL.iter().position(|event| *event == VmEvent::Allocstall).unwrap();
+    assert_eq!(own, VmEvent::ALL[first..].iter().map(|event| event.name()).collect::<Vec<_>>());
+    assert!(ours.lines().chain(linux.lines()).all(|line| words(line).len() == 2));
+}
+
+#[test]
+fn meminfo() {
+    let ours = text(&two_zones(1), text::meminfo);
+    let Some(linux) = linux("meminfo") else { return };
+    assert_eq!(in_order(&names(&ours), &names(&linux)), [""; 0]);
+    let is_narrow = |line: &&str| line.ends_with("kB") && words(line)[1].len() <= 8;
+    for line in ours.lines().chain(linux.lines()).filter(is_narrow) {
+        assert_eq!(ends(line)[1..], [24, 27], "{line:?}");
+    }
+}
+
+#[test]
+fn lock_stat() {
+    let ours = text(&two_zones(1), text::lock_stat);
+    let mut lines = ours.lines();
+    let heading = lines.next().unwrap();
+    assert_eq!(in_order(&words(heading)[2..], &LOCK_STAT), [""; 0]);
+    assert_eq!(&heading[30..41], "class name ");
+    let zones: Vec<&str> = lines.collect();
+    assert_eq!(zones.len(), 2);
+    for line in zones {
+        assert_eq!(ends(line)[1..], ends(heading)[2..], "{line:?}");
+        assert_eq!(line.find(':'), Some(40), "{line:?}");
+        assert!(
+            words(line)[3..].iter().all(|time| time.split('.').nth(1).is_some_and(|part| part.len() == 2))
+        );
+    }
+}
