@@ -16,6 +16,7 @@ pub mod order;
 pub mod paging;
 pub mod pfn;
 pub mod platform;
+pub mod prefetch;
 
 pub use access::Access;
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
@@ -24,3 +25,4 @@ pub use order::Order;
 pub use paging::{Entry, Leaf, LeafFlags, Level, PagingFormat};
 pub use pfn::{Pfn, PfnRange};
 pub use platform::{Asid, CachedTranslation, Execution, LockClass, Pin, Platform, TlbFlush};
+pub use prefetch::prefetch;

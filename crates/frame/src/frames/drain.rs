@@ -5,7 +5,7 @@ use crate::counters::VmEvent;
 use crate::map::FrameIndex;
 use crate::pcp::{CHUNK_BLOCKS, Chunk, PcpLists, PcpSet, ReturnChain};
 use crate::zone::Zone;
-use quire_arch::{CpuId, Order, Pin, Platform};
+use quire_arch::{CpuId, Order, Pin, Platform, prefetch};
 
 impl<P: Platform> Frames<P> {
     /// Ticks after which [`age_lists`](Self::age_lists) has emptied the lists of a CPU that does not use them.
@@ -65,8 +65,14 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Frees `blocks`, which were taken off a CPU's lists, to their zone under one hold of its lock.
-    fn chunk_home(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex], pages: u64) {
+    pub(super) fn chunk_home(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex], pages: u64) {
         debug_assert!(blocks.len() <= CHUNK_BLOCKS, "a chunk is bounded");
+        // Each block will be held against its buddy: their descriptors come from memory side by side, and before the
+        // lock is taken.
+        for &index in blocks {
+            let pfn = self.map.pfn(index);
+            prefetch(self.map.known(pfn.buddy(self.map.at(index).word().order())));
+        }
         let events = self.events.mine(pin);
         let mut buddy = zone.lock(&self.platform);
         for &index in blocks {

@@ -29,6 +29,25 @@ impl Runs {
     }
 }
 
+/// Whether a refill may take memory of another type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mixing {
+    /// Only after memory of the type was looked for on the CPUs' lists.
+    Ask,
+    Allowed,
+}
+
+/// What came of a refill.
+#[derive(Clone, Copy, Debug)]
+enum Refill {
+    /// This block, which is on no list.
+    Block(FrameIndex),
+    /// The zone has nothing for the request.
+    Nothing,
+    /// The zone has only memory of other types.
+    WouldMix,
+}
+
 impl<P: Platform> Frames<P> {
     /// From the CPU's lists, which are refilled if need be.
     pub(super) fn allocate_pcp(
@@ -38,17 +57,46 @@ impl<P: Platform> Frames<P> {
         request: &AllocRequest,
     ) -> Option<FrameIndex> {
         let set = zone.pcp.mine(pin);
-        let mut pcp = set.lists.lock();
-        let index = match pcp.pop(&self.map, request.order, request.migratetype) {
-            Some(index) => {
+        let mut mixing = if self.technique.tunes() { Mixing::Ask } else { Mixing::Allowed };
+        let index = loop {
+            let mut pcp = set.lists.lock();
+            if let Some(index) = pcp.pop(&self.map, request.order, request.migratetype) {
                 self.events.add(pin, VmEvent::PcpHit, 1);
-                index
+                break index;
             }
-            None => self.refill(pin, zone, (set, &mut pcp), request)?,
+            match self.refill(pin, zone, (set, &mut pcp), request, mixing) {
+                Refill::Block(index) => break index,
+                Refill::Nothing => return None,
+                Refill::WouldMix => {
+                    drop(pcp);
+                    self.collect_type(pin, zone, request.migratetype);
+                    mixing = Mixing::Allowed;
+                }
+            }
         };
-        drop(pcp);
         self.give_out(pin, index, request);
         Some(index)
+    }
+
+    /// Brings memory of one type home from all CPUs' lists, before another type's page blocks are mixed with it: what
+    /// mixes once stays mixed for as long as its longest user.
+    #[cold]
+    fn collect_type(&self, pin: &Pin<'_, P>, zone: &Zone<P>, migratetype: Migratetype) {
+        let mut collected = 0;
+        for set in zone.pcp.iter() {
+            loop {
+                let mut pcp = set.lists.lock();
+                let chunk = pcp.take_type(&self.map, migratetype);
+                if chunk.pages == 0 {
+                    break;
+                }
+                collected += chunk.pages;
+                self.chunk_home(pin, zone, chunk.blocks(), chunk.pages);
+            }
+        }
+        if collected == 0 {
+            zone.lock(&self.platform).note_nothing_collected(migratetype);
+        }
     }
 
     /// Describes a block that was taken off a CPU's list as the caller's.
@@ -60,31 +108,38 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Fills a list that is empty, with what other CPUs returned or else from the zone, and takes one block.
-    #[cold]
     fn refill(
         &self,
         pin: &Pin<'_, P>,
         zone: &Zone<P>,
         (set, pcp): (&PcpSet<P>, &mut PcpLists),
         request: &AllocRequest,
-    ) -> Option<FrameIndex> {
+        mixing: Mixing,
+    ) -> Refill {
         self.events.add(pin, VmEvent::PcpMiss, 1);
         let AllocRequest { order, migratetype, .. } = *request;
         let mut blocks = (pcp.limits().batch >> order.get()).max(1);
         if self.technique.tunes() {
             if let Some(index) = self.sort_returned(pin, zone, (set, pcp), request) {
-                return Some(index);
+                return Refill::Block(index);
             }
             blocks = pcp.miss(order, zone.is_tight());
             // Half of the budget at most comes from others, so that own frees do not spill at once.
             set.returned.set_accepts(pcp.high() / 2);
         }
-        self.fetch(pin, zone, pcp, request, blocks).or_else(|| {
-            // What the CPU has of another type or order may be what the zone needs to form this block; the slow path
-            // drains for that. Only the reserve can help at once.
-            let given = Word::new(Kind::Pcp, order, migratetype);
-            self.allocate_reserved(pin, zone, request, given)
-        })
+        match self.fetch(pin, zone, pcp, request, (blocks, mixing)) {
+            Refill::Nothing => {
+                // What the CPU has of another type or order may be what the zone needs to form this block; the slow path
+                // drains for that. Only the reserve can help at once.
+                let given = Word::new(Kind::Pcp, order, migratetype);
+                self.allocate_reserved(pin, zone, request, given).map_or(Refill::Nothing, Refill::Block)
+            }
+            Refill::WouldMix => {
+                // A larger block of the type may lie at hand.
+                pcp.pop_part(&self.map, order, migratetype).map_or(Refill::WouldMix, Refill::Block)
+            }
+            block @ Refill::Block(_) => block,
+        }
     }
 
     /// Takes over what other CPUs returned and looks for a block that fits. The others go to their lists.
@@ -119,8 +174,8 @@ impl<P: Platform> Frames<P> {
         zone: &Zone<P>,
         pcp: &mut PcpLists,
         request: &AllocRequest,
-        blocks: u64,
-    ) -> Option<FrameIndex> {
+        (blocks, mixing): (u64, Mixing),
+    ) -> Refill {
         let AllocRequest { order, migratetype, .. } = *request;
         let events = self.events.mine(pin);
         let given = Word::new(Kind::Pcp, order, migratetype);
@@ -129,6 +184,16 @@ impl<P: Platform> Frames<P> {
         {
             let mut buddy = zone.lock(&self.platform);
             while left > 0 && runs.count < CHUNK_BLOCKS {
+                if self.technique.tunes() && buddy.would_mix(order, migratetype) {
+                    // One block of another type for a request that has to have one, none to keep.
+                    if runs.count > 0 {
+                        break;
+                    }
+                    if mixing == Mixing::Ask && buddy.may_collect(migratetype) {
+                        return Refill::WouldMix;
+                    }
+                    left = 1;
+                }
                 let allowed = Self::allowance(zone, &buddy, request) >> order.get();
                 let run = match left.min(allowed) {
                     0 => None,
@@ -146,7 +211,7 @@ impl<P: Platform> Frames<P> {
         for &(first, blocks) in runs.runs[..runs.count].iter().rev() {
             pcp.push_run(&self.map, first, blocks, order, migratetype);
         }
-        pcp.pop(&self.map, order, migratetype)
+        pcp.pop(&self.map, order, migratetype).map_or(Refill::Nothing, Refill::Block)
     }
 
     /// From the zone's lists.
@@ -261,7 +326,8 @@ impl<P: Platform> Frames<P> {
         Ok(got)
     }
 
-    /// A chunk of [`allocate_bulk`](Self::allocate_bulk), under one hold of a lock.
+    /// A chunk of [`allocate_bulk`](Self::allocate_bulk): what lies on the list, under one hold of its lock; where that is
+    /// empty one frame, for which the list is refilled.
     fn bulk_chunk(
         &self,
         pin: &Pin<'_, P>,
@@ -274,22 +340,20 @@ impl<P: Platform> Frames<P> {
             frames[0] = self.map.pfn(index);
             return 1;
         }
-        let set = zone.pcp.mine(pin);
-        let mut pcp = set.lists.lock();
+        let mut pcp = zone.pcp.mine(pin).lists.lock();
         let mut taken = 0;
         for place in frames.iter_mut().take(CHUNK_BLOCKS) {
-            let index = match pcp.pop(&self.map, request.order, request.migratetype) {
-                Some(index) => index,
-                // One refill a chunk, so that the lock is dropped in between.
-                None if taken == 0 => {
-                    let Some(index) = self.refill(pin, zone, (set, &mut pcp), request) else { break };
-                    index
-                }
-                None => break,
-            };
+            let Some(index) = pcp.pop(&self.map, request.order, request.migratetype) else { break };
             self.give_out(pin, index, request);
             *place = self.map.pfn(index);
             taken += 1;
+        }
+        drop(pcp);
+        if taken == 0
+            && let Some(index) = self.allocate_pcp(pin, zone, request)
+        {
+            frames[0] = self.map.pfn(index);
+            return 1;
         }
         taken
     }

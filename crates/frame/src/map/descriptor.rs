@@ -10,7 +10,8 @@ use quire_arch::{CpuId, Order};
 use quire_sync::RawSpin;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The place of a frame in the memory map: its number less that of the lowest frame. Lists link frames by it.
+/// The place of a frame's descriptor in the memory map. Lists link frames by it. Neighbouring frames need not have
+/// neighbouring places.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub(crate) struct FrameIndex(pub(crate) u32);

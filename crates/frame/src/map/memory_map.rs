@@ -48,6 +48,8 @@ pub(super) const fn slots(count: u32) -> usize {
 pub struct MemoryMap {
     base: Pfn,
     count: u32,
+    /// Descriptors in the array.
+    slots: u32,
     /// `count` descriptors, one more of kind `Hole` that stands for every frame outside, and what fills the last group
     /// up; each in its [`slot`].
     frames: NonNull<Frame>,
@@ -89,6 +91,7 @@ impl MemoryMap {
         Self {
             base,
             count,
+            slots: slots(count) as u32,
             frames: arrays.frames,
             blocks: arrays.blocks,
             block_count: Self::blocks_of(base, count),
@@ -131,34 +134,37 @@ impl MemoryMap {
     /// The descriptor at `index`.
     #[inline]
     pub(crate) fn at(&self, index: FrameIndex) -> &Frame {
-        let index = index.0.min(self.count);
-        // SAFETY: `frames` has slots for `count + 1` descriptors (`new`).
-        unsafe { self.frames.add(slot(index) as usize).as_ref() }
+        let place = if index.0 < self.slots { index.0 } else { slot(self.count) };
+        // SAFETY: `frames` has `slots` descriptors, and one of them is that for frames outside (`new`).
+        unsafe { self.frames.add(place as usize).as_ref() }
     }
 
     /// The frame at `index`.
     #[inline]
     pub(crate) fn pfn(&self, index: FrameIndex) -> Pfn {
-        self.base.offset(u64::from(index.0))
+        self.base.offset(u64::from(slot(index.0)))
     }
 
     /// The index of a frame inside the span.
     #[inline]
     pub(crate) fn index(&self, pfn: Pfn) -> FrameIndex {
         debug_assert!(self.span().contains(pfn));
-        FrameIndex((pfn.0 - self.base.0) as u32)
+        FrameIndex(slot((pfn.0 - self.base.0) as u32))
     }
 
     /// The index of `pfn`, or `None` outside the span.
     #[inline]
     pub(crate) fn checked_index(&self, pfn: Pfn) -> Option<FrameIndex> {
         let offset = pfn.0.wrapping_sub(self.base.0);
-        (offset < u64::from(self.count)).then_some(FrameIndex(offset as u32))
+        (offset < u64::from(self.count)).then_some(FrameIndex(slot(offset as u32)))
     }
 
     /// Every frame of the span with its descriptor, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = (Pfn, &Frame)> {
-        (0..self.count).map(|index| (self.pfn(FrameIndex(index)), self.at(FrameIndex(index))))
+        (0..self.count).map(|number| {
+            let index = FrameIndex(slot(number));
+            (self.pfn(index), self.at(index))
+        })
     }
 
     #[inline]

@@ -29,7 +29,12 @@ impl Chunk {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.count == CHUNK_BLOCKS
+        self.room() == 0
+    }
+
+    /// Blocks that there is room for.
+    fn room(&self) -> u64 {
+        (CHUNK_BLOCKS - self.count) as u64
     }
 
     /// Adds a block; the caller has looked whether there is room.
@@ -171,8 +176,9 @@ impl PcpLists {
         migratetype: Migratetype,
     ) {
         let on_list = Word::new(Kind::Pcp, order, migratetype);
+        let start = map.pfn(first);
         for block in (0..blocks).rev() {
-            let index = FrameIndex(first.0 + (block << order.get()) as u32);
+            let index = map.index(start.offset(block << order.get()));
             map.at(index).set_word(on_list);
             self.push(map, index, order, migratetype);
         }
@@ -193,6 +199,43 @@ impl PcpLists {
         map.at(index).set_word(Word::new(Kind::Pcp, order, migratetype));
         self.push(map, index, order, migratetype);
         true
+    }
+
+    /// Takes a block of a larger order of the type, if there is one, and splits it: what is left over goes to the lists of
+    /// the smaller orders. The smallest that there is, so that large ones stay whole.
+    pub(crate) fn pop_part(
+        &mut self,
+        map: &MemoryMap,
+        order: Order,
+        migratetype: Migratetype,
+    ) -> Option<FrameIndex> {
+        let larger = Order::ALL.into_iter().filter(|&larger| larger > order);
+        let found = larger.into_iter().find(|&larger| self.peek(larger, migratetype).is_some())?;
+        let index = self.pop(map, found, migratetype)?;
+        let start = map.pfn(index);
+        let mut size = found;
+        while let Some(half) = size.smaller().filter(|_| size > order) {
+            size = half;
+            self.push_run(map, map.index(start.offset(half.pages())), 1, half, migratetype);
+        }
+        map.at(index).set_word(Word::new(Kind::Pcp, order, migratetype));
+        Some(index)
+    }
+
+    /// Takes a chunk of blocks of one type, what was used least recently first, small ones before large ones.
+    pub(crate) fn take_type(&mut self, map: &MemoryMap, migratetype: Migratetype) -> Chunk {
+        let mut chunk = Chunk::new();
+        for order in Order::ALL {
+            let lists = self.lists.get_mut(order.index());
+            let Some(list) = lists.and_then(|types| types.get_mut(migratetype.index())) else { break };
+            let before = chunk.pages;
+            list.take_back(map, chunk.room(), |index| chunk.push(index, order.pages()));
+            self.pages -= chunk.pages - before;
+            if list.is_empty() {
+                self.occupied &= !bit(order, migratetype);
+            }
+        }
+        chunk
     }
 
     /// Takes over what other CPUs returned: blocks of any order and type, linked from `first` on.
@@ -242,14 +285,11 @@ impl PcpLists {
             let list = &mut self.lists[order][kind];
             let order = Order::ALL[order];
             let share = (list.count() * left).div_ceil(total).max(1);
-            for _ in 0..share {
-                if chunk.pages >= pages || chunk.is_full() {
-                    break;
-                }
-                let Some(index) = list.pop_back(map) else { break };
-                self.pages -= order.pages();
-                chunk.push(index, order.pages());
-            }
+            let wanted = (pages - chunk.pages).div_ceil(order.pages());
+            let most = share.min(wanted).min(chunk.room());
+            let before = chunk.pages;
+            list.take_back(map, most, |index| chunk.push(index, order.pages()));
+            self.pages -= chunk.pages - before;
             if list.is_empty() {
                 self.occupied &= !(1 << number);
             }

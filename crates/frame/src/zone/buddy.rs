@@ -28,7 +28,12 @@ pub(crate) struct Buddy {
     blocks: [u64; Migratetype::COUNT],
     /// Frames of page blocks that came to hold more than one type since this was last taken.
     mixed: u64,
+    /// Searches of the CPUs' lists to leave out, by type.
+    skip: [u32; Migratetype::COUNT],
 }
+
+/// Searches of the CPUs' lists that are left out after one that found nothing.
+const SKIPPED_SEARCHES: u32 = 16;
 
 impl Buddy {
     pub(super) fn new(id: ZoneId) -> Self {
@@ -39,6 +44,7 @@ impl Buddy {
             free: [0; Migratetype::COUNT],
             blocks: [0; Migratetype::COUNT],
             mixed: 0,
+            skip: [0; Migratetype::COUNT],
         }
     }
 
@@ -153,6 +159,25 @@ impl Buddy {
         Some(index)
     }
 
+    /// Whether the lists of `migratetype` cannot provide a block of `order`, so that another type's must.
+    #[inline]
+    pub(crate) fn would_mix(&self, order: Order, migratetype: Migratetype) -> bool {
+        self.smallest(order, migratetype).is_none()
+    }
+
+    /// Whether it pays to look for memory of `migratetype` on the CPUs' lists before another type's is taken. Where the
+    /// last search found nothing, the next few are left out.
+    pub(crate) fn may_collect(&mut self, migratetype: Migratetype) -> bool {
+        let skip = &mut self.skip[migratetype.index()];
+        *skip = skip.saturating_sub(1);
+        *skip == 0
+    }
+
+    /// Notes that a search of the CPUs' lists found nothing of `migratetype`.
+    pub(crate) fn note_nothing_collected(&mut self, migratetype: Migratetype) {
+        self.skip[migratetype.index()] = SKIPPED_SEARCHES;
+    }
+
     /// Gives out up to `blocks` blocks of `order` that lie side by side. Only the first is described, as `given`: the
     /// caller describes the others, for which it need not hold the lock. Returns the first and how many there are.
     ///
@@ -215,11 +240,12 @@ impl Buddy {
         events: &EventSet,
     ) {
         let (mut size, migratetype) = from;
+        let pfn = map.pfn(index);
         self.unlink(map, index, size, migratetype);
         let splits = size.get() - order.get();
         while let Some(half) = size.smaller().filter(|_| size > order) {
             size = half;
-            self.push(map, FrameIndex(index.0 + half.pages() as u32), half, migratetype);
+            self.push(map, map.index(pfn.offset(half.pages())), half, migratetype);
         }
         if splits > 0 {
             events.add(VmEvent::BuddySplit, u64::from(splits));

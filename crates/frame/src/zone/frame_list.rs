@@ -74,12 +74,22 @@ impl FrameList {
         Some(first)
     }
 
-    /// Takes the frame at the back.
-    #[inline]
-    pub(crate) fn pop_back(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
-        let last = self.last.some()?;
-        self.remove(map, last);
-        Some(last)
+    /// Takes up to `most` frames off the back, the last first, and calls `visit` with each. Only what stays is linked
+    /// anew, once.
+    pub(crate) fn take_back(&mut self, map: &MemoryMap, most: u64, mut visit: impl FnMut(FrameIndex)) {
+        let mut left = most;
+        while left > 0
+            && let Some(last) = self.last.some()
+        {
+            self.last = map.at(last).prev();
+            self.count -= 1;
+            left -= 1;
+            visit(last);
+        }
+        match self.last.some() {
+            Some(last) => map.at(last).set_next(FrameIndex::NONE),
+            None => self.first = FrameIndex::NONE,
+        }
     }
 
     /// The frames of the list.
