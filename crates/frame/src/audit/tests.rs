@@ -183,7 +183,7 @@ fn a_block_on_the_list_of_another_zone() {
     frames.gather(&mut FrameChain::new(), pfn, Order::ZERO).unwrap();
     let index = frames.map().index(pfn);
     let set = frames.zone(ZoneKind::Normal.into()).pcp.mine(&pin);
-    assert!(set.lists.lock().push_released(frames.map(), index, Order::ZERO));
+    assert!(set.lists.lock().push_released(frames.map(), (index, frames.known(pfn)), pfn, Order::ZERO));
     finds(&frames, |found| matches!(found, FrameViolation::WrongZone { pfn: at, .. } if *at == pfn));
 }
 

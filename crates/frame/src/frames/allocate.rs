@@ -83,7 +83,7 @@ impl<P: Platform> Frames<P> {
             return None;
         }
         let mut pcp = zone.pcp.mine(pin).lists.lock();
-        let index = pcp.pop(&self.map, request.order, request.migratetype)?;
+        let (index, frame) = pcp.pop(&self.map, request.order, request.migratetype)?;
         // While this frame is zeroed and mapped, the lines of the one after it can come from memory.
         if request.zero
             && request.order.pages() == 1
@@ -95,7 +95,7 @@ impl<P: Platform> Frames<P> {
         let events = self.events.mine(pin);
         events.add(VmEvent::PcpHit, 1);
         events.add(VmEvent::allocation(zone.id.kind()), request.order.pages());
-        self.give_out(pin, index, request);
+        Self::give_out(pin, frame, request);
         Some(index)
     }
 

@@ -2,8 +2,8 @@
 
 use super::Frames;
 use crate::counters::VmEvent;
-use crate::map::FrameIndex;
-use crate::pcp::{CHUNK_BLOCKS, Chunk, PcpLists, PcpSet, ReturnChain};
+use crate::map::{FrameIndex, Kind, Migratetype, Word};
+use crate::pcp::{CHUNK_BLOCKS, Chunk, LARGE_ORDER, PcpLists, PcpSet, ReturnChain};
 use crate::zone::Zone;
 use quire_arch::{CpuId, Order, Pin, Platform, prefetch};
 
@@ -11,17 +11,47 @@ impl<P: Platform> Frames<P> {
     /// Ticks after which [`age_lists`](Self::age_lists) has emptied the lists of a CPU that does not use them.
     pub const TICKS_TO_EMPTY: u32 = crate::pcp::TICKS_TO_EMPTY as u32;
 
-    /// Brings the lists back into their budget after a block of `order` was freed.
+    /// Brings the lists back into their budget after a block of this order and type was pushed.
     #[cold]
-    pub(super) fn spill(&self, pin: &Pin<'_, P>, zone: &Zone<P>, pcp: &mut PcpLists, order: Order) {
+    pub(super) fn spill(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        (set, pcp): (&PcpSet<P>, &mut PcpLists),
+        (order, migratetype): (Order, Migratetype),
+    ) {
         if !self.technique.tunes() {
             let chunk = pcp.take_cold(&self.map, pcp.limits().batch);
             self.chunk_home(pin, zone, chunk.blocks(), chunk.pages);
             return;
         }
         let pages = pcp.overflow(order, zone.is_tight());
+        if order >= LARGE_ORDER
+            && let Some((index, _)) = pcp.pop(&self.map, order, migratetype)
+        {
+            set.set_full(true);
+            self.free_past_lists(pin, zone, index, order);
+            return;
+        }
         let chunk = pcp.take_cold(&self.map, pages);
         self.return_or_free(pin, zone, &chunk);
+    }
+
+    /// Gives a block that was taken from its user back past the caller's own lists: to the CPU whose list it came from,
+    /// if that one runs short, else to the zone.
+    pub(super) fn free_past_lists(&self, pin: &Pin<'_, P>, zone: &Zone<P>, index: FrameIndex, order: Order) {
+        let frame = self.map.at(index);
+        let migratetype = self.map.block_migratetype(self.map.pfn(index));
+        let target = frame.home().filter(|&home| home != pin.cpu()).and_then(|home| zone.pcp.get(home));
+        if let Some(target) = target.filter(|target| migratetype.is_pcp_type() && target.returned.is_wanted())
+        {
+            frame.set_word(Word::new(Kind::Pcp, order, migratetype));
+            if self.return_run(pin, target, &[index]) {
+                return;
+            }
+        }
+        let events = self.events.mine(pin);
+        zone.lock(&self.platform).free_block(&self.map, index, order, events);
     }
 
     /// Gives the blocks of `chunk` back to the CPUs whose lists they came from, where those run short, and the others
@@ -101,6 +131,7 @@ impl<P: Platform> Frames<P> {
         let (mut drained, mut bound) = (0, None);
         loop {
             let mut pcp = set.lists.lock();
+            set.set_full(false);
             self.receive(set, &mut pcp);
             let bound = *bound.get_or_insert(pcp.pages());
             let left = bound.saturating_sub(drained).min(pcp.pages());
@@ -142,6 +173,7 @@ impl<P: Platform> Frames<P> {
     fn age_set(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>) -> u64 {
         let mut surplus = {
             let mut pcp = set.lists.lock();
+            set.set_full(false);
             self.receive(set, &mut pcp);
             let (surplus, missed) = pcp.tick(zone.is_tight());
             if !missed {

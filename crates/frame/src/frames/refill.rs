@@ -4,7 +4,7 @@ use super::Frames;
 use crate::counters::VmEvent;
 use crate::error::AllocError;
 use crate::faults::FaultClass;
-use crate::map::{FrameIndex, Kind, Migratetype, Word};
+use crate::map::{Frame, FrameIndex, Kind, Migratetype, Word};
 use crate::pcp::{CHUNK_BLOCKS, PcpLists, PcpSet};
 use crate::request::AllocRequest;
 use crate::zone::{Buddy, Zone};
@@ -60,7 +60,7 @@ impl<P: Platform> Frames<P> {
         let mut mixing = if self.technique.tunes() { Mixing::Ask } else { Mixing::Allowed };
         let index = loop {
             let mut pcp = set.lists.lock();
-            if let Some(index) = pcp.pop(&self.map, request.order, request.migratetype) {
+            if let Some((index, _)) = pcp.pop(&self.map, request.order, request.migratetype) {
                 self.events.add(pin, VmEvent::PcpHit, 1);
                 break index;
             }
@@ -74,7 +74,7 @@ impl<P: Platform> Frames<P> {
                 }
             }
         };
-        self.give_out(pin, index, request);
+        Self::give_out(pin, self.map.at(index), request);
         Some(index)
     }
 
@@ -101,8 +101,7 @@ impl<P: Platform> Frames<P> {
 
     /// Describes a block that was taken off a CPU's list as the caller's.
     #[inline]
-    pub(super) fn give_out(&self, pin: &Pin<'_, P>, index: FrameIndex, request: &AllocRequest) {
-        let frame = self.map.at(index);
+    pub(super) fn give_out(pin: &Pin<'_, P>, frame: &Frame, request: &AllocRequest) {
         frame.set_home(pin.cpu());
         frame.set_word(Word::given_out(request.kind, request.order, request.migratetype));
     }
@@ -126,6 +125,7 @@ impl<P: Platform> Frames<P> {
             blocks = pcp.miss(order, zone.is_tight());
             // Half of the budget at most comes from others, so that own frees do not spill at once.
             set.returned.set_accepts(pcp.high() / 2);
+            set.set_full(false);
         }
         match self.fetch(pin, zone, pcp, request, (blocks, mixing)) {
             Refill::Nothing => {
@@ -154,12 +154,13 @@ impl<P: Platform> Frames<P> {
             pcp.receive(&self.map, first, pages);
         }
         while let Some((index, order)) = pcp.pop_incoming(&self.map) {
-            let migratetype = self.map.block_migratetype(self.map.pfn(index));
+            let pfn = self.map.pfn(index);
+            let migratetype = self.map.block_migratetype(pfn);
             if (order, migratetype) == (request.order, request.migratetype) {
                 self.events.add(pin, VmEvent::PcpReturned, order.pages());
                 return Some(index);
             }
-            if !pcp.push_released(&self.map, index, order) {
+            if !pcp.push_released(&self.map, (index, self.map.at(index)), pfn, order) {
                 let events = self.events.mine(pin);
                 zone.lock(&self.platform).free_block(&self.map, index, order, events);
             }
@@ -211,7 +212,7 @@ impl<P: Platform> Frames<P> {
         for &(first, blocks) in runs.runs[..runs.count].iter().rev() {
             pcp.push_run(&self.map, first, blocks, order, migratetype);
         }
-        pcp.pop(&self.map, order, migratetype).map_or(Refill::Nothing, Refill::Block)
+        pcp.pop(&self.map, order, migratetype).map_or(Refill::Nothing, |(index, _)| Refill::Block(index))
     }
 
     /// From the zone's lists.
@@ -343,8 +344,9 @@ impl<P: Platform> Frames<P> {
         let mut pcp = zone.pcp.mine(pin).lists.lock();
         let mut taken = 0;
         for place in frames.iter_mut().take(CHUNK_BLOCKS) {
-            let Some(index) = pcp.pop(&self.map, request.order, request.migratetype) else { break };
-            self.give_out(pin, index, request);
+            let block = pcp.pop(&self.map, request.order, request.migratetype);
+            let Some((index, frame)) = block else { break };
+            Self::give_out(pin, frame, request);
             *place = self.map.pfn(index);
             taken += 1;
         }

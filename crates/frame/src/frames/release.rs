@@ -4,7 +4,7 @@ use super::Frames;
 use crate::chain::FrameChain;
 use crate::counters::VmEvent;
 use crate::error::FreeError;
-use crate::map::{FrameFlags, FrameIndex, LockCheck};
+use crate::map::{Frame, FrameFlags, FrameIndex, LockCheck};
 use crate::pcp::{CHUNK_BLOCKS, PcpLists};
 use crate::zone::Zone;
 use quire_arch::{Order, Pfn, Pin, Platform};
@@ -20,15 +20,20 @@ impl<P: Platform> Frames<P> {
     /// ([`FrameConfig::check_tails`](crate::FrameConfig::check_tails)).
     #[inline]
     pub fn free(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        let index = self.take_back(pfn, order, LockCheck::MustBeFree)?;
+        let (index, frame) = self.take_back(pfn, order, LockCheck::MustBeFree)?;
         self.events.add(pin, VmEvent::Pgfree, order.pages());
-        let zone = self.zone(self.map.at(index).zone());
+        let zone = self.zone(frame.zone());
         if self.technique.covers(order) {
             let set = zone.pcp.mine(pin);
+            if set.is_full_for(order) {
+                self.free_past_lists(pin, zone, index, order);
+                return Ok(());
+            }
             let mut pcp = set.lists.lock();
-            if pcp.push_released(&self.map, index, order) {
+            if pcp.push_released(&self.map, (index, frame), pfn, order) {
                 if pcp.pages() + set.returned.pages() > pcp.high() {
-                    self.spill(pin, zone, &mut pcp, order);
+                    let migratetype = frame.word().migratetype();
+                    self.spill(pin, zone, (set, &mut pcp), (order, migratetype));
                 }
                 return Ok(());
             }
@@ -47,7 +52,7 @@ impl<P: Platform> Frames<P> {
     #[inline]
     pub fn gather(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         // A reader of a table may hold its lock until it notices that the table was unhooked.
-        let index = self.take_back(pfn, order, LockCheck::MayBeHeld)?;
+        let (index, _) = self.take_back(pfn, order, LockCheck::MayBeHeld)?;
         chain.push(&self.map, index, order.pages());
         Ok(())
     }
@@ -63,7 +68,9 @@ impl<P: Platform> Frames<P> {
                 let set = zone.pcp.mine(pin);
                 let mut pcp = set.lists.lock();
                 let room = pcp.high().saturating_sub(pcp.pages() + set.returned.pages());
-                if room >= order.pages() && pcp.push_released(&self.map, index, order) {
+                if room >= order.pages()
+                    && pcp.push_released(&self.map, (index, frame), self.map.pfn(index), order)
+                {
                     self.chunk_to_pcp(&mut pcp, zone, &mut chain, room - order.pages());
                     continue;
                 }
@@ -80,7 +87,7 @@ impl<P: Platform> Frames<P> {
             let frame = self.map.at(index);
             let order = frame.word().order();
             let fits = order.pages() <= left && self.technique.covers(order) && frame.zone() == zone.id;
-            if !fits || !pcp.push_released(&self.map, index, order) {
+            if !fits || !pcp.push_released(&self.map, (index, frame), self.map.pfn(index), order) {
                 chain.push_front(&self.map, index);
                 return;
             }
@@ -108,16 +115,15 @@ impl<P: Platform> Frames<P> {
 
     /// Checks a block and takes it from its user.
     #[inline]
-    fn take_back(&self, pfn: Pfn, order: Order, lock: LockCheck) -> Result<FrameIndex, FreeError> {
-        let frame = self.map.known(pfn);
-        let index = self.map.checked_index(pfn).ok_or(FreeError::OutOfRange)?;
+    fn take_back(&self, pfn: Pfn, order: Order, lock: LockCheck) -> Result<(FrameIndex, &Frame), FreeError> {
+        let (index, frame) = self.map.find(pfn).ok_or(FreeError::OutOfRange)?;
         // A block whose inner frames nobody used has nothing to hide there; asking its first frame is enough.
         let tails = self.checks_tails || frame.word().flags().contains(FrameFlags::TAILS_IN_USE);
         if order > Order::ZERO && tails {
             self.check_tails(pfn, order)?;
         }
         match frame.release(order, lock) {
-            Ok(()) => Ok(index),
+            Ok(()) => Ok((index, frame)),
             Err(error) => Err(self.explain(pfn, error)),
         }
     }

@@ -55,6 +55,8 @@ pub struct MemoryMap {
     frames: NonNull<Frame>,
     blocks: NonNull<AtomicU8>,
     block_count: usize,
+    /// The number of the first page block.
+    first_block: u64,
     ranges: NonNull<RamRange>,
     range_count: usize,
 }
@@ -95,6 +97,7 @@ impl MemoryMap {
             frames: arrays.frames,
             blocks: arrays.blocks,
             block_count: Self::blocks_of(base, count),
+            first_block: base.0 >> PAGEBLOCK_ORDER.get(),
             ranges: arrays.ranges,
             range_count: arrays.range_count,
         }
@@ -159,6 +162,18 @@ impl MemoryMap {
         (offset < u64::from(self.count)).then_some(FrameIndex(slot(offset as u32)))
     }
 
+    /// The index of `pfn` with its descriptor, or `None` outside the span.
+    #[inline]
+    pub(crate) fn find(&self, pfn: Pfn) -> Option<(FrameIndex, &Frame)> {
+        let offset = pfn.0.wrapping_sub(self.base.0);
+        if offset >= u64::from(self.count) {
+            return None;
+        }
+        let place = slot(offset as u32);
+        // SAFETY: the slots of the first `count` frames lie in the array (`new`).
+        Some((FrameIndex(place), unsafe { self.frames.add(place as usize).as_ref() }))
+    }
+
     /// Every frame of the span with its descriptor, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = (Pfn, &Frame)> {
         (0..self.count).map(|number| {
@@ -175,8 +190,7 @@ impl MemoryMap {
 
     #[inline]
     fn block_of(&self, pfn: Pfn) -> Option<&AtomicU8> {
-        let first = self.base.0 >> PAGEBLOCK_ORDER.get();
-        self.blocks().get((pfn.0 >> PAGEBLOCK_ORDER.get()).wrapping_sub(first) as usize)
+        self.blocks().get((pfn.0 >> PAGEBLOCK_ORDER.get()).wrapping_sub(self.first_block) as usize)
     }
 
     /// The migratetype of the page block that holds `pfn`. It changes under the zone's lock only; read without

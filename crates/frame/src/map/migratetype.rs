@@ -50,13 +50,17 @@ impl Migratetype {
     /// The type whose number is in the low three bits. What is never stored reads as movable.
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
-        match bits & 7 {
-            0 => Self::Unmovable,
-            2 => Self::Reclaimable,
-            3 => Self::HighAtomic,
-            4 => Self::Isolate,
-            _ => Self::Movable,
-        }
+        const BY_BITS: [Migratetype; 8] = [
+            Migratetype::Unmovable,
+            Migratetype::Movable,
+            Migratetype::Reclaimable,
+            Migratetype::HighAtomic,
+            Migratetype::Isolate,
+            Migratetype::Movable,
+            Migratetype::Movable,
+            Migratetype::Movable,
+        ];
+        BY_BITS[(bits & 7) as usize]
     }
 
     /// Where memory is taken from when blocks of this type have none left, best first. What cannot move prefers

@@ -2,9 +2,9 @@
 
 use super::limits::PcpLimits;
 use super::tuning::Tuning;
-use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, Word};
+use crate::map::{Frame, FrameIndex, Kind, MemoryMap, Migratetype, Word};
 use crate::zone::FrameList;
-use quire_arch::Order;
+use quire_arch::{Order, Pfn};
 
 /// Blocks that move between lists and zone under one hold of the zone's lock.
 pub(crate) const CHUNK_BLOCKS: usize = 64;
@@ -124,20 +124,20 @@ impl PcpLists {
     }
 
     #[inline]
-    pub(crate) fn pop(
+    pub(crate) fn pop<'m>(
         &mut self,
-        map: &MemoryMap,
+        map: &'m MemoryMap,
         order: Order,
         migratetype: Migratetype,
-    ) -> Option<FrameIndex> {
+    ) -> Option<(FrameIndex, &'m Frame)> {
         let list = self.lists.get_mut(order.index())?.get_mut(migratetype.index())?;
-        let index = list.pop(map)?;
+        let block = list.pop(map)?;
         if list.is_empty() {
             self.occupied &= !bit(order, migratetype);
         }
         self.pages -= order.pages();
         self.tuning.used = true;
-        Some(index)
+        Some(block)
     }
 
     /// The block that [`pop`](Self::pop) would give.
@@ -151,14 +151,14 @@ impl PcpLists {
     pub(crate) fn push(
         &mut self,
         map: &MemoryMap,
-        index: FrameIndex,
+        block: (FrameIndex, &Frame),
         order: Order,
         migratetype: Migratetype,
     ) {
         let list = self.lists.get_mut(order.index()).and_then(|types| types.get_mut(migratetype.index()));
         debug_assert!(list.is_some(), "no list holds blocks of order {order} and type {migratetype:?}");
         let Some(list) = list else { return };
-        list.push(map, index);
+        list.push(map, block);
         self.occupied |= bit(order, migratetype);
         self.pages += order.pages();
         self.peak = self.peak.max(self.pages);
@@ -179,8 +179,9 @@ impl PcpLists {
         let start = map.pfn(first);
         for block in (0..blocks).rev() {
             let index = map.index(start.offset(block << order.get()));
-            map.at(index).set_word(on_list);
-            self.push(map, index, order, migratetype);
+            let frame = map.at(index);
+            frame.set_word(on_list);
+            self.push(map, (index, frame), order, migratetype);
         }
     }
 
@@ -191,13 +192,19 @@ impl PcpLists {
     /// The type is read under the lists' lock. So when a range is isolated and then the lists are drained, the drain
     /// finds every block of the range that was added before, and none is added after it.
     #[inline]
-    pub(crate) fn push_released(&mut self, map: &MemoryMap, index: FrameIndex, order: Order) -> bool {
-        let migratetype = map.block_migratetype(map.pfn(index));
+    pub(crate) fn push_released(
+        &mut self,
+        map: &MemoryMap,
+        block: (FrameIndex, &Frame),
+        pfn: Pfn,
+        order: Order,
+    ) -> bool {
+        let migratetype = map.block_migratetype(pfn);
         if !migratetype.is_pcp_type() {
             return false;
         }
-        map.at(index).set_word(Word::new(Kind::Pcp, order, migratetype));
-        self.push(map, index, order, migratetype);
+        block.1.set_word(Word::new(Kind::Pcp, order, migratetype));
+        self.push(map, block, order, migratetype);
         true
     }
 
@@ -211,14 +218,14 @@ impl PcpLists {
     ) -> Option<FrameIndex> {
         let larger = Order::ALL.into_iter().filter(|&larger| larger > order);
         let found = larger.into_iter().find(|&larger| self.peek(larger, migratetype).is_some())?;
-        let index = self.pop(map, found, migratetype)?;
+        let (index, frame) = self.pop(map, found, migratetype)?;
         let start = map.pfn(index);
         let mut size = found;
         while let Some(half) = size.smaller().filter(|_| size > order) {
             size = half;
             self.push_run(map, map.index(start.offset(half.pages())), 1, half, migratetype);
         }
-        map.at(index).set_word(Word::new(Kind::Pcp, order, migratetype));
+        frame.set_word(Word::new(Kind::Pcp, order, migratetype));
         Some(index)
     }
 

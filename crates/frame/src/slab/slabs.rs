@@ -180,7 +180,7 @@ impl<P: Platform> CacheCore<P> {
         let mut slabs = self.slabs.lock();
         if let Some((index, shape)) = fresh {
             slabs.count_slab(shape);
-            slabs.empty.push(map, index);
+            slabs.empty.push(map, (index, map.at(index)));
         }
         if let Some(batch) = slabs.depot.pop() {
             return batch;
@@ -271,7 +271,7 @@ impl<P: Platform> CacheCore<P> {
         let now = self.shape_of(frames.map(), index).state(free);
         if now != before {
             slabs.list(before).remove(frames.map(), index);
-            slabs.list(now).push(frames.map(), index);
+            slabs.list(now).push(frames.map(), (index, frames.map().at(index)));
         }
     }
 

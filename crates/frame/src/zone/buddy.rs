@@ -113,8 +113,9 @@ impl Buddy {
         order: Order,
         migratetype: Migratetype,
     ) {
-        map.at(index).set_word(Word::new(Kind::Free, order, migratetype));
-        self.lists[order.index()][migratetype.index()].push(map, index);
+        let frame = map.at(index);
+        frame.set_word(Word::new(Kind::Free, order, migratetype));
+        self.lists[order.index()][migratetype.index()].push(map, (index, frame));
         self.occupied[migratetype.index()] |= 1 << order.get();
         self.free[migratetype.index()] += order.pages();
     }

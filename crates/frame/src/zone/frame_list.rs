@@ -1,7 +1,7 @@
 //! Doubly linked lists of frames, through their descriptors.
 
 use crate::chain::walk;
-use crate::map::{FrameIndex, MemoryMap};
+use crate::map::{Frame, FrameIndex, MemoryMap};
 
 /// A list that a frame can be taken out of anywhere. Each frame is on one list at most; the lock around the list
 /// guards the links too.
@@ -34,8 +34,7 @@ impl FrameList {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, map: &MemoryMap, index: FrameIndex) {
-        let frame = map.at(index);
+    pub(crate) fn push(&mut self, map: &MemoryMap, (index, frame): (FrameIndex, &Frame)) {
         frame.set_prev(FrameIndex::NONE);
         frame.set_next(self.first);
         match self.first.some() {
@@ -63,15 +62,16 @@ impl FrameList {
 
     /// Takes the frame at the front.
     #[inline]
-    pub(crate) fn pop(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
+    pub(crate) fn pop<'m>(&mut self, map: &'m MemoryMap) -> Option<(FrameIndex, &'m Frame)> {
         let first = self.first.some()?;
-        self.first = map.at(first).next();
+        let frame = map.at(first);
+        self.first = frame.next();
         match self.first.some() {
             Some(next) => map.at(next).set_prev(FrameIndex::NONE),
             None => self.last = FrameIndex::NONE,
         }
         self.count -= 1;
-        Some(first)
+        Some((first, frame))
     }
 
     /// Takes up to `most` frames off the back, the last first, and calls `visit` with each. Only what stays is linked

@@ -52,10 +52,9 @@ impl fmt::Display for ZoneKind {
 
 /// A zone: a kind of frames of one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct ZoneId {
-    node: NodeId,
-    kind: ZoneKind,
-}
+pub struct ZoneId(u8);
+
+const _: () = assert!(ZoneId::COUNT <= u8::MAX as usize);
 
 impl ZoneId {
     /// Zones that a machine can have.
@@ -64,54 +63,55 @@ impl ZoneId {
     /// The zone of `kind` of `node`.
     #[inline]
     pub const fn new(node: NodeId, kind: ZoneKind) -> Self {
-        Self { node, kind }
+        Self((node.index() * ZoneKind::COUNT + kind.index()) as u8)
     }
 
     /// The zone of a frame of `node`.
     #[inline]
     pub(crate) const fn of(node: NodeId, pfn: Pfn) -> Self {
-        Self { node, kind: ZoneKind::of(pfn) }
+        Self::new(node, ZoneKind::of(pfn))
     }
 
     /// The zone at `index`, if a machine can have so many.
     pub(crate) fn from_index(index: usize) -> Option<Self> {
-        Some(Self {
-            node: NodeId::new(index / ZoneKind::COUNT)?,
-            kind: ZoneKind::ALL[index % ZoneKind::COUNT],
-        })
+        (index < Self::COUNT).then_some(Self(index as u8))
     }
 
     /// The zone's place among all zones.
     #[inline]
     pub(crate) const fn index(self) -> usize {
-        self.node.index() * ZoneKind::COUNT + self.kind.index()
+        self.0 as usize
     }
 
     /// Its node.
     #[inline]
     pub const fn node(self) -> NodeId {
-        self.node
+        // Only `new` and `from_index` make zones, from nodes that there can be.
+        match NodeId::new(self.0 as usize / ZoneKind::COUNT) {
+            Some(node) => node,
+            None => NodeId::FIRST,
+        }
     }
 
     /// Its kind.
     #[inline]
     pub const fn kind(self) -> ZoneKind {
-        self.kind
+        if self.0 as usize % ZoneKind::COUNT == 0 { ZoneKind::Dma32 } else { ZoneKind::Normal }
     }
 }
 
 impl From<ZoneKind> for ZoneId {
     /// The zone of this kind of the first node.
     fn from(kind: ZoneKind) -> Self {
-        Self { node: NodeId::FIRST, kind }
+        Self::new(NodeId::FIRST, kind)
     }
 }
 
 impl fmt::Display for ZoneId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.node != NodeId::FIRST {
-            write!(f, "node {} ", self.node)?;
+        if self.node() != NodeId::FIRST {
+            write!(f, "node {} ", self.node())?;
         }
-        fmt::Display::fmt(&self.kind, f)
+        fmt::Display::fmt(&self.kind(), f)
     }
 }
