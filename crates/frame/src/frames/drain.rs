@@ -27,19 +27,29 @@ impl<P: Platform> Frames<P> {
         }
         let pages = pcp.overflow(order, zone.is_tight());
         if order >= LARGE_ORDER
-            && let Some((index, _)) = pcp.pop(&self.map, order, migratetype)
+            && let Some((index, frame)) = pcp.pop(&self.map, order, migratetype)
         {
             set.set_full(true);
-            self.free_past_lists(pin, zone, index, order);
-            return;
+            if self.free_past_lists(pin, zone, index, order) {
+                return;
+            }
+            frame.set_word(Word::new(Kind::Pcp, order, migratetype));
+            pcp.push(&self.map, (index, frame), order, migratetype);
         }
         let chunk = pcp.take_cold(&self.map, pages);
         self.return_or_free(pin, zone, &chunk);
     }
 
-    /// Gives a block that was taken from its user back past the caller's own lists: to the CPU whose list it came from,
-    /// if that one runs short, else to the zone.
-    pub(super) fn free_past_lists(&self, pin: &Pin<'_, P>, zone: &Zone<P>, index: FrameIndex, order: Order) {
+    /// Gives a block that is on no list back past the caller's own lists: to the CPU whose list it came from, if that one
+    /// runs short, else to the zone. Answers false where others use the zone just now: then it is better to go there
+    /// seldom, with many blocks at once.
+    pub(super) fn free_past_lists(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        index: FrameIndex,
+        order: Order,
+    ) -> bool {
         let frame = self.map.at(index);
         let migratetype = self.map.block_migratetype(self.map.pfn(index));
         let target = frame.home().filter(|&home| home != pin.cpu()).and_then(|home| zone.pcp.get(home));
@@ -47,11 +57,12 @@ impl<P: Platform> Frames<P> {
         {
             frame.set_word(Word::new(Kind::Pcp, order, migratetype));
             if self.return_run(pin, target, &[index]) {
-                return;
+                return true;
             }
         }
-        let events = self.events.mine(pin);
-        zone.lock(&self.platform).free_block(&self.map, index, order, events);
+        let Some(mut buddy) = zone.try_lock(&self.platform) else { return false };
+        buddy.free_block(&self.map, index, order, self.events.mine(pin));
+        true
     }
 
     /// Gives the blocks of `chunk` back to the CPUs whose lists they came from, where those run short, and the others

@@ -25,8 +25,7 @@ impl<P: Platform> Frames<P> {
         let zone = self.zone(frame.zone());
         if self.technique.covers(order) {
             let set = zone.pcp.mine(pin);
-            if set.is_full_for(order) {
-                self.free_past_lists(pin, zone, index, order);
+            if set.is_full_for(order) && self.free_past_lists(pin, zone, index, order) {
                 return Ok(());
             }
             let mut pcp = set.lists.lock();

@@ -76,6 +76,13 @@ impl<P: Platform> Zone<P> {
         ZoneGuard { zone: self, platform, since: self.timed.then(|| platform.now()), buddy }
     }
 
+    /// Takes the zone's lock if it is free just now.
+    #[inline]
+    pub(crate) fn try_lock<'z>(&'z self, platform: &'z P) -> Option<ZoneGuard<'z, P>> {
+        let buddy = self.buddy.try_lock()?;
+        Some(ZoneGuard { zone: self, platform, since: self.timed.then(|| platform.now()), buddy })
+    }
+
     /// Frames on the buddy lists just now, those of a range that is being taken out of use not counted.
     #[inline]
     pub(crate) fn free(&self) -> u64 {

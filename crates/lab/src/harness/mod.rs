@@ -87,9 +87,20 @@ impl Load {
     /// Most blocks that a thread gets in a round.
     pub const MOST: usize = 10_000;
 
-    /// A load of as many blocks a thread as fit into half of `frames` frames, and [`MOST`](Self::MOST) at most.
+    /// A load of as many blocks as lie in a sixteenth of `frames` frames for each thread, and [`MOST`](Self::MOST) at
+    /// most.
     pub fn fitting(frames: u64, order: Order, threads: usize, seed: u64) -> Self {
-        let blocks = frames / 2 / order.pages() / threads.max(1) as u64;
+        Self::of_part(16, frames, order, threads, seed)
+    }
+
+    /// The same for a quarter: more than per-CPU lists can be expected to hold, at orders for which the bound on the
+    /// number of blocks leaves so much.
+    pub fn exceeding(frames: u64, order: Order, threads: usize, seed: u64) -> Self {
+        Self::of_part(4, frames, order, threads, seed)
+    }
+
+    fn of_part(part: u64, frames: u64, order: Order, threads: usize, seed: u64) -> Self {
+        let blocks = frames / part / order.pages();
         Self { order, threads, count: blocks.clamp(1, Self::MOST as u64) as usize, seed }
     }
 

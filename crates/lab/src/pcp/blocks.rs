@@ -22,6 +22,27 @@ struct Blocks {
     pin_each: bool,
 }
 
+/// How a case is varied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    /// The pin is held, and there are as many blocks as the lists can come to hold.
+    Plain,
+    /// Each operation pins by itself.
+    PinEach,
+    /// There are more blocks than the lists may hold.
+    PastBudget,
+}
+
+impl Variant {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::PinEach => ", a pin each",
+            Self::PastBudget => ", past the budget",
+        }
+    }
+}
+
 impl Workload for Blocks {
     fn round(&mut self, machine: &Machine, number: usize) -> Result<Round, LabError> {
         let load = Load { seed: self.load.seed ^ number as u64, ..self.load };
@@ -36,13 +57,22 @@ impl Workload for Blocks {
     }
 }
 
-/// Everything that is run: the case, whether each operation pins by itself, the order and the threads.
-fn all() -> impl Iterator<Item = (Case, bool, Order, usize)> {
-    let kinds = Case::ALL.into_iter().map(|case| (case, false)).chain([(Case::Pairs, true)]);
+/// Everything that is run: the case with its variant, the order and the threads.
+fn all() -> impl Iterator<Item = (Case, Variant, Order, usize)> {
+    let others = [
+        (Case::Pairs, Variant::PinEach),
+        (Case::Bulk, Variant::PastBudget),
+        (Case::Shuffled, Variant::PastBudget),
+    ];
+    let kinds = Case::ALL.into_iter().map(|case| (case, Variant::Plain)).chain(others);
     kinds
-        .flat_map(|(case, each)| ORDERS.into_iter().map(move |order| (case, each, order)))
-        .flat_map(|(case, each, order)| THREADS.into_iter().map(move |threads| (case, each, order, threads)))
+        .flat_map(|(case, variant)| ORDERS.into_iter().map(move |order| (case, variant, order)))
+        .flat_map(|(case, variant, order)| {
+            THREADS.into_iter().map(move |threads| (case, variant, order, threads))
+        })
         .filter(|&(case, _, _, threads)| case.runs_with(threads))
+        // The bound on the number of blocks keeps small ones inside of the budget.
+        .filter(|&(_, variant, order, _)| variant != Variant::PastBudget || order == Order::PMD)
 }
 
 pub(super) fn steps() -> u64 {
@@ -52,10 +82,9 @@ pub(super) fn steps() -> u64 {
 pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
     let title = "Blocks: ns for each operation; lock takes for 1000 allocations".to_owned();
     let mut section = Section { title, figures: Vec::new() };
-    for (case, pin_each, order, threads) in all() {
-        let pinning = if pin_each { ", a pin each" } else { "" };
+    for (case, variant, order, threads) in all() {
         let plural = if threads == 1 { "" } else { "s" };
-        let name = format!("{} order {order}, {threads} thread{plural}{pinning}", case.name());
+        let name = format!("{} order {order}, {threads} thread{plural}{}", case.name(), variant.name());
         step(&name);
         let spec = MachineSpec {
             ram: scale.block_ram,
@@ -63,7 +92,12 @@ pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)
             backed: false,
             frames: FrameConfig::default(),
         };
-        let load = Load::fitting(scale.block_ram / PAGE_SIZE, order, threads, scale.seed);
+        let frames = scale.block_ram / PAGE_SIZE;
+        let load = match variant {
+            Variant::PastBudget => Load::exceeding(frames, order, threads, scale.seed),
+            Variant::Plain | Variant::PinEach => Load::fitting(frames, order, threads, scale.seed),
+        };
+        let pin_each = variant == Variant::PinEach;
         let comparison = Comparison::run(spec, scale.block_rounds, |_| Ok(Blocks { case, load, pin_each }))?;
         for (part, what) in case.parts().iter().enumerate() {
             section.figures.extend(comparison.times(&format!("{name}: {what}"), part));

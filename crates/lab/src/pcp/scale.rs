@@ -32,7 +32,7 @@ pub struct Scale {
 impl Scale {
     /// What figures are taken with: a few minutes.
     pub const FULL: Self = Self {
-        block_ram: 4 << 30,
+        block_ram: 8 << 30,
         block_rounds: 60,
         object_ram: 512 << 20,
         packets: 40_000,
