@@ -304,3 +304,92 @@ impl PcpLists {
         chunk
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frames::Frames;
+    use crate::pcp::PcpTechnique;
+    use crate::request::AllocRequest;
+    use crate::testing::{Machine, TEST, frames};
+    use quire_arch::Platform;
+    use std::vec::Vec;
+
+    const UNMOVABLE: Migratetype = Migratetype::Unmovable;
+
+    fn machine() -> Frames<Machine> {
+        frames(&[(0, 8192)], 1, PcpTechnique::None)
+    }
+
+    /// Lists with so many blocks of each order, and the blocks in the order in which they were pushed.
+    fn filled(frames: &Frames<Machine>, counts: &[(u8, usize)]) -> (PcpLists, Vec<(FrameIndex, Order)>) {
+        let mut lists = PcpLists::new(PcpLimits::new(8192, 100, 1));
+        let pin = frames.platform().pin();
+        let mut blocks = Vec::new();
+        for &(order, count) in counts {
+            let order = Order::new(order).unwrap();
+            for _ in 0..count {
+                let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST)).unwrap();
+                let (index, frame) = frames.map().find(pfn).unwrap();
+                frame.set_word(Word::new(Kind::Pcp, order, UNMOVABLE));
+                lists.push(frames.map(), (index, frame), order, UNMOVABLE);
+                blocks.push((index, order));
+            }
+        }
+        (lists, blocks)
+    }
+
+    fn count(lists: &PcpLists, order: u8) -> u64 {
+        lists.list(Order::ALL[order as usize], UNMOVABLE).unwrap().count()
+    }
+
+    /// A drain goes round the lists and takes more from the fuller ones.
+    #[test]
+    fn a_partial_drain_takes_from_each_list_what_it_holds_of_all() {
+        let frames = machine();
+        let (mut lists, _) = filled(&frames, &[(0, 256), (3, 16), (5, 4)]);
+        assert_eq!(lists.pages(), 256 + 128 + 128);
+        let chunk = lists.take_cold(frames.map(), 64);
+        // A whole block of order 5 is the least that its list can give.
+        assert_eq!((chunk.pages, chunk.blocks().len()), (32 + 16 + 32, 32 + 2 + 1));
+        assert_eq!([0, 3, 5].map(|order| count(&lists, order)), [256 - 32, 16 - 2, 4 - 1]);
+        assert_eq!(lists.pages(), 512 - 80);
+    }
+
+    /// No list is left out for ever: the next drain goes on where the last one stopped.
+    #[test]
+    fn small_drains_come_to_every_list_in_turn() {
+        let frames = machine();
+        let (mut lists, _) = filled(&frames, &[(0, 20), (1, 10), (2, 5)]);
+        for _ in 0..3 {
+            lists.take_cold(frames.map(), 1);
+        }
+        assert_eq!([0, 1, 2].map(|order| count(&lists, order)), [19, 9, 4]);
+    }
+
+    #[test]
+    fn a_drain_takes_the_coldest_and_keeps_order_among_the_rest() {
+        let frames = machine();
+        let (mut lists, blocks) = filled(&frames, &[(0, 10)]);
+        let chunk = lists.take_cold(frames.map(), 4);
+        let taken: Vec<FrameIndex> = blocks[..4].iter().map(|&(index, _)| index).collect();
+        assert_eq!(chunk.blocks(), taken);
+        for &(index, order) in blocks[4..].iter().rev() {
+            let popped = lists.pop(frames.map(), order, UNMOVABLE).map(|(popped, _)| popped);
+            assert_eq!(popped, Some(index));
+        }
+        assert!(lists.pop(frames.map(), Order::ZERO, UNMOVABLE).is_none());
+        assert_eq!(lists.take_cold(frames.map(), 100).pages, 0);
+    }
+
+    #[test]
+    fn a_larger_block_is_cut_into_what_its_rest_is_made_of() {
+        let frames = machine();
+        let (mut lists, blocks) = filled(&frames, &[(4, 1), (6, 1)]);
+        let part = lists.pop_part(frames.map(), Order::ALL[1], UNMOVABLE);
+        assert_eq!(part, Some(blocks[0].0), "of the smaller of the two");
+        assert_eq!([1, 2, 3, 4, 6].map(|order| count(&lists, order)), [1, 1, 1, 0, 1]);
+        assert_eq!(lists.pages(), 64 + 16 - 2);
+        assert_eq!(lists.pop_part(frames.map(), Order::ZERO, Migratetype::Movable), None);
+    }
+}
