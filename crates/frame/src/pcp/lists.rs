@@ -305,7 +305,8 @@ impl PcpLists {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::frames::Frames;

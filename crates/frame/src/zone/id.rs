@@ -96,7 +96,7 @@ impl ZoneId {
     /// Its kind.
     #[inline]
     pub const fn kind(self) -> ZoneKind {
-        if self.0 as usize % ZoneKind::COUNT == 0 { ZoneKind::Dma32 } else { ZoneKind::Normal }
+        if (self.0 as usize).is_multiple_of(ZoneKind::COUNT) { ZoneKind::Dma32 } else { ZoneKind::Normal }
     }
 }
 
