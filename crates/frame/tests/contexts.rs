@@ -257,3 +257,62 @@ fn the_lock_is_timed_where_that_is_wished() {
         assert_eq!(held.get() > 0, time_locks);
     }
 }
+
+/// A block counts as a whole: a large one is not given out where it would take the zone below its watermark.
+#[test]
+fn a_large_block_does_not_reach_below_the_watermark() {
+    for pcp in PcpTechnique::ALL {
+        let config = FrameConfig { pcp, min_free_kib: Some(8 << 10), ..FrameConfig::default() };
+        let frames = Frames::new(Machine::new(&[(0, 1 << 15)], 1), config).unwrap();
+        let min = frames.zone_report(ZoneKind::Dma32).watermarks.min;
+        for number in [10, 9, 6, 3, 1] {
+            exhaust(&frames, AllocRequest::new(order(number), TEST));
+            let left = frames.free_frames();
+            assert!(left >= min, "{pcp:?}, order {number}: {left} of {min} frames are left");
+        }
+        exhaust(&frames, ONE);
+        assert_eq!(frames.free_frames(), min, "{pcp:?}");
+        assert_sound(&frames);
+    }
+}
+
+/// Frees single frames for ever, that others take again at once, and a block only when it is told to kill.
+struct Treadmill<'f> {
+    frames: &'f Frames<Machine>,
+    victim: Mutex<Option<(Pfn, Order)>>,
+    rounds: Cell<u32>,
+}
+
+// SAFETY: each test has one thread.
+unsafe impl Sync for Treadmill<'_> {}
+
+impl Reclaimer<Machine> for Treadmill<'_> {
+    fn reclaim(&self, _frames: &Frames<Machine>, _request: &AllocRequest) -> u64 {
+        self.rounds.set(self.rounds.get() + 1);
+        assert!(self.rounds.get() < 1000, "reclaim goes on for ever");
+        1
+    }
+
+    fn out_of_memory(&self, _frames: &Frames<Machine>, _request: &AllocRequest) -> bool {
+        let Some((pfn, order)) = self.victim.lock().unwrap().take() else { return false };
+        self.frames.free(&self.frames.platform().pin(), pfn, order).unwrap();
+        true
+    }
+
+    fn wait(&self, _frames: &Frames<Machine>) {}
+}
+
+/// As above, where reclaim never stops finding single frames: they are no progress towards the block.
+#[test]
+fn single_frames_do_not_keep_a_costly_order_from_the_oom_path() {
+    let frames = machine();
+    let huge = AllocRequest::new(order(9), TEST);
+    let victim = exhaust(&frames, huge).pop().unwrap();
+    let treadmill = Treadmill {
+        frames: &frames,
+        victim: Mutex::new(Some((victim, order(9)))),
+        rounds: Cell::new(0),
+    };
+    assert_eq!(frames.allocate_with(huge.no_fail(), &treadmill), Ok(victim));
+    assert_sound(&frames);
+}

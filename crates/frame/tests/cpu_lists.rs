@@ -291,17 +291,59 @@ fn pairs_do_not_take_the_zone_lock() {
 #[test]
 fn a_chain_of_mixed_orders_and_zones_comes_home() {
     let border = 1 << 20;
-    let frames = frames(&[(border - 2048, border + 4096)], 1, PcpTechnique::OrderZero);
-    let pin = frames.platform().pin();
-    let mut chain = FrameChain::new();
-    for round in 0..200u64 {
-        let order = order((round % 5) as u8);
-        let zone = ZoneKind::ALL[(round / 5 % 2) as usize];
-        let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST).from_zone(zone)).unwrap();
-        frames.gather(&mut chain, pfn, order).unwrap();
+    for pcp in PcpTechnique::ALL {
+        let frames = frames(&[(border - 2048, border + 4096)], 1, pcp);
+        let pin = frames.platform().pin();
+        let mut chain = FrameChain::new();
+        for round in 0..200u64 {
+            let order = order((round % 5) as u8);
+            let zone = ZoneKind::ALL[(round / 5 % 2) as usize];
+            let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST).from_zone(zone)).unwrap();
+            frames.gather(&mut chain, pfn, order).unwrap();
+        }
+        frames.free_chain(&pin, chain);
+        frames.free_chain(&pin, FrameChain::new());
+        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_sound(&frames);
     }
-    frames.free_chain(&pin, chain);
-    frames.free_chain(&pin, FrameChain::new());
-    assert_eq!(frames.free_frames(), frames.totals().managed);
+}
+
+/// A chain puts no more on the lists than their budget, of whatever orders its blocks are.
+#[test]
+fn a_chain_of_large_blocks_keeps_to_the_budget() {
+    let frames = frames(&[(0, 1 << 17)], 1, PcpTechnique::All);
+    let pin = frames.platform().pin();
+    for number in [1, 3, 6] {
+        let request = AllocRequest::new(order(number), TEST);
+        let all: Vec<Pfn> = (0..20_000 >> number).map(|_| frames.allocate(&pin, request).unwrap()).collect();
+        let mut chain = FrameChain::new();
+        all.into_iter().for_each(|pfn| frames.gather(&mut chain, pfn, order(number)).unwrap());
+        frames.drain_all(&pin);
+        frames.free_chain(&pin, chain);
+        let lists = frames.pcp_reports(ZoneKind::Dma32).next().unwrap();
+        assert!(lists.count <= lists.high, "order {number}: {lists:?}");
+    }
+    assert_sound(&frames);
+}
+
+/// As above for an allocation that is about to fail: the lists of the low zone are emptied too.
+#[test]
+fn pages_of_the_low_zone_are_drained_before_an_allocation_fails() {
+    const NORMAL: u64 = 1 << 20;
+    let frames = frames(&[(NORMAL - 1024, NORMAL + 4096)], 2, PcpTechnique::OrderZero);
+    run_on(0);
+    let pin = frames.platform().pin();
+    let low = ONE.from_zone(ZoneKind::Dma32);
+    let all: Vec<Pfn> = std::iter::from_fn(|| frames.allocate(&pin, low).ok()).collect();
+    drop(pin);
+    run_on(1);
+    let pin = frames.platform().pin();
+    let last = *all.last().unwrap();
+    frames.free(&pin, last, Order::ZERO).unwrap();
+    drop(pin);
+    run_on(0);
+    let pin = frames.platform().pin();
+    assert!(frames.allocate(&pin, low.without_drain()).is_err());
+    assert_eq!(frames.allocate(&pin, low), Ok(last));
     assert_sound(&frames);
 }

@@ -239,3 +239,20 @@ fn a_bulk_of_frames_comes_with_few_locks() {
         assert_sound(&frames);
     }
 }
+
+/// What a request has to take from another type's block is one block for itself and none to keep.
+#[test]
+fn a_list_keeps_nothing_of_another_types_block() {
+    let frames = frames(&[(0, 512)], 1, PcpTechnique::All);
+    let pin = frames.platform().pin();
+    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
+    while frames.free_frames() > 200 {
+        frames.allocate(&pin, movable).unwrap();
+    }
+    frames.drain_all(&pin);
+    // Most of the only block is in use by what can move, so that it keeps its type.
+    let piece = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+    assert_eq!(frames.map().block_migratetype(piece), Migratetype::Movable);
+    assert_eq!(lists(&frames, 0).count, 0);
+    assert_sound(&frames);
+}

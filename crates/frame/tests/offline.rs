@@ -175,3 +175,22 @@ fn a_range_leaves_under_traffic() {
         assert_eq!(frames.free_frames(), frames.totals().managed);
     }
 }
+
+/// What comes home into an isolated block does not take the neighbour with it: only the range leaves, and only the range
+/// comes back.
+#[test]
+fn a_block_that_leaves_does_not_join_its_neighbour() {
+    let frames = frames(&[(0, 8192)], 1, PcpTechnique::All);
+    let pin = frames.platform().pin();
+    let before = frames.totals();
+    let one = frames.allocate(&pin, ONE).unwrap();
+    // It is on the CPU's list when its page block is isolated, and completes that block afterwards.
+    frames.free(&pin, one, Order::ZERO).unwrap();
+    let block = one.block_start(Order::PMD);
+    let neighbour = block.buddy(Order::PMD);
+    assert_eq!(frames.known(neighbour).kind(), Kind::Free, "the neighbour is whole");
+    assert_eq!(frames.take_offline(&pin, PfnRange::new(block, block.offset(512))), Ok(512));
+    assert_eq!(frames.totals().free, before.free - 512, "the neighbour is still to be had");
+    assert_eq!(frames.zone_report(ZoneKind::Dma32).pageblocks[Migratetype::Isolate.index()], 1);
+    assert_sound(&frames);
+}

@@ -302,3 +302,24 @@ impl Buddy {
         }
     }
 }
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::PcpTechnique;
+    use crate::testing::frames;
+
+    /// From the moment that the lock is free a neighbour that comes home may look at the run's first frame.
+    #[test]
+    fn a_run_is_marked_as_given_out_under_the_lock() {
+        let frames = frames(&[(0, 4096)], 1, PcpTechnique::None);
+        let zone = frames.zones().populated().next().unwrap();
+        let given = Word::new(Kind::Pcp, Order::ZERO, Migratetype::Movable);
+        let mut buddy = zone.lock(frames.platform());
+        let events = EventSet::new();
+        let run = buddy.allocate_run(frames.map(), Order::ZERO, Migratetype::Movable, 8, given, &events);
+        let (first, _) = run.unwrap();
+        assert_eq!(frames.map().at(first).word(), given);
+    }
+}
