@@ -72,6 +72,8 @@ pub enum LockClass {
     UpperTable,
     /// A bottom-level page table.
     PteTable,
+    /// Ranges of frames that come into use and go out of it.
+    Hotplug,
     /// A slab cache.
     Slab,
     /// Objects that wait for an epoch to pass.

@@ -35,14 +35,17 @@ vm_events! {
     PgallocDma32 = "pgalloc_dma32",
     /// Frames given out from [`ZoneKind::Normal`](crate::ZoneKind::Normal).
     PgallocNormal = "pgalloc_normal",
+    /// Allocations that could have used [`ZoneKind::Dma32`](crate::ZoneKind::Dma32) at the highest, found nothing and had to
+    /// drain what holds free memory back.
+    AllocstallDma32 = "allocstall_dma32",
+    /// As the one before, for [`ZoneKind::Normal`](crate::ZoneKind::Normal).
+    AllocstallNormal = "allocstall_normal",
     /// Frames given back.
     Pgfree = "pgfree",
     /// Page faults.
     Pgfault = "pgfault",
     /// Page faults that had to wait for a device.
     Pgmajfault = "pgmajfault",
-    /// Allocations that found nothing and had to drain what holds free memory back. Linux counts these a zone.
-    Allocstall = "allocstall",
     /// Allocations answered from the CPU's lists. Not in Linux.
     PcpHit = "pcp_hit",
     /// Allocations that had to refill the CPU's lists first. Not in Linux.
@@ -57,7 +60,7 @@ vm_events! {
     BuddySplit = "buddy_split",
     /// Pairs of blocks that became one. Not in Linux.
     BuddyMerge = "buddy_merge",
-    /// Blocks taken from another migratetype's lists (Linux's tracepoint `mm_page_alloc_extfrag`).
+    /// Blocks taken from another migratetype's lists. Not in Linux's vmstat: there it is a tracepoint, whose name this is.
     Extfrag = "page_alloc_extfrag",
     /// Page blocks whose migratetype changed for that. Not in Linux.
     PageblockSteal = "pageblock_steal",

@@ -87,26 +87,32 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// Why a range could not be taken out of use. Nothing was changed.
+/// Why a range could not be taken out of use, or into use again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OfflineError {
+pub enum HotplugError {
     /// The range does not begin and end at borders of page blocks.
     Unaligned,
-    /// No RAM is there.
+    /// No RAM is there, or the range reaches past all RAM.
     NoRam,
+    /// Another range comes or goes just now.
+    Underway,
     /// The frame is boot memory.
     Reserved(Pfn),
     /// The frame is out of use already.
     Offline(Pfn),
-    /// Somebody has the frame, or is taking its page block out of use just now.
+    /// Somebody has the frame.
     Busy(Pfn),
+    /// The frame is in use already.
+    Online(Pfn),
 }
 
-impl fmt::Display for OfflineError {
+impl fmt::Display for HotplugError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unaligned => f.write_str("the range is not made of whole page blocks"),
             Self::NoRam => f.write_str("no RAM is there"),
+            Self::Underway => f.write_str("another range comes or goes just now"),
+            Self::Online(pfn) => write!(f, "{pfn:?} is in use already"),
             Self::Reserved(pfn) => write!(f, "{pfn:?} is boot memory"),
             Self::Offline(pfn) => write!(f, "{pfn:?} is out of use already"),
             Self::Busy(pfn) => write!(f, "{pfn:?} is in use"),
@@ -114,7 +120,7 @@ impl fmt::Display for OfflineError {
     }
 }
 
-impl core::error::Error for OfflineError {}
+impl core::error::Error for HotplugError {}
 
 /// Why a frame's kind could not be changed. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

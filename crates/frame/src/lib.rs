@@ -35,7 +35,7 @@ mod zone;
 pub use audit::{Counted, FrameViolation, ListName};
 pub use chain::FrameChain;
 pub use counters::{VmEvent, VmEvents};
-pub use error::{AllocError, BootError, FreeError, KindError, OfflineError};
+pub use error::{AllocError, BootError, FreeError, HotplugError, KindError};
 pub use faults::{FaultAim, FaultCaller, FaultClass, FaultPlan, FaultSite, Faults};
 pub use frames::{FrameConfig, FrameTotals, Frames, PcpReport, Reclaimer};
 pub use map::{Frame, FrameFlags, Kind, MAX_REFS, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};

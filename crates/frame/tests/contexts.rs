@@ -207,7 +207,9 @@ fn mixed_page_blocks_boost_the_watermarks() {
     frames.allocate(&pin, ONE).unwrap();
     let boost = frames.zone_report(ZoneKind::Dma32).watermarks.boost;
     assert!(boost > 0, "a small piece was taken from another type");
-    assert!(frames.background_target() > 0, "the boost calls reclaim though more than low is free");
+    let zone = frames.zone_report(ZoneKind::Dma32);
+    let lacking = zone.watermarks.high + boost - (zone.free + zone.pcp);
+    assert_eq!(frames.background_target(), lacking, "the boost calls reclaim though more than low is free");
     frames.end_boost();
     assert_eq!(frames.zone_report(ZoneKind::Dma32).watermarks.boost, 0);
     assert_sound(&frames);
@@ -308,11 +310,61 @@ fn single_frames_do_not_keep_a_costly_order_from_the_oom_path() {
     let frames = machine();
     let huge = AllocRequest::new(order(9), TEST);
     let victim = exhaust(&frames, huge).pop().unwrap();
-    let treadmill = Treadmill {
-        frames: &frames,
-        victim: Mutex::new(Some((victim, order(9)))),
-        rounds: Cell::new(0),
-    };
+    let treadmill =
+        Treadmill { frames: &frames, victim: Mutex::new(Some((victim, order(9)))), rounds: Cell::new(0) };
     assert_eq!(frames.allocate_with(huge.no_fail(), &treadmill), Ok(victim));
     assert_sound(&frames);
+}
+
+/// A block of two page blocks that makes the reserve grow puts both into it, and comes back to it whole.
+#[test]
+fn a_request_for_two_page_blocks_reserves_both() {
+    let frames = frames_with_watermarks(Machine::new(&[(0, 16384)], 1), 48 << 10);
+    let pin = frames.platform().pin();
+    let pfn = frames.allocate(&pin, AllocRequest::new(order(10), TEST).atomic()).unwrap();
+    for half in [pfn, pfn.offset(512)] {
+        assert_eq!(frames.map().block_migratetype(half), Migratetype::HighAtomic);
+    }
+    frames.free(&pin, pfn, order(10)).unwrap();
+    assert_sound(&frames);
+}
+
+/// The frames beside a block that was given out of a new page block of the reserve are on no CPU's list, from where
+/// ordinary requests would get them.
+#[test]
+fn what_lies_beside_a_reserved_block_is_on_no_list() {
+    let frames = frames_with_watermarks(Machine::new(&[(0, 1 << 17)], 1), 384 << 10);
+    let pin = frames.platform().pin();
+    let low = || {
+        let zone = frames.zone_report(ZoneKind::Dma32);
+        zone.free < zone.watermarks.low - 200
+    };
+    while !low() {
+        frames.allocate(&pin, ONE.below_min()).unwrap();
+    }
+    frames.drain_all(&pin);
+    let pfn = frames.allocate(&pin, AllocRequest::new(order(1), TEST).atomic()).unwrap();
+    assert_eq!(frames.map().block_migratetype(pfn), Migratetype::HighAtomic);
+    assert_eq!(frames.zone_report(ZoneKind::Dma32).pcp, 0);
+    let other = frames.allocate(&pin, AllocRequest::new(order(1), TEST).below_min()).unwrap();
+    assert_ne!(frames.map().block_migratetype(other), Migratetype::HighAtomic);
+}
+
+/// Somebody else is always faster: reclaim makes progress for ever and the block never forms. That ends.
+#[test]
+fn progress_that_never_forms_the_block_comes_to_an_end() {
+    struct Faster;
+    impl Reclaimer<Machine> for Faster {
+        fn reclaim(&self, _: &Frames<Machine>, _: &AllocRequest) -> u64 {
+            1
+        }
+        fn out_of_memory(&self, _: &Frames<Machine>, _: &AllocRequest) -> bool {
+            false
+        }
+        fn wait(&self, _: &Frames<Machine>) {}
+    }
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::All);
+    while frames.allocate(&frames.platform().pin(), ONE).is_ok() {}
+    let request = AllocRequest::new(order(2), TEST);
+    assert_eq!(frames.allocate_with(request, &Faster), Err(AllocError::OutOfMemory));
 }

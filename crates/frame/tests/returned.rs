@@ -7,7 +7,7 @@ mod common;
 
 use common::{Machine, TEST, assert_sound, frames, order, run_on, zone_takes};
 use quire_arch::{CpuId, Order, Pfn, Platform};
-use quire_frame::{AllocRequest, Frames, PcpReport, PcpTechnique, VmEvent, ZoneKind};
+use quire_frame::{AllocRequest, FrameChain, Frames, PcpReport, PcpTechnique, VmEvent, ZoneKind};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
@@ -158,4 +158,59 @@ fn two_cpus_that_free_each_others_blocks_lose_none() {
         frames.drain_all(&frames.platform().pin());
         assert_sound(&frames);
     }
+}
+
+/// A chain that another CPU frees goes back as its blocks would one by one: munmap and exit free chains.
+#[test]
+fn chains_that_another_cpu_frees_go_back_without_the_zone() {
+    let frames = frames(&[(0, 1 << 17)], 2, PcpTechnique::All);
+    let mut before = (0, 0);
+    for round in 0..100 {
+        if round == 50 {
+            before = (zone_takes(&frames), frames.events().sum(VmEvent::PcpDrain));
+        }
+        run_on(0);
+        let blocks: Vec<Pfn> = {
+            let pin = frames.platform().pin();
+            (0..500).map(|_| frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap()).collect()
+        };
+        run_on(1);
+        let pin = frames.platform().pin();
+        let mut chain = FrameChain::new();
+        for pfn in blocks {
+            frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
+        }
+        frames.free_chain(&pin, chain);
+    }
+    assert!(frames.events().sum(VmEvent::PcpReturn) > 20_000);
+    // 25 000 frames went to and fro.
+    assert!(zone_takes(&frames) - before.0 <= 25, "{} takes", zone_takes(&frames) - before.0);
+    assert_sound(&frames);
+    let zone = frames.zone_report(ZoneKind::Dma32);
+    assert!(zone.pcp <= zone.pcp_peak, "{} held, peak {}", zone.pcp, zone.pcp_peak);
+}
+
+/// A CPU whose budget is used up by one order and that misses another does not take in half as much again.
+#[test]
+fn what_others_return_stays_inside_the_budget() {
+    let frames = frames(&[(0, FRAMES)], 2, PcpTechnique::All);
+    let pages = lists(&frames, 0).high_bounds.1 as usize + 1000;
+    let get_all = || -> Vec<Pfn> { (0..pages).map(|_| get(&frames, Order::ZERO)).collect() };
+    run_on(0);
+    for _ in 0..60 {
+        get_all().into_iter().for_each(|pfn| put(&frames, pfn, Order::ZERO));
+    }
+    let far = get_all();
+    get_all().into_iter().for_each(|pfn| put(&frames, pfn, Order::ZERO));
+    let missed = get(&frames, order(3));
+    run_on(1);
+    for _ in 0..2 {
+        get_all().into_iter().for_each(|pfn| put(&frames, pfn, Order::ZERO));
+    }
+    far.into_iter().for_each(|pfn| put(&frames, pfn, Order::ZERO));
+    let held = lists(&frames, 0);
+    assert!(held.count + held.returned <= held.high_bounds.1, "{held:?}");
+    put(&frames, missed, order(3));
+    let zone = frames.zone_report(ZoneKind::Dma32);
+    assert!(zone.pcp <= zone.pcp_peak, "{} held, peak {}", zone.pcp, zone.pcp_peak);
 }

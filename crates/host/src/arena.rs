@@ -2,8 +2,10 @@
 //!
 //! The mapping covers the physical addresses from the first frame of the first range to the end of the last, holes
 //! included, so that the direct map is one addition. Holes are inaccessible: a stray access there traps instead of
-//! corrupting. The mapping is congruent to the physical addresses modulo 2 MiB, so that the host can back what is
-//! an aligned large folio here with a large page of its own.
+//! corrupting. The mapping is congruent to the physical addresses modulo 256 MiB. 2 MiB would do for the host to back
+//! what is an aligned large folio here with a large page of its own. But AMD's processors look lines of the first cache
+//! up by a hash of the address bits below 2^28 (M. Lipp et al., "Take A Way", 2020), and lines with the same hash throw
+//! each other out: machines that lie differently would differ in speed by chance (an allocation and free: 21 or 29 ns).
 
 use crate::config::HostError;
 use core::ptr::{self, NonNull};
@@ -11,7 +13,7 @@ use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Pfn, PfnRange};
 use quire_sync::atomic::raw::AtomicU64;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-const CONGRUENCE: usize = 2 << 20;
+const CONGRUENCE: usize = 1 << 28;
 
 /// RAM in one mapping.
 #[derive(Debug)]

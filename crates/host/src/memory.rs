@@ -89,6 +89,11 @@ impl<F: PagingFormat> Machine<F> {
         self.memory.platform().vcpu(number)
     }
 
+    /// The timer's tick, on `vcpu`: see [`Memory::tick`].
+    pub fn tick(&self, vcpu: &Vcpu<F>) -> u64 {
+        vcpu.run(|| self.memory.tick(&self.memory.platform().pin()))
+    }
+
     /// Audits the memory and the TLBs. The machine must be quiet.
     pub fn audit(&self) -> Vec<Finding> {
         let mut findings = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::techniques::Techniques;
 use core::fmt;
-use quire_arch::{PagingFormat, Platform};
+use quire_arch::{PagingFormat, Pin, Platform};
 use quire_frame::{BootError, FrameConfig, Frames};
 use quire_space::{Error, Layout, Limits, Overcommit, Space, Spaces};
 use quire_sync::SpinStatistics;
@@ -85,6 +85,16 @@ impl<P: Platform> Memory<P> {
     /// The techniques that this memory was built with.
     pub fn techniques(&self) -> Techniques {
         self.techniques
+    }
+
+    /// Ticks after which nothing is kept back on CPUs that do nothing.
+    pub const TICKS_TO_EMPTY: u32 = Frames::<P>::TICKS_TO_EMPTY;
+
+    /// What the timer of a machine does about once a second, on any of its CPUs: what CPUs keep back and do not use comes
+    /// home ([`Frames::age_lists`]). Without it idle CPUs keep what they have until an allocation would fail. Returns
+    /// the number of frames that came home.
+    pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
+        self.frames().age_lists(pin)
     }
 
     /// How often the lock of each zone was taken so far.

@@ -48,6 +48,25 @@ fn buddyinfo() {
 }
 
 #[test]
+fn extfrag() {
+    let machine = two_zones(1);
+    for (name, ours, first) in [
+        ("extfrag_index", text(&machine, text::extfrag_index), "Node 0, zone    DMA32 -1.000 -1.000 "),
+        ("unusable_index", text(&machine, text::unusable_index), "Node 0, zone    DMA32 0.000 0.0"),
+    ] {
+        assert!(ours.starts_with(first), "{ours}");
+        // Readable by root, where debugfs is mounted.
+        let linux = std::fs::read_to_string(format!("/sys/kernel/debug/extfrag/{name}")).unwrap_or_default();
+        let first = ends(ours.lines().next().unwrap());
+        assert_eq!(first.len(), "Node 0, zone DMA32".split(' ').count() + Order::COUNT);
+        for line in ours.lines().chain(linux.lines()) {
+            assert_eq!(ends(line), first, "{line:?}");
+            assert!(line.ends_with(' '), "{line:?}");
+        }
+    }
+}
+
+#[test]
 fn pagetypeinfo() {
     /// Every kind of line once: headings as they are, of lines with figures the type and where the columns end.
     fn shape(text: &str) -> Vec<(&str, Vec<usize>)> {
@@ -131,7 +150,7 @@ fn vmstat() {
     // What Linux counts comes first; the rest says that it is Quire's own.
     let own = in_order(&names(&ours), &names(&linux));
     assert!(names(&ours).ends_with(&own), "{own:?}");
-    let first = VmEvent::ALL.iter().position(|event| *event == VmEvent::Allocstall).unwrap();
+    let first = VmEvent::ALL.iter().position(|event| *event == VmEvent::PcpHit).unwrap();
     assert_eq!(own, VmEvent::ALL[first..].iter().map(|event| event.name()).collect::<Vec<_>>());
     assert!(ours.lines().chain(linux.lines()).all(|line| words(line).len() == 2));
 }

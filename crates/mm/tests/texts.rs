@@ -302,7 +302,8 @@ fn frames_out_of_use_are_neither_managed_nor_free() {
     }
     let after = zoneinfo(&machine).remove(0);
     assert_eq!(after.one("managed"), before.one("managed") - 1024);
-    assert_eq!(after.one("present"), before.one("present"));
+    assert_eq!(after.one("present"), before.one("present") - 1024);
+    assert_eq!(after.one("spanned"), before.one("spanned"));
     assert_free(&machine, before.one("nr_free_pages") - 1024);
 }
 

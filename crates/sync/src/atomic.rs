@@ -5,15 +5,15 @@
 //! random schedules.
 
 #[cfg(not(any(loom, shuttle)))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(loom)]
-pub use crate::forced::{AtomicU32, AtomicU64, force_failures};
+pub use crate::forced::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, force_failures};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
 #[cfg(shuttle)]
-pub use crate::scheduled::{AtomicU32, AtomicU64, AtomicUsize, as_one_step};
+pub use crate::scheduled::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, as_one_step};
 #[cfg(shuttle)]
 pub use core::sync::atomic::{Ordering, fence};
 
@@ -21,9 +21,9 @@ pub use core::sync::atomic::{Ordering, fence};
 /// links of free objects. Loom does not see them.
 pub mod raw {
     #[cfg(shuttle)]
-    pub use crate::scheduled::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
+    pub use crate::scheduled::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
     #[cfg(not(shuttle))]
-    pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
+    pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
     pub use core::sync::atomic::{Ordering, fence};
 }
 
@@ -38,6 +38,12 @@ impl<T> UnsafeCell<T> {
     /// A cell that holds `value`.
     pub const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `access` with a pointer for reading.
+    #[inline]
+    pub fn with<R>(&self, access: impl FnOnce(*const T) -> R) -> R {
+        access(self.0.get())
     }
 
     /// Calls `access` with a pointer for reading and writing.

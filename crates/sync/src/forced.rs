@@ -5,6 +5,7 @@
 //! failures: the next few weak exchanges then fail and tell the value that is there.
 
 use core::cell::Cell;
+use core::fmt;
 use core::ops::Deref;
 use loom::sync::atomic::Ordering;
 
@@ -28,12 +29,11 @@ fn must_fail() -> bool {
 }
 
 macro_rules! atomics {
-    ($($name:ident: $value:ty,)+) => {$(
+    ($($name:ident $(<$type:ident>)?: $value:ty,)+) => {$(
         /// Loom's atomic of the same name.
-        #[derive(Debug, Default)]
-        pub struct $name(loom::sync::atomic::$name);
+        pub struct $name $(<$type>)? (loom::sync::atomic::$name $(<$type>)?);
 
-        impl $name {
+        impl $(<$type>)? $name $(<$type>)? {
             /// An atomic with this value.
             pub fn new(value: $value) -> Self {
                 Self(loom::sync::atomic::$name::new(value))
@@ -54,8 +54,20 @@ macro_rules! atomics {
             }
         }
 
-        impl Deref for $name {
-            type Target = loom::sync::atomic::$name;
+        impl $(<$type>)? Default for $name $(<$type>)? {
+            fn default() -> Self {
+                Self(loom::sync::atomic::$name::default())
+            }
+        }
+
+        impl $(<$type>)? fmt::Debug for $name $(<$type>)? {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl $(<$type>)? Deref for $name $(<$type>)? {
+            type Target = loom::sync::atomic::$name $(<$type>)?;
 
             fn deref(&self) -> &Self::Target {
                 &self.0
@@ -65,6 +77,8 @@ macro_rules! atomics {
 }
 
 atomics! {
+    AtomicU8: u8,
     AtomicU32: u32,
     AtomicU64: u64,
+    AtomicPtr<T>: *mut T,
 }

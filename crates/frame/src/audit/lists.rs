@@ -122,6 +122,21 @@ fn block_type<P: Platform>(frames: &Frames<P>, pfn: Pfn, order: Order, expected:
         .unwrap_or(expected)
 }
 
+/// Checks that a block which a CPU keeps lies in a page block that is in use.
+///
+/// A block may have come to a list before its page block was isolated, but a machine on which a range is just leaving is
+/// not quiet: when [`Frames::take_offline`] has ended, its frames are out of use or its page blocks as they were. That
+/// the page block has another type than the list, the reserve's included, is no damage: it may have changed while the
+/// block lay here, and whoever drains the list asks again.
+fn not_isolated<P: Platform>(frames: &Frames<P>, list: ListName, index: FrameIndex, report: Report<'_>) {
+    let pfn = frames.map().pfn(index);
+    let found = frames.map().block_migratetype(pfn);
+    if found == Migratetype::Isolate {
+        let expected = frames.map().at(index).word().migratetype();
+        report(FrameViolation::WrongMigratetype { list, pfn, expected, found });
+    }
+}
+
 fn pcp<P: Platform>(frames: &Frames<P>, zone: ZoneId, cpu: CpuId, set: &PcpSet<P>, report: Report<'_>) {
     let map = frames.map();
     let lists = set.lists.lock();
@@ -141,6 +156,7 @@ fn pcp<P: Platform>(frames: &Frames<P>, zone: ZoneId, cpu: CpuId, set: &PcpSet<P
                 if map.at(index).zone() != zone {
                     report(FrameViolation::WrongZone { list, pfn });
                 }
+                not_isolated(frames, list, index, report);
                 found += 1;
                 pages += block;
                 before = index;
@@ -171,6 +187,7 @@ fn returned<P: Platform>(
         if frame.zone() != zone {
             report(FrameViolation::WrongZone { list, pfn: frames.map().pfn(index) });
         }
+        not_isolated(frames, list, index, report);
         found += block;
     }
     compare(Counted::Pages(list), pages, found, report);

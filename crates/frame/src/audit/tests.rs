@@ -3,14 +3,14 @@
 use super::{Counted, FrameViolation, ListName};
 use crate::chain::FrameChain;
 use crate::frames::Frames;
-use crate::map::{FrameIndex, Kind, Migratetype, Word};
-use crate::pcp::PcpTechnique;
+use crate::map::{FrameIndex, Kind, Migratetype, PAGEBLOCK_ORDER, Word};
+use crate::pcp::{PcpTechnique, ReturnChain};
 use crate::request::AllocRequest;
 use crate::slab::SlabCache;
 use crate::testing::{Machine, TEST, assert_sound, frames, violations};
 use crate::zone::ZoneKind;
 use core::sync::atomic::Ordering;
-use quire_arch::{LockClass, Order, Pfn, Platform};
+use quire_arch::{LockClass, Order, Pfn, PfnRange, Platform};
 use std::vec::Vec;
 
 const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
@@ -185,6 +185,37 @@ fn a_block_on_the_list_of_another_zone() {
     let set = frames.zone(ZoneKind::Normal.into()).pcp.mine(&pin);
     assert!(set.lists.lock().push_released(frames.map(), (index, frames.known(pfn)), pfn, Order::ZERO));
     finds(&frames, |found| matches!(found, FrameViolation::WrongZone { pfn: at, .. } if *at == pfn));
+}
+
+/// A drain was forgotten when the page block was isolated: once for a CPU's list, once for its stack of returned blocks.
+#[test]
+fn a_block_that_a_cpu_keeps_in_an_isolated_page_block() {
+    for on_stack in [false, true] {
+        let frames = machine(PcpTechnique::All);
+        let pin = frames.platform().pin();
+        let pfn = taken(&frames);
+        let zone = frames.zone(ZoneKind::Dma32.into());
+        if on_stack {
+            frames.gather(&mut FrameChain::new(), pfn, Order::ZERO).unwrap();
+            frames.known(pfn).set_word(Word::new(Kind::Pcp, Order::ZERO, Migratetype::Unmovable));
+            let returned = &zone.pcp.mine(&pin).returned;
+            returned.set_accepts(1);
+            let (first, last) = (frames.map().index(pfn), frames.known(pfn));
+            assert!(returned.push(&ReturnChain { first, last, pages: 1 }));
+        } else {
+            frames.free(&pin, pfn, Order::ZERO).unwrap();
+        }
+        assert_sound(&frames);
+        let start = pfn.block_start(PAGEBLOCK_ORDER);
+        let block = PfnRange::new(start, start.offset(PAGEBLOCK_ORDER.pages()));
+        zone.lock(frames.platform()).isolate_block(frames.map(), block);
+        finds(&frames, |violation| {
+            matches!(violation, FrameViolation::WrongMigratetype { pfn: at, list, found: Migratetype::Isolate, .. }
+                if *at == pfn && matches!(list, ListName::Returned(..)) == on_stack)
+        });
+        frames.drain_all(&pin);
+        assert_sound(&frames);
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@ use core::panic::Location;
 use core::ptr::{self, NonNull};
 use core::slice;
 use core::str;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+// Counts decide nothing, so no model has to see them.
+use core::sync::atomic::AtomicU64 as Count;
+use quire_sync::atomic::raw::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Callers that a machine can tell apart. Release builds keep no table.
 const ROWS: usize = if cfg!(debug_assertions) { 128 } else { 0 };
@@ -33,8 +35,8 @@ struct Row {
     location: AtomicPtr<Location<'static>>,
     name: AtomicPtr<u8>,
     name_len: AtomicUsize,
-    seen: AtomicU64,
-    failed: AtomicU64,
+    seen: Count,
+    failed: Count,
 }
 
 impl Row {
@@ -44,8 +46,8 @@ impl Row {
             location: AtomicPtr::new(ptr::null_mut()),
             name: AtomicPtr::new(ptr::null_mut()),
             name_len: AtomicUsize::new(0),
-            seen: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
+            seen: Count::new(0),
+            failed: Count::new(0),
         }
     }
 
@@ -79,12 +81,12 @@ impl Row {
 #[derive(Debug)]
 pub(super) struct Callers {
     rows: [Row; ROWS],
-    lost: AtomicU64,
+    lost: Count,
 }
 
 impl Callers {
     pub(super) const fn new() -> Self {
-        Self { rows: [const { Row::free() }; ROWS], lost: AtomicU64::new(0) }
+        Self { rows: [const { Row::free() }; ROWS], lost: Count::new(0) }
     }
 
     /// Starts all counts at zero.

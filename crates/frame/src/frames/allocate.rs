@@ -16,6 +16,14 @@ impl VmEvent {
             ZoneKind::Normal => Self::PgallocNormal,
         }
     }
+
+    /// The counter of allocations that stall, for such as may use zones up to `highest`.
+    const fn stall(highest: ZoneKind) -> Self {
+        match highest {
+            ZoneKind::Dma32 => Self::AllocstallDma32,
+            ZoneKind::Normal => Self::AllocstallNormal,
+        }
+    }
 }
 
 impl<P: Platform> Frames<P> {
@@ -130,7 +138,7 @@ impl<P: Platform> Frames<P> {
         if !request.may_drain {
             return Err(AllocError::OutOfMemory);
         }
-        self.events.add(pin, VmEvent::Allocstall, 1);
+        self.events.add(pin, VmEvent::stall(request.highest_zone), 1);
         self.drain_all(pin);
         if let Some(index) = self.try_zones(pin, request) {
             return Ok(index);

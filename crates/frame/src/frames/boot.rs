@@ -47,12 +47,12 @@ impl<P: Platform> Frames<P> {
         }
         set_levels(&zones, config.min_free_kib);
         let cpus = platform.cpu_count() as u64;
-        for zone in zones.all_mut().iter_mut().filter(|zone| zone.present > 0) {
-            let limits = PcpLimits::new(zone.managed(), zone.levels.get().low, cpus);
+        for zone in zones.all_mut().iter_mut().filter(|zone| !zone.is_empty()) {
+            let limits = PcpLimits::new(config.pcp, zone.managed(), zone.levels.get().low, cpus);
             zone.pcp = memory.per_cpu(|| PcpSet::new(limits))?;
         }
         let nodes = platform.node_count();
-        let populated = |id: ZoneId| zones.all().get(id.index()).is_some_and(|zone| zone.present > 0);
+        let populated = |id: ZoneId| zones.all().get(id.index()).is_some_and(|zone| !zone.is_empty());
         let zonelists = core::array::from_fn(|node| {
             Zonelist::of(NodeId::new(node % nodes).unwrap_or_default(), nodes, populated)
         });
@@ -72,14 +72,21 @@ impl<P: Platform> Frames<P> {
             events,
             limbo,
             epoch,
+            hotplug: SpinLock::new(LockClass::Hotplug, ()),
             caches: CacheRegistry::new(),
             faults: Faults::new(),
         })
     }
 
-    /// Computes the watermarks anew, after a zone gained or lost frames.
+    /// Computes the watermarks and the bounds of the CPUs' lists anew, after a zone gained or lost frames.
     pub(super) fn reset_levels(&self) {
         set_levels(&self.zones, self.min_free_kib);
+        let cpus = self.platform.cpu_count() as u64;
+        for zone in self.zones.populated() {
+            let low = zone.levels.get().low;
+            let limits = PcpLimits::new(self.technique.technique(), zone.managed(), low, cpus);
+            zone.pcp.iter().for_each(|set| set.lists.lock().set_limits(limits));
+        }
     }
 }
 

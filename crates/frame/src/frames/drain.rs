@@ -22,10 +22,10 @@ impl<P: Platform> Frames<P> {
     ) {
         if !self.technique.tunes() {
             let chunk = pcp.take_cold(&self.map, pcp.limits().batch);
-            self.chunk_home(pin, zone, chunk.blocks(), chunk.pages);
+            self.drained(pin, zone, &chunk);
             return;
         }
-        let pages = pcp.overflow(order, zone.is_tight());
+        let pages = pcp.overflow(order, zone.lists_bound());
         if order >= LARGE_ORDER
             && let Some((index, frame)) = pcp.pop(&self.map, order, migratetype)
         {
@@ -37,7 +37,8 @@ impl<P: Platform> Frames<P> {
             pcp.push(&self.map, (index, frame), order, migratetype);
         }
         let chunk = pcp.take_cold(&self.map, pages);
-        self.return_or_free(pin, zone, &chunk);
+        let home = self.return_or_free(pin, zone, &chunk);
+        self.events.add(pin, VmEvent::PcpDrain, home);
     }
 
     /// Gives a block that is on no list back past the caller's own lists: to the CPU whose list it came from, if that one
@@ -65,14 +66,15 @@ impl<P: Platform> Frames<P> {
         true
     }
 
-    /// Gives the blocks of `chunk` back to the CPUs whose lists they came from, where those run short, and the others
-    /// to the zone. The zone's lock is taken once, and only if there are others.
-    fn return_or_free(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) {
+    /// Gives the blocks of `chunk`, which are on no list, back to the CPUs whose lists they came from, where those run
+    /// short, and the others to the zone. The zone's lock is taken once, and only if there are others. Returns the number
+    /// of frames that went to the zone.
+    pub(super) fn return_or_free(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) -> u64 {
         let mut homeless = Chunk::new();
         let mut rest = chunk.blocks();
         while let Some(&first) = rest.first() {
-            let home = self.map.at(first).home();
-            let same = rest.iter().take_while(|&&index| self.map.at(index).home() == home).count();
+            let home = self.returns_to(first);
+            let same = rest.iter().take_while(|&&index| self.returns_to(index) == home).count();
             let (run, others) = rest.split_at(same);
             rest = others;
             let target = home.filter(|&home| home != pin.cpu()).and_then(|home| zone.pcp.get(home));
@@ -83,8 +85,17 @@ impl<P: Platform> Frames<P> {
             }
         }
         if homeless.pages > 0 {
-            self.chunk_home(pin, zone, homeless.blocks(), homeless.pages);
+            self.chunk_home(pin, zone, homeless.blocks());
         }
+        homeless.pages
+    }
+
+    /// The CPU whose list the block came from, if a list may hold it.
+    fn returns_to(&self, index: FrameIndex) -> Option<CpuId> {
+        let frame = self.map.at(index);
+        let may = self.technique.covers(frame.word().order())
+            && self.map.block_migratetype(self.map.pfn(index)).is_pcp_type();
+        frame.home().filter(|_| may)
     }
 
     /// Brings `run` to the CPU of `target`, or answers false if that one has no use for it.
@@ -93,10 +104,15 @@ impl<P: Platform> Frames<P> {
             return false;
         }
         let (Some(&first), Some(&last)) = (run.first(), run.last()) else { return false };
-        for pair in run.windows(2) {
-            self.map.at(pair[0]).set_next(pair[1]);
+        let mut pages = 0;
+        for (at, &index) in run.iter().enumerate() {
+            let frame = self.map.at(index);
+            let order = frame.word().order();
+            // Its type is looked at anew when the owner sorts it.
+            frame.set_word(Word::new(Kind::Pcp, order, frame.word().migratetype()));
+            frame.set_next(run.get(at + 1).copied().unwrap_or(FrameIndex::NONE));
+            pages += order.pages();
         }
-        let pages: u64 = run.iter().map(|&index| self.map.at(index).word().order().pages()).sum();
         let chain = ReturnChain { first, last: self.map.at(last), pages: pages as u32 };
         let returned = target.returned.push(&chain);
         if returned {
@@ -105,8 +121,14 @@ impl<P: Platform> Frames<P> {
         returned
     }
 
-    /// Frees `blocks`, which were taken off a CPU's lists, to their zone under one hold of its lock.
-    pub(super) fn chunk_home(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex], pages: u64) {
+    /// Frees a chunk that was taken off a CPU's lists.
+    pub(super) fn drained(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) {
+        self.chunk_home(pin, zone, chunk.blocks());
+        self.events.add(pin, VmEvent::PcpDrain, chunk.pages);
+    }
+
+    /// Frees `blocks`, which are on no list, to their zone under one hold of its lock.
+    pub(super) fn chunk_home(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex]) {
         debug_assert!(blocks.len() <= CHUNK_BLOCKS, "a chunk is bounded");
         // Each block will be held against its buddy: their descriptors come from memory side by side, and before the
         // lock is taken.
@@ -119,8 +141,6 @@ impl<P: Platform> Frames<P> {
         for &index in blocks {
             buddy.free_block(&self.map, index, self.map.at(index).word().order(), events);
         }
-        drop(buddy);
-        events.add(VmEvent::PcpDrain, pages);
     }
 
     /// Empties one CPU's lists into the zones and returns the number of frames. Any CPU may drain any other.
@@ -154,7 +174,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Moves what other CPUs returned to the lists' own.
-    fn receive(&self, set: &PcpSet<P>, pcp: &mut PcpLists) {
+    pub(super) fn receive(&self, set: &PcpSet<P>, pcp: &mut PcpLists) {
         if let Some((first, pages)) = set.returned.take() {
             pcp.receive(&self.map, first, pages);
         }
@@ -164,7 +184,7 @@ impl<P: Platform> Frames<P> {
     /// lock; returns how many.
     fn drain_chunk(&self, pin: &Pin<'_, P>, zone: &Zone<P>, pcp: &mut PcpLists, pages: u64) -> u64 {
         let chunk = pcp.take_cold(&self.map, pages);
-        self.chunk_home(pin, zone, chunk.blocks(), chunk.pages);
+        self.drained(pin, zone, &chunk);
         chunk.pages
     }
 
@@ -186,7 +206,7 @@ impl<P: Platform> Frames<P> {
             let mut pcp = set.lists.lock();
             set.set_full(false);
             self.receive(set, &mut pcp);
-            let (surplus, missed) = pcp.tick(zone.is_tight());
+            let (surplus, missed) = pcp.tick(zone.lists_bound());
             if !missed {
                 set.returned.set_accepts(0);
             }

@@ -8,6 +8,9 @@ mod refill;
 mod release;
 mod report;
 mod retire;
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 pub(crate) use boot::zone_of_block;
@@ -65,6 +68,8 @@ pub struct Frames<P: Platform> {
     events: VmEvents,
     limbo: PerCpu<SpinLock<LimboLists, P>>,
     epoch: Epoch,
+    /// Held while a range of frames comes into use or goes out of it.
+    hotplug: SpinLock<(), P>,
     caches: CacheRegistry<P>,
     faults: Faults,
 }

@@ -2,17 +2,21 @@
 //!
 //! 1. Each page block of the range is isolated, under its zone's lock: its free memory goes to lists that nobody is
 //!    served from, and what is freed from then on goes there too.
-//! 2. The CPUs' lists are drained, twice: a list that is drained second may have returned blocks to a CPU that was
-//!    drained first. After that no block of the range is on a CPU's list, and none can get there, since the block's
-//!    type is read under the lock of the list ([`PcpLists::push_released`](crate::pcp::PcpLists::push_released)).
-//! 3. Slabs and limbo give back what they can.
-//! 4. If every frame of the range is free now, they leave their zone. If one is not, everything is undone and the
-//!    caller learns which.
+//! 2. The CPUs' lists are drained. After that no block of the range is on a CPU's list, and none can get there, since the
+//!    block's type is read under the lock of the list
+//!    ([`PcpLists::push_released`](crate::pcp::PcpLists::push_released)).
+//! 3. Slabs and limbo give back what they can, and the lists are drained once more: who read the type before the first
+//!    step and passes the lists by ([`Frames::return_or_free`](super::Frames::return_or_free)) may have brought a block to
+//!    a CPU since. One that comes even later counts as in use.
+//! 4. If every frame of the range is on the lists of isolated memory now, they leave their zone. If one is not,
+//!    everything is undone and the caller learns which.
+//!
+//! One lock lets one range come or go at a time, so nobody undoes the isolation between the look and the removal.
 
 use super::Frames;
-use crate::error::OfflineError;
+use crate::error::HotplugError;
 use crate::map::{Kind, PAGEBLOCK_ORDER};
-use crate::zone::Zone;
+use crate::zone::{Zone, page_blocks};
 use quire_arch::{Pfn, PfnRange, Pin, Platform};
 
 impl<P: Platform> Frames<P> {
@@ -21,40 +25,36 @@ impl<P: Platform> Frames<P> {
     ///
     /// # Errors
     ///
-    /// [`OfflineError`]; nothing was changed then. With [`OfflineError::Busy`] another try may succeed: it moves nothing
-    /// away, so whoever has frames of the range must have given them back.
-    pub fn take_offline(&self, pin: &Pin<'_, P>, range: PfnRange) -> Result<u64, OfflineError> {
+    /// [`HotplugError`]; the range is in use as before, but page blocks that were in the high-order atomic reserve are
+    /// ordinary ones. With [`HotplugError::Busy`] another try may succeed: it moves nothing away, so whoever has frames of
+    /// the range must have given them back.
+    pub fn take_offline(&self, pin: &Pin<'_, P>, range: PfnRange) -> Result<u64, HotplugError> {
+        let _one = self.hotplug.try_lock().ok_or(HotplugError::Underway)?;
         self.check_range(range)?;
-        let mut isolated = range.start();
-        for block in blocks(range) {
-            if let Some(zone) = self.zone_at(block)
-                && !zone.lock(&self.platform).isolate_block(&self.map, block)
-            {
-                self.restore(pin, PfnRange::new(range.start(), isolated));
-                return Err(OfflineError::Busy(block.start()));
+        for block in page_blocks(range) {
+            if let Some(zone) = self.zone_at(block) {
+                zone.lock(&self.platform).isolate_block(&self.map, block);
             }
-            isolated = block.end();
         }
-        self.drain_all(pin);
         self.drain_all(pin);
         self.caches.shrink(self, pin);
         self.reap_all(pin);
         self.drain_all(pin);
         // What is isolated and free stays so: nobody can get it.
-        let busy = blocks(range).find_map(|block| {
+        let busy = page_blocks(range).find_map(|block| {
             let zone = self.zone_at(block)?;
             zone.lock(&self.platform).first_busy(&self.map, block)
         });
         if let Some(pfn) = busy {
             self.restore(pin, range);
-            return Err(OfflineError::Busy(pfn));
+            return Err(HotplugError::Busy(pfn));
         }
         let mut removed = 0;
-        for block in blocks(range) {
+        for block in page_blocks(range) {
             if let Some(zone) = self.zone_at(block) {
                 let mut zone = zone.lock(&self.platform);
                 let frames = zone.remove_block(&self.map, block);
-                zone.remove_managed(frames);
+                zone.remove_frames(frames);
                 removed += frames;
             }
         }
@@ -63,23 +63,32 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Takes the frames of `range` into use again that [`take_offline`](Self::take_offline) took out of it, and returns
-    /// how many.
-    pub fn bring_online(&self, pin: &Pin<'_, P>, range: PfnRange) -> u64 {
+    /// how many. The range may be a part of what was taken.
+    ///
+    /// # Errors
+    ///
+    /// [`HotplugError`]; nothing was changed.
+    pub fn bring_online(&self, pin: &Pin<'_, P>, range: PfnRange) -> Result<u64, HotplugError> {
+        let _one = self.hotplug.try_lock().ok_or(HotplugError::Underway)?;
+        self.check_frames(range, |pfn, kind| match kind {
+            Kind::Offline => Ok(()),
+            _ => Err(HotplugError::Online(pfn)),
+        })?;
         let mut returned = 0;
-        for block in blocks(range) {
+        for block in page_blocks(range) {
             let Some(zone) = self.zone_at(block) else { continue };
             let mut zone = zone.lock(&self.platform);
             let frames = zone.return_block(&self.map, block, self.events.mine(pin));
-            zone.add_managed(frames);
+            zone.add_frames(frames);
             returned += frames;
         }
         self.reset_levels();
-        returned
+        Ok(returned)
     }
 
     /// Makes isolated blocks ordinary ones again.
     fn restore(&self, pin: &Pin<'_, P>, range: PfnRange) {
-        for block in blocks(range) {
+        for block in page_blocks(range) {
             if let Some(zone) = self.zone_at(block) {
                 let events = self.events.mine(pin);
                 zone.lock(&self.platform).restore_block(&self.map, block, events);
@@ -93,28 +102,40 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Whether the range can be taken out of use at all.
-    fn check_range(&self, range: PfnRange) -> Result<(), OfflineError> {
-        let aligned = range.start().is_aligned(PAGEBLOCK_ORDER) && range.end().is_aligned(PAGEBLOCK_ORDER);
-        if !aligned {
-            return Err(OfflineError::Unaligned);
+    fn check_range(&self, range: PfnRange) -> Result<(), HotplugError> {
+        self.check_frames(range, |pfn, kind| match kind {
+            Kind::Reserved => Err(HotplugError::Reserved(pfn)),
+            Kind::Offline => Err(HotplugError::Offline(pfn)),
+            _ => Ok(()),
+        })
+    }
+
+    /// Asks `check` about every frame of RAM in `range`, which must be made of whole page blocks and hold some.
+    fn check_frames(
+        &self,
+        range: PfnRange,
+        check: impl Fn(Pfn, Kind) -> Result<(), HotplugError>,
+    ) -> Result<(), HotplugError> {
+        if !range.start().is_aligned(PAGEBLOCK_ORDER) || !range.end().is_aligned(PAGEBLOCK_ORDER) {
+            return Err(HotplugError::Unaligned);
         }
-        let mut ram = 0u64;
+        let span = self.map.span();
+        // Not longer than what there is: a range from a user's hands may be any.
+        let inside = range.start() >= span.start().block_start(PAGEBLOCK_ORDER)
+            && range.end().0.saturating_sub(PAGEBLOCK_ORDER.pages()) < span.end().0;
+        if !inside {
+            return Err(HotplugError::NoRam);
+        }
+        let mut ram = false;
         for pfn in (range.start().0..range.end().0).map(Pfn) {
             match self.map.known(pfn).kind() {
                 Kind::Hole => {}
-                Kind::Reserved => return Err(OfflineError::Reserved(pfn)),
-                Kind::Offline => return Err(OfflineError::Offline(pfn)),
-                _ => ram += 1,
+                kind => {
+                    check(pfn, kind)?;
+                    ram = true;
+                }
             }
         }
-        if ram == 0 { Err(OfflineError::NoRam) } else { Ok(()) }
+        if ram { Ok(()) } else { Err(HotplugError::NoRam) }
     }
-}
-
-/// The page blocks of `range`.
-fn blocks(range: PfnRange) -> impl Iterator<Item = PfnRange> {
-    let size = PAGEBLOCK_ORDER.pages();
-    (range.start().0..range.end().0)
-        .step_by(size as usize)
-        .map(move |start| PfnRange::new(Pfn(start), Pfn(start + size)))
 }

@@ -57,12 +57,17 @@ impl<P: Platform> Frames<P> {
         request: &AllocRequest,
     ) -> Option<FrameIndex> {
         let set = zone.pcp.mine(pin);
+        let mut counted = false;
         let mut mixing = if self.technique.tunes() { Mixing::Ask } else { Mixing::Allowed };
         let index = loop {
             let mut pcp = set.lists.lock();
             if let Some((index, _)) = pcp.pop(&self.map, request.order, request.migratetype) {
                 self.events.add(pin, VmEvent::PcpHit, 1);
                 break index;
+            }
+            if !counted {
+                self.events.add(pin, VmEvent::PcpMiss, 1);
+                counted = true;
             }
             match self.refill(pin, zone, (set, &mut pcp), request, mixing) {
                 Refill::Block(index) => break index,
@@ -82,20 +87,39 @@ impl<P: Platform> Frames<P> {
     /// mixes once stays mixed for as long as its longest user.
     #[cold]
     fn collect_type(&self, pin: &Pin<'_, P>, zone: &Zone<P>, migratetype: Migratetype) {
-        let mut collected = 0;
-        for set in zone.pcp.iter() {
-            loop {
-                let mut pcp = set.lists.lock();
-                let chunk = pcp.take_type(&self.map, migratetype);
-                if chunk.pages == 0 {
-                    break;
-                }
-                collected += chunk.pages;
-                self.chunk_home(pin, zone, chunk.blocks(), chunk.pages);
-            }
-        }
+        let collected: u64 = zone.pcp.iter().map(|set| self.collect_from(pin, zone, set, migratetype)).sum();
         if collected == 0 {
             zone.lock(&self.platform).note_nothing_collected(migratetype);
+        }
+    }
+
+    /// As a drain: what is there at the first look bounds it. What other CPUs returned is not sorted by type, so all of it
+    /// comes home.
+    fn collect_from(
+        &self,
+        pin: &Pin<'_, P>,
+        zone: &Zone<P>,
+        set: &PcpSet<P>,
+        migratetype: Migratetype,
+    ) -> u64 {
+        let (mut collected, mut bound) = (0, None);
+        loop {
+            let mut pcp = set.lists.lock();
+            self.receive(set, &mut pcp);
+            let unsorted = pcp.incoming_pages();
+            let bound = *bound.get_or_insert(unsorted + pcp.pages_of(migratetype));
+            if collected >= bound {
+                return collected;
+            }
+            let chunk = match unsorted {
+                0 => pcp.take_type(&self.map, migratetype),
+                _ => pcp.take_cold(&self.map, unsorted),
+            };
+            if chunk.pages == 0 {
+                return collected;
+            }
+            self.drained(pin, zone, &chunk);
+            collected += chunk.pages;
         }
     }
 
@@ -115,16 +139,15 @@ impl<P: Platform> Frames<P> {
         request: &AllocRequest,
         mixing: Mixing,
     ) -> Refill {
-        self.events.add(pin, VmEvent::PcpMiss, 1);
         let AllocRequest { order, migratetype, .. } = *request;
         let mut blocks = (pcp.limits().batch >> order.get()).max(1);
         if self.technique.tunes() {
             if let Some(index) = self.sort_returned(pin, zone, (set, pcp), request) {
                 return Refill::Block(index);
             }
-            blocks = pcp.miss(order, zone.is_tight());
-            // Half of the budget at most comes from others, so that own frees do not spill at once.
-            set.returned.set_accepts(pcp.high() / 2);
+            blocks = pcp.miss(order, zone.lists_bound());
+            // Half of what is left of the budget comes from others, so that own frees do not spill at once.
+            set.returned.set_accepts(pcp.high().saturating_sub(pcp.pages()) / 2);
             set.set_full(false);
         }
         match self.fetch(pin, zone, pcp, request, (blocks, mixing)) {
@@ -184,6 +207,10 @@ impl<P: Platform> Frames<P> {
         let mut left = blocks;
         {
             let mut buddy = zone.lock(&self.platform);
+            if Self::may_reserve(zone, &buddy, request) {
+                // What lies beside it is kept too, and must not be on a list.
+                left = 1;
+            }
             while left > 0 && runs.count < CHUNK_BLOCKS {
                 if self.technique.tunes() && buddy.would_mix(order, migratetype) {
                     // One block of another type for a request that has to have one, none to keep.
@@ -259,9 +286,14 @@ impl<P: Platform> Frames<P> {
     /// Keeps the page block of a block that was just given out for the next request of its kind, if the zone is low:
     /// the next one could fail.
     fn reserve_around(&self, zone: &Zone<P>, buddy: &mut Buddy, index: FrameIndex, request: &AllocRequest) {
-        if request.uses_reserve() && buddy.available() < zone.levels.get().low {
-            buddy.reserve_block(&self.map, index, zone.managed());
+        if Self::may_reserve(zone, buddy, request) {
+            buddy.reserve_block(&self.map, index, request.order, zone.managed());
         }
+    }
+
+    /// Whether the page block of what the request gets will be kept for the next one.
+    fn may_reserve(zone: &Zone<P>, buddy: &Buddy, request: &AllocRequest) -> bool {
+        request.uses_reserve() && buddy.available() < zone.levels.get().low
     }
 
     /// Frames that the request may take out of the zone before it is at its watermark.
@@ -351,6 +383,7 @@ impl<P: Platform> Frames<P> {
             taken += 1;
         }
         drop(pcp);
+        self.events.add(pin, VmEvent::PcpHit, taken as u64);
         if taken == 0
             && let Some(index) = self.allocate_pcp(pin, zone, request)
         {

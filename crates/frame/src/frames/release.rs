@@ -5,7 +5,7 @@ use crate::chain::FrameChain;
 use crate::counters::VmEvent;
 use crate::error::FreeError;
 use crate::map::{Frame, FrameFlags, FrameIndex, LockCheck};
-use crate::pcp::{CHUNK_BLOCKS, PcpLists};
+use crate::pcp::{CHUNK_BLOCKS, Chunk, PcpLists};
 use crate::zone::Zone;
 use quire_arch::{Order, Pfn, Pin, Platform};
 
@@ -74,7 +74,7 @@ impl<P: Platform> Frames<P> {
                     continue;
                 }
             }
-            self.chunk_to_zone(pin, zone, &mut chain, index);
+            self.chunk_past_lists(pin, zone, &mut chain, index);
         }
     }
 
@@ -94,21 +94,24 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Gives `first` and what follows it in `chain` to `zone`, up to a chunk.
-    fn chunk_to_zone(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chain: &mut FrameChain, first: FrameIndex) {
-        let events = self.events.mine(pin);
-        let mut buddy = zone.lock(&self.platform);
+    /// Gives `first` and what follows it in `chain` back past the CPU's own lists, up to a chunk: to the CPUs whose lists
+    /// they came from, or to `zone`.
+    fn chunk_past_lists(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chain: &mut FrameChain, first: FrameIndex) {
+        let mut chunk = Chunk::new();
         let mut next = Some(first);
-        for _ in 0..CHUNK_BLOCKS {
-            let Some(index) = next else { return };
-            if self.map.at(index).zone() != zone.id {
+        while let Some(index) = next {
+            let frame = self.map.at(index);
+            if frame.zone() != zone.id || chunk.is_full() {
+                chain.push_front(&self.map, index);
                 break;
             }
-            buddy.free_block(&self.map, index, self.map.at(index).word().order(), events);
+            chunk.push(index, frame.word().order().pages());
             next = chain.pop(&self.map);
         }
-        if let Some(index) = next {
-            chain.push_front(&self.map, index);
+        if self.technique.tunes() {
+            self.return_or_free(pin, zone, &chunk);
+        } else {
+            self.chunk_home(pin, zone, chunk.blocks());
         }
     }
 

@@ -9,7 +9,7 @@ use quire_sync::SpinStatistics;
 /// The machine in numbers; frames throughout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrameTotals {
-    /// RAM, boot memory included.
+    /// RAM in use, boot memory included: without what was taken out of use.
     pub present: u64,
     /// What can be given out.
     pub managed: u64,
@@ -69,14 +69,14 @@ impl<P: Platform> Frames<P> {
     fn report(&self, zone: &Zone<P>) -> ZoneReport {
         let lock = zone.lock_statistics();
         let pcp = listed_pages(zone);
-        let pcp_peak = zone.pcp.iter().map(|set| set.lists.lock().peak()).sum();
+        let pcp_peak = zone.pcp.iter().map(|set| set.lists.lock().peak() + set.returned.peak()).sum();
         let (watermarks, lowmem_reserve) = (zone.levels.get(), zone.levels.lowmem_reserve());
         let buddy = zone.lock(&self.platform);
         ZoneReport {
             kind: zone.id.kind(),
             node: zone.id.node(),
             span: zone.span,
-            present: zone.present,
+            present: zone.present(),
             managed: zone.managed(),
             free: buddy.free(),
             free_reserved: buddy.free_of(Migratetype::HighAtomic),
@@ -114,7 +114,7 @@ impl<P: Platform> Frames<P> {
     /// The machine in numbers.
     pub fn totals(&self) -> FrameTotals {
         FrameTotals {
-            present: self.zones.populated().map(|zone| zone.present).sum(),
+            present: self.zones.populated().map(Zone::present).sum(),
             managed: self.zones.populated().map(Zone::managed).sum(),
             free: self.free_frames(),
             limbo_blocks: self.limbo.iter().map(|limbo| limbo.lock().blocks()).sum(),

@@ -9,14 +9,15 @@ use quire_arch::{Order, Pfn, Platform};
 /// Larger orders than this are costly: reclaim can free any number of frames without forming such a block, so an
 /// ordinary request for one gives up early and kills nobody (Linux's `PAGE_ALLOC_COSTLY_ORDER`).
 const COSTLY_ORDER: u8 = 3;
-/// Rounds of reclaim that freed nothing, after which memory counts as exhausted.
-const MAX_EMPTY_ROUNDS: u32 = 16;
+/// Rounds of reclaim after which memory counts as exhausted: such that freed nothing, or that freed frames from which no
+/// block of the order came.
+const MAX_VAIN_ROUNDS: u32 = 16;
 
 /// Who can make room. The frame room asks it before an allocation fails; rooms below implement it.
 ///
 /// Called without a pin and without locks, so all of it may sleep and use [`Frames`].
 pub trait Reclaimer<P: Platform>: Sync {
-    /// Tries to free memory for `request` and answers how many frames came free.
+    /// Tries to free memory for `request` and answers how many frames came free that it may use.
     fn reclaim(&self, frames: &Frames<P>, request: &AllocRequest) -> u64;
 
     /// Reclaim finds nothing more. Makes somebody give up memory, e.g. by ending a program, and answers whether there
@@ -48,23 +49,24 @@ impl<P: Platform> Frames<P> {
             return Err(AllocError::Injected);
         }
         let costly = request.order > Order::ALL[COSTLY_ORDER as usize];
-        let mut empty_rounds = 0;
+        let mut vain_rounds = 0;
         loop {
             let allocated = self.allocate_quietly(&self.platform.pin(), request);
             if allocated.is_ok() || !request.may_sleep {
                 return allocated;
             }
             let freed = reclaimer.reclaim(self, &request);
-            empty_rounds = if freed > 0 && !costly { 0 } else { empty_rounds + 1 };
+            // Any frame serves a request for one, so freeing is progress for that alone; others may be faster, but not for ever.
+            vain_rounds = if freed > 0 && request.order == Order::ZERO { 0 } else { vain_rounds + 1 };
             if costly && !request.no_fail {
                 return self.allocate_quietly(&self.platform.pin(), request);
             }
-            if empty_rounds >= MAX_EMPTY_ROUNDS {
+            if vain_rounds >= MAX_VAIN_ROUNDS {
                 let gave_up = reclaimer.out_of_memory(self, &request);
                 if !gave_up && !request.no_fail {
                     return allocated;
                 }
-                empty_rounds = 0;
+                vain_rounds = 0;
                 reclaimer.wait(self);
             }
         }
@@ -76,7 +78,7 @@ impl<P: Platform> Frames<P> {
         let lacking = self.zones.populated().map(|zone| {
             let marks = zone.levels.get();
             let free = zone.free() + super::report::listed_pages(zone);
-            if free >= marks.low + marks.boost { 0 } else { marks.high + marks.boost - free.min(marks.high) }
+            if free >= marks.low + marks.boost { 0 } else { marks.high + marks.boost - free }
         });
         lacking.sum()
     }
@@ -84,7 +86,7 @@ impl<P: Platform> Frames<P> {
     /// Background reclaim has done its round: boosts that called for it end.
     pub fn end_boost(&self) {
         for zone in self.zones.populated() {
-            zone.levels.clear_boost();
+            zone.lock(&self.platform).clear_boost();
         }
     }
 }

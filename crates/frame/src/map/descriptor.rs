@@ -1,7 +1,7 @@
 //! The descriptor of one frame.
 
 use super::migratetype::Migratetype;
-use super::word::{FrameFlags, Kind, ONE_REF, Word};
+use super::word::{FrameFlags, Kind, Word};
 use crate::error::{FreeError, KindError};
 use crate::zone::ZoneId;
 // A hint orders nothing, so no model has to see it.
@@ -96,7 +96,8 @@ impl Frame {
 
     /// Writes the state of a frame that the caller took off a list or is about to put on one. No bit of others is
     /// lost: nobody but the list's holder writes the word of a free frame, since every transition that a user can
-    /// ask for is refused before it stores ([`Word::release`], [`Word::classify`], [`Word::try_get`]).
+    /// ask for is refused before it stores ([`Word::release`], [`Word::classify`], [`Word::get`],
+    /// [`Word::change_flags`]).
     #[inline]
     pub(crate) fn set_word(&self, word: Word) {
         // Pairs with the acquiring load in `word`: who sees the state sees what was done to the frame before.
@@ -165,11 +166,11 @@ impl Frame {
         self.update(|word| word.try_get().ok_or(())).is_ok()
     }
 
-    /// `count` more references for a caller that holds one.
+    /// `count` more references for a caller that holds one. Past [`MAX_REFS`](crate::MAX_REFS), and where there is none
+    /// to hold, nothing changes and the answer is false.
     #[inline]
-    pub fn get(&self, count: u32) {
-        let before = Word::from_raw(self.word.fetch_add(u64::from(count) * ONE_REF, Ordering::Relaxed));
-        debug_assert!(before.refs() > 0, "a reference was made from none");
+    pub fn get(&self, count: u32) -> bool {
+        self.update(|word| word.get(count).ok_or(())).is_ok()
     }
 
     /// Drops `count` references and tells whether none is left: then the caller gives the block back with
@@ -182,16 +183,21 @@ impl Frame {
         }
     }
 
-    /// Sets flags and tells those that were set before.
+    /// Sets flags and tells those that were set before, or `None` if the frame is not given out; then nothing changed.
     #[inline]
-    pub fn set_flags(&self, flags: FrameFlags) -> FrameFlags {
-        Word::from_raw(self.word.fetch_or(Word::flag_bits(flags), Ordering::AcqRel)).flags()
+    pub fn set_flags(&self, flags: FrameFlags) -> Option<FrameFlags> {
+        self.change_flags(flags, FrameFlags::empty())
     }
 
-    /// Clears flags and tells those that were set before.
+    /// As [`set_flags`](Self::set_flags), but clears them.
     #[inline]
-    pub fn clear_flags(&self, flags: FrameFlags) -> FrameFlags {
-        Word::from_raw(self.word.fetch_and(!Word::flag_bits(flags), Ordering::AcqRel)).flags()
+    pub fn clear_flags(&self, flags: FrameFlags) -> Option<FrameFlags> {
+        self.change_flags(FrameFlags::empty(), flags)
+    }
+
+    #[inline]
+    fn change_flags(&self, set: FrameFlags, clear: FrameFlags) -> Option<FrameFlags> {
+        self.update(|word| word.change_flags(set, clear).ok_or(())).ok().map(Word::flags)
     }
 
     /// Page-table entries that map the frame. Its users count; a frame that is mapped cannot be freed.

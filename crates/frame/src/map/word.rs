@@ -274,8 +274,16 @@ impl Word {
     /// One more reference, unless there is none (the block is being given back) or there are too many.
     #[inline]
     pub(super) const fn try_get(self) -> Option<Self> {
-        let refs = self.refs();
-        if refs == 0 || refs >= MAX_REFS { None } else { Some(Self(self.0 + ONE_REF)) }
+        self.get(1)
+    }
+
+    /// `count` references more, or `None` if there is none yet, or too many.
+    #[inline]
+    pub(super) const fn get(self, count: u32) -> Option<Self> {
+        if self.refs() == 0 || count > MAX_REFS.saturating_sub(self.refs()) {
+            return None;
+        }
+        Some(Self(self.0 + count as u64 * ONE_REF))
     }
 
     /// `count` references fewer, or `None` if there are not so many.
@@ -284,8 +292,16 @@ impl Word {
         if self.refs() < count { None } else { Some(Self(self.0 - ((count as u64) << REFS_SHIFT))) }
     }
 
+    /// With `set` set and `clear` cleared, or `None` if nobody has the block whose flags these would be.
     #[inline]
-    pub(super) const fn flag_bits(flags: FrameFlags) -> u64 {
+    pub(super) const fn change_flags(self, set: FrameFlags, clear: FrameFlags) -> Option<Self> {
+        if !self.kind().is_given_out() {
+            return None;
+        }
+        Some(Self(self.0 & !Self::flag_bits(clear) | Self::flag_bits(set)))
+    }
+
+    const fn flag_bits(flags: FrameFlags) -> u64 {
         ((flags.bits() as u64) << FLAGS_SHIFT) & FLAGS_MASK
     }
 }

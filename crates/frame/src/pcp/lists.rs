@@ -95,6 +95,12 @@ impl PcpLists {
         self.limits
     }
 
+    /// The zone has another size now.
+    pub(crate) fn set_limits(&mut self, limits: PcpLimits) {
+        self.limits = limits;
+        self.tuning.high = self.tuning.high.clamp(limits.high_min, limits.high_max);
+    }
+
     /// More base pages than this are not kept.
     #[inline]
     pub(crate) fn high(&self) -> u64 {
@@ -229,6 +235,12 @@ impl PcpLists {
         Some(index)
     }
 
+    /// Base pages of one type on the lists, those not counted that were returned and not sorted yet.
+    pub(crate) fn pages_of(&self, migratetype: Migratetype) -> u64 {
+        let lists = Order::ALL.into_iter().filter_map(|order| Some((order, self.list(order, migratetype)?)));
+        lists.into_iter().map(|(order, list)| list.count() * order.pages()).sum()
+    }
+
     /// Takes a chunk of blocks of one type, what was used least recently first, small ones before large ones.
     pub(crate) fn take_type(&mut self, map: &MemoryMap, migratetype: Migratetype) -> Chunk {
         let mut chunk = Chunk::new();
@@ -259,6 +271,11 @@ impl PcpLists {
         self.incoming_pages += pages;
         self.pages += pages;
         self.peak = self.peak.max(self.pages);
+    }
+
+    /// Base pages that were returned and are on no list yet.
+    pub(crate) fn incoming_pages(&self) -> u64 {
+        self.incoming_pages
     }
 
     /// Takes one of the returned blocks.
@@ -324,7 +341,7 @@ mod tests {
 
     /// Lists with so many blocks of each order, and the blocks in the order in which they were pushed.
     fn filled(frames: &Frames<Machine>, counts: &[(u8, usize)]) -> (PcpLists, Vec<(FrameIndex, Order)>) {
-        let mut lists = PcpLists::new(PcpLimits::new(8192, 100, 1));
+        let mut lists = PcpLists::new(PcpLimits::new(PcpTechnique::All, 8192, 100, 1));
         let pin = frames.platform().pin();
         let mut blocks = Vec::new();
         for &(order, count) in counts {

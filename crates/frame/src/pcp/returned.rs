@@ -52,17 +52,24 @@ pub(crate) struct Returned {
     word: AtomicU64,
     /// Base pages that the owner has use for. Only a bound on what is brought; nothing else hangs on it.
     accepts: AtomicU64,
+    /// The most base pages that were on the stack.
+    peak: AtomicU64,
 }
 
 impl Returned {
     pub(crate) fn new() -> Self {
-        Self { word: AtomicU64::new(Word::EMPTY.0), accepts: AtomicU64::new(0) }
+        Self { word: AtomicU64::new(Word::EMPTY.0), accepts: AtomicU64::new(0), peak: AtomicU64::new(0) }
     }
 
     /// Base pages on the stack just now.
     #[inline]
     pub(crate) fn pages(&self) -> u64 {
         u64::from(Word(self.word.load(Ordering::Relaxed)).pages())
+    }
+
+    /// The most base pages that were on the stack.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
     }
 
     /// The first block, for the auditor.
@@ -90,9 +97,16 @@ impl Returned {
             let Some(next) = now.push(chain.first, chain.pages, limit) else { return false };
             chain.last.set_next(now.first());
             // Release: the blocks are described and linked before the owner can find them. Pairs with the exchange in
-            // `take`. That exchange's release also lets the next pusher see an empty stack only after it was taken.
+            // `take`; what other pushers released before stays visible through it, since every change of the word is an
+            // exchange.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return true,
+                Ok(_) => {
+                    let pages = u64::from(next.pages());
+                    if pages > self.peak.load(Ordering::Relaxed) {
+                        self.peak.fetch_max(pages, Ordering::Relaxed);
+                    }
+                    return true;
+                }
                 Err(found) => now = Word(found),
             }
         }

@@ -45,7 +45,7 @@ impl PcpTechnique {
 
     /// The switch as the allocator reads it.
     pub(crate) const fn switch(self) -> PcpSwitch {
-        PcpSwitch { orders: self.orders(), tunes: self.tunes() }
+        PcpSwitch { technique: self, orders: self.orders(), tunes: self.tunes() }
     }
 
     /// Whether the budget follows the traffic, and surplus goes back to where it came from.
@@ -67,11 +67,17 @@ impl OrderSet {
 /// What a technique means on the paths of allocations and frees, where a bit is cheaper to ask than a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PcpSwitch {
+    technique: PcpTechnique,
     orders: OrderSet,
     tunes: bool,
 }
 
 impl PcpSwitch {
+    /// Its name.
+    pub(crate) const fn technique(self) -> PcpTechnique {
+        self.technique
+    }
+
     /// Whether blocks of `order` go through the per-CPU lists.
     #[inline]
     pub(crate) const fn covers(self, order: Order) -> bool {

@@ -5,7 +5,8 @@
 //! - A *spill* (the budget is used up) halves the next fetch of that order.
 //! - A *tick* takes an eighth off the budget of a CPU without misses since the last one; a CPU that did not use its
 //!   lists at all gives back a half, and at the [`TICKS_TO_EMPTY`]th tick everything.
-//! - A zone that is short of memory sets the budget to its least.
+//! - What the zone has free bounds it too: the lists of all CPUs together never claim more than a sixth of that. Where
+//!   less than its `high` watermark is free, that sets every budget to its least.
 //!
 //! Linux tunes `high` since 6.7 between the same bounds, for order 0 and upwards by the same signs (Y. Huang, "mm: PCP
 //! high auto-tuning", 2023).
@@ -44,13 +45,14 @@ impl Tuning {
 }
 
 impl PcpLists {
-    /// Notes that a list of `order` is empty and that nothing was returned, and answers how many blocks to fetch.
-    pub(crate) fn miss(&mut self, order: Order, tight: bool) -> u64 {
-        let limits = self.limits();
+    /// Notes that a list of `order` is empty and that nothing was returned, and answers how many blocks to fetch. Here
+    /// and below, `bound` is what the zone allows each CPU just now.
+    pub(crate) fn miss(&mut self, order: Order, bound: u64) -> u64 {
+        let limits = self.limits().bounded(bound);
         let base = (limits.batch >> order.get()).max(1);
         let tuning = &mut self.tuning;
         tuning.missed = true;
-        if tight {
+        if limits.is_fixed() {
             tuning.high = limits.high_min;
             return base;
         }
@@ -63,34 +65,30 @@ impl PcpLists {
     }
 
     /// Notes that a free of `order` exceeds the budget, and answers how many base pages to give back.
-    pub(crate) fn overflow(&mut self, order: Order, tight: bool) -> u64 {
-        let limits = self.limits();
+    pub(crate) fn overflow(&mut self, order: Order, bound: u64) -> u64 {
+        let limits = self.limits().bounded(bound);
         let tuning = &mut self.tuning;
         let growth = &mut tuning.growth[order.index()];
         *growth = growth.saturating_sub(1);
-        if tight {
-            tuning.high = limits.high_min;
-        }
+        tuning.high = tuning.high.min(limits.high_max);
         let most = (tuning.high / MOST_PART).max(order.pages());
         ((CHUNK_BLOCKS as u64) << order.get()).min(most).max(limits.batch)
     }
 
-    /// A tick, where `tight` tells whether the zone is short. Answers how many base pages the CPU must give back, and
-    /// whether it has use for more.
-    pub(crate) fn tick(&mut self, tight: bool) -> (u64, bool) {
-        let limits = self.limits();
+    /// A tick. Answers how many base pages the CPU must give back, and whether it has use for more.
+    pub(crate) fn tick(&mut self, bound: u64) -> (u64, bool) {
+        let limits = self.limits().bounded(bound);
         let pages = self.pages();
         let tuning = &mut self.tuning;
         let used = core::mem::take(&mut tuning.used);
         let missed = core::mem::take(&mut tuning.missed);
         tuning.idle = if used { 0 } else { tuning.idle.saturating_add(1) };
-        if !missed || tight {
+        if !missed || limits.is_fixed() {
             tuning.growth = [0; Order::COUNT];
             tuning.high = (tuning.high - (tuning.high >> DECAY_SHIFT)).max(limits.high_min);
         }
-        if tight || tuning.idle >= TICKS_TO_EMPTY {
-            tuning.high = limits.high_min;
-        }
+        tuning.high =
+            if tuning.idle >= TICKS_TO_EMPTY { limits.high_min } else { tuning.high.min(limits.high_max) };
         let kept = match tuning.idle {
             0 => tuning.high,
             TICKS_TO_EMPTY.. => 0,

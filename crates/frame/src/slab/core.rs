@@ -13,7 +13,7 @@ use crate::faults::{FaultClass, FaultSite};
 use crate::frames::Frames;
 use core::ptr::{self, NonNull};
 use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
-use quire_sync::atomic::raw::AtomicPtr;
+use quire_sync::atomic::AtomicPtr;
 use quire_sync::{CachePadded, PerCpu, SpinGuard, SpinLock};
 
 /// Bytes in a batch, and bounds on its number of slots. A CPU keeps two.

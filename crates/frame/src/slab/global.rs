@@ -1,20 +1,14 @@
 //! A heap for Rust's `alloc`.
 
 use super::heap::Heap;
+use super::once::{SetOnce, Taken};
 use crate::error::AllocError;
 use crate::frames::Frames;
 use core::alloc::{GlobalAlloc, Layout};
-use core::cell::UnsafeCell;
 use core::error::Error;
 use core::fmt;
-use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicU8, Ordering};
 use quire_arch::Platform;
-
-const DETACHED: u8 = 0;
-const ATTACHING: u8 = 1;
-const ATTACHED: u8 = 2;
 
 /// A [`Heap`] as the global allocator of a kernel that has none: a static that is
 /// [attached](Self::attach) to the machine once that is known.
@@ -25,18 +19,13 @@ const ATTACHED: u8 = 2;
 ///
 /// `checks/no-std-link/src/with_heap.rs` is a program that does all its allocations here.
 pub struct GlobalHeap<P: Platform> {
-    state: AtomicU8,
-    attached: UnsafeCell<MaybeUninit<Attached<P>>>,
+    attached: SetOnce<Attached<P>>,
 }
 
 struct Attached<P: Platform> {
     frames: &'static Frames<P>,
     heap: Heap<P>,
 }
-
-// SAFETY: the cell is written once, by the one thread that moved the state to `ATTACHING`, and read only after the
-// state was seen to be `ATTACHED`; what is in it can be shared.
-unsafe impl<P: Platform> Sync for GlobalHeap<P> {}
 
 /// Why a [`GlobalHeap`] was not attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,14 +50,15 @@ impl Error for AttachError {}
 
 impl<P: Platform> Default for GlobalHeap<P> {
     fn default() -> Self {
-        Self::new()
+        Self { attached: SetOnce::new() }
     }
 }
 
 impl<P: Platform> GlobalHeap<P> {
     /// A heap without a machine.
+    #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self { state: AtomicU8::new(DETACHED), attached: UnsafeCell::new(MaybeUninit::uninit()) }
+        Self { attached: SetOnce::new() }
     }
 
     /// Makes a heap on the machine. From now on allocations are served.
@@ -78,30 +68,11 @@ impl<P: Platform> GlobalHeap<P> {
     /// See [`AttachError`]; nothing was changed.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn attach(&self, frames: &'static Frames<P>) -> Result<(), AttachError> {
-        let turn = self.state.compare_exchange(DETACHED, ATTACHING, Ordering::Acquire, Ordering::Relaxed);
-        turn.map_err(|_| AttachError::AlreadyAttached)?;
-        match Heap::new(frames, &frames.platform().pin()) {
-            Ok(heap) => {
-                // SAFETY: this thread alone moved the state to `ATTACHING`, and nobody reads the cell before the next.
-                unsafe { (*self.attached.get()).write(Attached { frames, heap }) };
-                // Pairs with the load in `attached`.
-                self.state.store(ATTACHED, Ordering::Release);
-                Ok(())
-            }
-            Err(error) => {
-                self.state.store(DETACHED, Ordering::Release);
-                Err(AttachError::NoFrames(error))
-            }
-        }
-    }
-
-    #[inline]
-    fn attached(&self) -> Option<&Attached<P>> {
-        if self.state.load(Ordering::Acquire) != ATTACHED {
-            return None;
-        }
-        // SAFETY: the state says that the cell was written; nobody writes it again.
-        Some(unsafe { (*self.attached.get()).assume_init_ref() })
+        let made = self.attached.set_with(|| {
+            let heap = Heap::new(frames, &frames.platform().pin())?;
+            Ok(Attached { frames, heap })
+        });
+        made.map_err(|Taken| AttachError::AlreadyAttached)?.map_err(AttachError::NoFrames)
     }
 }
 
@@ -109,20 +80,21 @@ impl<P: Platform> GlobalHeap<P> {
 unsafe impl<P: Platform> GlobalAlloc for GlobalHeap<P> {
     #[cfg_attr(debug_assertions, track_caller)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(Attached { frames, heap }) = self.attached() else { return ptr::null_mut() };
+        let Some(Attached { frames, heap }) = self.attached.get() else { return ptr::null_mut() };
         let object = heap.allocate(frames, &frames.platform().pin(), layout);
         object.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
     #[cfg_attr(debug_assertions, track_caller)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let Some(Attached { frames, heap }) = self.attached() else { return ptr::null_mut() };
+        let Some(Attached { frames, heap }) = self.attached.get() else { return ptr::null_mut() };
         let object = heap.allocate_zeroed(frames, &frames.platform().pin(), layout);
         object.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
-        let (Some(Attached { frames, heap }), Some(object)) = (self.attached(), NonNull::new(object)) else {
+        let (Some(Attached { frames, heap }), Some(object)) = (self.attached.get(), NonNull::new(object))
+        else {
             return;
         };
         // SAFETY: the caller's promise: the object is of this allocator with this layout, or was left in place by
@@ -152,7 +124,7 @@ unsafe impl<P: Platform> GlobalAlloc for GlobalHeap<P> {
 
 impl<P: Platform> fmt::Debug for GlobalHeap<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let attached = self.attached().is_some();
+        let attached = self.attached.get().is_some();
         f.debug_struct("GlobalHeap").field("attached", &attached).finish_non_exhaustive()
     }
 }

@@ -16,6 +16,10 @@ mod front;
 mod geometry;
 mod global;
 mod heap;
+#[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used, reason = "models are tests")]
+mod models;
+mod once;
 mod place;
 mod registry;
 mod slabs;

@@ -5,7 +5,7 @@ use super::core::CacheCore;
 use crate::frames::Frames;
 use core::ptr;
 use quire_arch::{Pin, Platform};
-use quire_sync::atomic::raw::{AtomicPtr, Ordering};
+use quire_sync::atomic::{AtomicPtr, Ordering};
 
 /// A list that only grows: caches live as long as their machine. So it is read without a lock.
 #[derive(Debug)]

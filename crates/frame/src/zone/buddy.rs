@@ -254,10 +254,33 @@ impl Buddy {
     }
 
     /// Puts a block back and joins it with its buddy as long as that is free too. The type is that of the page
-    /// block *now*: it may have been stolen since the block was given out or entered a CPU's list.
+    /// block *now*: it may have been stolen since the block was given out or entered a CPU's list. A block of several
+    /// page blocks goes back in pieces if one of these has become another type meanwhile, e.g. because it leaves.
     pub(crate) fn free_block(&mut self, map: &MemoryMap, index: FrameIndex, order: Order, events: &EventSet) {
-        let mut pfn = map.pfn(index);
+        let pfn = map.pfn(index);
         let migratetype = map.block_migratetype(pfn);
+        if order > PAGEBLOCK_ORDER {
+            let piece = PAGEBLOCK_ORDER.pages();
+            let pieces = (pfn.0..pfn.0 + order.pages()).step_by(piece as usize).map(Pfn);
+            if !pieces.clone().all(|start| map.block_migratetype(start) == migratetype) {
+                for start in pieces {
+                    self.free_piece(map, start, (PAGEBLOCK_ORDER, map.block_migratetype(start)), events);
+                }
+                return;
+            }
+        }
+        self.free_piece(map, pfn, (order, migratetype), events);
+    }
+
+    /// As [`free_block`](Self::free_block), for a block that is all of one type.
+    #[inline]
+    fn free_piece(
+        &mut self,
+        map: &MemoryMap,
+        mut pfn: Pfn,
+        (order, migratetype): (Order, Migratetype),
+        events: &EventSet,
+    ) {
         let mut size = order;
         while let Some(larger) = size.larger() {
             let buddy = pfn.buddy(size);

@@ -6,16 +6,11 @@ use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word
 use quire_arch::{Order, Pfn, PfnRange};
 
 impl Buddy {
-    /// Isolates the page block `block`: from now on nothing of it is given out, and what is freed stays in it. Tells
-    /// whether it could be; not if it is isolated already.
-    pub(crate) fn isolate_block(&mut self, map: &MemoryMap, block: PfnRange) -> bool {
-        if map.block_migratetype(block.start()) == Migratetype::Isolate {
-            return false;
-        }
+    /// Isolates the page block `block`: from now on nothing of it is given out, and what is freed stays in it.
+    pub(crate) fn isolate_block(&mut self, map: &MemoryMap, block: PfnRange) {
         self.split_around(map, block);
         self.move_free(map, block, Migratetype::Isolate);
         self.change_blocks(map, block, Migratetype::Isolate);
-        true
     }
 
     /// Undoes [`isolate_block`](Self::isolate_block): what is free in the block can be had again.
@@ -39,17 +34,17 @@ impl Buddy {
         }
     }
 
-    /// The first frame of `block` that is neither free nor out of use, if there is one: somebody has it, or it is on
-    /// its way.
+    /// The first frame of an isolated `block` that is neither on the lists of isolated memory nor out of use, if there is
+    /// one: somebody has it, or it is on its way.
     pub(crate) fn first_busy(&self, map: &MemoryMap, block: PfnRange) -> Option<Pfn> {
         let mut pfn = block.start();
         while pfn < block.end() {
             let word = map.known(pfn).word();
             pfn = match word.kind() {
-                Kind::Free => pfn.offset(word.order().pages()),
+                Kind::Free if word.migratetype() == Migratetype::Isolate => pfn.offset(word.order().pages()),
                 Kind::Offline | Kind::Hole => pfn.offset(1),
-                // Inside a free block of two page blocks.
-                Kind::Tail if self.covering(map, pfn).is_some() => block.end(),
+                // Inside a free block of several page blocks.
+                Kind::Tail if self.is_isolated_inside(map, pfn) => block.end(),
                 _ => return Some(pfn),
             };
         }
@@ -106,6 +101,12 @@ impl Buddy {
         }
     }
 
+    /// Whether `pfn` lies in a free block of several page blocks that are all isolated.
+    fn is_isolated_inside(&self, map: &MemoryMap, pfn: Pfn) -> bool {
+        let covering = self.covering(map, pfn);
+        covering.is_some_and(|(index, _)| map.at(index).word().migratetype() == Migratetype::Isolate)
+    }
+
     /// The free block of more than a page block that covers `pfn`.
     fn covering(&self, map: &MemoryMap, pfn: Pfn) -> Option<(FrameIndex, Order)> {
         let larger = Order::ALL.into_iter().filter(|&order| order > PAGEBLOCK_ORDER);
@@ -114,4 +115,12 @@ impl Buddy {
             map.at(index).word().is_free_block(order).then_some((index, order))
         })
     }
+}
+
+/// The page blocks of `range`, which is made of whole ones.
+pub(crate) fn page_blocks(range: PfnRange) -> impl Iterator<Item = PfnRange> {
+    let size = PAGEBLOCK_ORDER.pages();
+    (range.start().0..range.end().0)
+        .step_by(size as usize)
+        .map(move |start| PfnRange::new(Pfn(start), Pfn(start + size)))
 }

@@ -14,12 +14,14 @@ pub(crate) use buddy::Buddy;
 pub use buddy::BuddyCounts;
 pub(crate) use frame_list::FrameList;
 pub use id::{ZoneId, ZoneKind};
+pub(crate) use isolate::page_blocks;
 pub use report::ZoneReport;
 pub use watermark::Watermarks;
 pub(crate) use watermark::{Levels, default_min_free_kib};
 pub(crate) use zonelist::{Zonelist, Zones};
 
-use crate::pcp::PcpSet;
+use crate::map::PAGEBLOCK_ORDER;
+use crate::pcp::{PcpLimits, PcpSet};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use quire_arch::{LockClass, Pfn, PfnRange, Platform};
@@ -30,7 +32,7 @@ use quire_sync::{PerCpu, SpinGuard, SpinLock, SpinStatistics};
 pub(crate) struct Zone<P> {
     pub(crate) id: ZoneId,
     /// All frames of RAM in the zone, boot memory included.
-    pub(crate) present: u64,
+    present: AtomicU64,
     /// From the lowest frame to the highest, holes included.
     pub(crate) span: PfnRange,
     pub(crate) levels: Levels,
@@ -50,7 +52,7 @@ impl<P: Platform> Zone<P> {
     pub(crate) fn new(id: ZoneId, timed: bool) -> Self {
         Self {
             id,
-            present: 0,
+            present: AtomicU64::new(0),
             span: PfnRange::default(),
             levels: Levels::default(),
             managed: AtomicU64::new(0),
@@ -64,9 +66,14 @@ impl<P: Platform> Zone<P> {
 
     /// Notes a frame of RAM.
     pub(crate) fn add_present(&mut self, pfn: Pfn) {
-        let start = if self.present == 0 { pfn } else { self.span.start().min(pfn) };
+        let start = if self.is_empty() { pfn } else { self.span.start().min(pfn) };
         self.span = PfnRange::new(start, pfn.offset(1).max(self.span.end()));
-        self.present += 1;
+        self.present.store(self.present() + 1, Ordering::Relaxed);
+    }
+
+    /// Whether the machine has no frames for this zone, not even some that are out of use.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.span.is_empty()
     }
 
     /// Takes the zone's lock.
@@ -89,16 +96,21 @@ impl<P: Platform> Zone<P> {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// Frames in use by the zone: those it gives out, and boot memory.
+    #[inline]
+    pub(crate) fn present(&self) -> u64 {
+        self.present.load(Ordering::Relaxed)
+    }
+
     /// Frames that the zone gives out, free or not.
     #[inline]
     pub(crate) fn managed(&self) -> u64 {
         self.managed.load(Ordering::Relaxed)
     }
 
-    /// Whether so little is free that the CPUs should keep nothing back.
-    #[inline]
-    pub(crate) fn is_tight(&self) -> bool {
-        self.free() < self.levels.get().high
+    /// What each CPU may keep of the zone at most, as far as that depends on what is free.
+    pub(crate) fn lists_bound(&self) -> u64 {
+        PcpLimits::bound(self.free(), self.pcp.iter().count() as u64)
     }
 
     /// What the lock has seen.
@@ -117,6 +129,9 @@ impl<P> fmt::Debug for Zone<P> {
     }
 }
 
+/// Page blocks of the smallest zone whose watermarks are boosted.
+const BOOSTED_BLOCKS: u64 = 4;
+
 /// The lists of a zone, until dropped. Dropping it publishes how much is free.
 pub(crate) struct ZoneGuard<'z, P: Platform> {
     zone: &'z Zone<P>,
@@ -126,14 +141,26 @@ pub(crate) struct ZoneGuard<'z, P: Platform> {
 }
 
 impl<P: Platform> ZoneGuard<'_, P> {
-    /// The zone gains frames.
+    /// Reclaim did what the boost called for.
+    pub(crate) fn clear_boost(&mut self) {
+        self.zone.levels.clear_boost();
+    }
+
+    /// The zone gains frames that are there since the start.
     pub(crate) fn add_managed(&mut self, frames: u64) {
         self.zone.managed.store(self.zone.managed() + frames, Ordering::Relaxed);
     }
 
-    /// The zone loses frames.
-    pub(crate) fn remove_managed(&mut self, frames: u64) {
+    /// The zone gains frames that came into use.
+    pub(crate) fn add_frames(&mut self, frames: u64) {
+        self.add_managed(frames);
+        self.zone.present.store(self.zone.present() + frames, Ordering::Relaxed);
+    }
+
+    /// The zone loses frames that went out of use.
+    pub(crate) fn remove_frames(&mut self, frames: u64) {
         self.zone.managed.store(self.zone.managed() - frames, Ordering::Relaxed);
+        self.zone.present.store(self.zone.present() - frames, Ordering::Relaxed);
     }
 }
 
@@ -157,7 +184,8 @@ impl<P: Platform> Drop for ZoneGuard<'_, P> {
     #[inline]
     fn drop(&mut self) {
         let mixed = self.buddy.take_mixed();
-        if mixed > 0 {
+        // In a zone of so few page blocks nothing would come of it.
+        if mixed > 0 && self.zone.managed() >= BOOSTED_BLOCKS << PAGEBLOCK_ORDER.get() {
             self.zone.levels.raise_boost(mixed);
         }
         // Plain stores: both are written only under the lock, which is dropped after this.

@@ -2,28 +2,38 @@
 //! frame, e.g. a network driver's buffers in an interrupt (M. Gorman, Linux 4.4, in place of a watermark by order).
 //!
 //! A block enters the reserve when such a request was served while the zone was low, and leaves it before an ordinary
-//! request fails. What is free in the reserve is on lists of its own, which only those requests look at; frames of it
-//! never enter a CPU's list.
+//! request fails. What is free in the reserve is on lists of its own, which only those requests look at; from then on
+//! what is freed in it goes there and not to a CPU's list.
 
 use super::buddy::Buddy;
+use super::isolate::page_blocks;
 use crate::counters::EventSet;
 use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
-use quire_arch::{Pfn, PfnRange};
+use quire_arch::{Order, Pfn, PfnRange};
 
 /// The part of a zone that may be reserved, as a divisor; one block at least.
 const SHARE: u64 = 100;
 
 impl Buddy {
-    /// Puts the page block at `index` into the reserve of a zone with `managed` frames, unless the reserve is full.
-    pub(crate) fn reserve_block(&mut self, map: &MemoryMap, index: FrameIndex, managed: u64) -> bool {
+    /// Puts the page block or blocks of the block of `order` at `index` into the reserve of a zone with `managed`
+    /// frames, unless the reserve is full.
+    pub(crate) fn reserve_block(
+        &mut self,
+        map: &MemoryMap,
+        index: FrameIndex,
+        order: Order,
+        managed: u64,
+    ) -> bool {
         let pfn = map.pfn(index);
         let limit = ((managed / SHARE) >> PAGEBLOCK_ORDER.get()).max(1);
         let reserved = self.block_counts()[Migratetype::HighAtomic.index()];
-        if reserved >= limit || !map.block_migratetype(pfn).is_pcp_type() {
+        let first = block_at(pfn);
+        let frames = PfnRange::new(first.start(), first.end().max(pfn.offset(order.pages())));
+        let mut blocks = page_blocks(frames);
+        if reserved >= limit || !blocks.all(|block| map.block_migratetype(block.start()).is_pcp_type()) {
             return false;
         }
-        let frames = block_at(pfn);
-        self.split_around(map, frames);
+        page_blocks(frames).for_each(|block| self.split_around(map, block));
         self.move_free(map, frames, Migratetype::HighAtomic);
         self.change_blocks(map, frames, Migratetype::HighAtomic);
         true

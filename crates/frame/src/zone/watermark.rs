@@ -1,5 +1,6 @@
 //! Watermarks: how much of a zone stays free.
 
+use crate::map::PAGEBLOCK_ORDER;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Levels of free frames in a zone. Below `low` reclaim should start in the background, up to `high`; below `min`
@@ -86,14 +87,15 @@ impl Levels {
         self.lowmem_reserve.store(lowmem_reserve, Ordering::Relaxed);
     }
 
-    /// Raises the boost by `frames`, under the zone's lock.
+    /// Raises the boost by `frames`, under the zone's lock. Its limit leaves room for a page block.
     pub(crate) fn raise_boost(&self, frames: u64) {
         let limit = self.high.load(Ordering::Relaxed) * BOOST_FACTOR / 10_000;
+        let limit = limit.max(PAGEBLOCK_ORDER.pages());
         let boost = self.boost.load(Ordering::Relaxed) + frames;
         self.boost.store(boost.min(limit), Ordering::Relaxed);
     }
 
-    /// Takes the boost away.
+    /// Takes the boost away, under the zone's lock.
     pub(crate) fn clear_boost(&self) {
         self.boost.store(0, Ordering::Relaxed);
     }

@@ -40,7 +40,7 @@ impl<P: Platform> Zones<P> {
     /// Every zone that has frames, or had some when the machine started.
     #[inline]
     pub(crate) fn populated(&self) -> impl Iterator<Item = &Zone<P>> {
-        self.all().iter().filter(|zone| zone.present > 0)
+        self.all().iter().filter(|zone| !zone.is_empty())
     }
 }
 

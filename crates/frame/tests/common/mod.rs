@@ -6,6 +6,7 @@ use quire_arch::{
 };
 use quire_frame::{FaultSite, FrameConfig, FrameViolation, Frames, PcpTechnique};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::boxed::Box;
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::string::{String, ToString};
@@ -17,7 +18,12 @@ std::thread_local! {
     static PINS: Cell<u32> = const { Cell::new(0) };
     /// The classes of the locks that this thread holds, in the order in which it took them.
     static HELD: RefCell<Vec<LockClass>> = const { RefCell::new(Vec::new()) };
+    /// What this thread does each time it has dropped a lock of the class.
+    static STEP: RefCell<Option<(LockClass, Step)>> = const { RefCell::new(None) };
 }
+
+/// What happens between two holds of a lock.
+type Step = Box<dyn FnMut()>;
 
 /// The site of what tests allocate themselves.
 pub(crate) const TEST: FaultSite = FaultSite::new("test");
@@ -25,6 +31,19 @@ pub(crate) const TEST: FaultSite = FaultSite::new("test");
 /// From now on this thread runs on `cpu`.
 pub(crate) fn run_on(cpu: usize) {
     CPU.set(cpu);
+}
+
+/// Runs `action`, and `step` each time this thread has dropped a lock of `class` in it: what another CPU would do just
+/// then. Locks that `step` drops call for no further one. Locks are reported, and steps made, in debug builds only.
+pub(crate) fn after_each_hold<R>(
+    class: LockClass,
+    step: impl FnMut() + 'static,
+    action: impl FnOnce() -> R,
+) -> R {
+    STEP.set(Some((class, Box::new(step))));
+    let result = action();
+    STEP.set(None);
+    result
 }
 
 struct Bank {
@@ -118,6 +137,11 @@ impl Execution for Machine {
             let at = held.iter().rposition(|&outer| outer == class);
             held.remove(at.expect("a lock is dropped that was not taken"));
         });
+        let due = STEP.with_borrow_mut(|step| step.take_if(|(wanted, _)| *wanted == class));
+        if let Some((class, mut step)) = due {
+            step();
+            STEP.set(Some((class, step)));
+        }
     }
 }
 

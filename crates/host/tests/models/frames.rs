@@ -163,8 +163,8 @@ fn shuttle_returned_blocks_against_their_owner_and_a_drain() {
     });
 }
 
-/// A page block leaves while two CPUs allocate and free, each the other's frames: once it has left, nobody gets a
-/// frame of it, and if it cannot leave nothing is lost.
+/// A page block leaves while two CPUs allocate from it and free: once it has left, nobody gets a frame of it, and if it
+/// cannot leave nothing is lost.
 #[test]
 fn shuttle_a_page_block_leaves_under_traffic() {
     check(104, || {
@@ -175,32 +175,57 @@ fn shuttle_a_page_block_leaves_under_traffic() {
         });
         let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
         let leaving = PfnRange::new(Pfn(512), Pfn(1024));
-        let free = as_one_step(|| frames.free_frames());
+        let get = || frames.allocate(&platform.pin(), AllocRequest::anonymous().uninitialised());
+        let put = |pfn| frames.free(&platform.pin(), pfn, Order::ZERO).expect("the frame is ours");
+        // All the other memory is taken, so that the traffic is in what leaves.
+        let kept: Vec<Pfn> = as_one_step(|| {
+            machine.vcpu(0).expect("each CPU has one thread").run(|| {
+                let all: Vec<Pfn> = std::iter::from_fn(|| get().ok()).collect();
+                let (inside, outside): (Vec<Pfn>, Vec<Pfn>) =
+                    all.into_iter().partition(|&pfn| leaving.contains(pfn));
+                inside.into_iter().for_each(put);
+                frames.drain_all(&platform.pin());
+                outside
+            })
+        });
+        let free = as_one_step(|| frames.free_frames()) + kept.len() as u64;
         let owners = Owners::default();
         let gone = Fact::default();
+        let traffic = |count: usize| {
+            let mut taken = Vec::new();
+            for _ in 0..count {
+                let was_gone = gone.is_told();
+                let Ok(pfn) = get() else { break };
+                assert!(!was_gone || !leaving.contains(pfn), "{pfn:?} was given out after it had left");
+                owners.take(pfn);
+                taken.push(pfn);
+            }
+            for pfn in taken {
+                owners.give(pfn);
+                put(pfn);
+            }
+        };
         let removed = thread::scope(|scope| {
-            scope.spawn(|| take_and_give(&machine, 0, 3, &owners));
+            scope.spawn(|| {
+                machine.vcpu(0).expect("each CPU has one thread").run(|| {
+                    traffic(2);
+                    traffic(1);
+                });
+            });
             let leaver = scope.spawn(|| {
-                let cpu = machine.vcpu(1).expect("each CPU has one thread");
-                cpu.run(|| {
+                machine.vcpu(1).expect("each CPU has one thread").run(|| {
                     let removed = frames.take_offline(&platform.pin(), leaving);
                     if removed.is_ok() {
                         gone.tell();
                     }
-                    let was_gone = gone.is_told();
-                    let request = AllocRequest::anonymous().uninitialised();
-                    if let Ok(pfn) = frames.allocate(&platform.pin(), request) {
-                        assert!(
-                            !was_gone || !leaving.contains(pfn),
-                            "{pfn:?} was given out after it had left"
-                        );
-                        frames.free(&platform.pin(), pfn, Order::ZERO).expect("the frame is ours");
-                    }
+                    traffic(1);
                     removed.unwrap_or(0)
                 })
             });
             leaver.join().expect("no thread panics")
         });
+        assert!(removed == 0 || removed == leaving.len(), "{removed} frames left");
+        as_one_step(|| machine.vcpu(0).expect("the threads ended").run(|| kept.into_iter().for_each(put)));
         assert_eq!(as_one_step(|| frames.free_frames()), free - removed);
         audit(&machine);
     });

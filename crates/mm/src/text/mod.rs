@@ -1,4 +1,4 @@
-//! Texts in the format of Linux's `/proc`, so that people's tools and habits work.
+//! Texts in the format of Linux's `/proc` and debugfs, so that people's tools and habits work.
 //!
 //! Layout, names, widths and the order of lines are those of Linux 6.18. Lines that there are no figures for are left
 //! out; each text says which. On a busy machine a text is a moment's mixture, as it is there.
@@ -8,6 +8,7 @@
 //! zoneinfo's pagesets add up to `nr_free_pages` (page blocks of type Isolate are shown but are not free).
 
 mod buddyinfo;
+mod extfrag;
 mod lock_stat;
 mod maps;
 mod meminfo;
@@ -19,6 +20,7 @@ mod vmstat;
 mod zoneinfo;
 
 pub use buddyinfo::buddyinfo;
+pub use extfrag::{extfrag_index, unusable_index};
 pub use lock_stat::lock_stat;
 pub use maps::{maps, maps_line};
 pub use meminfo::meminfo;

@@ -6,7 +6,7 @@ use core::fmt::{self, Write};
 use quire_arch::{NodeId, Order, Platform};
 use quire_frame::{Migratetype, PAGEBLOCK_ORDER, ZoneReport};
 
-/// Most blocks of one kind that are counted; where there are more, Linux says so and counts no further.
+/// Most blocks of one kind that are counted; from there on Linux says that there may be more.
 const MOST_BLOCKS: u64 = 100_000;
 
 /// Writes `/proc/pagetypeinfo`: for each zone with frames its free blocks by migratetype and order, and its page blocks
@@ -47,7 +47,7 @@ fn free_blocks(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
         write!(out, "Node {:>4}, zone {:>8}, type {:>12} ", zone.node, zone.kind, migratetype.name())?;
         for types in zone.blocks {
             let blocks = types[migratetype.index()];
-            let more = if blocks > MOST_BLOCKS { ">" } else { "" };
+            let more = if blocks >= MOST_BLOCKS { ">" } else { "" };
             write!(out, "{more}{:>6} ", blocks.min(MOST_BLOCKS))?;
         }
         writeln!(out)?;

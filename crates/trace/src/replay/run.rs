@@ -10,8 +10,8 @@ use crate::event::{
 };
 use crate::format::TraceHeader;
 use quire_host::{HostPlatform, Machine, Vcpu};
-use quire_mm::Space;
 use quire_mm::abi::CallNumber;
+use quire_mm::{Memory, Space};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -52,6 +52,8 @@ pub(super) struct Run<'m> {
     processes: Vec<Process>,
     files: FileIds,
     event: u64,
+    /// The second of the recorded time up to which the timer ticked.
+    second: u64,
     lost: u64,
     audits: usize,
     auditing: Duration,
@@ -72,6 +74,7 @@ impl<'m> Run<'m> {
             processes: Vec::new(),
             files: FileIds::default(),
             event: 0,
+            second: 0,
             lost: 0,
             audits: 0,
             auditing: Duration::ZERO,
@@ -80,6 +83,7 @@ impl<'m> Run<'m> {
 
     /// Replays one event.
     pub(super) fn step(&mut self, event: &Event) {
+        self.tick(event.time_ns);
         match &event.kind {
             EventKind::Fault(fault) => self.fault(event, fault),
             EventKind::Call(call) => self.call(event, call),
@@ -104,6 +108,17 @@ impl<'m> Run<'m> {
             }
         }
         self.event += 1;
+    }
+
+    /// The timer ticks once a second of the recorded time. After a longer pause it need not make up for all of it: soon
+    /// nothing is kept back any more.
+    fn tick(&mut self, time_ns: u64) {
+        let second = time_ns / 1_000_000_000;
+        let passed = second.saturating_sub(self.second);
+        self.second = self.second.max(second);
+        for _ in 0..passed.min(u64::from(Memory::<HostPlatform>::TICKS_TO_EMPTY) + 1) {
+            self.machine.tick(&self.vcpus[0]);
+        }
     }
 
     fn task(&self, task: TaskId) -> Option<&Task<'m>> {

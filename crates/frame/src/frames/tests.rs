@@ -1,0 +1,135 @@
+//! Blocks that a CPU keeps while the type of their page block changes.
+
+use super::Frames;
+use crate::chain::FrameChain;
+use crate::map::{Kind, Migratetype, PAGEBLOCK_ORDER};
+use crate::pcp::PcpTechnique;
+use crate::request::AllocRequest;
+use crate::testing::{Machine, TEST, assert_sound, frames, run_on};
+use crate::zone::{Zone, ZoneKind};
+use quire_arch::{Order, Pfn, PfnRange, Platform};
+
+/// 128 MiB: enough for the budget of a list to hold a page block.
+const FRAMES: u64 = 1 << 15;
+
+/// Where CPU 0 has the block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    List,
+    /// CPU 1 brought it back.
+    Stack,
+}
+
+/// Every way in which a block of order 0, 3 or 9 is kept.
+fn each(mut check: impl FnMut(PcpTechnique, Order, Place)) {
+    for pcp in PcpTechnique::ALL {
+        for order in [0, 3, 9].map(|order| Order::ALL[order]) {
+            if pcp.switch().covers(order) {
+                check(pcp, order, Place::List);
+            }
+            if pcp.switch().tunes() {
+                check(pcp, order, Place::Stack);
+            }
+        }
+    }
+}
+
+fn dma32(frames: &Frames<Machine>) -> &Zone<Machine> {
+    frames.zone(ZoneKind::Dma32.into())
+}
+
+/// A movable block of `order` that CPU 0 keeps in `place`. The caller runs on CPU 0 afterwards.
+fn kept(frames: &Frames<Machine>, order: Order, place: Place) -> Pfn {
+    run_on(0);
+    let pin = frames.platform().pin();
+    let movable = AllocRequest::new(order, TEST).movability(Migratetype::Movable);
+    let pfn = frames.allocate(&pin, movable).unwrap();
+    let set = dma32(frames).pcp.mine(&pin);
+    match place {
+        Place::List => frames.free(&pin, pfn, order).unwrap(),
+        Place::Stack => {
+            set.returned.set_accepts(order.pages());
+            frames.gather(&mut FrameChain::new(), pfn, order).unwrap();
+            run_on(1);
+            let pin = frames.platform().pin();
+            assert!(frames.free_past_lists(&pin, dma32(frames), frames.map().index(pfn), order));
+            run_on(0);
+        }
+    }
+    let on_stack = if place == Place::Stack { order.pages() } else { 0 };
+    assert_eq!(set.returned.pages(), on_stack);
+    assert_eq!(frames.known(pfn).kind(), Kind::Pcp);
+    pfn
+}
+
+fn page_block(pfn: Pfn) -> PfnRange {
+    let start = pfn.block_start(PAGEBLOCK_ORDER);
+    PfnRange::new(start, start.offset(PAGEBLOCK_ORDER.pages()))
+}
+
+/// A block on the list or the stack goes home to the type that its page block has by then. Here that is isolated, since
+/// a page block that is one block cannot be stolen while that is kept.
+#[test]
+fn a_kept_block_goes_home_to_the_new_type_of_its_page_block() {
+    each(|pcp, order, place| {
+        let frames = frames(&[(0, FRAMES)], 2, pcp);
+        let pfn = kept(&frames, order, place);
+        let pin = frames.platform().pin();
+        let set = dma32(&frames).pcp.mine(&pin);
+        let kept = set.lists.lock().pages() + set.returned.pages();
+        let before = {
+            let mut zone = dma32(&frames).lock(frames.platform());
+            zone.isolate_block(frames.map(), page_block(pfn));
+            zone.free_of(Migratetype::Isolate)
+        };
+        assert_eq!(frames.drain(&pin, pin.cpu()), kept);
+        let after = dma32(&frames).lock(frames.platform()).free_of(Migratetype::Isolate);
+        assert_eq!(after - before, kept, "{pcp:?}, order {order}, {place:?}");
+        assert_sound(&frames);
+        let events = frames.events.mine(&pin);
+        dma32(&frames).lock(frames.platform()).restore_block(frames.map(), page_block(pfn), events);
+        assert_sound(&frames);
+        assert_eq!(frames.free_frames(), frames.totals().managed);
+    });
+}
+
+/// A page block is stolen while a smaller block of it lies on a stack: the drain brings that home to the thief's type.
+#[test]
+fn a_returned_block_whose_page_block_was_stolen_goes_home_to_the_new_type() {
+    for order in [0, 3].map(|order| Order::ALL[order]) {
+        let frames = frames(&[(0, 512)], 2, PcpTechnique::All);
+        let pfn = kept(&frames, order, Place::Stack);
+        run_on(1);
+        let pin = frames.platform().pin();
+        let stolen = frames.allocate(&pin, AllocRequest::new(Order::ALL[5], TEST)).unwrap();
+        assert_eq!(frames.map().block_migratetype(pfn), Migratetype::Unmovable, "order {order}");
+        frames.drain_all(&pin);
+        assert_sound(&frames);
+        assert_eq!(dma32(&frames).lock(frames.platform()).free_of(Migratetype::Movable), 0);
+        frames.free(&pin, stolen, Order::ALL[5]).unwrap();
+        assert_sound(&frames);
+    }
+}
+
+/// The owner looks through its stack when it misses something: what is isolated by then is not given out, and goes on no
+/// list.
+#[test]
+fn a_returned_block_of_an_isolated_page_block_is_not_given_out() {
+    for order in [0, 3, 9].map(|order| Order::ALL[order]) {
+        let frames = frames(&[(0, FRAMES)], 2, PcpTechnique::All);
+        let pfn = kept(&frames, order, Place::Stack);
+        let pin = frames.platform().pin();
+        let movable = AllocRequest::new(order, TEST).movability(Migratetype::Movable);
+        // What the list has of the same fetch would be given out first.
+        let set = dma32(&frames).pcp.mine(&pin);
+        while set.lists.lock().peek(order, Migratetype::Movable).is_some() {
+            frames.allocate(&pin, movable).unwrap();
+        }
+        dma32(&frames).lock(frames.platform()).isolate_block(frames.map(), page_block(pfn));
+        let got = frames.allocate(&pin, movable).unwrap();
+        assert!(!page_block(pfn).contains(got), "order {order}");
+        assert_eq!(set.returned.pages(), 0, "the stack was looked through");
+        assert_eq!(frames.known(pfn.block_start(order)).kind(), Kind::Free);
+        assert_sound(&frames);
+    }
+}
