@@ -91,7 +91,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The ratios of all cases that are slower with the technique than without by more than `tolerance`.
+    /// The ratios of all cases that are slower with all orders on the lists than with order 0 only by more than `tolerance`.
     pub fn slower(&self, tolerance: f64) -> impl Iterator<Item = &Figure> {
         let figures = self.sections.iter().flat_map(|section| &section.figures);
         figures.filter(move |figure| {

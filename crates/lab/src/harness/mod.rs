@@ -87,10 +87,10 @@ impl Load {
     /// Most blocks that a thread gets in a round.
     pub const MOST: usize = 10_000;
 
-    /// A load of as many blocks as lie in a sixteenth of `frames` frames for each thread, and [`MOST`](Self::MOST) at
-    /// most.
+    /// A load of as many blocks as lie in a twentieth of `frames` frames for each thread, and [`MOST`](Self::MOST) at
+    /// most: what the lists of two CPUs, which may hold an eighth in all, have room for.
     pub fn fitting(frames: u64, order: Order, threads: usize, seed: u64) -> Self {
-        Self::of_part(16, frames, order, threads, seed)
+        Self::of_part(20, frames, order, threads, seed)
     }
 
     /// The same for a quarter: more than per-CPU lists can be expected to hold, at orders for which the bound on the

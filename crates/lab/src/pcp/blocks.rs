@@ -14,6 +14,9 @@ use quire_frame::FrameConfig;
 const ORDERS: [Order; 3] = [Order::ALL[0], Order::ALL[3], Order::ALL[9]];
 const THREADS: [usize; 2] = [1, 2];
 
+/// The parts of a case together.
+const WHOLE: &str = "get and put";
+
 /// A round of the harness.
 struct Blocks {
     case: Case,
@@ -53,7 +56,11 @@ impl Workload for Blocks {
                 round(&PinHeld(machine), self.case, load)
             }
         });
-        Ok(Round { figures: figures?, counts, operations: load.blocks(self.case) })
+        let mut figures = figures?;
+        if figures.len() > 1 {
+            figures.push(figures.iter().sum());
+        }
+        Ok(Round { figures, counts, operations: load.blocks(self.case) })
     }
 }
 
@@ -99,7 +106,8 @@ pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)
         };
         let pin_each = variant == Variant::PinEach;
         let comparison = Comparison::run(spec, scale.block_rounds, |_| Ok(Blocks { case, load, pin_each }))?;
-        for (part, what) in case.parts().iter().enumerate() {
+        let whole = (case.parts().len() > 1).then_some(&WHOLE);
+        for (part, what) in case.parts().iter().chain(whole).enumerate() {
             section.figures.extend(comparison.times(&format!("{name}: {what}"), part));
         }
         section.figures.extend(comparison.costs(&name));

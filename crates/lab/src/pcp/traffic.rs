@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::quire::LAB;
 use fastrand::Rng;
 use quire_arch::{Order, Pfn, Pin};
-use quire_frame::{AllocRequest, Migratetype};
+use quire_frame::{AllocRequest, Migratetype, PAGEBLOCK_ORDER};
 use quire_host::HostPlatform;
 use std::collections::VecDeque;
 
@@ -126,7 +126,7 @@ impl<'m> Traffic<'m> {
             processes: Vec::new(),
             cache: VecDeque::new(),
             first: span.start(),
-            unmovable: vec![0; span.len().div_ceil(Order::PMD.pages()) as usize],
+            unmovable: vec![0; span.len().div_ceil(PAGEBLOCK_ORDER.pages()) as usize],
             slabs: (0..=seconds).map(|_| Vec::new()).collect(),
             allocated: 0,
         }
@@ -326,7 +326,7 @@ impl<'m> Traffic<'m> {
 
     /// The page block that a frame lies in. No block that is allocated here is larger.
     fn page_block(&self, pfn: Pfn) -> usize {
-        ((pfn.0 - self.first.0) / Order::PMD.pages()) as usize
+        ((pfn.0 - self.first.0) / PAGEBLOCK_ORDER.pages()) as usize
     }
 
     /// The part of all page blocks that hold nothing but what can be moved.
