@@ -7,26 +7,14 @@
 #[allow(dead_code, reason = "each test uses a part")]
 mod common;
 
-use common::{Machine, TEST, after_each_hold, assert_sound, frames, order, run_on};
+use common::{TEST, after_each_hold, assert_sound, frames, get, lists, order, put, run_on};
 use quire_arch::{CpuId, LockClass, Order, Pfn, PfnRange, Platform};
-use quire_frame::{AllocRequest, Frames, Migratetype, PcpReport, PcpTechnique, ZoneKind};
+use quire_frame::{AllocRequest, Migratetype, PcpTechnique};
 use std::cell::Cell;
 use std::rc::Rc;
 
 /// 512 MiB.
 const FRAMES: u64 = 1 << 17;
-
-fn get(frames: &Frames<Machine>, request: AllocRequest) -> Pfn {
-    frames.allocate(&frames.platform().pin(), request).unwrap()
-}
-
-fn put(frames: &Frames<Machine>, pfn: Pfn, order: Order) {
-    frames.free(&frames.platform().pin(), pfn, order).unwrap();
-}
-
-fn lists(frames: &Frames<Machine>, cpu: usize) -> PcpReport {
-    frames.pcp_reports(ZoneKind::Dma32).nth(cpu).unwrap()
-}
 
 /// The lists are refilled each time the drain has dropped their lock. It ends all the same, with what they held when it
 /// began.
@@ -45,9 +33,8 @@ fn a_drain_takes_no_more_than_the_lists_held_at_first() {
 
 fn drain_against_refills(pcp: PcpTechnique, order: Order) {
     let frames = Rc::new(frames(&[(0, FRAMES)], 2, pcp));
-    let request = AllocRequest::new(order, TEST);
     run_on(0);
-    let mut held: Vec<Pfn> = (0..400 >> (order.get() / 2)).map(|_| get(&frames, request)).collect();
+    let mut held: Vec<Pfn> = (0..400 >> (order.get() / 2)).map(|_| get(&frames, order)).collect();
     held.split_off(held.len() / 2).into_iter().for_each(|pfn| put(&frames, pfn, order));
     let listed = lists(&frames, 0).count;
     assert!(listed > 0);
@@ -73,12 +60,11 @@ fn drain_against_refills(pcp: PcpTechnique, order: Order) {
 #[test]
 fn a_spill_sends_what_is_about_to_leave_to_the_zone() {
     let frames = Rc::new(frames(&[(0, FRAMES)], 3, PcpTechnique::All));
-    let one = AllocRequest::new(Order::ZERO, TEST);
     // CPU 1 gets what CPU 0 allocated, all from one block, and CPU 0 has use for it.
     let mut pool = Vec::new();
     for _ in 0..4 {
         run_on(0);
-        pool = (0..100).map(|_| get(&frames, one)).collect();
+        pool = (0..100).map(|_| get(&frames, Order::ZERO)).collect();
         run_on(1);
         pool.iter().for_each(|&pfn| put(&frames, pfn, Order::ZERO));
     }
@@ -86,8 +72,9 @@ fn a_spill_sends_what_is_about_to_leave_to_the_zone() {
     let leaving = PfnRange::new(start, start.offset(Order::MAX.pages()));
     assert!(pool.iter().all(|&pfn| leaving.contains(pfn)));
     run_on(2);
-    let movable = one.movability(Migratetype::Movable);
-    let mut others: Vec<Pfn> = (0..4000).map(|_| get(&frames, movable)).collect();
+    let movable = AllocRequest::new(Order::ZERO, TEST).movability(Migratetype::Movable);
+    let get_movable = |_| frames.allocate(&frames.platform().pin(), movable).unwrap();
+    let mut others: Vec<Pfn> = (0..4000).map(get_movable).collect();
     assert!(others.iter().all(|&pfn| !leaving.contains(pfn)));
     let spills = Rc::new(Cell::new(0));
     let spill = {

@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "each test uses a part")]
 mod common;
 
-use common::{Machine, TEST, assert_sound, frames, frames_with_watermarks, order};
+use common::{Machine, TEST, assert_sound, frames, frames_with_watermarks, make_low, order};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{
     AllocError, AllocRequest, FaultPlan, FrameConfig, Frames, Migratetype, PcpTechnique, Reclaimer, ZoneKind,
@@ -335,13 +335,7 @@ fn a_request_for_two_page_blocks_reserves_both() {
 fn what_lies_beside_a_reserved_block_is_on_no_list() {
     let frames = frames_with_watermarks(Machine::new(&[(0, 1 << 17)], 1), 384 << 10);
     let pin = frames.platform().pin();
-    let low = || {
-        let zone = frames.zone_report(ZoneKind::Dma32);
-        zone.free < zone.watermarks.low - 200
-    };
-    while !low() {
-        frames.allocate(&pin, ONE.below_min()).unwrap();
-    }
+    make_low(&frames);
     frames.drain_all(&pin);
     let pfn = frames.allocate(&pin, AllocRequest::new(order(1), TEST).atomic()).unwrap();
     assert_eq!(frames.map().block_migratetype(pfn), Migratetype::HighAtomic);

@@ -5,24 +5,14 @@
 #[allow(dead_code, reason = "each test uses a part")]
 mod common;
 
-use common::{Machine, TEST, assert_sound, frames, frames_with_watermarks, order, run_on, zone_takes};
+use common::{
+    Machine, TEST, assert_sound, frames, frames_with_watermarks, get, lists, order, put, run_on, zone_takes,
+};
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocRequest, Frames, Migratetype, PcpReport, PcpTechnique, ZoneKind};
+use quire_frame::{AllocRequest, Frames, Migratetype, PcpTechnique, ZoneKind};
 
 /// 512 MiB.
 const FRAMES: u64 = 1 << 17;
-
-fn get(frames: &Frames<Machine>, order: Order) -> Pfn {
-    frames.allocate(&frames.platform().pin(), AllocRequest::new(order, TEST)).unwrap()
-}
-
-fn put(frames: &Frames<Machine>, pfn: Pfn, order: Order) {
-    frames.free(&frames.platform().pin(), pfn, order).unwrap();
-}
-
-fn lists(frames: &Frames<Machine>, cpu: usize) -> PcpReport {
-    frames.pcp_reports(ZoneKind::Dma32).nth(cpu).unwrap()
-}
 
 #[test]
 fn pairs_of_listed_orders_take_no_zone_lock() {

@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "each test uses a part")]
 mod common;
 
-use common::{Machine, Random, TEST, assert_sound, frames, frames_with_watermarks, order, run_on};
+use common::{Machine, Random, TEST, assert_sound, frames, frames_with_watermarks, make_low, order, run_on};
 use quire_arch::{Order, Pfn, PfnRange, Platform};
 use quire_frame::{
     AllocRequest, FrameConfig, Frames, FreeError, HotplugError, Kind, Migratetype, PcpTechnique, SlabCache,
@@ -222,13 +222,7 @@ fn a_block_of_two_page_blocks_that_is_freed_while_one_leaves_comes_back_in_piece
 fn only_what_left_can_come_back() {
     let frames = frames_with_watermarks(Machine::new(&[(0, 16384)], 1), 48 << 10);
     let pin = frames.platform().pin();
-    let low = || {
-        let zone = frames.zone_report(ZoneKind::Dma32);
-        zone.free < zone.watermarks.low - 200
-    };
-    while !low() {
-        frames.allocate(&pin, ONE.below_min()).unwrap();
-    }
+    make_low(&frames);
     let reserved = frames.allocate(&pin, AllocRequest::new(order(1), TEST).atomic()).unwrap();
     assert_eq!(frames.map().block_migratetype(reserved), Migratetype::HighAtomic);
     let block = reserved.block_start(Order::PMD);

@@ -5,26 +5,14 @@
 #[allow(dead_code, reason = "each test uses a part")]
 mod common;
 
-use common::{Machine, TEST, assert_sound, frames, order, run_on, zone_takes};
+use common::{Machine, TEST, assert_sound, frames, get, lists, order, put, run_on, zone_takes};
 use quire_arch::{CpuId, Order, Pfn, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, PcpReport, PcpTechnique, VmEvent, ZoneKind};
+use quire_frame::{AllocRequest, FrameChain, Frames, PcpTechnique, VmEvent, ZoneKind};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
 /// 512 MiB.
 const FRAMES: u64 = 1 << 17;
-
-fn get(frames: &Frames<Machine>, order: Order) -> Pfn {
-    frames.allocate(&frames.platform().pin(), AllocRequest::new(order, TEST)).unwrap()
-}
-
-fn put(frames: &Frames<Machine>, pfn: Pfn, order: Order) {
-    frames.free(&frames.platform().pin(), pfn, order).unwrap();
-}
-
-fn lists(frames: &Frames<Machine>, cpu: usize) -> PcpReport {
-    frames.pcp_reports(ZoneKind::Dma32).nth(cpu).unwrap()
-}
 
 /// `count` blocks are allocated by CPU 0 and freed by CPU 1.
 fn hand_over(frames: &Frames<Machine>, order: Order, count: usize) {

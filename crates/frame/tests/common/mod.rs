@@ -4,7 +4,9 @@ use quire_arch::paging::X86_64Level4;
 use quire_arch::{
     Asid, CpuId, CpuMask, Execution, LockClass, NodeId, Order, Pfn, PfnRange, Pin, Platform, TlbFlush,
 };
-use quire_frame::{FaultSite, FrameConfig, FrameViolation, Frames, PcpTechnique};
+use quire_frame::{
+    AllocRequest, FaultSite, FrameConfig, FrameViolation, Frames, PcpReport, PcpTechnique, ZoneKind,
+};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::boxed::Box;
 use std::cell::{Cell, RefCell};
@@ -285,5 +287,32 @@ impl Random {
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
+    }
+}
+
+/// A block, allocated on the CPU that the thread runs on.
+pub(crate) fn get(frames: &Frames<Machine>, order: Order) -> Pfn {
+    frames.allocate(&frames.platform().pin(), AllocRequest::new(order, TEST)).expect("there is memory")
+}
+
+/// Gives a block back.
+pub(crate) fn put(frames: &Frames<Machine>, pfn: Pfn, order: Order) {
+    frames.free(&frames.platform().pin(), pfn, order).expect("the block is the test's");
+}
+
+/// A CPU's lists for the zone DMA32.
+pub(crate) fn lists(frames: &Frames<Machine>, cpu: usize) -> PcpReport {
+    frames.pcp_reports(ZoneKind::Dma32).nth(cpu).expect("the machine has the CPU")
+}
+
+/// Takes single frames, for good, until the zone DMA32 is well below its low watermark.
+pub(crate) fn make_low(frames: &Frames<Machine>) {
+    let low = || {
+        let zone = frames.zone_report(ZoneKind::Dma32);
+        zone.free < zone.watermarks.low - 200
+    };
+    while !low() {
+        let request = AllocRequest::new(Order::ZERO, TEST).below_min();
+        frames.allocate(&frames.platform().pin(), request).expect("there is memory");
     }
 }
