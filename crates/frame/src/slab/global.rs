@@ -68,11 +68,10 @@ impl<P: Platform> GlobalHeap<P> {
     /// See [`AttachError`]; nothing was changed.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn attach(&self, frames: &'static Frames<P>) -> Result<(), AttachError> {
-        let made = self.attached.set_with(|| {
-            let heap = Heap::new(frames, &frames.platform().pin())?;
-            Ok(Attached { frames, heap })
-        });
-        made.map_err(|Taken| AttachError::AlreadyAttached)?.map_err(AttachError::NoFrames)
+        let turn = self.attached.claim().map_err(|Taken| AttachError::AlreadyAttached)?;
+        let heap = Heap::new(frames, &frames.platform().pin()).map_err(AttachError::NoFrames)?;
+        turn.set(Attached { frames, heap });
+        Ok(())
     }
 }
 

@@ -128,6 +128,12 @@ fn loom_a_cache_is_added_though_exchanges_fail_for_no_reason() {
     });
 }
 
+/// Sets what `make` makes, or leaves the place empty.
+fn set_with<T, E>(place: &SetOnce<T>, make: impl FnOnce() -> Result<T, E>) -> Result<Result<(), E>, Taken> {
+    let turn = place.claim()?;
+    Ok(make().map(|value| turn.set(value)))
+}
+
 /// Two CPUs attach the heap while a third one allocates: one of them is told that it came too late, and whoever finds a
 /// value finds the whole of it.
 #[test]
@@ -138,7 +144,7 @@ fn loom_a_heap_is_attached_once_and_seen_whole() {
             .into_iter()
             .map(|value| {
                 let place = Arc::clone(&place);
-                thread::spawn(move || place.set_with(|| Ok::<_, ()>(value)))
+                thread::spawn(move || set_with(&place, || Ok::<_, ()>(value)))
             })
             .collect();
         if let Some(seen) = place.get() {
@@ -161,13 +167,13 @@ fn loom_an_attach_that_fails_leaves_the_place_to_the_next() {
         let other = {
             let (place, scratch) = (Arc::clone(&place), Arc::clone(&scratch));
             // SAFETY: one attach at a time gets here, or loom complains.
-            thread::spawn(move || place.set_with(|| Err(scratch.with_mut(|at| unsafe { *at += 1 }))))
+            thread::spawn(move || set_with(&place, || Err(scratch.with_mut(|at| unsafe { *at += 1 }))))
         };
         // SAFETY: as above.
-        let mine = place.set_with(|| Ok::<_, ()>(scratch.with_mut(|at| unsafe { *at += 1 })));
+        let mine = set_with(&place, || Ok::<_, ()>(scratch.with_mut(|at| unsafe { *at += 1 })));
         match (mine, other.join().unwrap()) {
             (Ok(Ok(())), Err(Taken) | Ok(Err(()))) => assert!(place.get().is_some()),
-            (Err(Taken), Ok(Err(()))) => assert_eq!(place.set_with(|| Ok::<_, ()>(())), Ok(Ok(()))),
+            (Err(Taken), Ok(Err(()))) => assert_eq!(set_with(&place, || Ok::<_, ()>(())), Ok(Ok(()))),
             ended => panic!("{ended:?}"),
         }
     });

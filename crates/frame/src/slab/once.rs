@@ -1,7 +1,7 @@
 //! A value that is set once and then shared without a lock.
 
 use core::fmt;
-use core::mem::MaybeUninit;
+use core::mem::{self, MaybeUninit};
 use quire_sync::atomic::{AtomicU8, Ordering, UnsafeCell};
 
 const EMPTY: u8 = 0;
@@ -36,24 +36,11 @@ impl<T> SetOnce<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// Sets what `make` makes. If that fails the place is empty again, for the next one to try.
-    pub(super) fn set_with<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Result<(), E>, Taken> {
-        // Acquire: what one did in vain is over before the next one begins. Pairs with the store after a failure.
+    /// The turn to make the value; nobody else gets it as long as it lasts.
+    pub(super) fn claim(&self) -> Result<Turn<'_, T>, Taken> {
+        // Acquire: what one did in vain is over before the next one begins. Pairs with the store in the drop of a turn.
         let turn = self.state.compare_exchange(EMPTY, SETTING, Ordering::Acquire, Ordering::Relaxed);
-        turn.map_err(|_| Taken)?;
-        Ok(match make() {
-            Ok(value) => {
-                // SAFETY: this thread alone moved the state to `SETTING`, and nobody reads the cell before the next.
-                self.value.with_mut(|place| unsafe { (*place).write(value) });
-                // Pairs with the load in `get`.
-                self.state.store(SET, Ordering::Release);
-                Ok(())
-            }
-            Err(error) => {
-                self.state.store(EMPTY, Ordering::Release);
-                Err(error)
-            }
-        })
+        turn.map(|_| Turn { place: self }).map_err(|_| Taken)
     }
 
     /// The value, once it is set.
@@ -64,6 +51,28 @@ impl<T> SetOnce<T> {
         }
         // SAFETY: the state says that the cell was written; nobody writes it again.
         Some(self.value.with(|place| unsafe { (*place).assume_init_ref() }))
+    }
+}
+
+/// Who has this makes the value. Dropped without one, it leaves the place empty for the next one to try.
+pub(super) struct Turn<'p, T> {
+    place: &'p SetOnce<T>,
+}
+
+impl<T> Turn<'_, T> {
+    /// Sets the value.
+    pub(super) fn set(self, value: T) {
+        // SAFETY: there is one turn at a time, and nobody reads the cell before the store.
+        self.place.value.with_mut(|place| unsafe { (*place).write(value) });
+        // Pairs with the load in `get`.
+        self.place.state.store(SET, Ordering::Release);
+        mem::forget(self);
+    }
+}
+
+impl<T> Drop for Turn<'_, T> {
+    fn drop(&mut self) {
+        self.place.state.store(EMPTY, Ordering::Release);
     }
 }
 
