@@ -260,6 +260,14 @@ fn the_bounds_of_the_lists_follow_the_zone() {
     assert_eq!(most(), totals.managed / 8);
 }
 
+struct TellOnDrop<'f>(&'f AtomicBool);
+
+impl Drop for TellOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// The second of two page blocks leaves and comes back while another CPU takes and gives blocks of both.
 #[test]
 fn half_of_a_block_leaves_beside_traffic_of_whole_ones() {
@@ -284,6 +292,8 @@ fn half_of_a_block_leaves_beside_traffic_of_whole_ones() {
             }
         });
         run_on(0);
+        // Ends the traffic, also when this thread panics.
+        let _end = TellOnDrop(&stop);
         for _ in 0..3000 {
             let pin = frames.platform().pin();
             if let Ok(count) = frames.take_offline(&pin, half) {
@@ -294,7 +304,6 @@ fn half_of_a_block_leaves_beside_traffic_of_whole_ones() {
                 assert_eq!(frames.bring_online(&pin, half), Ok(half.len()));
             }
         }
-        stop.store(true, Ordering::Release);
     });
     assert_eq!(frames.free_frames(), free);
     assert_sound(&frames);
