@@ -1,5 +1,6 @@
 //! `/proc/vmstat`.
 
+use super::slab_pages;
 use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::Platform;
@@ -18,11 +19,10 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
         free += zone.free + zone.pcp;
         free_blocks += zone.free_in_page_blocks();
     }
-    let slab_pages: u64 = frames.caches_report().map(|cache| cache.pages).sum();
     for (name, pages) in [
         ("nr_free_pages", free),
         ("nr_free_pages_blocks", free_blocks),
-        ("nr_slab_unreclaimable", slab_pages),
+        ("nr_slab_unreclaimable", slab_pages(memory)),
     ] {
         writeln!(out, "{name} {pages}")?;
     }
