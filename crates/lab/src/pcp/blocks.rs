@@ -17,6 +17,9 @@ const THREADS: [usize; 2] = [1, 2];
 /// The parts of a case together.
 const WHOLE: &str = "get and put";
 
+/// Rounds of pairs are short: so many stand for one of the others, or a busy moment would spoil a whole case.
+const SHORT: usize = 5;
+
 /// A round of the harness.
 struct Blocks {
     case: Case,
@@ -105,7 +108,8 @@ pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)
             Variant::Plain | Variant::PinEach => Load::fitting(frames, order, threads, scale.seed),
         };
         let pin_each = variant == Variant::PinEach;
-        let comparison = Comparison::run(spec, scale.block_rounds, |_| Ok(Blocks { case, load, pin_each }))?;
+        let rounds = if case == Case::Pairs { scale.block_rounds * SHORT } else { scale.block_rounds };
+        let comparison = Comparison::run(spec, rounds, |_| Ok(Blocks { case, load, pin_each }))?;
         let whole = (case.parts().len() > 1).then_some(&WHOLE);
         for (part, what) in case.parts().iter().chain(whole).enumerate() {
             section.figures.extend(comparison.times(&format!("{name}: {what}"), part));
