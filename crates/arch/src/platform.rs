@@ -72,6 +72,8 @@ pub enum LockClass {
     UpperTable,
     /// A bottom-level page table.
     PteTable,
+    /// The first descriptor of a large folio: its map count, and the entries that map it.
+    Folio,
     /// Ranges of frames that come into use and go out of it.
     Hotplug,
     /// A slab cache.

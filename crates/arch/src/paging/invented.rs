@@ -18,6 +18,7 @@ const ACCESSED: u64 = 1 << 62;
 const DIRTY: u64 = 1 << 63;
 const FLAGS_SHIFT: u32 = 44;
 const PFN_MASK: u64 = (1 << FLAGS_SHIFT) - 1;
+const SPECIAL: u64 = (LeafFlags::SPECIAL.bits() as u64) << FLAGS_SHIFT;
 
 /// The invented format: 33 address bits in three levels.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,7 @@ impl PagingFormat for Invented3 {
     const INDEX_BITS: [u32; MAX_LEVELS] = [6, 8, 7, 0, 0];
     const ACCESSED: u64 = ACCESSED;
     const DIRTY: u64 = DIRTY;
+    const IDENTITY: u64 = TAG_MASK | SPECIAL | PFN_MASK;
     const NAME: &'static str = "invented, 3 levels";
     const USER_END: VirtAddr = VirtAddr(1 << 33);
 
@@ -63,5 +65,15 @@ impl PagingFormat for Invented3 {
             // A stray value without a tag is not empty unless it is zero: see `unpack_absent`.
             _ => unpack_absent(raw & !(TAG_MASK | ACCESSED | DIRTY)),
         }
+    }
+
+    #[inline]
+    fn is_present_leaf(raw: u64, _level: Level) -> bool {
+        raw & TAG_MASK == TAG_LEAF
+    }
+
+    #[inline]
+    fn frames_on(raw: u64, pages: u64) -> u64 {
+        raw.wrapping_add(pages)
     }
 }

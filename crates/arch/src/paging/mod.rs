@@ -55,6 +55,9 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     const ACCESSED: u64;
     /// Bit that the MMU sets in a present leaf when it is written through.
     const DIRTY: u64;
+    /// Bits of a present leaf that say what it maps: with the rest cleared, two leaves that map the same frame as the same
+    /// kind of page are equal. Permissions, accessed and dirty are not among them.
+    const IDENTITY: u64;
     /// Name for people, e.g. in reports.
     const NAME: &'static str;
     /// End of the addresses that a user program may map (Linux's `TASK_SIZE_MAX`).
@@ -68,6 +71,12 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
 
     /// What the 64-bit form `raw` at `level` means. Every value decodes to something.
     fn decode(raw: u64, level: Level) -> Entry;
+
+    /// Whether `raw` is a leaf that the MMU can use. Cheaper than [`decode`](Self::decode).
+    fn is_present_leaf(raw: u64, level: Level) -> bool;
+
+    /// The present leaf `raw` of [`Level::PTE`] for the frame that lies `pages` behind its own, with the same bits.
+    fn frames_on(raw: u64, pages: u64) -> u64;
 
     /// The root's level.
     #[inline]
@@ -215,6 +224,31 @@ mod tests {
         let used = X86_64Level4::decode(raw | X86_64Level4::ACCESSED | X86_64Level4::DIRTY, Level::PTE);
         let Entry::Leaf(used) = used else { panic!("still a leaf") };
         assert_eq!(used.flags, leaf.flags | LeafFlags::ACCESSED | LeafFlags::DIRTY);
+    }
+
+    fn runs_are_told_by_their_raw_form<F: PagingFormat>() {
+        let leaf = |pfn, flags| F::encode(Entry::Leaf(Leaf { pfn: Pfn(pfn), flags }), Level::PTE);
+        let all = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
+        let used = all | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+        assert_eq!(F::frames_on(leaf(40, all), 7), leaf(47, all));
+        assert_eq!(leaf(40, LeafFlags::READ) & F::IDENTITY, leaf(40, used) & F::IDENTITY);
+        let special = leaf(40, LeafFlags::READ | LeafFlags::SPECIAL);
+        for other in [leaf(41, all), special, leaf(40, LeafFlags::WRITE)] {
+            assert_ne!(leaf(40, all) & F::IDENTITY, other & F::IDENTITY);
+        }
+        assert!(F::is_present_leaf(leaf(40, used), Level::PTE) && !F::is_present_leaf(0, Level::PTE));
+        assert!(!F::is_present_leaf(leaf(40, LeafFlags::WRITE), Level::PTE));
+        let table = F::encode(Entry::Table(Pfn(3)), Level::PMD);
+        assert!(!F::is_present_leaf(table, Level::PMD));
+        let huge = F::encode(Entry::Leaf(Leaf { pfn: Pfn(0), flags: all }), Level::PMD);
+        assert!(F::is_present_leaf(huge, Level::PMD));
+    }
+
+    #[test]
+    fn runs_are_told_by_their_raw_form_in_every_format() {
+        runs_are_told_by_their_raw_form::<X86_64Level4>();
+        runs_are_told_by_their_raw_form::<X86_64Level5>();
+        runs_are_told_by_their_raw_form::<Invented3>();
     }
 
     proptest! {

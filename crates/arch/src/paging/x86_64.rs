@@ -70,6 +70,7 @@ impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
     const INDEX_BITS: [u32; MAX_LEVELS] = [9; MAX_LEVELS];
     const ACCESSED: u64 = ACCESSED;
     const DIRTY: u64 = DIRTY;
+    const IDENTITY: u64 = PRESENT | SPECIAL | FRAME;
     const NAME: &'static str = if LEVELS == 4 { "x86-64, 4 levels" } else { "x86-64, 5 levels" };
     const USER_END: VirtAddr = VirtAddr((1 << (11 + 9 * LEVELS as u32)) - PAGE_SIZE);
 
@@ -86,5 +87,15 @@ impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
     #[inline]
     fn decode(raw: u64, level: Level) -> Entry {
         decode(raw, level)
+    }
+
+    #[inline]
+    fn is_present_leaf(raw: u64, level: Level) -> bool {
+        raw & PRESENT != 0 && (level == Level::PTE || raw & LARGE != 0)
+    }
+
+    #[inline]
+    fn frames_on(raw: u64, pages: u64) -> u64 {
+        raw.wrapping_add(pages * PAGE_SIZE)
     }
 }

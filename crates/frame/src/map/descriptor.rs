@@ -46,7 +46,7 @@ pub(crate) enum LockCheck {
 #[repr(C, align(64))]
 pub struct Frame {
     word: AtomicU64,
-    /// Page-table entries that map the frame (for a block: any of its frames).
+    /// Base pages of the block that page-table entries map, each as often as it is mapped.
     maps: AtomicU32,
     lock: RawSpin,
     next: AtomicU32,
@@ -200,13 +200,15 @@ impl Frame {
         self.update(|word| word.change_flags(set, clear).ok_or(())).ok().map(Word::flags)
     }
 
-    /// Page-table entries that map the frame. Its users count; a frame that is mapped cannot be freed.
+    /// Base pages of the block that page-table entries map, each as often as it is mapped (see [`Folio`](crate::Folio)). Its
+    /// users count; what is mapped cannot be freed.
     #[inline]
     pub fn map_count(&self) -> &AtomicU32 {
         &self.maps
     }
 
-    /// A lock for the user of the frame: a page table's own lock. Must be free when the frame is given back.
+    /// A lock for the user of the frame: a page table's own lock, a large folio's head lock. Must be free when the frame is
+    /// given back.
     #[inline]
     pub fn lock_word(&self) -> &RawSpin {
         &self.lock
@@ -231,7 +233,8 @@ impl Frame {
         &self.private
     }
 
-    /// A count for the user: a table's entries in use, a slab's free objects. As [`owner`](Self::owner).
+    /// A count for the user: a table's entries in use, a slab's free objects, the PMD entries that map a folio whole. As
+    /// [`owner`](Self::owner).
     #[inline]
     pub fn live(&self) -> &AtomicU32 {
         &self.live

@@ -1,0 +1,25 @@
+//! Giving folios back.
+
+use crate::chain::FrameChain;
+use crate::error::FreeError;
+use crate::frames::Frames;
+use quire_arch::{Order, Pfn, Platform};
+
+impl<P: Platform> Frames<P> {
+    /// Drops a reference to the folio of `order` that starts at `pfn`. If it was the last one, the folio enters `chain`,
+    /// and the answer is true.
+    ///
+    /// # Errors
+    ///
+    /// As for [`gather`](Self::gather): the folio is still mapped, or no such block was given out. The reference is gone
+    /// nevertheless.
+    pub fn put_folio(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
+        match self.gather(chain, pfn, order) {
+            Ok(()) => Ok(true),
+            // Not the only reference at that moment. It may be the last one now.
+            Err(FreeError::Referenced { .. }) if !self.known(pfn).put(1) => Ok(false),
+            Err(FreeError::Referenced { .. }) => self.gather(chain, pfn, order).map(|()| true),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Folios: blocks that programs map.
+//!
+//! Only the first descriptor of a folio speaks for it, whatever its order, so that mapping and unmapping many of its pages
+//! costs what one page costs:
+//!
+//! - [`Frame::map_count`] is the sum over all mappings of the base pages that they map. An entry of a bottom table counts
+//!   1, an entry of a PMD table [`Order::PMD`]'s pages; so splitting such an entry changes no count.
+//! - All mappings together hold one reference: the one with which the block was given out. Whoever unmaps the last page
+//!   gives it back, when no TLB knows the folio any more.
+//! - The map count of a *large* folio (order above 0), and the entries that map it, change under its *head lock*
+//!   ([`LockedFolio`]), so whoever holds that sees counts and entries agree. A folio of one page needs no lock: its
+//!   count is one word. A large folio can become several small ones, never the other way, so after the head lock was taken
+//!   it is looked at again.
+//!
+//! Counting is without regard to who maps: which pages are mapped, and by whom, is found by the rmap.
+
+mod given_back;
+
+use crate::frames::Frames;
+use crate::map::{Frame, Kind};
+use core::fmt;
+use core::marker::PhantomData;
+use quire_arch::{LockClass, Order, Pfn, Platform};
+use quire_sync::atomic::Ordering;
+
+/// A folio, as found from one of its frames. A moment's view: what keeps it true is the caller's business, e.g. an entry
+/// that maps the frame, under the lock of its table, and for a large folio the head lock.
+#[derive(Clone, Copy)]
+pub struct Folio<'m> {
+    head: Pfn,
+    order: Order,
+    frame: &'m Frame,
+}
+
+impl<'m> Folio<'m> {
+    /// Its first frame.
+    #[inline]
+    pub fn head(&self) -> Pfn {
+        self.head
+    }
+
+    /// Its order.
+    #[inline]
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Whether it has more than one page.
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.order > Order::ZERO
+    }
+
+    /// Its first descriptor, which speaks for it.
+    #[inline]
+    pub fn frame(&self) -> &'m Frame {
+        self.frame
+    }
+
+    /// What it holds.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        self.frame.kind()
+    }
+
+    /// Base pages from `pfn`, which lies in it, to its end.
+    #[inline]
+    pub fn pages_from(&self, pfn: Pfn) -> u64 {
+        self.head.0 + self.order.pages() - pfn.0
+    }
+}
+
+impl fmt::Debug for Folio<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Folio").field("head", &self.head).field("order", &self.order).finish_non_exhaustive()
+    }
+}
+
+/// What is left of a folio's mappings once some are gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "whoever unmaps the last page gives the folio back"]
+pub enum MapsLeft {
+    /// None: the caller owns the reference that the mappings held.
+    None,
+    /// Some, of a folio of one page or of one that was unmapped whole.
+    Some,
+    /// Some, after a part of a large folio was unmapped: some of its pages may be mapped by nobody.
+    Part,
+}
+
+/// A folio whose counts and entries stay as they are while this lives. Of a folio of one page it holds no lock.
+pub struct LockedFolio<'m, P: Platform> {
+    folio: Folio<'m>,
+    execution: PhantomData<fn() -> P>,
+}
+
+impl<'m, P: Platform> LockedFolio<'m, P> {
+    /// The folio.
+    #[inline]
+    pub fn folio(&self) -> Folio<'m> {
+        self.folio
+    }
+
+    /// Base pages mapped, over all mappings.
+    #[inline]
+    pub fn maps(&self) -> u32 {
+        self.folio.frame.map_count().load(Ordering::Relaxed)
+    }
+
+    /// Counts `pages` more as mapped by a caller whose entries map them already or are about to. Answers false, with nothing
+    /// changed, where the count would overflow.
+    #[inline]
+    pub fn add_maps(&self, pages: u32) -> bool {
+        let count = self.folio.frame.map_count();
+        let maps = count.load(Ordering::Relaxed);
+        if pages > MAX_MAPS - maps.min(MAX_MAPS) {
+            return false;
+        }
+        if self.folio.is_large() || maps == pages {
+            // Under the head lock nobody else counts. And what is mapped by nobody but the caller's entry, whose table
+            // is locked, can be mapped by nobody else in the meantime.
+            count.store(maps + pages, Ordering::Relaxed);
+        } else {
+            count.fetch_add(pages, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Counts `pages` fewer.
+    #[inline]
+    pub fn remove_maps(&self, pages: u32) -> MapsLeft {
+        let count = self.folio.frame.map_count();
+        // Acquire: what others did through their mappings is seen by whoever is left to give the folio back.
+        let maps = count.load(Ordering::Acquire);
+        debug_assert!(maps >= pages, "{:?} is mapped {maps} times and loses {pages}", self.folio);
+        if self.folio.is_large() || maps == pages {
+            // As above: the last mapping is the caller's own.
+            count.store(maps.saturating_sub(pages), Ordering::Relaxed);
+            return match maps.saturating_sub(pages) {
+                0 => MapsLeft::None,
+                _ if u64::from(pages) < self.folio.order.pages() => MapsLeft::Part,
+                _ => MapsLeft::Some,
+            };
+        }
+        // Release: what was done through the mapping comes before the folio is reused. Acquire as above.
+        if count.fetch_sub(pages, Ordering::AcqRel) == pages { MapsLeft::None } else { MapsLeft::Some }
+    }
+}
+
+impl<P: Platform> Drop for LockedFolio<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.folio.is_large() {
+            // SAFETY: `Frames::lock_folio` took it for a large folio, and for no other.
+            unsafe { self.folio.frame.lock_word().unlock::<P>(LockClass::Folio) };
+        }
+    }
+}
+
+impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.folio.fmt(f)
+    }
+}
+
+/// The most base pages that may be counted as mapped. Mapping one more fails long before the count overflows.
+pub const MAX_MAPS: u32 = 1 << 31;
+
+impl<P: Platform> Frames<P> {
+    /// The folio that `pfn` lies in. The caller keeps it from being given back.
+    #[inline]
+    pub fn folio(&self, pfn: Pfn) -> Folio<'_> {
+        let frame = self.known(pfn);
+        let word = frame.word();
+        if word.kind() == Kind::Tail {
+            return self.folio_of_tail(pfn);
+        }
+        Folio { head: pfn, order: word.order(), frame }
+    }
+
+    /// A tail does not say where its block starts. The first frame that is no tail among those that a larger and larger
+    /// block with `pfn` in it could start at is the block's: all nearer ones lie inside of it.
+    fn folio_of_tail(&self, pfn: Pfn) -> Folio<'_> {
+        let mut attempt = 0;
+        loop {
+            let heads = Order::ALL.iter().map(|order| pfn.block_start(*order));
+            let found = heads.map(|head| (head, self.known(head))).find_map(|(head, frame)| {
+                let word = frame.word();
+                (word.kind() != Kind::Tail).then_some(Folio { head, order: word.order(), frame })
+            });
+            match found {
+                // One that does not reach so far was just cut off: parts become folios from the last to the first, so that
+                // of `pfn` is one by now.
+                Some(folio) if folio.pages_from(folio.head) <= pfn.0 - folio.head.0 => P::relax(attempt),
+                Some(folio) => return folio,
+                None => return Folio { head: pfn, order: Order::ZERO, frame: self.known(pfn) },
+            }
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back, and is pinned.
+    #[inline]
+    pub fn lock_folio(&self, pfn: Pfn) -> LockedFolio<'_, P> {
+        loop {
+            let folio = self.folio(pfn);
+            if !folio.is_large() {
+                return LockedFolio { folio, execution: PhantomData };
+            }
+            folio.frame.lock_word().lock::<P>(LockClass::Folio);
+            let locked = LockedFolio { folio, execution: PhantomData };
+            // It may have been split while the lock was waited for.
+            let now = self.folio(pfn);
+            if (now.head, now.order) == (folio.head, folio.order) {
+                return locked;
+            }
+        }
+    }
+}

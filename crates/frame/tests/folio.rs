@@ -1,0 +1,80 @@
+//! Folios: found from any of their frames, counted by their first descriptor, given back by whoever is last.
+
+#![cfg(not(loom))]
+
+#[allow(dead_code, reason = "shared with the other tests, which use more of it")]
+mod common;
+
+use common::{Machine, TEST, frames};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, FrameChain, Frames, Kind, MAX_MAPS, MapsLeft, PcpTechnique};
+
+fn machine() -> Frames<Machine> {
+    frames(&[(0, 4096)], 2, PcpTechnique::All)
+}
+
+fn folio(frames: &Frames<Machine>, order: Order) -> Pfn {
+    let pin = frames.platform().pin();
+    frames.allocate(&pin, AllocRequest::new(order, TEST).kind(Kind::Anonymous)).expect("memory is free")
+}
+
+#[test]
+fn every_frame_of_a_folio_finds_it() {
+    let frames = machine();
+    for order in Order::ALL {
+        let head = folio(&frames, order);
+        for pfn in (head.0..head.0 + order.pages()).map(Pfn) {
+            let found = frames.folio(pfn);
+            assert_eq!((found.head(), found.order()), (head, order), "from {pfn:?}");
+            assert_eq!(found.pages_from(pfn), head.0 + order.pages() - pfn.0);
+        }
+    }
+}
+
+#[test]
+fn parts_are_told_from_the_whole_and_from_the_last() {
+    let frames = machine();
+    let _pin = frames.platform().pin();
+    let head = folio(&frames, Order::ALL[2]);
+    let locked = frames.lock_folio(Pfn(head.0 + 3));
+    assert!(locked.add_maps(4) && locked.add_maps(4));
+    assert_eq!(locked.maps(), 8);
+    assert_eq!(locked.remove_maps(4), MapsLeft::Some);
+    assert_eq!(locked.remove_maps(3), MapsLeft::Part);
+    assert_eq!(locked.remove_maps(1), MapsLeft::None);
+    drop(locked);
+
+    let small = frames.lock_folio(folio(&frames, Order::ZERO));
+    assert!(small.add_maps(1) && small.add_maps(1));
+    assert_eq!(small.remove_maps(1), MapsLeft::Some);
+    assert_eq!(small.remove_maps(1), MapsLeft::None);
+}
+
+#[test]
+fn the_count_of_maps_does_not_overflow() {
+    let frames = machine();
+    let _pin = frames.platform().pin();
+    for order in [Order::ZERO, Order::PMD] {
+        let locked = frames.lock_folio(folio(&frames, order));
+        assert!(locked.add_maps(MAX_MAPS - 1));
+        assert!(!locked.add_maps(2));
+        assert_eq!(locked.maps(), MAX_MAPS - 1);
+        let _ = locked.remove_maps(MAX_MAPS - 1);
+    }
+}
+
+#[test]
+fn a_folio_goes_with_its_last_reference() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let order = Order::ALL[4];
+    let head = folio(&frames, order);
+    assert!(frames.known(head).get(1));
+    let mut chain = FrameChain::new();
+    assert_eq!(frames.put_folio(&mut chain, head, order), Ok(false));
+    assert_eq!((frames.known(head).refs(), chain.pages()), (1, 0));
+    assert_eq!(frames.put_folio(&mut chain, head, order), Ok(true));
+    assert_eq!(chain.pages(), order.pages());
+    frames.free_chain(&pin, chain);
+    common::assert_sound(&frames);
+}
