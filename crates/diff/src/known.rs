@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub enum KnownDifference {
     /// `mremap` that grows, shrinks, doubles or leaves behind shared memory: each mapping has pages of its own here.
     SharedRemap,
-    /// Shared memory is copied by fork.
+    /// Shared memory that was untouched at a fork is not shared with the child.
     SharedFork,
     /// What is written through one mapping of a file is not seen through another.
     FileContents,

@@ -46,6 +46,8 @@ vm_events! {
     Pgfault = "pgfault",
     /// Page faults that had to wait for a device.
     Pgmajfault = "pgmajfault",
+    /// Write faults whose page was reused, since nobody else had it.
+    Pgreuse = "pgreuse",
     /// Allocations answered from the CPU's lists. Not in Linux.
     PcpHit = "pcp_hit",
     /// Allocations that had to refill the CPU's lists first. Not in Linux.

@@ -18,7 +18,7 @@ pub use memory::{BuildError, Memory, MemoryConfig};
 pub use quire_frame::{AllocError, PcpTechnique, VmEvent};
 pub use quire_space::{
     Advice, Errno, Error, FaultError, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping,
-    Overcommit, PageState, Protection, RemapFlags, SMAPS_MNEMONICS, Space, SpaceFigures, SpaceId,
+    Overcommit, PageState, PinnedPage, Protection, RemapFlags, SMAPS_MNEMONICS, Space, SpaceFigures, SpaceId,
     SpaceViolation, SyncFlags, VmFlags,
 };
 pub use techniques::{TechniqueError, Techniques};

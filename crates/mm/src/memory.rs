@@ -4,7 +4,7 @@ use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{PagingFormat, Pin, Platform};
 use quire_frame::{BootError, FrameConfig, Frames};
-use quire_space::{Error, Layout, Limits, Overcommit, Space, Spaces};
+use quire_space::{Error, Layout, Limits, Overcommit, Space, Spaces, SpacesConfig};
 use quire_sync::SpinStatistics;
 
 /// How a [`Memory`] is built.
@@ -63,7 +63,8 @@ impl<P: Platform> Memory<P> {
             ..FrameConfig::default()
         };
         let frames = Frames::new(platform, frame_config).map_err(BuildError::Boot)?;
-        let spaces = Spaces::new(frames, config.overcommit).map_err(BuildError::Start)?;
+        let spaces_config = SpacesConfig { overcommit: config.overcommit, gather: config.techniques.gather };
+        let spaces = Spaces::new(frames, spaces_config).map_err(BuildError::Start)?;
         Ok(Self { spaces, techniques: config.techniques })
     }
 

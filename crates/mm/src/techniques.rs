@@ -2,15 +2,18 @@
 
 use core::fmt;
 use quire_frame::PcpTechnique;
+use quire_space::GatherTechnique;
 
 /// A switch for each technique: its value is the strategy that is chosen when a [`Memory`](crate::Memory) is built.
 ///
-/// So far only the per-CPU lists (technique A) have more than one strategy.
+/// So far the per-CPU lists (technique A) and the gather (technique B) have more than one strategy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Techniques {
     /// Which orders the per-CPU lists hold: `none`, `order0`, `posted` (0 to 3) or `all` (up to the PMD's).
     pub pcp: PcpTechnique,
+    /// How mappings are taken down: `pages` (one at a time) or `runs` (of one folio).
+    pub gather: GatherTechnique,
 }
 
 /// Why a switch could not be set.
@@ -35,7 +38,8 @@ impl core::error::Error for TechniqueError {}
 
 impl Techniques {
     /// Names of all switches.
-    pub const NAMES: &'static [&'static str] = &["pcp"];
+    pub const NAMES: &'static [&'static str] = &["pcp", "gather"];
+    const GATHER_VALUES: &'static [&'static str] = &["pages", "runs"];
     const PCP_VALUES: &'static [&'static str] = &["none", "order0", "posted", "all"];
 
     /// Sets the switch `name` to `value`, as the command line does.
@@ -48,6 +52,10 @@ impl Techniques {
             ("pcp", _) => {
                 let chosen = PcpTechnique::ALL.into_iter().find(|technique| technique.name() == value);
                 self.pcp = chosen.ok_or(TechniqueError::UnknownValue(Self::PCP_VALUES))?;
+            }
+            ("gather", _) => {
+                let chosen = GatherTechnique::ALL.into_iter().find(|technique| technique.name() == value);
+                self.gather = chosen.ok_or(TechniqueError::UnknownValue(Self::GATHER_VALUES))?;
             }
             _ => return Err(TechniqueError::UnknownName),
         }
@@ -84,6 +92,11 @@ mod tests {
             let mut techniques = Techniques::default();
             assert_eq!(techniques.set("pcp", name), Ok(()));
             assert_eq!(techniques.pcp, technique);
+        }
+        for (name, technique) in Techniques::GATHER_VALUES.iter().zip(GatherTechnique::ALL) {
+            let mut techniques = Techniques::default();
+            assert_eq!(techniques.set("gather", name), Ok(()));
+            assert_eq!(techniques.gather, technique);
         }
         assert_eq!(techniques.set("pcb", "none"), Err(TechniqueError::UnknownName));
         assert_eq!(techniques.pcp, PcpTechnique::None);

@@ -81,11 +81,12 @@ pub enum SpaceViolation {
         /// What it was given out for.
         kind: Kind,
     },
-    /// A reference or map count differs from the entries that refer to the frame.
+    /// The map count of a folio differs from the entries that map it, or its mappings hold not just one reference; or a table
+    /// is hooked more than once.
     Refs {
         /// The frame.
         pfn: Pfn,
-        /// The recount.
+        /// The recount of maps.
         expected: u32,
         /// References.
         refs: u32,
@@ -121,7 +122,7 @@ impl fmt::Display for SpaceViolation {
             }
             Self::Leaked { pfn, kind } => write!(f, "{pfn:?} ({kind:?}) is lost: nothing refers to it"),
             Self::Refs { pfn, expected, refs, maps } => {
-                write!(f, "{pfn:?}: expected {expected} references and maps, found {refs} and {maps}")
+                write!(f, "{pfn:?}: expected {expected} maps, found {maps}, with {refs} references")
             }
             Self::StaleTranslation(stale) => write!(f, "stale TLB entry: {stale:?}"),
         }
@@ -217,12 +218,16 @@ impl<P: Platform> Spaces<P> {
             let seen = frame.audit().load(Ordering::Relaxed);
             let maps = frame.map_count().load(Ordering::Relaxed);
             match kind {
-                Kind::Anonymous | Kind::File | Kind::Table if seen == 0 => {
-                    report(SpaceViolation::Leaked { pfn, kind });
+                Kind::Anonymous | Kind::File => {
+                    // All mappings hold one reference together, and pins of devices theirs.
+                    let folio = self.frames().folio(pfn);
+                    if seen == 0 && !folio.may_be_pinned() {
+                        report(SpaceViolation::Leaked { pfn, kind });
+                    } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0), seen) {
+                        report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
+                    }
                 }
-                Kind::Anonymous | Kind::File if (frame.refs(), maps) != (seen, seen) => {
-                    report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
-                }
+                Kind::Table if seen == 0 => report(SpaceViolation::Leaked { pfn, kind }),
                 Kind::Table if frame.refs() != seen => {
                     report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
                 }
@@ -295,7 +300,8 @@ impl<P: Platform> TableAudit<'_, P> {
     fn leaf(&mut self, leaf: Leaf, addr: VirtAddr, report: Report<'_>) {
         let Leaf { pfn, flags } = leaf;
         let (spaces, core) = (self.tables.spaces, self.tables.core);
-        let kind = spaces.frames().frame(pfn).map_or(Kind::Hole, quire_frame::Frame::kind);
+        let frames = spaces.frames();
+        let kind = frames.frame(pfn).map_or(Kind::Hole, |_| frames.folio(pfn).kind());
         // SAFETY: the caller holds the mmap lock.
         let vma = unsafe { core.vmas.view() }.find(addr);
         let access = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
@@ -312,8 +318,8 @@ impl<P: Platform> TableAudit<'_, P> {
             report(SpaceViolation::BadPage { space: core.id(), addr, pfn, kind });
         }
         if fits && !flags.contains(LeafFlags::SPECIAL) {
-            self.pages.add(kind);
-            spaces.frames().known(pfn).audit().fetch_add(1, Ordering::Relaxed);
+            self.pages.add(kind, 1);
+            spaces.frames().folio(pfn).frame().audit().fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -219,6 +219,14 @@ impl<P: Platform> Tables<'_, P> {
                 spare.fill()?;
                 continue;
             }
+            if let Entry::Leaf(leaf) = entry
+                && access == Access::Write
+                && self.must_copy(&locked, index, leaf, &facts)
+            {
+                let held = self.hold(leaf.pfn);
+                drop(locked);
+                return held.map_or(Ok(()), |held| self.copy_on_write(&held, (table, index), &facts, addr));
+            }
             return match entry {
                 Entry::None => {
                     self.install_page(&locked, index, &facts, addr, access, spare.pfn.take());
@@ -298,15 +306,23 @@ impl<P: Platform> Tables<'_, P> {
             }
             return Ok(());
         }
-        let frame = self.spaces.frames().known(leaf.pfn);
-        if !facts.flags.contains(VmFlags::SHARED) && frame.kind() == Kind::File {
-            // The bytes are private already (docs/differences.md), so the page becomes anonymous where it is.
-            let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
-            debug_assert!(taken.is_ok(), "a file page could not become anonymous");
-            self.core.usage.file_page_made_anonymous();
+        let frame = self.spaces.frames().folio(leaf.pfn).frame();
+        if access == Access::Write && !facts.flags.contains(VmFlags::SHARED) {
+            if frame.kind() == Kind::File {
+                // Nobody else has the page (docs/differences.md), so it becomes anonymous where it is.
+                let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
+                debug_assert!(taken.is_ok(), "a file page could not become anonymous");
+                self.core.usage.file_page_made_anonymous();
+            }
+            self.spaces.frames().events().add(spare.pin, VmEvent::Pgreuse, 1);
         }
-        // More is allowed than before, so older translations do no harm: they fault and find this.
-        locked.widen(index, facts.flags.leaf_flags());
+        // More is allowed than before, so older translations do no harm: they fault and find this. What is not known to be
+        // the program's own stays write-protected on a read.
+        let mut allowed = facts.flags.leaf_flags();
+        if access != Access::Write && !facts.flags.contains(VmFlags::SHARED) {
+            allowed.remove(LeafFlags::WRITE);
+        }
+        locked.widen(index, allowed);
         Ok(())
     }
 }

@@ -2,68 +2,241 @@
 //!
 //! What was unmapped may still be in some CPU's TLB, and a table that was unhooked may still be under a lock-free
 //! walker's feet. So nothing that enters a gather is reused before [`Gather::finish`] has flushed the TLBs once for
-//! all of it; frames are free then, tables after an epoch. Frames are chained through their own descriptors: a
-//! gather takes any number of them and allocates nothing.
+//! all of it; frames are free then, tables after an epoch. Nothing is allocated, whatever the size:
+//!
+//! - Tables all of whose addresses are unmapped are unhooked *with their entries* and chained through their descriptors.
+//!   They are read after the flush, when neither the MMU nor a fault can change them any more: the table is the batch,
+//!   and no entry needs an exchange, or to be cleared.
+//! - Out of tables that stay, a folio that nobody else maps is chained through its descriptor.
+//! - What others map too, or what is only a part of a folio, keeps its map count until the flush, so that nobody frees it
+//!   before. Such runs are noted in a short list. When it is full, what it holds is flushed and dropped; or, where no fault
+//!   can come, the other entries are made unusable where they are and taken out after the one flush.
+//!
+//! After the flush tables are read one at a time and frames freed in portions, so that nobody waits for all of them.
 
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
-use core::sync::atomic::Ordering;
-use quire_arch::{Order, Pfn, Platform, VirtRange};
-use quire_frame::FrameChain;
+use crate::table::{Residency, Tables};
+use arrayvec::ArrayVec;
+use core::mem;
+use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_frame::{FrameChain, FreeError, LockedFolio, MapsLeft};
+use quire_sync::atomic::raw::Ordering;
+
+/// Runs that are noted before they are flushed.
+const NOTED: usize = 64;
+/// Pages that are freed under one pin, about.
+const PORTION: u64 = 2048;
+
+/// A run whose map count falls after the flush.
+#[derive(Clone, Copy)]
+struct Noted {
+    /// Its first frame.
+    pfn: Pfn,
+    /// Its pages; none for a folio of which only the reference of its mappings is left.
+    pages: u32,
+}
 
 /// Frames and tables that were taken out of the page tables of one space.
 #[must_use = "what a gather holds is lost unless it is finished"]
 pub(crate) struct Gather<'s, P: Platform> {
     spaces: &'s Spaces<P>,
     core: &'s SpaceCore<P>,
-    frames: FrameChain,
+    /// Folios that nothing maps any more.
+    folios: FrameChain,
+    noted: ArrayVec<Noted, NOTED>,
+    /// Empty tables.
     tables: FrameChain,
+    /// The last table that was unhooked with its entries; each leads to the one before it.
+    unhooked: Option<Pfn>,
+    /// Entries that were made unusable and are still to be taken out.
+    shut: Option<VirtRange>,
     /// Smallest range that holds every translation that must go.
     stale: Option<VirtRange>,
 }
 
+/// The smallest range that holds both.
+fn join(old: Option<VirtRange>, range: VirtRange) -> Option<VirtRange> {
+    Some(match old {
+        None => range,
+        Some(old) => VirtRange::new(old.start().min(range.start()), old.end().max(range.end())),
+    })
+}
+
 impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn new(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
-        Self { spaces, core, frames: FrameChain::new(), tables: FrameChain::new(), stale: None }
+        Self {
+            spaces,
+            core,
+            folios: FrameChain::new(),
+            noted: ArrayVec::new_const(),
+            tables: FrameChain::new(),
+            unhooked: None,
+            shut: None,
+            stale: None,
+        }
     }
 
     /// Notes that translations in `range` may be cached and must not outlive the gather.
     #[inline]
     pub(crate) fn add_stale(&mut self, range: VirtRange) {
-        self.stale = Some(match self.stale {
-            None => range,
-            Some(old) => VirtRange::new(old.start().min(range.start()), old.end().max(range.end())),
-        });
+        self.stale = join(self.stale, range);
     }
 
-    /// Takes a frame whose last mapping was just removed. The caller held the only reference.
+    /// Whether no more runs can be noted: see [`relieve`](Self::relieve) and [`add_shut`](Self::add_shut).
     #[inline]
-    pub(crate) fn add_frame(&mut self, pfn: Pfn) {
-        let frames = self.spaces.frames();
-        frames.known(pfn).map_count().store(0, Ordering::Relaxed);
-        let gathered = frames.gather(&mut self.frames, pfn, Order::ZERO);
-        debug_assert!(gathered.is_ok(), "an unmapped frame could not be gathered: {gathered:?}");
+    pub(crate) fn is_full(&self) -> bool {
+        self.noted.is_full()
     }
 
-    /// Takes a table that was just unhooked from its parent, responsible for `range`.
+    /// Takes a folio whose last mapping was just removed.
     #[inline]
-    pub(crate) fn add_table(&mut self, pfn: Pfn, range: VirtRange) {
-        self.add_stale(range);
+    pub(crate) fn add_folio(&mut self, head: Pfn, order: Order) {
+        match self.spaces.frames().gather(&mut self.folios, head, order) {
+            Ok(()) => {}
+            // Somebody else holds it for a moment and may be the last to let go, so the mappings' reference goes after the
+            // flush.
+            Err(FreeError::Referenced { .. }) => self.note(head, 0),
+            Err(error) => debug_assert!(false, "an unmapped folio could not be gathered: {error}"),
+        }
+    }
+
+    /// Takes a run of `pages` from `pfn` on that stays counted as mapped until the flush. The gather is not full.
+    #[inline]
+    pub(crate) fn add_run(&mut self, pfn: Pfn, pages: u32) {
+        self.note(pfn, pages);
+    }
+
+    #[inline]
+    fn note(&mut self, pfn: Pfn, pages: u32) {
+        let noted = self.noted.try_push(Noted { pfn, pages });
+        debug_assert!(noted.is_ok(), "a run was added to a full gather");
+    }
+
+    /// Notes that the leaves in `range` were made unusable and are to be taken out after the flush. No fault can come.
+    pub(crate) fn add_shut(&mut self, range: VirtRange) {
+        self.shut = join(self.shut, range);
+    }
+
+    /// Takes a table of which no TLB knows any more.
+    #[inline]
+    pub(crate) fn add_empty_table(&mut self, pfn: Pfn) {
         let gathered = self.spaces.frames().gather(&mut self.tables, pfn, Order::ZERO);
         debug_assert!(gathered.is_ok(), "an unhooked table could not be gathered: {gathered:?}");
     }
 
+    /// Takes a table, responsible for `range`, that was just unhooked from its parent with all that it leads to. Nobody
+    /// but the MMU can change it, and nobody at all after the flush.
+    #[inline]
+    pub(crate) fn add_unhooked(&mut self, pfn: Pfn, range: VirtRange) {
+        self.add_stale(range);
+        let link = self.unhooked.map_or(0, |before| before.0 + 1);
+        self.spaces.frames().known(pfn).private().store(link, Ordering::Relaxed);
+        self.unhooked = Some(pfn);
+    }
+
+    /// Flushes, and gives back what was noted and chained so far, to make room.
+    pub(crate) fn relieve(&mut self) {
+        let pin = self.spaces.platform().pin();
+        self.flush(&pin);
+        self.drop_noted();
+        self.free_folios(&pin);
+    }
+
+    fn flush(&mut self, pin: &Pin<'_, P>) {
+        if let Some(range) = self.stale.take() {
+            self.core.flush(pin, range);
+        }
+    }
+
     /// Flushes the TLBs and gives everything back. Cannot fail and allocates nothing.
-    pub(crate) fn finish(self) {
-        if self.stale.is_none() && self.frames.is_empty() && self.tables.is_empty() {
+    pub(crate) fn finish(mut self) {
+        let nothing = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
+        if nothing && self.unhooked.is_none() && self.stale.is_none() {
             return;
         }
-        let pin = self.spaces.platform().pin();
-        if let Some(range) = self.stale {
-            self.core.flush(&pin, range);
+        {
+            let pin = self.spaces.platform().pin();
+            self.flush(&pin);
+            self.drop_noted();
         }
-        let frames = self.spaces.frames();
-        frames.free_chain(&pin, self.frames);
-        frames.retire_chain(&pin, self.tables);
+        let tables = Tables::new(self.spaces, self.core);
+        if let Some(range) = self.shut.take() {
+            tables.take_out_shut(range, &mut self);
+        }
+        while let Some(table) = self.unhooked {
+            let link = self.spaces.frames().known(table).private().load(Ordering::Relaxed);
+            self.unhooked = link.checked_sub(1).map(Pfn);
+            tables.bury(table, &mut self);
+        }
+        let pin = self.spaces.platform().pin();
+        self.free_folios(&pin);
+        self.spaces.frames().retire_chain(&pin, self.tables);
     }
+
+    /// Counts the noted runs as unmapped. The flush is done.
+    fn drop_noted(&mut self) {
+        while let Some(Noted { pfn, pages }) = self.noted.pop() {
+            if pages > 0 {
+                self.unmap_flushed(pfn, pages);
+            } else {
+                let order = self.spaces.frames().folio(pfn).order();
+                self.put(pfn, order);
+            }
+        }
+    }
+
+    /// Counts a run, no entry of which is in a TLB or can be changed by others, as unmapped.
+    #[inline]
+    pub(crate) fn unmap_flushed(&mut self, pfn: Pfn, pages: u32) {
+        self.unmap_locked(self.spaces.frames().lock_folio(pfn), pages);
+    }
+
+    /// As [`unmap_flushed`](Self::unmap_flushed), with the counts held still already.
+    #[inline]
+    pub(crate) fn unmap_locked(&mut self, locked: LockedFolio<'_, P>, pages: u32) {
+        let folio = locked.folio();
+        let left = locked.remove_maps(pages);
+        drop(locked);
+        if left == MapsLeft::None {
+            self.put(folio.head(), folio.order());
+        }
+    }
+
+    /// Drops a reference, of the mappings of a folio or of whoever held it.
+    #[inline]
+    pub(crate) fn put(&mut self, head: Pfn, order: Order) {
+        let put = self.spaces.frames().put_folio(&mut self.folios, head, order);
+        debug_assert!(put.is_ok(), "an unmapped folio could not be given back: {put:?}");
+    }
+
+    /// Frees what is chained if it has become a portion. The flush is done.
+    #[inline]
+    pub(crate) fn free_portion(&mut self) {
+        if self.folios.pages() >= PORTION {
+            let pin = self.spaces.platform().pin();
+            self.free_folios(&pin);
+        }
+    }
+
+    fn free_folios(&mut self, pin: &Pin<'_, P>) {
+        let folios = mem::take(&mut self.folios);
+        if !folios.is_empty() {
+            self.spaces.frames().free_chain(pin, folios);
+        }
+    }
+
+    /// Counts pages of the space as gone.
+    #[inline]
+    pub(crate) fn count_gone(&self, gone: Residency) {
+        if gone != Residency::default() {
+            self.core.usage.pages_unmapped(gone);
+        }
+    }
+}
+
+/// The page at `addr`.
+#[inline]
+pub(crate) fn page_at(addr: VirtAddr, pages: usize) -> VirtRange {
+    VirtRange::new(addr, VirtAddr(addr.0 + pages as u64 * PAGE_SIZE))
 }

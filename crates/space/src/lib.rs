@@ -12,6 +12,7 @@ extern crate std;
 mod audit;
 mod calls;
 mod commit;
+mod cow;
 mod error;
 mod fault;
 mod gather;
@@ -25,11 +26,14 @@ mod usage;
 mod vma;
 
 pub use audit::SpaceViolation;
-pub use calls::{Advice, LockAll, MapFlags, MapRequest, MappedFile, PageState, RemapFlags, SyncFlags};
+pub use calls::{
+    Advice, LockAll, MapFlags, MapRequest, MappedFile, PageState, PinnedPage, RemapFlags, SyncFlags,
+};
 pub use commit::{Commit, Overcommit};
 pub use error::{Errno, Error, FaultError};
 pub use layout::{Layout, Limits, STACK_GUARD_GAP};
 pub use space::{Mapping, Space, SpaceId};
-pub use spaces::Spaces;
+pub use spaces::{Spaces, SpacesConfig};
+pub use table::GatherTechnique;
 pub use usage::SpaceFigures;
 pub use vma::{Protection, SMAPS_MNEMONICS, VmFlags};

@@ -4,6 +4,7 @@ use crate::commit::{Commit, Overcommit};
 use crate::error::Error;
 use crate::layout::{Layout, Limits};
 use crate::space::{Space, SpaceCore, SpaceId};
+use crate::table::GatherTechnique;
 use crate::tree::{Node, NodeStore, OutOfNodes};
 use crate::vma::{AnonGroup, Vma, VmaFacts};
 use core::fmt;
@@ -13,6 +14,15 @@ use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Pla
 use quire_frame::{AllocError, AllocRequest, CacheReport, FaultSite, Frames, Kind, SlabCache};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// How the spaces of a machine are managed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpacesConfig {
+    /// How much may be promised to programs.
+    pub overcommit: Overcommit,
+    /// How mappings are taken down.
+    pub gather: GatherTechnique,
+}
 
 /// The room `space` of one machine: it owns the frames and keeps every address space.
 pub struct Spaces<P: Platform> {
@@ -25,6 +35,7 @@ pub struct Spaces<P: Platform> {
     /// The frame of the tag pool's bits.
     asid_bits: Pfn,
     commit: Commit,
+    gather: GatherTechnique,
     next_space: AtomicU64,
     next_group: AtomicU64,
 }
@@ -85,7 +96,7 @@ impl<P: Platform> Spaces<P> {
     /// # Errors
     ///
     /// [`Error::NoFrames`] when not even the room's own few frames are to be had.
-    pub fn new(frames: Frames<P>, overcommit: Overcommit) -> Result<Self, Error> {
+    pub fn new(frames: Frames<P>, config: SpacesConfig) -> Result<Self, Error> {
         let pin = frames.platform().pin();
         let vmas = SlabCache::new(&frames, &pin, "vm_area_struct")?;
         let nodes = SlabCache::new(&frames, &pin, "range_node")?;
@@ -107,7 +118,8 @@ impl<P: Platform> Spaces<P> {
             list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0 }),
             zero_page,
             asid_bits: bits,
-            commit: Commit::new(overcommit, frames.totals().managed),
+            commit: Commit::new(config.overcommit, frames.totals().managed),
+            gather: config.gather,
             next_space: AtomicU64::new(1),
             next_group: AtomicU64::new(1),
             frames,
@@ -135,6 +147,12 @@ impl<P: Platform> Spaces<P> {
     /// Memory that programs were promised.
     pub fn commit(&self) -> &Commit {
         &self.commit
+    }
+
+    /// How mappings are taken down.
+    #[inline]
+    pub(crate) fn gather_technique(&self) -> GatherTechnique {
+        self.gather
     }
 
     /// Number of spaces that exist.

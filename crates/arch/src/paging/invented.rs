@@ -18,6 +18,7 @@ const ACCESSED: u64 = 1 << 62;
 const DIRTY: u64 = 1 << 63;
 const FLAGS_SHIFT: u32 = 44;
 const PFN_MASK: u64 = (1 << FLAGS_SHIFT) - 1;
+const WRITE: u64 = (LeafFlags::WRITE.bits() as u64) << FLAGS_SHIFT;
 const SPECIAL: u64 = (LeafFlags::SPECIAL.bits() as u64) << FLAGS_SHIFT;
 
 /// The invented format: 33 address bits in three levels.
@@ -70,6 +71,11 @@ impl PagingFormat for Invented3 {
     #[inline]
     fn is_present_leaf(raw: u64, _level: Level) -> bool {
         raw & TAG_MASK == TAG_LEAF
+    }
+
+    #[inline]
+    fn without_write(raw: u64) -> u64 {
+        raw & !WRITE
     }
 
     #[inline]

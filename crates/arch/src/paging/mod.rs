@@ -75,6 +75,9 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     /// Whether `raw` is a leaf that the MMU can use. Cheaper than [`decode`](Self::decode).
     fn is_present_leaf(raw: u64, level: Level) -> bool;
 
+    /// The present leaf `raw` with writes forbidden.
+    fn without_write(raw: u64) -> u64;
+
     /// The present leaf `raw` of [`Level::PTE`] for the frame that lies `pages` behind its own, with the same bits.
     fn frames_on(raw: u64, pages: u64) -> u64;
 
@@ -231,6 +234,7 @@ mod tests {
         let all = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
         let used = all | LeafFlags::ACCESSED | LeafFlags::DIRTY;
         assert_eq!(F::frames_on(leaf(40, all), 7), leaf(47, all));
+        assert_eq!(F::without_write(leaf(40, used)), leaf(40, used - LeafFlags::WRITE));
         assert_eq!(leaf(40, LeafFlags::READ) & F::IDENTITY, leaf(40, used) & F::IDENTITY);
         let special = leaf(40, LeafFlags::READ | LeafFlags::SPECIAL);
         for other in [leaf(41, all), special, leaf(40, LeafFlags::WRITE)] {

@@ -95,6 +95,11 @@ impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
     }
 
     #[inline]
+    fn without_write(raw: u64) -> u64 {
+        raw & !WRITABLE
+    }
+
+    #[inline]
     fn frames_on(raw: u64, pages: u64) -> u64 {
         raw.wrapping_add(pages * PAGE_SIZE)
     }

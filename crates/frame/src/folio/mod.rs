@@ -16,8 +16,10 @@
 
 mod given_back;
 
+use crate::chain::FrameChain;
+use crate::error::FreeError;
 use crate::frames::Frames;
-use crate::map::{Frame, Kind};
+use crate::map::{Frame, FrameFlags, Kind};
 use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{LockClass, Order, Pfn, Platform};
@@ -63,6 +65,19 @@ impl<'m> Folio<'m> {
         self.frame.kind()
     }
 
+    /// Whether a device may be reading or writing it: it has so many references that some are probably pins
+    /// ([`Frames::pin_folio`]).
+    #[inline]
+    pub fn may_be_pinned(&self) -> bool {
+        self.frame.refs() >= PIN
+    }
+
+    /// References beside those of pins.
+    #[inline]
+    pub fn unpinned_refs(&self) -> u32 {
+        self.frame.refs() % PIN
+    }
+
     /// Base pages from `pfn`, which lies in it, to its end.
     #[inline]
     pub fn pages_from(&self, pfn: Pfn) -> u64 {
@@ -99,6 +114,42 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     #[inline]
     pub fn folio(&self) -> Folio<'m> {
         self.folio
+    }
+
+    /// Whether nobody but the caller, whose entry maps a page of it under the lock of its table, can see the folio.
+    #[inline]
+    pub fn is_exclusive(&self) -> bool {
+        let word = self.folio.frame.word();
+        let alone = word.refs() == 1 || word.refs() >= PIN;
+        alone
+            && if self.folio.is_large() {
+                word.flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
+            } else {
+                // Pins are of exclusive pages only, so they take nothing away.
+                self.maps() == 1
+            }
+    }
+
+    /// Whether nobody but the caller can see the folio, who found `mapped` entries of his own that map it; if so the folio
+    /// remembers it.
+    #[inline]
+    pub fn claim(&self, mapped: u32) -> bool {
+        let refs = self.folio.frame.refs();
+        let alone = self.maps() == mapped && (refs == 1 || refs >= PIN);
+        if alone && self.folio.is_large() {
+            self.folio.frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
+        }
+        alone
+    }
+
+    /// Notes that a page of the folio is about to be mapped by another space too. Only large folios need the note: of a
+    /// single page the count says as much.
+    #[inline]
+    pub fn no_longer_exclusive(&self) {
+        let exclusive = FrameFlags::ANONYMOUS_EXCLUSIVE;
+        if self.folio.is_large() && self.folio.frame.word().flags().contains(exclusive) {
+            self.folio.frame.clear_flags(exclusive);
+        }
     }
 
     /// Base pages mapped, over all mappings.
@@ -163,6 +214,10 @@ impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
     }
 }
 
+/// References that a pin takes. All mappings of a folio hold one together, and hardly anybody else holds any for long, so a
+/// folio with so many is pinned (Linux tells pins from references the same way, `GUP_PIN_COUNTING_BIAS`).
+const PIN: u32 = 1024;
+
 /// The most base pages that may be counted as mapped. Mapping one more fails long before the count overflows.
 pub const MAX_MAPS: u32 = 1 << 31;
 
@@ -197,6 +252,23 @@ impl<P: Platform> Frames<P> {
             }
             attempt = attempt.saturating_add(1);
         }
+    }
+
+    /// Pins the folio that `pfn` lies in, so that a device can read and write it: it stays where it is, and a child gets a
+    /// copy. The caller keeps it from being given back. Answers false past the most references.
+    pub fn pin_folio(&self, pfn: Pfn) -> bool {
+        self.folio(pfn).frame.get(PIN)
+    }
+
+    /// Ends a pin. The folio enters `chain` if nobody else holds it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`put_folio`](Self::put_folio).
+    pub fn unpin_folio(&self, chain: &mut FrameChain, pfn: Pfn) -> Result<bool, FreeError> {
+        let folio = self.folio(pfn);
+        folio.frame.put(PIN - 1);
+        self.put_folio(chain, folio.head, folio.order)
     }
 
     /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back, and is pinned.

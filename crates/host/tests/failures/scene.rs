@@ -2,8 +2,8 @@
 
 use crate::common::{AccessResult, HostSpace, PAGE, RW, map_at, mappings};
 use quire_arch::VirtAddr;
-use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Error, FaultError, VmFlags};
+use quire_host::{AccessError, HostPlatform, Machine, Vcpu};
+use quire_mm::{Error, FaultError, PinnedPage, VmFlags};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -17,6 +17,8 @@ pub(crate) struct Scene<'m> {
     pub(crate) space: HostSpace<'m>,
     /// Children and other images.
     pub(crate) others: RefCell<Vec<HostSpace<'m>>>,
+    /// Pages that a device uses.
+    pub(crate) pins: RefCell<Vec<PinnedPage<'m, HostPlatform>>>,
     /// The address that the last successful attempt answered.
     pub(crate) answer: Cell<VirtAddr>,
 }
@@ -24,7 +26,14 @@ pub(crate) struct Scene<'m> {
 impl<'m> Scene<'m> {
     pub(crate) fn new(machine: &'m Machine, cpu: &'m Vcpu) -> Self {
         let space = machine.memory().create_space().expect("no failure is planned yet");
-        Self { machine, cpu, space, others: RefCell::default(), answer: Cell::default() }
+        Self {
+            machine,
+            cpu,
+            space,
+            others: RefCell::default(),
+            pins: RefCell::default(),
+            answer: Cell::default(),
+        }
     }
 
     pub(crate) fn write(&self, addr: u64, value: u64) -> AccessResult<()> {

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::gather::Gather;
 use crate::section::Section;
 use crate::space::Space;
+use crate::table::Zap;
 use crate::vma::{VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Platform, VirtAddr, VirtRange};
 
@@ -129,7 +130,7 @@ impl<'s, P: Platform> Section<'s, P> {
             }),
             Effect::Drop => {
                 // Faults may go on: they come before or after, and the table locks keep each page whole.
-                self.tables().zap(part, true, gather);
+                self.tables().zap(part, Zap::Contents, gather);
                 Ok(())
             }
         }

@@ -1,18 +1,17 @@
 //! `fork`.
 
 use crate::error::Error;
+use crate::gather::Gather;
 use crate::section::Section;
 use crate::space::Space;
-use crate::table::Tables;
+use crate::table::{Copying, Tables};
 use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
 use quire_arch::{Platform, VirtAddr};
 use quire_sync::atomic::Ordering;
 
 impl<'m, P: Platform> Space<'m, P> {
-    /// A copy of this space for a child process: every mapping that is not kept from it, with copies of the pages.
-    ///
-    /// Pages are copied at once for now, and memory that Linux would share with the child is copied too; see
-    /// docs/differences.md.
+    /// A copy of this space for a child process: every mapping that is not kept from it, with its pages. Private pages are
+    /// shared until one of the two writes; pinned ones are copied at once.
     ///
     /// # Errors
     ///
@@ -31,6 +30,14 @@ impl<'m, P: Platform> Space<'m, P> {
 
 impl<P: Platform> Section<'_, P> {
     fn copy_to(&self, child: &Space<'_, P>) -> Result<(), Error> {
+        let mut gather = Gather::new(self.spaces, self.core);
+        let result = self.copy_mappings(child, &mut gather);
+        // Also after a failure: what may be written no more must not be writable in any TLB.
+        gather.finish();
+        result
+    }
+
+    fn copy_mappings(&self, child: &Space<'_, P>, gather: &mut Gather<'_, P>) -> Result<(), Error> {
         let mut to = Section::begin(child.spaces, child.core());
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
@@ -42,7 +49,7 @@ impl<P: Platform> Section<'_, P> {
             let copy =
                 VmaFacts { flags: facts.flags - VmFlags::LOCK_MASK, anon: self.child_group(&facts), ..facts };
             to.adopt(copy)?;
-            self.copy_pages(vma, &facts, &child.tables())?;
+            self.copy_pages(vma, &Copying { parent: &facts, child: &copy }, &child.tables(), gather)?;
         }
         Ok(())
     }
@@ -56,14 +63,21 @@ impl<P: Platform> Section<'_, P> {
         }
     }
 
-    fn copy_pages(&self, vma: &Vma, facts: &VmaFacts, child: &Tables<'_, P>) -> Result<(), Error> {
+    fn copy_pages(
+        &self,
+        vma: &Vma,
+        copying: &Copying<'_>,
+        child: &Tables<'_, P>,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<(), Error> {
+        let flags = copying.parent.flags;
         // Pages of files that nobody wrote to can be read again by the child.
-        let untouched = !facts.flags.contains(VmFlags::SHARED) && !facts.anon.is_some();
-        if untouched || facts.flags.contains(VmFlags::WIPEONFORK) {
+        let untouched = !flags.contains(VmFlags::SHARED) && !copying.parent.anon.is_some();
+        if untouched || flags.contains(VmFlags::WIPEONFORK) {
             return Ok(());
         }
         self.lock_range(vma.range());
-        self.tables().copy_to(child, facts)?;
+        self.tables().copy_to(child, copying, gather)?;
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ mod lock;
 mod map;
 mod mincore;
 mod pagemap;
+mod pin;
 mod placement;
 mod populate;
 mod protect;
@@ -20,6 +21,7 @@ pub use advise::Advice;
 pub use lock::LockAll;
 pub use map::{MapFlags, MapRequest, MappedFile};
 pub use pagemap::PageState;
+pub use pin::PinnedPage;
 pub use remap::RemapFlags;
 pub use sync::SyncFlags;
 

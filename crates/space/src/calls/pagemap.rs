@@ -31,7 +31,7 @@ impl<P: Platform> Space<'_, P> {
                 let Some(leaf) = leaf else { return };
                 let state = if leaf.flags.contains(LeafFlags::SPECIAL) {
                     PageState::Zero
-                } else if frames.known(leaf.pfn).kind() == Kind::Anonymous {
+                } else if frames.folio(leaf.pfn).kind() == Kind::Anonymous {
                     PageState::Anonymous
                 } else {
                     PageState::File

@@ -353,7 +353,7 @@ impl<'s, P: Platform> Section<'s, P> {
         let above =
             self.first_ending_after(target.start()).map_or(VirtAddr(u64::MAX), |vma| vma.range().start());
         let mut gather = Gather::new(self.spaces, self.core);
-        self.tables().free_hole(target, Hole(VirtRange::new(below, above)), &mut gather);
+        self.tables().unmap(target, Hole(VirtRange::new(below, above)), &mut gather);
         gather.finish();
     }
 }

@@ -18,9 +18,7 @@ impl<P: Platform> Section<'_, P> {
                 vma.range().start()
             });
         let mut gather = Gather::new(self.spaces, self.core);
-        let tables = self.tables();
-        tables.zap(removed, false, &mut gather);
-        tables.free_hole(removed, Hole(VirtRange::new(below, above)), &mut gather);
+        self.tables().unmap(removed, Hole(VirtRange::new(below, above)), &mut gather);
         gather.finish();
     }
 
@@ -59,19 +57,10 @@ impl<P: Platform> Section<'_, P> {
     pub(crate) fn unmap_everything(&mut self) {
         let mut uncharged = 0;
         let mut gather = Gather::new(self.spaces, self.core);
-        let tables = self.tables();
-        for entry in self.tree.iter() {
-            let vma = self.vma(entry.value);
-            self.lock_vma(vma);
-            tables.zap(vma.range(), false, &mut gather);
-        }
-        // Only now, and all at once: mappings share tables, and tables share their parents.
-        if let (Some(first), Some(last)) = (self.tree.first(), self.tree.last()) {
-            let all = VirtRange::new(first.range.start(), last.range.end());
-            tables.free_hole(all, Hole::everything(), &mut gather);
-        }
+        let ends = (self.tree.first(), self.tree.last());
         while let Some(entry) = self.tree.first() {
             let vma = self.vma(entry.value);
+            self.lock_vma(vma);
             let facts = vma.facts();
             self.core.usage.unmap(facts.flags, facts.range.pages());
             if facts.flags.contains(VmFlags::ACCOUNT) {
@@ -81,6 +70,10 @@ impl<P: Platform> Section<'_, P> {
         }
         self.tree.clear();
         self.spaces.commit().release(uncharged);
+        if let (Some(first), Some(last)) = ends {
+            let all = VirtRange::new(first.range.start(), last.range.end());
+            self.tables().unmap(all, Hole::everything(), &mut gather);
+        }
         gather.finish();
     }
 }

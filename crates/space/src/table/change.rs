@@ -25,7 +25,7 @@ impl<P: Platform> Tables<'_, P> {
                     let raw = slot.load(Ordering::Relaxed);
                     let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else { break };
                     let mut allowed = wanted;
-                    if allowed.contains(LeafFlags::WRITE) && !self.writable_as_is(leaf, flags) {
+                    if allowed.contains(LeafFlags::WRITE) && !self.is_writable_as_is(leaf, flags) {
                         allowed.remove(LeafFlags::WRITE);
                     }
                     let new = Leaf { pfn: leaf.pfn, flags: (leaf.flags - access) | allowed };
@@ -45,12 +45,17 @@ impl<P: Platform> Tables<'_, P> {
         });
     }
 
-    /// Whether a leaf may be made writable without a fault: not the zero page, and not a page of a private file
-    /// mapping that has yet to become the program's own.
-    fn writable_as_is(&self, leaf: Leaf, flags: VmFlags) -> bool {
-        !leaf.flags.contains(LeafFlags::SPECIAL)
-            && (flags.contains(VmFlags::SHARED)
-                || self.spaces.frames().known(leaf.pfn).kind() == Kind::Anonymous)
+    /// Whether a leaf may be made writable without a fault: not the zero page, and of private memory only a page that is
+    /// the program's own and nobody else's. The table is locked.
+    fn is_writable_as_is(&self, leaf: Leaf, flags: VmFlags) -> bool {
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            return false;
+        }
+        let frames = self.spaces.frames();
+        flags.contains(VmFlags::SHARED) || {
+            let folio = frames.folio(leaf.pfn);
+            folio.kind() == Kind::Anonymous && frames.lock_folio(leaf.pfn).is_exclusive()
+        }
     }
 
     /// Calls `visit` with what every page of `range` maps, in order. Tables that are missing are skipped with one

@@ -1,68 +1,192 @@
-//! Copying pages to a child's tables.
+//! Sharing pages with a child.
 
-use super::Tables;
 use super::zap::Residency;
-use crate::vma::VmaFacts;
+use super::{LockedTable, Tables};
+use crate::gather::{Gather, page_at};
+use crate::vma::{VmFlags, VmaFacts};
 use core::sync::atomic::Ordering;
-use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Platform};
-use quire_frame::{AllocError, AllocRequest};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
+use quire_frame::{AllocError, AllocRequest, Kind};
+
+/// What a child's mapping is made from.
+pub(crate) struct Copying<'v> {
+    /// The parent's mapping.
+    pub(crate) parent: &'v VmaFacts,
+    /// The child's.
+    pub(crate) child: &'v VmaFacts,
+}
+
+/// Why the sharing of one table's pages stopped before its end.
+enum Stop {
+    /// The page at this index is pinned: what the device writes is the parent's, so the child gets a copy at once.
+    Pinned(usize, Leaf),
+    /// A folio is mapped as often as can be counted.
+    Overflow,
+}
 
 impl<P: Platform> Tables<'_, P> {
-    /// Gives `child` a copy of every page that `vma` has here. On failure the child holds part of them, which its
-    /// exit takes back.
+    /// Gives `child` every page that the mapping has here. What is private is shared until one of the two writes to it: both
+    /// lose the permission, and the parent's translations that allowed writes are noted in `gather`. On failure the child
+    /// holds part of them, which its exit takes back.
     ///
-    /// The caller holds this space's mmap lock for writing and has write-locked the VMA, so entries change only by
-    /// the MMU's bits; nobody else knows the child yet.
-    pub(crate) fn copy_to(&self, child: &Tables<'_, P>, vma: &VmaFacts) -> Result<(), AllocError> {
-        let frames = self.spaces.frames();
+    /// The caller holds this space's mmap lock for writing and has write-locked the VMA, so no fault changes entries here;
+    /// nobody runs the child yet.
+    pub(crate) fn copy_to(
+        &self,
+        child: &Tables<'_, P>,
+        copying: &Copying<'_>,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<(), AllocError> {
         let mut result = Ok(());
-        let mut copied = Residency::default();
-        self.for_each_table(vma.range, &mut |table, part| {
-            if result.is_err() {
-                return;
-            }
-            let entries = self.entries(table);
-            for (index, addr) in Self::pages(part) {
-                let raw = entries[index].load(Ordering::Acquire);
-                let new = match P::Paging::decode(raw, Level::PTE) {
-                    Entry::None => continue,
-                    Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
-                        let pin = frames.platform().pin();
-                        let kind = frames.known(leaf.pfn).kind();
-                        let request = AllocRequest::anonymous().uninitialised().kind(kind);
-                        let copy = match frames.allocate(&pin, request) {
-                            Ok(copy) => copy,
-                            Err(error) => {
-                                result = Err(error);
-                                return;
-                            }
-                        };
-                        // SAFETY: the copy is new and ours; the original stays mapped, so it is in RAM. The program may
-                        // be writing to it meanwhile, as `Platform::copy` allows.
-                        unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
-                        self.spaces.init_page(copy, vma, addr);
-                        copied.add(kind);
-                        Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags })
-                    }
-                    other => other,
-                };
-                let pin = frames.platform().pin();
-                match child.find_or_make(&pin, addr) {
-                    Ok(table) => child.lock(&pin, table, Level::PTE).install(index, new),
-                    Err(error) => {
-                        if let Entry::Leaf(Leaf { pfn, flags }) = new
-                            && !flags.contains(LeafFlags::SPECIAL)
-                        {
-                            copied.remove(frames.known(pfn).kind());
-                            self.spaces.release_unused(&pin, pfn);
-                        }
-                        result = Err(error);
-                        return;
-                    }
-                }
+        self.for_each_table(copying.parent.range, &mut |table, part| {
+            if result.is_ok() {
+                result = self.copy_table(child, table, part, copying, gather);
             }
         });
-        child.core.usage.pages_mapped(copied);
         result
+    }
+
+    fn copy_table(
+        &self,
+        child: &Tables<'_, P>,
+        table: Pfn,
+        part: VirtRange,
+        copying: &Copying<'_>,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<(), AllocError> {
+        if self.spaces.frames().known(table).live().load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let target = child.find_or_make(&self.pin(), part.start())?;
+        // Noted first: also what was write-protected before a failure must be in no TLB.
+        if !copying.parent.flags.contains(VmFlags::SHARED) && copying.parent.flags.contains(VmFlags::WRITE) {
+            gather.add_stale(part);
+        }
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
+        let mut from = first;
+        loop {
+            let stop = {
+                let pin = self.pin();
+                self.share_until(&pin, child, (table, target), (from, end), copying)
+            };
+            match stop {
+                None => break,
+                Some(Stop::Overflow) => return Err(AllocError::OutOfMemory),
+                Some(Stop::Pinned(index, leaf)) => {
+                    let addr = page_at(part.start(), index - first).end();
+                    self.copy_pinned(child, (target, index), leaf, page_at(addr, 1), copying)?;
+                    from = index + 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Shares the pages of entries `from..end` of the parent's table with the child's, and answers why it stopped, if it did.
+    fn share_until(
+        &self,
+        pin: &Pin<'_, P>,
+        child: &Tables<'_, P>,
+        (table, target): (Pfn, Pfn),
+        (from, end): (usize, usize),
+        copying: &Copying<'_>,
+    ) -> Option<Stop> {
+        // Two tables are locked in the order of their frames.
+        let (here, there);
+        if table < target {
+            here = self.lock(pin, table, Level::PTE);
+            there = child.lock(pin, target, Level::PTE);
+        } else {
+            there = child.lock(pin, target, Level::PTE);
+            here = self.lock(pin, table, Level::PTE);
+        }
+        let mut shared = Residency::default();
+        let mut stop = None;
+        let mut index = from;
+        while index < end {
+            let raw = here.entries[index].load(Ordering::Relaxed);
+            index += match P::Paging::decode(raw, Level::PTE) {
+                Entry::None => 1,
+                Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
+                    match self.share_run((&here, &there), (index, end), (raw, leaf), copying, &mut shared) {
+                        Ok(pages) => pages,
+                        Err(found) => {
+                            stop = Some(found);
+                            break;
+                        }
+                    }
+                }
+                other => {
+                    there.install(index, other);
+                    1
+                }
+            };
+        }
+        child.core.usage.pages_mapped(shared);
+        stop
+    }
+
+    /// Shares the run that starts with `leaf` at `index`, and answers its length.
+    #[inline]
+    fn share_run(
+        &self,
+        (here, there): (&LockedTable<'_, P>, &LockedTable<'_, P>),
+        (index, end): (usize, usize),
+        (raw, leaf): (u64, Leaf),
+        copying: &Copying<'_>,
+        shared: &mut Residency,
+    ) -> Result<usize, Stop> {
+        let present = leaf.flags.contains(LeafFlags::READ);
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        let kind = folio.folio().kind();
+        let private = !copying.parent.flags.contains(VmFlags::SHARED);
+        if kind == Kind::Anonymous && folio.folio().may_be_pinned() {
+            return Err(Stop::Pinned(index, leaf));
+        }
+        let end = if present { end } else { index + 1 };
+        let pages = self.run_length(here.entries, (index, end), (raw, leaf.pfn), &folio);
+        if !folio.add_maps(pages as u32) {
+            return Err(Stop::Overflow);
+        }
+        if private {
+            folio.no_longer_exclusive();
+        }
+        for nth in index..index + pages {
+            // Each entry keeps its own bits. The child has not used the page yet.
+            let kept = if private && present {
+                here.write_protect(nth)
+            } else {
+                here.entries[nth].load(Ordering::Relaxed)
+            };
+            there.put_raw(nth, if present { kept & !P::Paging::ACCESSED } else { kept });
+        }
+        there.count_installed(pages);
+        shared.add(kind, pages as u64);
+        Ok(pages)
+    }
+
+    /// Gives the child a copy of a pinned page, whose owner may go on writing it.
+    fn copy_pinned(
+        &self,
+        child: &Tables<'_, P>,
+        (target, index): (Pfn, usize),
+        leaf: Leaf,
+        page: VirtRange,
+        copying: &Copying<'_>,
+    ) -> Result<(), AllocError> {
+        let frames = self.spaces.frames();
+        let pin = self.pin();
+        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
+        let copy = frames.allocate(&pin, request)?;
+        // SAFETY: the copy is new and ours; the original stays pinned and mapped, so it is in RAM. It may be written to
+        // meanwhile, as `Platform::copy` allows.
+        unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
+        self.spaces.init_page(copy, copying.child, page.start());
+        child
+            .lock(&pin, target, Level::PTE)
+            .install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags }));
+        child.core.usage.page_mapped(true);
+        Ok(())
     }
 }

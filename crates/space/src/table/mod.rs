@@ -11,10 +11,13 @@ mod change;
 mod copy;
 mod free;
 mod relocate;
+mod run;
 mod zap;
 
+pub(crate) use copy::Copying;
 pub(crate) use free::Hole;
-pub(crate) use zap::Residency;
+pub use run::GatherTechnique;
+pub(crate) use zap::{Residency, Zap};
 
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
@@ -100,6 +103,53 @@ impl<P: Platform> LockedTable<'_, P> {
         P::Paging::decode(raw, self.level)
     }
 
+    /// Writes `raw`, a leaf, into an entry that is none; counted by the caller ([`count_installed`](Self::count_installed)).
+    /// Release as in [`install`](Self::install). The MMU does not write to entries that are none, so a store will do.
+    #[inline]
+    pub(crate) fn put_raw(&self, index: usize, raw: u64) {
+        debug_assert_eq!(self.entries[index].load(Ordering::Relaxed), 0, "an entry was not none");
+        self.entries[index].store(raw, Ordering::Release);
+    }
+
+    /// Counts entries that [`put_raw`](Self::put_raw) wrote.
+    #[inline]
+    pub(crate) fn count_installed(&self, entries: usize) {
+        self.add_live(entries as i32);
+    }
+
+    /// Forbids writes through the present leaf at `index`, and answers its form now.
+    #[inline]
+    pub(crate) fn write_protect(&self, index: usize) -> u64 {
+        let slot = &self.entries[index];
+        let mut raw = slot.load(Ordering::Relaxed);
+        loop {
+            let protected = P::Paging::without_write(raw);
+            let marked = P::Paging::ACCESSED | P::Paging::DIRTY;
+            if protected == raw {
+                return raw;
+            }
+            if raw & marked == marked {
+                // There is nothing left for the MMU to set, so it does not write the entry.
+                slot.store(protected, Ordering::Relaxed);
+                return protected;
+            }
+            match slot.compare_exchange(raw, protected, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return protected,
+                Err(now) => raw = now,
+            }
+        }
+    }
+
+    /// Empties `pages` live leaves from `index` on, whose accessed and dirty bits nobody asks for any more: what the MMU
+    /// writes in this moment may be lost, so a store will do where an exchange would cost ten times as much.
+    #[inline]
+    pub(crate) fn clear(&self, index: usize, pages: usize) {
+        for slot in &self.entries[index..index + pages] {
+            slot.store(0, Ordering::Relaxed);
+        }
+        self.add_live(-(pages as i32));
+    }
+
     /// Whether no entry is live.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -132,6 +182,12 @@ impl<'s, P: Platform> Tables<'s, P> {
         // SAFETY: callers name tables of this space that stay hooked while they use them (head of this file); a
         // hooked table is a frame of entries until its epoch has passed.
         unsafe { self.spaces.frames().table(table) }
+    }
+
+    /// The level of `table`.
+    #[inline]
+    pub(crate) fn level_of(&self, table: Pfn) -> Level {
+        Level((self.spaces.frames().known(table).index().load(Ordering::Relaxed) & (PAGE_SIZE - 1)) as u8)
     }
 
     /// Takes the lock of `table`, which is at `level`. Whoever spins for it must not wait for a holder that was

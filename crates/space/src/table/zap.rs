@@ -1,8 +1,9 @@
-//! Taking pages out of the tables.
+//! Taking pages out of tables that stay.
 
-use super::Tables;
-use crate::gather::Gather;
-use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use super::{LockedTable, Tables};
+use crate::gather::{Gather, page_at};
+use core::sync::atomic::Ordering;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
 
 /// Pages of each kind, as `/proc/PID/status` tells them apart.
@@ -14,65 +15,205 @@ pub(crate) struct Residency {
 
 impl Residency {
     #[inline]
-    pub(crate) fn add(&mut self, kind: Kind) {
+    pub(crate) fn add(&mut self, kind: Kind, pages: u64) {
         match kind {
-            Kind::Anonymous => self.anonymous += 1,
-            _ => self.file += 1,
+            Kind::Anonymous => self.anonymous += pages,
+            _ => self.file += pages,
         }
-    }
-
-    pub(crate) fn remove(&mut self, kind: Kind) {
-        match kind {
-            Kind::Anonymous => self.anonymous -= 1,
-            _ => self.file -= 1,
-        }
-    }
-
-    fn is_zero(self) -> bool {
-        self == Self::default()
     }
 }
 
+/// What may happen to a range while it is emptied, and what stays in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Zap {
+    /// The mapping stays, and faults may come. Markers stay too: guard pages outlive the advice that drops contents.
+    Contents,
+    /// The mapping is gone: no fault can come.
+    Mapping,
+}
+
 impl<P: Platform> Tables<'_, P> {
-    /// Empties every entry in `range` into `gather`. Nothing is allocated and nothing fails.
-    ///
-    /// Tables stay hooked even if they are empty afterwards; see [`free_hole`](Self::free_hole). Markers go too
-    /// unless `keep_markers`, since guard pages outlive the advice that drops contents.
-    pub(crate) fn zap(&self, range: VirtRange, keep_markers: bool, gather: &mut Gather<'_, P>) {
-        let frames = self.spaces.frames();
+    /// Empties every entry in `range` into `gather`. Nothing is allocated and nothing fails. Tables stay hooked even if
+    /// they are empty afterwards; see [`unmap`](Self::unmap).
+    pub(crate) fn zap(&self, range: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
+        self.for_each_table(range, &mut |table, part| self.zap_in_table(table, part, what, gather));
+    }
+
+    pub(super) fn zap_in_table(&self, table: Pfn, part: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
+        let mut at = part.start();
+        while at < part.end() {
+            {
+                let pin = self.pin();
+                let locked = self.lock(&pin, table, Level::PTE);
+                at = self.zap_until_full(&locked, VirtRange::new(at, part.end()), what, gather);
+                if at < part.end() && what == Zap::Mapping {
+                    // One flush for all: the rest is taken out after it.
+                    let rest = VirtRange::new(at, part.end());
+                    shut(&locked, rest);
+                    gather.add_stale(rest);
+                    gather.add_shut(rest);
+                    return;
+                }
+            }
+            if at < part.end() {
+                gather.relieve();
+            }
+        }
+    }
+
+    /// Empties entries until `gather` is full, and answers where it is to go on: at the end of `part` if all is done.
+    fn zap_until_full(
+        &self,
+        locked: &LockedTable<'_, P>,
+        part: VirtRange,
+        what: Zap,
+        gather: &mut Gather<'_, P>,
+    ) -> VirtAddr {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
         let mut gone = Residency::default();
+        let mut stale: Option<(usize, usize)> = None;
+        let mut index = first;
+        while index < end && !locked.is_empty() && !gather.is_full() {
+            let raw = locked.entries[index].load(Ordering::Relaxed);
+            if raw == 0 {
+                index += 1;
+                continue;
+            }
+            let pages = if P::Paging::is_present_leaf(raw, Level::PTE) {
+                let pages = self.zap_run(locked, (index, end), raw, &mut gone, gather);
+                let (start, _) = stale.unwrap_or((index, index));
+                stale = Some((start, index + pages));
+                pages
+            } else {
+                match P::Paging::decode(raw, Level::PTE) {
+                    Entry::Marker(_) if what == Zap::Contents => 1,
+                    Entry::Leaf(_) => self.zap_run(locked, (index, end), raw, &mut gone, gather),
+                    _ => {
+                        locked.take(index);
+                        1
+                    }
+                }
+            };
+            index += pages;
+        }
+        let addr = |index: usize| page_at(part.start(), index - first).end();
+        if let Some((start, end)) = stale {
+            gather.add_stale(VirtRange::new(addr(start), addr(end)));
+        }
+        gather.count_gone(gone);
+        if index < end && !locked.is_empty() { addr(index) } else { part.end() }
+    }
+
+    /// Empties the run that starts with the leaf `raw` at `index`, and answers its length.
+    #[inline]
+    fn zap_run(
+        &self,
+        locked: &LockedTable<'_, P>,
+        (index, end): (usize, usize),
+        raw: u64,
+        gone: &mut Residency,
+        gather: &mut Gather<'_, P>,
+    ) -> usize {
+        let Entry::Leaf(Leaf { pfn, flags }) = P::Paging::decode(raw, Level::PTE) else { return 1 };
+        if flags.contains(LeafFlags::SPECIAL) {
+            locked.take(index);
+            return 1;
+        }
+        let folio = self.spaces.frames().lock_folio(pfn);
+        let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
+        let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
+        locked.clear(index, pages);
+        let whole = folio.maps() == pages as u32;
+        if whole {
+            let _ = folio.remove_maps(pages as u32);
+        }
+        let (head, order, kind) = (folio.folio().head(), folio.folio().order(), folio.folio().kind());
+        drop(folio);
+        gone.add(kind, pages as u64);
+        if whole {
+            gather.add_folio(head, order);
+        } else {
+            gather.add_run(pfn, pages as u32);
+        }
+        pages
+    }
+
+    /// Takes the leaves out that were made unusable. The flush is done, and no fault can come.
+    pub(crate) fn take_out_shut(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.for_each_table(range, &mut |table, part| {
             let pin = self.pin();
             let locked = self.lock(&pin, table, Level::PTE);
-            if locked.is_empty() {
-                return;
-            }
-            let mut first = None;
-            let mut last = part.start();
-            for (index, addr) in Self::pages(part) {
-                match locked.get(index) {
-                    Entry::None => continue,
-                    Entry::Marker(_) if keep_markers => continue,
-                    _ => {}
-                }
-                // The exchange tells what the entry was at the moment it went, with the MMU's last bits in it.
-                if let Entry::Leaf(Leaf { pfn, flags }) = locked.take(index) {
-                    if flags.contains(LeafFlags::READ) {
-                        first.get_or_insert(addr);
-                        last = addr;
-                    }
-                    if !flags.contains(LeafFlags::SPECIAL) {
-                        gone.add(frames.known(pfn).kind());
-                        gather.add_frame(pfn);
-                    }
+            let mut gone = Residency::default();
+            for (index, _) in Self::pages(part) {
+                if let Entry::Leaf(Leaf { pfn, flags }) = locked.take(index)
+                    && !flags.contains(LeafFlags::SPECIAL)
+                {
+                    gone.add(self.spaces.frames().folio(pfn).kind(), 1);
+                    gather.unmap_flushed(pfn, 1);
                 }
             }
-            if let Some(first) = first {
-                gather.add_stale(VirtRange::new(first, VirtAddr(last.0 + PAGE_SIZE)));
-            }
+            gather.count_gone(gone);
         });
-        if !gone.is_zero() {
-            self.core.usage.pages_unmapped(gone);
+    }
+
+    /// Reads a table that was unhooked with its entries, after the flush: what it maps is unmapped, and it and all tables
+    /// below it are gathered.
+    pub(crate) fn bury(&self, table: Pfn, gather: &mut Gather<'_, P>) {
+        let level = self.level_of(table);
+        if level == Level::PTE {
+            self.bury_bottom(table, gather);
+        } else {
+            for slot in &self.entries(table)[..P::Paging::entries(level)] {
+                if let Entry::Table(child) = P::Paging::decode(slot.load(Ordering::Relaxed), level) {
+                    self.bury(child, gather);
+                }
+            }
+        }
+        self.core.usage.table_gone();
+        gather.add_empty_table(table);
+        gather.free_portion();
+    }
+
+    fn bury_bottom(&self, table: Pfn, gather: &mut Gather<'_, P>) {
+        // Pinned, since it spins for head locks.
+        let _pin = self.pin();
+        let entries = self.entries(table);
+        let mut live = self.spaces.frames().known(table).live().load(Ordering::Relaxed) as usize;
+        let mut gone = Residency::default();
+        let end = P::Paging::entries(Level::PTE);
+        let mut index = 0;
+        while live > 0 && index < end {
+            let raw = entries[index].load(Ordering::Relaxed);
+            if raw == 0 {
+                index += 1;
+                continue;
+            }
+            let pages = match P::Paging::decode(raw, Level::PTE) {
+                Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
+                    let folio = self.spaces.frames().lock_folio(pfn);
+                    let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
+                    let pages = self.run_length(entries, (index, end), (raw, pfn), &folio);
+                    gone.add(folio.folio().kind(), pages as u64);
+                    gather.unmap_locked(folio, pages as u32);
+                    pages
+                }
+                _ => 1,
+            };
+            index += pages;
+            live = live.saturating_sub(pages);
+        }
+        gather.count_gone(gone);
+    }
+}
+
+/// Makes every leaf in `part` unusable for the MMU, keeping its frame.
+fn shut<P: Platform>(locked: &LockedTable<'_, P>, part: VirtRange) {
+    for (index, _) in Tables::<P>::pages(part) {
+        if let Entry::Leaf(Leaf { pfn, flags }) = locked.get(index)
+            && flags.contains(LeafFlags::READ)
+        {
+            locked.replace(index, Entry::Leaf(Leaf { pfn, flags: flags - LeafFlags::READ }));
         }
     }
 }

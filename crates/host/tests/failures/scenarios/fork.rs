@@ -3,8 +3,8 @@
 use crate::common::{HostSpace, PAGE, READ, RW, map_at};
 use crate::scenario::{Scenario, Undone, is_no_frames};
 use crate::scene::{BASE, Scene, access, filled};
-use quire_arch::VirtAddr;
-use quire_mm::{Advice, Error};
+use quire_arch::{Access, VirtAddr};
+use quire_mm::{Advice, Error, FaultError};
 
 fn fork_once(scene: &Scene<'_>) -> Result<(), Error> {
     let child = scene.space.fork()?;
@@ -20,8 +20,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             assert_eq!(children[0].figures().resident, scene.space.figures().resident);
             is_a_copy(scene, &children[0]);
         })
-        // At least each page, and the tables of both sides of the border.
-        .allocations(16 + 5..=64),
+        // The tables of both sides of the border and the child's own objects, and no page: pages are shared.
+        .allocations(6..=15),
     Scenario::new("a_fork_of_many_mappings_leaves_no_child", many, fork_once).refused(no_child).succeeded(
         |scene| {
             let children = scene.others.borrow();
@@ -31,6 +31,24 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             assert_eq!(scene.read_in(&children[0], BASE + 24 * PAGE), Ok(0));
         },
     ),
+    // What a device may be writing to is copied at once.
+    Scenario::new("a_fork_with_pinned_pages_leaves_no_child", pinned, fork_once).refused(no_child).succeeded(
+        |scene| {
+            let children = scene.others.borrow();
+            is_a_copy(scene, &children[0]);
+        },
+    ),
+    // Pinning what a child shares copies it.
+    Scenario::new("a_shared_page_cannot_be_pinned", with_child, |scene| {
+        match scene.space.pin_page(VirtAddr(BASE + PAGE), Access::Read) {
+            Ok(page) => scene.pins.borrow_mut().push(page),
+            Err(FaultError::OutOfMemory(cause)) => return Err(Error::NoFrames(cause)),
+            Err(other) => panic!("{other}"),
+        }
+        Ok(())
+    })
+    .undone(Undone::Contents)
+    .succeeded(|scene| scene.assert_filled(0..16)),
     Scenario::new("a_tree_of_forks_fails_branch_by_branch", filled, |scene| {
         let child = scene.space.fork()?;
         access(scene.write_in(&child, BASE, 1))?;
@@ -86,6 +104,16 @@ fn no_child(scene: &Scene<'_>, error: Error) {
 fn is_a_copy(scene: &Scene<'_>, child: &HostSpace<'_>) {
     for at in 0..16 {
         assert_eq!(scene.read_in(child, BASE + at * PAGE), Ok(100 + at), "page {at}");
+    }
+}
+
+/// The filled range with two pages that a device uses.
+fn pinned(scene: &Scene<'_>) {
+    filled(scene);
+    for at in [3, 4] {
+        let page =
+            scene.space.pin_page(VirtAddr(BASE + at * PAGE), Access::Write).expect("nothing fails yet");
+        scene.pins.borrow_mut().push(page);
     }
 }
 

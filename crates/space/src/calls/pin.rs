@@ -1,0 +1,96 @@
+//! Pinning pages for devices.
+
+use crate::error::FaultError;
+use crate::fault::Refusal;
+use crate::space::Space;
+use crate::spaces::Spaces;
+use crate::vma::{VmFlags, Vma};
+use core::fmt;
+use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::FrameChain;
+
+/// A page of a space that a device may read and write until this is dropped: it stays where it is, whatever the program
+/// does, and the program sees what the device writes until it unmaps the page. After a `fork` the child has a copy.
+#[must_use = "the pin ends when this is dropped"]
+pub struct PinnedPage<'m, P: Platform> {
+    spaces: &'m Spaces<P>,
+    pfn: Pfn,
+}
+
+impl<P: Platform> PinnedPage<'_, P> {
+    /// Its frame.
+    pub fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+}
+
+impl<P: Platform> Drop for PinnedPage<'_, P> {
+    fn drop(&mut self) {
+        if self.pfn == self.spaces.zero_page() {
+            return;
+        }
+        let frames = self.spaces.frames();
+        let pin = self.spaces.platform().pin();
+        let mut chain = FrameChain::new();
+        let unpinned = frames.unpin_folio(&mut chain, self.pfn);
+        debug_assert!(unpinned.is_ok(), "a pinned page could not be let go: {unpinned:?}");
+        frames.free_chain(&pin, chain);
+    }
+}
+
+impl<P: Platform> fmt::Debug for PinnedPage<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PinnedPage").field(&self.pfn).finish()
+    }
+}
+
+impl<'m, P: Platform> Space<'m, P> {
+    /// Pins the page at `addr`, so that a device can read it, and with [`Access::Write`] also write it. A private page that
+    /// others see too is copied first, so that what is pinned is the program's own.
+    ///
+    /// # Errors
+    ///
+    /// What an access of the program would get.
+    pub fn pin_page(&self, addr: VirtAddr, access: Access) -> Result<PinnedPage<'m, P>, FaultError> {
+        let core = self.core();
+        loop {
+            {
+                let _guard = core.mmap_lock.read(self.spaces.platform());
+                // SAFETY: the mmap lock is held.
+                let entry = unsafe { core.vmas.view() }.find(addr).ok_or(FaultError::NotMapped)?;
+                // SAFETY: a VMA in the tree is live while the mmap lock is held.
+                let vma = unsafe { entry.value.as_ref() };
+                self.resolve_locked(vma, addr, access)?;
+                if let Some(pfn) = self.pin_mapped(vma, addr, access)? {
+                    return Ok(PinnedPage { spaces: self.spaces, pfn });
+                }
+            }
+        }
+    }
+
+    /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None` asks to look again.
+    fn pin_mapped(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Option<Pfn>, FaultError> {
+        let tables = self.tables();
+        let facts = vma.facts();
+        let Some(table) = tables.find(addr) else { return Ok(None) };
+        let index = P::Paging::index(addr, Level::PTE);
+        let pin = self.spaces.platform().pin();
+        let locked = tables.lock(&pin, table, Level::PTE);
+        let Entry::Leaf(leaf) = locked.get(index) else { return Ok(None) };
+        if !leaf.flags.contains(access.needs()) {
+            return Ok(None);
+        }
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            return Ok(Some(leaf.pfn));
+        }
+        if !facts.flags.contains(VmFlags::SHARED) && tables.must_copy(&locked, index, leaf, &facts) {
+            let Some(held) = tables.hold(leaf.pfn) else { return Ok(None) };
+            drop(locked);
+            return match tables.copy_on_write(&held, (table, index), &facts, addr) {
+                Ok(()) | Err(Refusal::NeedsGroup) => Ok(None),
+                Err(Refusal::Fault(error)) => Err(error),
+            };
+        }
+        Ok(self.spaces.frames().pin_folio(leaf.pfn).then_some(leaf.pfn))
+    }
+}

@@ -1,0 +1,128 @@
+//! Copy-on-write: the first write to a private page that others may see.
+//!
+//! The last owner keeps the page; everybody else gets a copy. Who is last is decided under the table's lock from the
+//! folio's counts alone: nobody can start to map a page but through an entry that maps it already, so what only the
+//! caller's own entries map stays so while their table is locked.
+
+use crate::fault::Refusal;
+use crate::gather::Gather;
+use crate::space::page_of;
+use crate::table::{LockedTable, Tables};
+use crate::vma::{VmFlags, VmaFacts};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::{AllocRequest, Kind};
+use quire_sync::atomic::raw::Ordering;
+
+/// A page that a fault keeps while no lock is held, so that it is not reused for other contents meanwhile. A held folio
+/// is not split.
+pub(crate) struct Held {
+    pfn: Pfn,
+    head: Pfn,
+    order: Order,
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Whether a write through `leaf`, which does not allow it, needs a copy of the page.
+    #[inline]
+    pub(crate) fn must_copy(
+        &self,
+        locked: &LockedTable<'_, P>,
+        index: usize,
+        leaf: Leaf,
+        facts: &VmaFacts,
+    ) -> bool {
+        if leaf.flags.intersects(LeafFlags::WRITE | LeafFlags::SPECIAL)
+            || facts.flags.contains(VmFlags::SHARED)
+        {
+            return false;
+        }
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        if folio.is_exclusive() {
+            return false;
+        }
+        if !folio.folio().is_large() {
+            return !folio.claim(1);
+        }
+        // Entries of this table that map a page of the folio. If part of it was moved behind another table they are too few.
+        let head = folio.folio().head();
+        let entries = P::Paging::entries(Level::PTE);
+        let first = (index as u64).saturating_sub(leaf.pfn.0 - head.0) as usize;
+        let last = (index + folio.folio().pages_from(leaf.pfn) as usize).min(entries);
+        let mapped = (first..last).filter(|&index| match locked.get(index) {
+            Entry::Leaf(leaf) => leaf.pfn.0.wrapping_sub(head.0) < folio.folio().order().pages(),
+            _ => false,
+        });
+        !folio.claim(mapped.count() as u32)
+    }
+
+    /// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the access is tried
+    /// again.
+    pub(crate) fn hold(&self, pfn: Pfn) -> Option<Held> {
+        let folio = self.spaces.frames().lock_folio(pfn);
+        let held = folio.folio().frame().get(1);
+        held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
+    }
+
+    /// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table` maps. If that
+    /// changed meanwhile nothing is done: the access is tried again.
+    #[cold]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn copy_on_write(
+        &self,
+        held: &Held,
+        (table, index): (Pfn, usize),
+        facts: &VmaFacts,
+        addr: VirtAddr,
+    ) -> Result<(), Refusal> {
+        let mut gather = Gather::new(self.spaces, self.core);
+        let result = self.replace_by_copy(held, (table, index), facts, addr, &mut gather);
+        gather.put(held.head, held.order);
+        gather.finish();
+        result
+    }
+
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn replace_by_copy(
+        &self,
+        held: &Held,
+        (table, index): (Pfn, usize),
+        facts: &VmaFacts,
+        addr: VirtAddr,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<(), Refusal> {
+        let frames = self.spaces.frames();
+        let pin = self.pin();
+        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
+        let copy = frames.allocate(&pin, request)?;
+        // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after all, its entry
+        // has changed, and the copy is dropped.
+        unsafe { frames.platform().copy(held.pfn, copy, Order::ZERO) };
+        let locked = self.lock(&pin, table, Level::PTE);
+        let unchanged = match locked.get(index) {
+            Entry::Leaf(leaf) => leaf.pfn == held.pfn && !leaf.flags.contains(LeafFlags::WRITE),
+            _ => false,
+        };
+        if !unchanged {
+            drop(locked);
+            self.spaces.release_unused(&pin, copy);
+            return Ok(());
+        }
+        let kind = {
+            let folio = frames.lock_folio(held.pfn);
+            // First nothing, then the flush, then the copy: no CPU may go on reading the old page after another has written
+            // to the new one.
+            locked.entries[index].store(0, Ordering::Relaxed);
+            folio.folio().kind()
+        };
+        self.core.flush(&pin, page_of(addr));
+        self.spaces.init_page(copy, facts, addr);
+        let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+        locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
+        drop(locked);
+        if kind == Kind::File {
+            self.core.usage.file_page_made_anonymous();
+        }
+        gather.unmap_flushed(held.pfn, 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! Runs: entries of a bottom table, one after the other, that map consecutive frames of one folio.
+//!
+//! A run is found from the entries. Of its folio only the first descriptor is looked at: its order says where a run must
+//! end at the latest, so that neighbouring folios are never taken for one. A run ends also where the caller's part of the
+//! table ends. Entries of one run map as the same kind of page, but each has its own permissions, accessed and dirty
+//! bits, and keeps them.
+
+use super::{Entries, Tables};
+use quire_arch::{PagingFormat, Pfn, Platform};
+use quire_frame::LockedFolio;
+use quire_sync::atomic::raw::Ordering;
+
+impl<P: Platform> Tables<'_, P> {
+    /// The number of entries from `index` on, and before `end`, that make a run with the first of them, the present leaf
+    /// `raw`, which maps `pfn`, a page of `folio`.
+    ///
+    /// Entries past the first may be changing in this moment by the MMU's accessed and dirty bits only.
+    #[inline]
+    pub(crate) fn run_length(
+        &self,
+        entries: &Entries,
+        (index, end): (usize, usize),
+        (raw, pfn): (u64, Pfn),
+        folio: &LockedFolio<'_, P>,
+    ) -> usize {
+        if !folio.folio().is_large() {
+            return 1;
+        }
+        let most = folio.folio().pages_from(pfn).min(self.spaces.gather_technique().longest_run()) as usize;
+        let most = most.min(end - index);
+        let first = raw & P::Paging::IDENTITY;
+        let goes_on = |nth: usize| {
+            let next = entries[index + nth].load(Ordering::Relaxed) & P::Paging::IDENTITY;
+            next == P::Paging::frames_on(first, nth as u64)
+        };
+        (1..most).find(|&nth| !goes_on(nth)).unwrap_or(most)
+    }
+}
+
+/// How the teardown of mappings goes about a folio that several entries map: technique B.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GatherTechnique {
+    /// Page by page: each entry is a removal from the rmap and a count of its own (before).
+    Pages,
+    /// A run at a time: one look at the folio's first descriptor, one change of its counts.
+    #[default]
+    Runs,
+}
+
+impl GatherTechnique {
+    /// Every strategy.
+    pub const ALL: [Self; 2] = [Self::Pages, Self::Runs];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pages => "pages",
+            Self::Runs => "runs",
+        }
+    }
+
+    /// Entries in a run at most.
+    #[inline]
+    const fn longest_run(self) -> u64 {
+        match self {
+            Self::Pages => 1,
+            Self::Runs => u64::MAX,
+        }
+    }
+}
