@@ -126,6 +126,24 @@ impl CpuMask {
         self.0.iter().all(|&word| word == 0)
     }
 
+    /// Number of CPUs in the set.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// The CPUs of this set that are not in `other`.
+    #[inline]
+    pub fn without(self, other: Self) -> Self {
+        Self(core::array::from_fn(|index| self.0[index] & !other.0[index]))
+    }
+
+    /// The set as words; see [`from_words`](Self::from_words).
+    #[inline]
+    pub const fn words(&self) -> [u64; Self::WORDS] {
+        self.0
+    }
+
     /// The CPUs in the set, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
         self.0.iter().enumerate().flat_map(|(index, &word)| {
@@ -159,7 +177,10 @@ mod tests {
         assert_eq!(mask.iter().collect::<Vec<_>>(), wanted);
         mask.remove(wanted[2]);
         assert!(!mask.contains(wanted[2]) && mask.contains(wanted[3]));
-        assert_eq!(CpuMask::first(3).iter().count(), 3);
+        assert_eq!((mask.len(), CpuMask::first(3).len()), (wanted.len() - 1, 3));
+        let rest: Vec<_> = mask.without(CpuMask::first(64)).iter().collect();
+        assert_eq!(rest, wanted[3..]);
+        assert!(mask.without(mask).is_empty());
         assert!(CpuId::new(MAX_CPUS).is_none());
     }
 }

@@ -68,6 +68,8 @@ pub enum LockClass {
     Mmap,
     /// A VMA's own lock.
     Vma,
+    /// The groups of private pages of one family of processes.
+    Rmap,
     /// A page table above the bottom level; within the class from the root down.
     UpperTable,
     /// A bottom-level page table.
@@ -211,7 +213,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     fn shootdown(&self, pin: &Pin<'_, Self>, cpus: &CpuMask, flush: TlbFlush);
 
     /// Makes the tables at `root` the calling CPU's current ones, under the tag `asid`. `None` leaves the CPU
-    /// without user translations.
+    /// without tables that it could walk. Translations under other tags stay in the TLB and are not used; so do those
+    /// under `asid`, and are, unless it is [`Asid::NONE`]: who calls has flushed what must not be.
     fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
 
     /// Number of address-space tags that the TLBs tell apart, [`Asid::NONE`] included; at least 1.

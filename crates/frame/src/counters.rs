@@ -1,8 +1,9 @@
 //! Event counters, one set a CPU.
 
+use crate::folio_counters::{FolioCounter, FolioSet};
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
-use quire_arch::{Pin, Platform};
+use quire_arch::{Order, Pin, Platform};
 use quire_sync::PerCpu;
 
 /// Declares the events once, with the name of each.
@@ -48,6 +49,37 @@ vm_events! {
     Pgmajfault = "pgmajfault",
     /// Write faults whose page was reused, since nobody else had it.
     Pgreuse = "pgreuse",
+    /// Faults that mapped a new anonymous folio as large as a PMD entry's. This and the others that
+    /// [`VmEvents::count_folio`] knows are counted there.
+    ThpFaultAlloc = "thp_fault_alloc",
+    /// Faults that wanted such a folio and got none.
+    ThpFaultFallback = "thp_fault_fallback",
+    /// Such folios that were allocated to collapse a range into.
+    ThpCollapseAlloc = "thp_collapse_alloc",
+    /// Collapses that got none.
+    ThpCollapseAllocFailed = "thp_collapse_alloc_failed",
+    /// Such folios that were split into smaller ones.
+    ThpSplitPage = "thp_split_page",
+    /// Such folios that were to be split, and somebody else held them.
+    ThpSplitPageFailed = "thp_split_page_failed",
+    /// Such folios that were partly unmapped and are to be split when memory runs short.
+    ThpDeferredSplitPage = "thp_deferred_split_page",
+    /// Of the split ones, those that were fully mapped but full of zeros.
+    ThpUnderusedSplitPage = "thp_underused_split_page",
+    /// PMD entries that mapped a page and became a table.
+    ThpSplitPmd = "thp_split_pmd",
+    /// Huge zero pages that were allocated.
+    ThpZeroPageAlloc = "thp_zero_page_alloc",
+    /// Those that could not be had.
+    ThpZeroPageAllocFailed = "thp_zero_page_alloc_failed",
+    /// Flushes that were sent to other CPUs, whatever their number.
+    NrTlbRemoteFlush = "nr_tlb_remote_flush",
+    /// Other CPUs that were interrupted for these.
+    NrTlbRemoteFlushReceived = "nr_tlb_remote_flush_received",
+    /// Flushes of a whole space on the CPU that asked for them.
+    NrTlbLocalFlushAll = "nr_tlb_local_flush_all",
+    /// Pages that were flushed one by one on the CPU that asked for it.
+    NrTlbLocalFlushOne = "nr_tlb_local_flush_one",
     /// Allocations answered from the CPU's lists. Not in Linux.
     PcpHit = "pcp_hit",
     /// Allocations that had to refill the CPU's lists first. Not in Linux.
@@ -74,6 +106,47 @@ vm_events! {
     SlabGrow = "slab_grow",
     /// Slab frames that went back, in blocks. Not in Linux.
     SlabShrink = "slab_shrink",
+    /// CPUs that a flush passed by, because they do not run the space: such a one flushes when it comes back. Not in Linux.
+    TlbCpuSpared = "tlb_cpu_spared",
+    /// Times that a CPU came to a space and had to flush first. Not in Linux's vmstat: there it is a reason of the
+    /// tracepoint `tlb_flush`, whose name this is.
+    TlbFlushOnTaskSwitch = "tlb_flush_on_task_switch",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for an unmapping. Not in Linux.
+    TlbShootdownUnmap = "tlb_shootdown_unmap",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptUnmap = "tlb_interrupt_unmap",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a change of permissions. Not in Linux.
+    TlbShootdownProtect = "tlb_shootdown_protect",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptProtect = "tlb_interrupt_protect",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a move of pages. Not in Linux.
+    TlbShootdownMove = "tlb_shootdown_move",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptMove = "tlb_interrupt_move",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for contents that were dropped. Not in Linux.
+    TlbShootdownDiscard = "tlb_shootdown_discard",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptDiscard = "tlb_interrupt_discard",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a fork's write protection. Not in Linux.
+    TlbShootdownFork = "tlb_shootdown_fork",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptFork = "tlb_interrupt_fork",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a page that a write replaced. Not in Linux.
+    TlbShootdownCopyOnWrite = "tlb_shootdown_cow",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptCopyOnWrite = "tlb_interrupt_cow",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a large mapping that was split. Not in Linux.
+    TlbShootdownSplit = "tlb_shootdown_split",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptSplit = "tlb_interrupt_split",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for pages that became a large one. Not in Linux.
+    TlbShootdownCollapse = "tlb_shootdown_collapse",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptCollapse = "tlb_interrupt_collapse",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for the exit of a space. Not in Linux.
+    TlbShootdownExit = "tlb_shootdown_exit",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptExit = "tlb_interrupt_exit",
 }
 
 /// Number of events.
@@ -81,22 +154,25 @@ const COUNT: usize = VmEvent::ALL.len();
 
 /// One CPU's counters.
 #[derive(Debug)]
-pub(crate) struct EventSet([AtomicU64; COUNT]);
+pub(crate) struct EventSet {
+    events: [AtomicU64; COUNT],
+    folios: FolioSet,
+}
 
 impl EventSet {
     pub(crate) fn new() -> Self {
-        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+        Self { events: core::array::from_fn(|_| AtomicU64::new(0)), folios: FolioSet::new() }
     }
 
     /// Adds to a counter. A load and a store: only the pinned owner of the CPU writes, others read.
     #[inline]
     pub(crate) fn add(&self, event: VmEvent, count: u64) {
-        let counter = &self.0[event as usize];
+        let counter = &self.events[event as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
     fn read(&self, event: VmEvent) -> u64 {
-        self.0[event as usize].load(Ordering::Relaxed)
+        self.events[event as usize].load(Ordering::Relaxed)
     }
 }
 
@@ -122,9 +198,46 @@ impl VmEvents {
         self.sets.mine(pin).add(event, count);
     }
 
+    /// Counts `change` of `counter` for folios of `order` on the caller's CPU, and the event of `/proc/vmstat` that
+    /// counts the same. For orders below 2 and above the PMD's nothing is counted.
+    pub fn count_folio<P: Platform>(
+        &self,
+        pin: &Pin<'_, P>,
+        order: Order,
+        counter: FolioCounter,
+        change: i64,
+    ) {
+        let mine = self.sets.mine(pin);
+        mine.folios.add(order, counter, change);
+        if order == Order::PMD
+            && let Some(event) = counter.pmd_event()
+        {
+            mine.add(event, change as u64);
+        }
+    }
+
+    /// Counts `change` more anonymous folios that some PMD entry maps whole, on the caller's CPU.
+    pub fn count_pmd_mapped<P: Platform>(&self, pin: &Pin<'_, P>, change: i64) {
+        self.sets.mine(pin).folios.add_pmd_mapped(change);
+    }
+
+    /// What `counter` is for folios of `order`. As [`sum`](Self::sum).
+    pub fn folios(&self, order: Order, counter: FolioCounter) -> u64 {
+        self.total(|set| set.folios.read(order, counter))
+    }
+
+    /// Anonymous folios that some PMD entry maps whole (`nr_anon_transparent_hugepages`).
+    pub fn pmd_mapped(&self) -> u64 {
+        self.total(|set| set.folios.pmd_mapped())
+    }
+
     /// The sum over all CPUs. On a busy machine it is a moment's mixture, as in Linux.
     pub fn sum(&self, event: VmEvent) -> u64 {
-        self.sets.iter().fold(0, |sum, set| sum.wrapping_add(set.read(event)))
+        self.total(|set| set.read(event))
+    }
+
+    fn total(&self, read: impl Fn(&EventSet) -> u64) -> u64 {
+        self.sets.iter().fold(0, |sum, set| sum.wrapping_add(read(set)))
     }
 }
 

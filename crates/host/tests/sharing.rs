@@ -4,11 +4,19 @@
 
 mod common;
 
-use common::{GIB, HostSpace, MIB2, PAGE, RW, Random, assert_audit, in_use, machine, map_at, page, setting};
+use common::{
+    GIB, HostSpace, MIB2, PAGE, RW, Random, assert_audit, in_use, machine, machine_with, map_at, page,
+    setting,
+};
+use quire_arch::Order;
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::Kind;
+use quire_host::HostConfig;
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags, VmEvent};
+use quire_mm::{
+    Advice, GatherTechnique, HugeConfig, HugeEnabled, HugePolicy, MapFlags, MapRequest, MemoryConfig,
+    OrderSet, RemapFlags, SizeEnabled, Techniques, VmEvent,
+};
 use std::collections::BTreeMap;
 
 fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
@@ -166,9 +174,27 @@ fn shared_pages_leave_a_table_that_stays() {
 /// Children of children, each writing some pages: everyone sees what he wrote, or what there was when he was forked.
 #[test]
 fn a_random_tree_of_processes_keeps_its_contents_apart() {
-    for seed in 1..=setting("QUIRE_SEEDS", 12) {
-        println!("seed {seed}");
-        random_tree(&mut Random(seed));
+    let huge = |enabled, sizes: &[u8]| {
+        let orders: OrderSet = sizes.iter().filter_map(|&order| Order::new(order)).collect();
+        let policy = HugePolicy::default().with_enabled(enabled).with_sizes(orders, SizeEnabled::Always);
+        HugeConfig { policy, ..HugeConfig::default() }
+    };
+    let mut pages = Techniques::default();
+    pages.gather = GatherTechnique::Pages;
+    let all = huge(HugeEnabled::Always, &[2, 3, 4, 5, 6, 7, 8]);
+    let configs = [
+        MemoryConfig::default(),
+        MemoryConfig { techniques: pages, ..MemoryConfig::default() },
+        MemoryConfig { huge: huge(HugeEnabled::Never, &[2]), ..MemoryConfig::default() },
+        MemoryConfig { huge: huge(HugeEnabled::Never, &[4, 6]), ..MemoryConfig::default() },
+        MemoryConfig { huge: all, ..MemoryConfig::default() },
+        MemoryConfig { huge: all, techniques: pages, ..MemoryConfig::default() },
+    ];
+    for seed in 1..=setting("QUIRE_SEEDS", 3) {
+        for config in configs {
+            println!("seed {seed}, {config:?}");
+            random_tree(&mut Random(seed), config);
+        }
     }
 }
 
@@ -179,8 +205,8 @@ struct Process<'m> {
     pages: BTreeMap<u64, u64>,
 }
 
-fn random_tree(random: &mut Random) {
-    let machine = machine(64, 1);
+fn random_tree(random: &mut Random, config: MemoryConfig) {
+    let machine: Machine = machine_with(&HostConfig::with_ram(64 << 20).paranoid(), config);
     let cpu = machine.vcpu(0).unwrap();
     let before = in_use(&machine);
     {

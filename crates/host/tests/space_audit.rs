@@ -9,7 +9,7 @@ use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameViolation, Kind};
 use quire_host::{Finding, HostConfig, Machine, Vcpu};
-use quire_mm::{MemoryConfig, SpaceViolation, Violation};
+use quire_mm::{Advice, MemoryConfig, SpaceViolation, Violation};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 type Format = X86_64Level4;
@@ -225,6 +225,33 @@ fn a_stale_translation() {
     });
 }
 
+/// A CPU that went elsewhere may come back without a flush, as long as no flush has passed it by: until then what its
+/// TLB holds must agree with the tables.
+#[test]
+fn a_stale_translation_of_a_cpu_that_is_elsewhere() {
+    scene(|machine, cpu, space| {
+        let page = leaf(machine, space, BASE);
+        cpu.program(space).touch(VirtAddr(BASE), Access::Write).unwrap();
+        let memory = machine.memory();
+        cpu.run(|| memory.spaces().deactivate(&memory.platform().pin()));
+        assert_audit(machine);
+        set(machine, space, BASE, Entry::Leaf(Leaf { flags: page.flags - LeafFlags::WRITE, ..page }));
+        finds(
+            machine,
+            |v| matches!(v, SpaceViolation::StaleTranslation(cached) if cached.addr == VirtAddr(BASE)),
+        );
+        // A flush passes the CPU by. What it holds stays there, dead.
+        space.madvise(VirtAddr(BASE + PAGE), PAGE, Advice::DontNeed).unwrap();
+        assert_audit(machine);
+        assert_eq!(
+            cpu.program(space).write_u64(VirtAddr(BASE), 1),
+            Ok(()),
+            "a fault makes it writable again"
+        );
+        assert_audit(machine);
+    });
+}
+
 #[test]
 fn a_stale_translation_that_was_used() {
     scene(|machine, cpu, space| {
@@ -259,6 +286,40 @@ fn a_zero_page_that_can_be_written_to() {
         let flags = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::SPECIAL;
         set(machine, space, BASE + 2 * PAGE, Entry::Leaf(Leaf { pfn: zero, flags }));
         finds(machine, |v| matches!(v, SpaceViolation::BadPage { pfn, .. } if *pfn == zero));
+    });
+}
+
+#[test]
+fn a_page_of_no_group_and_one_of_a_strangers() {
+    scene(|machine, cpu, space| {
+        let other = machine.memory().create_space().unwrap();
+        map_at(&other, BASE, PAGE, RW);
+        cpu.program(&other).write_u64(VirtAddr(BASE), 1).unwrap();
+        assert_audit(machine);
+        let frames = machine.memory().frames();
+        let owner = |space: &HostSpace<'_>| frames.known(leaf(machine, space, BASE).pfn).owner();
+        let (right, strange) = (owner(space).load(Ordering::Relaxed), owner(&other).load(Ordering::Relaxed));
+        let wanted = SpaceViolation::PageOwner {
+            space: space.id(),
+            addr: VirtAddr(BASE),
+            pfn: leaf(machine, space, BASE).pfn,
+        };
+        for wrong in [0, space.id().get() << 1, strange] {
+            owner(space).store(wrong, Ordering::Relaxed);
+            finds(machine, |v| *v == wanted);
+        }
+        owner(space).store(right, Ordering::Relaxed);
+        assert_audit(machine);
+        // A child's page may be the parent's, not the other way round.
+        let child = space.fork().unwrap();
+        cpu.program(&child).write_u64(VirtAddr(BASE), 2).unwrap();
+        let below = owner(&child).swap(right, Ordering::Relaxed);
+        assert_audit(machine);
+        owner(space).store(below, Ordering::Relaxed);
+        finds(machine, |v| *v == wanted);
+        owner(space).store(right, Ordering::Relaxed);
+        owner(&child).store(below, Ordering::Relaxed);
+        assert_audit(machine);
     });
 }
 

@@ -15,10 +15,12 @@ pub mod text;
 
 pub use audit::{AuditSummary, InUse, Violation};
 pub use memory::{BuildError, Memory, MemoryConfig};
-pub use quire_frame::{AllocError, PcpTechnique, VmEvent};
+pub use quire_frame::{AllocError, FolioCounter, PcpTechnique, VmEvent};
 pub use quire_space::{
-    Advice, Errno, Error, FaultError, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping,
-    Overcommit, PageState, PinnedPage, Protection, RemapFlags, SMAPS_MNEMONICS, Space, SpaceFigures, SpaceId,
-    SpaceViolation, SyncFlags, VmFlags,
+    Advice, Errno, Error, FaultError, FlushCause, GatherTechnique, GroupViolation, HugeConfig, HugeControls,
+    HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
+    KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping, OrderSet,
+    OutOfRange, Overcommit, PageState, PinnedPage, Protection, RemapFlags, SMAPS_MNEMONICS, SizeEnabled,
+    Space, SpaceFigures, SpaceId, SpaceViolation, SyncFlags, VmFlags,
 };
 pub use techniques::{TechniqueError, Techniques};

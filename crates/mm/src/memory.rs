@@ -4,7 +4,7 @@ use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{PagingFormat, Pin, Platform};
 use quire_frame::{BootError, FrameConfig, Frames};
-use quire_space::{Error, Layout, Limits, Overcommit, Space, Spaces, SpacesConfig};
+use quire_space::{Error, HugeConfig, Layout, Limits, Overcommit, Space, Spaces, SpacesConfig};
 use quire_sync::SpinStatistics;
 
 /// How a [`Memory`] is built.
@@ -16,6 +16,8 @@ pub struct MemoryConfig {
     pub overcommit: Overcommit,
     /// Memory that ordinary allocations leave free (`vm.min_free_kbytes`), or Linux's formula.
     pub min_free_kib: Option<u64>,
+    /// When large folios are used; can be changed later ([`Spaces::huge`]).
+    pub huge: HugeConfig,
     /// Measures how long the zones' locks are held, for [`text::lock_stat`](crate::text::lock_stat); each time costs two
     /// looks at the clock.
     pub time_locks: bool,
@@ -63,7 +65,11 @@ impl<P: Platform> Memory<P> {
             ..FrameConfig::default()
         };
         let frames = Frames::new(platform, frame_config).map_err(BuildError::Boot)?;
-        let spaces_config = SpacesConfig { overcommit: config.overcommit, gather: config.techniques.gather };
+        let spaces_config = SpacesConfig {
+            overcommit: config.overcommit,
+            gather: config.techniques.gather,
+            huge: config.huge,
+        };
         let spaces = Spaces::new(frames, spaces_config).map_err(BuildError::Start)?;
         Ok(Self { spaces, techniques: config.techniques })
     }

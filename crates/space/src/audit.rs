@@ -1,5 +1,6 @@
 //! The auditor's part of this room: every table, page, count and mapping is recounted from the roots.
 
+use crate::rmap::{GroupAudit, GroupViolation};
 use crate::space::{SpaceCore, SpaceId};
 use crate::spaces::Spaces;
 use crate::table::{Residency, Tables};
@@ -9,8 +10,8 @@ use crate::vma::{VmFlags, Vma};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use quire_arch::{
-    CachedTranslation, Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr,
-    VirtRange,
+    CachedTranslation, CpuId, Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform,
+    VirtAddr, VirtRange,
 };
 use quire_frame::Kind;
 
@@ -93,8 +94,33 @@ pub enum SpaceViolation {
         /// Maps.
         maps: u32,
     },
-    /// A TLB translates what the tables do not.
+    /// A group of private pages, or its family, is not as its VMAs say.
+    Group {
+        /// The space of the VMA by which the group was found first.
+        space: SpaceId,
+        /// What is wrong.
+        violation: GroupViolation,
+    },
+    /// A private page is owned by no group, or by one whose pages the mapping cannot have.
+    PageOwner {
+        /// Whose mapping.
+        space: SpaceId,
+        /// Where.
+        addr: VirtAddr,
+        /// The page.
+        pfn: Pfn,
+    },
+    /// A TLB translates what the tables do not, and no flush comes before its use.
     StaleTranslation(CachedTranslation),
+    /// A CPU runs a space and is not in its set of CPUs, or is and does not.
+    Running {
+        /// The space.
+        space: SpaceId,
+        /// The CPU.
+        cpu: CpuId,
+        /// Whether it runs it.
+        current: bool,
+    },
 }
 
 impl fmt::Display for SpaceViolation {
@@ -124,12 +150,24 @@ impl fmt::Display for SpaceViolation {
             Self::Refs { pfn, expected, refs, maps } => {
                 write!(f, "{pfn:?}: expected {expected} maps, found {maps}, with {refs} references")
             }
+            Self::Group { space, violation } => {
+                write!(f, "space {}: a group of its private pages: {violation}", space.get())
+            }
+            Self::PageOwner { space, addr, pfn } => {
+                write!(f, "space {}: {pfn:?} at {addr:?} is not owned by a group of its mapping", space.get())
+            }
             Self::StaleTranslation(stale) => write!(f, "stale TLB entry: {stale:?}"),
+            Self::Running { space, cpu, current: true } => {
+                write!(f, "space {}: cpu {cpu} runs it and is not in its set", space.get())
+            }
+            Self::Running { space, cpu, current: false } => {
+                write!(f, "space {}: cpu {cpu} is in its set and does not run it", space.get())
+            }
         }
     }
 }
 
-type Report<'r> = &'r mut dyn FnMut(SpaceViolation);
+pub(crate) type Report<'r> = &'r mut dyn FnMut(SpaceViolation);
 
 /// What is summed up over all spaces.
 #[derive(Default)]
@@ -137,6 +175,8 @@ struct Sums {
     vmas: u64,
     spaces: u64,
     accounted: u64,
+    large_leaves: u64,
+    groups: GroupAudit,
 }
 
 impl<P: Platform> Spaces<P> {
@@ -155,10 +195,14 @@ impl<P: Platform> Spaces<P> {
             }
         };
         expect("pages promised", sums.accounted, self.commit().promised());
-        let [vmas, cores] = self.objects_in_use();
+        let [vmas, cores, groups] = self.objects_in_use();
         expect("VMAs in use", sums.vmas, vmas);
         expect("spaces in use", sums.spaces, cores);
-        self.audit_frames(report);
+        expect("groups in use", sums.groups.groups(), groups);
+        let large_leaves = sums.large_leaves;
+        self.audit_groups(report);
+        self.audit_frames(large_leaves, report);
+        self.audit_current(report);
         self.platform().for_each_cached_translation(&mut |cached| self.audit_cached(cached, report));
         self.frames().clear_audit();
     }
@@ -187,9 +231,12 @@ impl<P: Platform> Spaces<P> {
             expected.locked += if flags.contains(VmFlags::LOCKED) { bytes } else { 0 };
             sums.accounted += if flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
             sums.vmas += 1;
+            sums.groups.count(vma);
         }
-        let mut walk = TableAudit { tables: Tables::new(self, core), pages: Residency::default(), count: 0 };
+        let mut walk =
+            TableAudit { tables: Tables::new(self, core), pages: Residency::default(), count: 0, large: 0 };
         walk.table(core.root(), P::Paging::root_level(), VirtAddr(0), report);
+        sums.large_leaves += walk.large;
         expected.resident_anonymous = walk.pages.anonymous * PAGE_SIZE;
         expected.resident_file = walk.pages.file * PAGE_SIZE;
         // The root is not counted, as in Linux.
@@ -211,8 +258,28 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
+    /// Holds every group against what [`GroupAudit::count`] found.
+    fn audit_groups(&self, report: Report<'_>) {
+        let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore<P>, &Vma)| {
+            self.for_each(|core| {
+                let _guard = core.mmap_lock.read(self.platform());
+                // SAFETY: the mmap lock is held.
+                for entry in &unsafe { core.vmas.view() } {
+                    // SAFETY: a VMA in the tree is live while the mmap lock is held.
+                    visit(core, unsafe { entry.value.as_ref() });
+                }
+            });
+        };
+        for_each_vma(&mut |core, vma| {
+            let space = core.id();
+            GroupAudit::check(core, vma, &mut |violation| report(SpaceViolation::Group { space, violation }));
+        });
+        for_each_vma(&mut |_, vma| GroupAudit::clear(vma));
+    }
+
     /// Holds every frame's counts against what the walk of all tables found.
-    fn audit_frames(&self, report: Report<'_>) {
+    fn audit_frames(&self, large_leaves: u64, report: Report<'_>) {
+        let (mut whole_maps, mut mapped_whole) = (0, 0);
         self.frames().for_each_frame(|pfn, frame| {
             let kind = frame.kind();
             let seen = frame.audit().load(Ordering::Relaxed);
@@ -221,6 +288,9 @@ impl<P: Platform> Spaces<P> {
                 Kind::Anonymous | Kind::File => {
                     // All mappings hold one reference together, and pins of devices theirs.
                     let folio = self.frames().folio(pfn);
+                    let whole = if folio.is_large() { frame.live().load(Ordering::Relaxed) } else { 0 };
+                    whole_maps += u64::from(whole);
+                    mapped_whole += u64::from(whole > 0);
                     if seen == 0 && !folio.may_be_pinned() {
                         report(SpaceViolation::Leaked { pfn, kind });
                     } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0), seen) {
@@ -235,25 +305,14 @@ impl<P: Platform> Spaces<P> {
                 _ => {}
             }
         });
-    }
-
-    /// Holds a cached translation against the tables of the space that it belongs to.
-    fn audit_cached(&self, cached: CachedTranslation, report: Report<'_>) {
-        let mut backed = false;
-        self.for_each(|core| {
-            if core.asid() == cached.asid {
-                let tables = Tables::new(self, core);
-                backed |= tables.find(cached.addr).is_some_and(|table| {
-                    let index = P::Paging::index(cached.addr, Level::PTE);
-                    let raw = tables.entries(table)[index].load(Ordering::Relaxed);
-                    // A translation may know less than the entry (not yet dirty, not yet writable), never more.
-                    matches!(P::Paging::decode(raw, Level::PTE), Entry::Leaf(leaf)
-                        if leaf.pfn == cached.leaf.pfn && leaf.flags.contains(cached.leaf.flags))
-                });
+        let counted = self.frames().events().pmd_mapped();
+        for (what, expected, found) in [
+            ("folios mapped whole, as often as they are", large_leaves, whole_maps),
+            ("folios mapped whole", mapped_whole, counted),
+        ] {
+            if expected != found {
+                report(SpaceViolation::Count { space: None, what, expected, found });
             }
-        });
-        if !backed {
-            report(SpaceViolation::StaleTranslation(cached));
         }
     }
 }
@@ -262,7 +321,10 @@ impl<P: Platform> Spaces<P> {
 struct TableAudit<'s, P: Platform> {
     tables: Tables<'s, P>,
     pages: Residency,
+    /// Tables.
     count: u64,
+    /// Leaves in the place of bottom tables.
+    large: u64,
 }
 
 impl<P: Platform> TableAudit<'_, P> {
@@ -276,18 +338,22 @@ impl<P: Platform> TableAudit<'_, P> {
         };
         self.count += 1;
         frame.audit().fetch_add(1, Ordering::Relaxed);
-        if frame.owner().load(Ordering::Relaxed) != space.get() {
+        if frame.owner().load(Ordering::Relaxed) != space.owner_word() {
             report(SpaceViolation::BadTable { space, table, kind: Kind::Table });
         }
         let entries = self.tables.entries(table);
         let mut live = 0;
+        let mut large = 0;
         for (index, slot) in entries.iter().enumerate().take(P::Paging::entries(level)) {
             let addr = VirtAddr(start.0 + index as u64 * P::Paging::entry_bytes(level));
             let entry = P::Paging::decode(slot.load(Ordering::Relaxed), level);
             live += u64::from(entry != Entry::None);
             match (entry, level.down()) {
                 (Entry::Table(child), Some(below)) => self.table(child, below, addr, report),
-                (Entry::Leaf(leaf), _) => self.leaf(leaf, addr, report),
+                (Entry::Leaf(leaf), _) => {
+                    large += u64::from(level > Level::PTE);
+                    self.leaf(leaf, level, addr, report);
+                }
                 _ => {}
             }
         }
@@ -295,9 +361,33 @@ impl<P: Platform> TableAudit<'_, P> {
         if found != live {
             report(SpaceViolation::TableLive { table, expected: live, found });
         }
+        if level == Level::PMD {
+            self.deposits(table, large, report);
+        }
     }
 
-    fn leaf(&mut self, leaf: Leaf, addr: VirtAddr, report: Report<'_>) {
+    /// Counts the tables that were deposited behind `table`: as many as it has `leaves`.
+    fn deposits(&mut self, table: Pfn, leaves: u64, report: Report<'_>) {
+        let frames = self.tables.spaces.frames();
+        let space = Some(self.tables.core.id());
+        let mut found = 0;
+        let mut next = frames.known(table).private().load(Ordering::Relaxed).checked_sub(1).map(Pfn);
+        while let Some(deposit) = next
+            && found <= leaves
+        {
+            let frame = frames.known(deposit);
+            frame.audit().fetch_add(1, Ordering::Relaxed);
+            found += 1;
+            next = frame.private().load(Ordering::Relaxed).checked_sub(1).map(Pfn);
+        }
+        self.count += found;
+        self.large += leaves;
+        if found != leaves {
+            report(SpaceViolation::Count { space, what: "deposited tables", expected: leaves, found });
+        }
+    }
+
+    fn leaf(&mut self, leaf: Leaf, level: Level, addr: VirtAddr, report: Report<'_>) {
         let Leaf { pfn, flags } = leaf;
         let (spaces, core) = (self.tables.spaces, self.tables.core);
         let frames = spaces.frames();
@@ -305,21 +395,28 @@ impl<P: Platform> TableAudit<'_, P> {
         // SAFETY: the caller holds the mmap lock.
         let vma = unsafe { core.vmas.view() }.find(addr);
         let access = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
-        let allowed = vma.is_some_and(|entry| {
-            // SAFETY: a VMA in the tree is live while the mmap lock is held.
-            unsafe { entry.value.as_ref() }.flags().leaf_flags().contains(flags & access)
-        });
+        // SAFETY: a VMA in the tree is live while the mmap lock is held.
+        let vma: Option<&Vma> = vma.map(|entry| unsafe { entry.value.as_ref() });
+        let allowed = vma.is_some_and(|vma| vma.flags().leaf_flags().contains(flags & access));
+        let pages = P::Paging::entry_bytes(level) / PAGE_SIZE;
         let fits = if flags.contains(LeafFlags::SPECIAL) {
             pfn == spaces.zero_page() && !flags.contains(LeafFlags::WRITE)
         } else {
-            matches!(kind, Kind::Anonymous | Kind::File)
+            matches!(kind, Kind::Anonymous | Kind::File) && frames.folio(pfn).pages_from(pfn) >= pages
         };
+        // What it maps lies in one mapping.
+        let allowed = allowed && vma.is_some_and(|vma| vma.range().end().0 - addr.0 >= pages * PAGE_SIZE);
         if !allowed || !fits {
             report(SpaceViolation::BadPage { space: core.id(), addr, pfn, kind });
         }
         if fits && !flags.contains(LeafFlags::SPECIAL) {
-            self.pages.add(kind, 1);
-            spaces.frames().folio(pfn).frame().audit().fetch_add(1, Ordering::Relaxed);
+            self.pages.add(kind, pages);
+            let frame = frames.folio(pfn).frame();
+            frame.audit().fetch_add(pages as u32, Ordering::Relaxed);
+            let owner = frame.owner().load(Ordering::Relaxed);
+            if kind == Kind::Anonymous && !vma.is_some_and(|vma| GroupAudit::may_map(vma, owner)) {
+                report(SpaceViolation::PageOwner { space: core.id(), addr, pfn });
+            }
         }
     }
 }

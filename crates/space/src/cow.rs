@@ -4,6 +4,7 @@
 //! folio's counts alone: nobody can start to map a page but through an entry that maps it already, so what only the
 //! caller's own entries map stays so while their table is locked.
 
+use crate::cpus::FlushCause;
 use crate::fault::Refusal;
 use crate::gather::Gather;
 use crate::space::page_of;
@@ -74,7 +75,7 @@ impl<P: Platform> Tables<'_, P> {
         facts: &VmaFacts,
         addr: VirtAddr,
     ) -> Result<(), Refusal> {
-        let mut gather = Gather::new(self.spaces, self.core);
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::CopyOnWrite);
         let result = self.replace_by_copy(held, (table, index), facts, addr, &mut gather);
         gather.put(held.head, held.order);
         gather.finish();
@@ -104,7 +105,7 @@ impl<P: Platform> Tables<'_, P> {
         };
         if !unchanged {
             drop(locked);
-            self.spaces.release_unused(&pin, copy);
+            self.spaces.release_unused(&pin, copy, Order::ZERO);
             return Ok(());
         }
         let kind = {
@@ -114,7 +115,7 @@ impl<P: Platform> Tables<'_, P> {
             locked.entries[index].store(0, Ordering::Relaxed);
             folio.folio().kind()
         };
-        self.core.flush(&pin, page_of(addr));
+        self.core.flush(frames, &pin, page_of(addr), FlushCause::CopyOnWrite);
         self.spaces.init_page(copy, facts, addr);
         let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
         locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));

@@ -11,6 +11,8 @@ pub struct Errno(pub i32);
 impl Errno {
     /// Operation not permitted.
     pub const EPERM: Self = Self(1);
+    /// No such file or directory.
+    pub const ENOENT: Self = Self(2);
     /// Bad file descriptor.
     pub const EBADF: Self = Self(9);
     /// Try again.
@@ -29,6 +31,8 @@ impl Errno {
     pub const ENODEV: Self = Self(19);
     /// Invalid argument.
     pub const EINVAL: Self = Self(22);
+    /// Result too large.
+    pub const ERANGE: Self = Self(34);
     /// Function not implemented.
     pub const ENOSYS: Self = Self(38);
     /// Value too large.
@@ -36,10 +40,11 @@ impl Errno {
     /// Operation not supported.
     pub const EOPNOTSUPP: Self = Self(95);
 
-    /// The symbolic name, or `None` for a number that no memory call gives.
+    /// The symbolic name, or `None` for a number that nothing here gives.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::EPERM => "EPERM",
+            Self::ENOENT => "ENOENT",
             Self::EBADF => "EBADF",
             Self::EAGAIN => "EAGAIN",
             Self::ENOMEM => "ENOMEM",
@@ -49,6 +54,7 @@ impl Errno {
             Self::EEXIST => "EEXIST",
             Self::ENODEV => "ENODEV",
             Self::EINVAL => "EINVAL",
+            Self::ERANGE => "ERANGE",
             Self::ENOSYS => "ENOSYS",
             Self::EOVERFLOW => "EOVERFLOW",
             Self::EOPNOTSUPP => "EOPNOTSUPP",
@@ -185,6 +191,12 @@ pub enum FaultError {
     Bus,
     /// No frame for the page or a table.
     OutOfMemory(AllocError),
+}
+
+impl From<AllocError> for FaultError {
+    fn from(error: AllocError) -> Self {
+        Self::OutOfMemory(error)
+    }
 }
 
 impl fmt::Display for FaultError {

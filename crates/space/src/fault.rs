@@ -5,13 +5,12 @@
 //! one that a writer holds, the first private page of a VMA, a stack that must grow) goes the slow way, under the
 //! mmap lock.
 
-use crate::error::FaultError;
+use crate::error::{Error, FaultError};
 use crate::section::{Section, vma_key};
-use crate::space::{Space, page_of};
-use crate::table::{LockedTable, Tables};
+use crate::space::Space;
 use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
-use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, Kind, VmEvent};
+use quire_arch::{Access, Pin, Platform, VirtAddr};
+use quire_frame::{AllocError, VmEvent};
 
 /// Why a page could not be made available under the lock that was held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,28 +106,36 @@ impl<P: Platform> Space<'_, P> {
                 }
             }
             // The mmap lock is dropped in between, so everything is looked up again afterwards.
-            Section::begin(self.spaces, core).grow_stack(self, addr).map_err(|_| FaultError::NotMapped)?;
+            let grown = Section::begin(self.spaces, core).grow_stack(self, addr);
+            grown.map_err(|error| match error {
+                Error::NoFrames(cause) => FaultError::OutOfMemory(cause),
+                _ => FaultError::NotMapped,
+            })?;
         }
     }
 
     /// Resolves a fault in `vma`. The mmap lock is held in some way.
     pub(crate) fn resolve_locked(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         loop {
-            let pin = self.spaces.platform().pin();
-            match self.tables().resolve(&pin, vma, addr, access) {
+            let resolved = {
+                let pin = self.spaces.platform().pin();
+                self.tables().resolve(&pin, vma, addr, access)
+            };
+            match resolved {
                 Ok(()) => return Ok(()),
                 Err(Refusal::Fault(error)) => return Err(error),
-                Err(Refusal::NeedsGroup) => self.give_group(vma),
+                // Not pinned any more: this may sleep.
+                Err(Refusal::NeedsGroup) => self.give_group(vma)?,
             }
         }
     }
 
     /// Gives `vma` the group of its private pages: a neighbour's if the two could be one VMA but for their
-    /// permissions, else a new one. The mmap lock is held in some way.
-    pub(crate) fn give_group(&self, vma: &Vma) {
+    /// permissions, else a new one. The mmap lock is held in some way, and the caller is not pinned.
+    pub(crate) fn give_group(&self, vma: &Vma) -> Result<(), AllocError> {
         let facts = vma.facts();
         if facts.anon.is_some() {
-            return;
+            return Ok(());
         }
         // SAFETY: the mmap lock is held.
         let view = unsafe { self.core().vmas.view() };
@@ -140,7 +147,7 @@ impl<P: Platform> Space<'_, P> {
             // SAFETY: a VMA in the tree is live while the mmap lock is held.
             .map(|entry| unsafe { entry.value.as_ref() }.facts())
             .find_map(|neighbour| neighbour.group_to_share(&facts));
-        vma.set_anon_once(shared.unwrap_or_else(|| self.spaces.new_group()));
+        self.spaces.give_first_group(self.core(), vma, shared)
     }
 }
 
@@ -154,185 +161,5 @@ impl VmaFacts {
             && (low.flags ^ high.flags).difference(VmFlags::ACCESS).is_empty()
             && low.page_offset_at(high.range.start()) == high.page_offset;
         (alike && self.anon.is_some() && !self.anon.is_inherited()).then_some(self.anon)
-    }
-}
-
-/// A frame that was allocated before the lock was taken. It goes back if it turns out not to be needed.
-struct SpareFrame<'s, 'p, P: Platform> {
-    tables: Tables<'s, P>,
-    pin: &'s Pin<'p, P>,
-    /// What it will be: this depends on the mapping and the access, not on the entry.
-    kind: Kind,
-    pfn: Option<Pfn>,
-}
-
-impl<P: Platform> SpareFrame<'_, '_, P> {
-    fn fill(&mut self) -> Result<(), AllocError> {
-        let frames = self.tables.spaces.frames();
-        self.pfn = Some(frames.allocate(self.pin, AllocRequest::anonymous().kind(self.kind))?);
-        Ok(())
-    }
-}
-
-impl<P: Platform> Drop for SpareFrame<'_, '_, P> {
-    fn drop(&mut self) {
-        if let Some(pfn) = self.pfn {
-            self.tables.spaces.release_unused(self.pin, pfn);
-        }
-    }
-}
-
-impl<P: Platform> Tables<'_, P> {
-    /// Makes `access` to `addr` in `vma` possible. The VMA is held by its own lock or by the mmap lock.
-    #[inline]
-    pub(crate) fn resolve(
-        &self,
-        pin: &Pin<'_, P>,
-        vma: &Vma,
-        addr: VirtAddr,
-        access: Access,
-    ) -> Result<(), Refusal> {
-        let facts = vma.facts();
-        let may = if access == Access::Write { VmFlags::WRITE } else { VmFlags::ACCESS };
-        if !facts.flags.intersects(may) {
-            return Err(FaultError::AccessDenied.into());
-        }
-        let shared = facts.flags.contains(VmFlags::SHARED);
-        if access == Access::Write && !shared && !facts.anon.is_some() {
-            return Err(Refusal::NeedsGroup);
-        }
-        let table = self.find_or_make(pin, addr)?;
-        let index = P::Paging::index(addr, Level::PTE);
-        // The frame is made ready before the lock is taken, going by a look without it.
-        let kind = if access == Access::Write && !shared { Kind::Anonymous } else { Kind::File };
-        let mut spare = SpareFrame { tables: *self, pin, kind, pfn: None };
-        let seen = self.entries(table)[index].load(core::sync::atomic::Ordering::Relaxed);
-        if needs_frame(&facts, access, P::Paging::decode(seen, Level::PTE)) {
-            spare.fill()?;
-        }
-        loop {
-            let locked = self.lock(pin, table, Level::PTE);
-            let entry = locked.get(index);
-            if needs_frame(&facts, access, entry) && spare.pfn.is_none() {
-                // The entry changed since the look.
-                drop(locked);
-                spare.fill()?;
-                continue;
-            }
-            if let Entry::Leaf(leaf) = entry
-                && access == Access::Write
-                && self.must_copy(&locked, index, leaf, &facts)
-            {
-                let held = self.hold(leaf.pfn);
-                drop(locked);
-                return held.map_or(Ok(()), |held| self.copy_on_write(&held, (table, index), &facts, addr));
-            }
-            return match entry {
-                Entry::None => {
-                    self.install_page(&locked, index, &facts, addr, access, spare.pfn.take());
-                    Ok(())
-                }
-                Entry::Leaf(leaf) => self
-                    .upgrade(&locked, index, leaf, &facts, addr, access, &mut spare)
-                    .map_err(Refusal::from),
-                Entry::Marker(quire_arch::paging::PteMarker::Guard) => Err(FaultError::NotMapped.into()),
-                _ => Err(FaultError::Bus.into()),
-            };
-        }
-    }
-
-    /// Puts the page that `access` needs into an empty entry.
-    #[inline]
-    fn install_page(
-        &self,
-        locked: &LockedTable<'_, P>,
-        index: usize,
-        facts: &VmaFacts,
-        addr: VirtAddr,
-        access: Access,
-        frame: Option<Pfn>,
-    ) {
-        let mut flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED;
-        let pfn = match frame {
-            None => {
-                flags = (flags - LeafFlags::WRITE) | LeafFlags::SPECIAL;
-                self.spaces.zero_page()
-            }
-            Some(pfn) => {
-                let private = !facts.flags.contains(VmFlags::SHARED);
-                let anonymous = private && access == Access::Write;
-                self.spaces.init_page(pfn, facts, addr);
-                self.core.usage.page_mapped(anonymous);
-                flags.set(LeafFlags::DIRTY, access == Access::Write);
-                if private && !anonymous {
-                    // The first write makes the page the program's own, so it must fault.
-                    flags.remove(LeafFlags::WRITE);
-                }
-                pfn
-            }
-        };
-        locked.install(index, Entry::Leaf(Leaf { pfn, flags }));
-    }
-
-    /// Makes a page that is there allow `access`.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one fault; a struct would only rename them")]
-    fn upgrade(
-        &self,
-        locked: &LockedTable<'_, P>,
-        index: usize,
-        leaf: Leaf,
-        facts: &VmaFacts,
-        addr: VirtAddr,
-        access: Access,
-        spare: &mut SpareFrame<'_, '_, P>,
-    ) -> Result<(), FaultError> {
-        if leaf.flags.contains(access.needs()) {
-            // Somebody else was faster, or the TLB held an older entry.
-            return Ok(());
-        }
-        if access == Access::Execute && !facts.flags.contains(VmFlags::EXEC) {
-            return Err(FaultError::AccessDenied);
-        }
-        if leaf.flags.contains(LeafFlags::SPECIAL) {
-            if let Some(pfn) = spare.pfn.take() {
-                // First nothing, then the flush, then the new page: no CPU may go on reading zeros from the shared
-                // page after another has written to the new one.
-                locked.replace(index, Entry::None);
-                self.core.flush(spare.pin, page_of(addr));
-                self.spaces.init_page(pfn, facts, addr);
-                self.core.usage.page_mapped(true);
-                let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
-                locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));
-            }
-            return Ok(());
-        }
-        let frame = self.spaces.frames().folio(leaf.pfn).frame();
-        if access == Access::Write && !facts.flags.contains(VmFlags::SHARED) {
-            if frame.kind() == Kind::File {
-                // Nobody else has the page (docs/differences.md), so it becomes anonymous where it is.
-                let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
-                debug_assert!(taken.is_ok(), "a file page could not become anonymous");
-                self.core.usage.file_page_made_anonymous();
-            }
-            self.spaces.frames().events().add(spare.pin, VmEvent::Pgreuse, 1);
-        }
-        // More is allowed than before, so older translations do no harm: they fault and find this. What is not known to be
-        // the program's own stays write-protected on a read.
-        let mut allowed = facts.flags.leaf_flags();
-        if access != Access::Write && !facts.flags.contains(VmFlags::SHARED) {
-            allowed.remove(LeafFlags::WRITE);
-        }
-        locked.widen(index, allowed);
-        Ok(())
-    }
-}
-
-/// Whether `access` to a page in this state takes a frame of its own.
-#[inline]
-fn needs_frame(facts: &VmaFacts, access: Access, entry: Entry) -> bool {
-    match entry {
-        Entry::None => access == Access::Write || !facts.backing.is_anonymous(),
-        Entry::Leaf(leaf) => access == Access::Write && leaf.flags.contains(LeafFlags::SPECIAL),
-        _ => false,
     }
 }

@@ -14,6 +14,7 @@
 //!
 //! After the flush tables are read one at a time and frames freed in portions, so that nobody waits for all of them.
 
+use crate::cpus::FlushCause;
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
 use crate::table::{Residency, Tables};
@@ -53,6 +54,7 @@ pub(crate) struct Gather<'s, P: Platform> {
     shut: Option<VirtRange>,
     /// Smallest range that holds every translation that must go.
     stale: Option<VirtRange>,
+    cause: FlushCause,
 }
 
 /// The smallest range that holds both.
@@ -64,7 +66,7 @@ fn join(old: Option<VirtRange>, range: VirtRange) -> Option<VirtRange> {
 }
 
 impl<'s, P: Platform> Gather<'s, P> {
-    pub(crate) fn new(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
+    pub(crate) fn new(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>, cause: FlushCause) -> Self {
         Self {
             spaces,
             core,
@@ -74,6 +76,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             unhooked: None,
             shut: None,
             stale: None,
+            cause,
         }
     }
 
@@ -93,7 +96,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline]
     pub(crate) fn add_folio(&mut self, head: Pfn, order: Order) {
         match self.spaces.frames().gather(&mut self.folios, head, order) {
-            Ok(()) => {}
+            Ok(()) => self.spaces.count_folio_gone(order),
             // Somebody else holds it for a moment and may be the last to let go, so the mappings' reference goes after the
             // flush.
             Err(FreeError::Referenced { .. }) => self.note(head, 0),
@@ -131,7 +134,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn add_unhooked(&mut self, pfn: Pfn, range: VirtRange) {
         self.add_stale(range);
         let link = self.unhooked.map_or(0, |before| before.0 + 1);
-        self.spaces.frames().known(pfn).private().store(link, Ordering::Relaxed);
+        self.spaces.frames().known(pfn).owner().store(link, Ordering::Relaxed);
         self.unhooked = Some(pfn);
     }
 
@@ -143,9 +146,16 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.free_folios(&pin);
     }
 
+    /// Makes room for a run, where the flush is done already.
+    pub(crate) fn make_room_flushed(&mut self) {
+        if self.is_full() {
+            self.drop_noted();
+        }
+    }
+
     fn flush(&mut self, pin: &Pin<'_, P>) {
         if let Some(range) = self.stale.take() {
-            self.core.flush(pin, range);
+            self.core.flush(self.spaces.frames(), pin, range, self.cause);
         }
     }
 
@@ -165,7 +175,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             tables.take_out_shut(range, &mut self);
         }
         while let Some(table) = self.unhooked {
-            let link = self.spaces.frames().known(table).private().load(Ordering::Relaxed);
+            let link = self.spaces.frames().known(table).owner().load(Ordering::Relaxed);
             self.unhooked = link.checked_sub(1).map(Pfn);
             tables.bury(table, &mut self);
         }
@@ -208,6 +218,9 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn put(&mut self, head: Pfn, order: Order) {
         let put = self.spaces.frames().put_folio(&mut self.folios, head, order);
         debug_assert!(put.is_ok(), "an unmapped folio could not be given back: {put:?}");
+        if put == Ok(true) {
+            self.spaces.count_folio_gone(order);
+        }
     }
 
     /// Frees what is chained if it has become a portion. The flush is done.

@@ -13,10 +13,14 @@ mod audit;
 mod calls;
 mod commit;
 mod cow;
+mod cpus;
 mod error;
 mod fault;
 mod gather;
+mod huge;
 mod layout;
+mod resolve;
+mod rmap;
 mod section;
 mod space;
 mod spaces;
@@ -30,8 +34,14 @@ pub use calls::{
     Advice, LockAll, MapFlags, MapRequest, MappedFile, PageState, PinnedPage, RemapFlags, SyncFlags,
 };
 pub use commit::{Commit, Overcommit};
+pub use cpus::FlushCause;
 pub use error::{Errno, Error, FaultError};
+pub use huge::{
+    HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse,
+    KhugepagedConfig, KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
+};
 pub use layout::{Layout, Limits, STACK_GUARD_GAP};
+pub use rmap::GroupViolation;
 pub use space::{Mapping, Space, SpaceId};
 pub use spaces::{Spaces, SpacesConfig};
 pub use table::GatherTechnique;

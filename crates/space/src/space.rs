@@ -1,5 +1,7 @@
 //! One address space: its core, and the handle that users hold.
 
+use crate::cpus::SpaceCpus;
+use crate::huge::AtomicHugeDisable;
 use crate::layout::{Layout, Limits};
 use crate::section::Section;
 use crate::spaces::Spaces;
@@ -10,9 +12,9 @@ use crate::vma::{LockSequence, VmFlags, Vma};
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
-use quire_arch::{Asid, CpuMask, LockClass, PAGE_SIZE, Pfn, Pin, Platform, TlbFlush, VirtAddr, VirtRange};
+use quire_arch::{Asid, LockClass, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
+use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use quire_sync::{AtomicCpuMask, RwSleepLock};
 
 /// The number of an address space; never used again on the same machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -27,6 +29,11 @@ impl SpaceId {
     /// The number itself, from 1.
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// The word by which the frame of a table names its space: even, so that it is no group's (`rmap/walk.rs`).
+    pub(crate) const fn owner_word(self) -> u64 {
+        self.0 << 1
     }
 }
 
@@ -64,8 +71,7 @@ pub(crate) struct SpaceCore<P: Platform> {
     pub(crate) mmap_lock: RwSleepLock,
     pub(crate) sequence: LockSequence,
     pub(crate) vmas: RangeTree<Vma>,
-    /// CPUs whose TLBs may hold translations of this space.
-    cpus: AtomicCpuMask,
+    pub(crate) cpus: SpaceCpus,
     pub(crate) layout: Layout,
     pub(crate) limits: AtomicLimits,
     pub(crate) usage: Usage,
@@ -73,6 +79,7 @@ pub(crate) struct SpaceCore<P: Platform> {
     pub(crate) brk: AtomicU64,
     /// Flags that every new mapping gets (`mlockall(MCL_FUTURE)`). Changed under the mmap lock.
     pub(crate) default_flags: AtomicU64,
+    pub(crate) huge_disable: AtomicHugeDisable,
     pub(crate) link: Link<P>,
 }
 
@@ -127,10 +134,6 @@ impl AtomicLimits {
     }
 }
 
-/// Past this many pages a flush drops the whole space's translations instead of naming each page (Linux's
-/// `tlb_single_page_flush_ceiling`).
-const FLUSH_CEILING: u64 = 33;
-
 impl<P: Platform> SpaceCore<P> {
     pub(crate) fn new(id: SpaceId, root: Pfn, asid: Asid, layout: Layout, limits: Limits) -> Self {
         Self {
@@ -141,12 +144,13 @@ impl<P: Platform> SpaceCore<P> {
             mmap_lock: RwSleepLock::new(LockClass::Mmap),
             sequence: LockSequence::new(),
             vmas: RangeTree::new(),
-            cpus: AtomicCpuMask::new(),
+            cpus: SpaceCpus::new(),
             layout,
             limits: AtomicLimits::new(limits),
             usage: Usage::default(),
             brk: AtomicU64::new(layout.brk.0),
             default_flags: AtomicU64::new(0),
+            huge_disable: AtomicHugeDisable::default(),
             link: Link(Cell::new(None), Cell::new(None)),
         }
     }
@@ -174,32 +178,10 @@ impl<P: Platform> SpaceCore<P> {
     pub(crate) fn default_flags(&self) -> VmFlags {
         VmFlags::from_bits_truncate(self.default_flags.load(Ordering::Relaxed))
     }
-
-    /// Drops translations of `range` from every TLB that may hold some, and returns when they are gone.
-    pub(crate) fn flush(&self, pin: &Pin<'_, P>, range: VirtRange) {
-        let flush = if range.pages() > FLUSH_CEILING {
-            TlbFlush::Space { asid: self.asid }
-        } else {
-            TlbFlush::Range { asid: self.asid, range }
-        };
-        self.flush_as(pin, flush);
-    }
-
-    fn flush_as(&self, pin: &Pin<'_, P>, flush: TlbFlush) {
-        // Read after the tables were changed: see `AtomicCpuMask`.
-        let cpus = self.cpus.load();
-        let mut only_here = CpuMask::EMPTY;
-        only_here.insert(pin.cpu());
-        if cpus == only_here {
-            pin.platform().flush_local(pin, flush);
-        } else if !cpus.is_empty() {
-            pin.platform().shootdown(pin, &cpus, flush);
-        }
-    }
 }
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
-/// dropped; a CPU that runs the space holds one.
+/// dropped; who lets a CPU run the space keeps one ([`activate`](Self::activate)).
 pub struct Space<'m, P: Platform> {
     pub(crate) spaces: &'m Spaces<P>,
     core: NonNull<SpaceCore<P>>,
@@ -220,6 +202,12 @@ impl<'m, P: Platform> Space<'m, P> {
     pub(crate) fn core(&self) -> &SpaceCore<P> {
         // SAFETY: the core lives while it has handles, and this is one.
         unsafe { self.core.as_ref() }
+    }
+
+    /// The core itself, to compare or to keep without a handle.
+    #[inline]
+    pub(crate) fn shared(&self) -> NonNull<SpaceCore<P>> {
+        self.core
     }
 
     #[inline]
@@ -262,17 +250,6 @@ impl<'m, P: Platform> Space<'m, P> {
         self.core().limits.store(limits);
     }
 
-    /// Makes this space the current one of the pinned CPU. The caller keeps a handle for as long as it is.
-    pub fn activate(&self, pin: &Pin<'_, P>) {
-        let core = self.core();
-        // Announced before the first walk: who changes the tables afterwards finds this CPU in the set. A CPU that
-        // is in the set stays in it, so its first announcement holds.
-        if !core.cpus.contains(pin.cpu()) {
-            core.cpus.insert(pin.cpu());
-        }
-        pin.platform().activate(pin, Some((core.root, core.asid)));
-    }
-
     /// What the space uses at this moment.
     pub fn figures(&self) -> SpaceFigures {
         self.core().usage.figures(self.core().vmas.len() as u64)
@@ -297,12 +274,9 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// Unmaps everything. Cannot fail and allocates nothing.
     fn exit(&mut self) {
-        let mut section = Section::begin(self.spaces, self.core());
-        section.unmap_everything();
-        drop(section);
-        let pin = self.spaces.platform().pin();
-        // Whatever any CPU still holds of this space goes before the tag can be given to another.
-        self.core().flush_as(&pin, TlbFlush::Space { asid: self.core().asid });
+        // Without handles nobody can use the space, so that no CPU has to be interrupted for what follows.
+        self.spaces.clear_current(self.core, &self.core().cpus);
+        Section::begin(self.spaces, self.core()).unmap_everything();
     }
 }
 
@@ -333,7 +307,7 @@ impl<P: Platform> Drop for Space<'_, P> {
         if self.core().handles.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             self.exit();
-            // SAFETY: the last handle; the space is empty and flushed everywhere.
+            // SAFETY: the last handle; the space is empty and current nowhere.
             unsafe { self.spaces.destroy(self.core) };
         }
     }

@@ -1,8 +1,11 @@
 //! All address spaces of one machine, and what they share.
 
 use crate::commit::{Commit, Overcommit};
+use crate::cpus::{CurrentSpaces, Slot};
 use crate::error::Error;
+use crate::huge::{HugeConfig, HugeControls};
 use crate::layout::{Layout, Limits};
+use crate::rmap::{Group, set_owner};
 use crate::space::{Space, SpaceCore, SpaceId};
 use crate::table::GatherTechnique;
 use crate::tree::{Node, NodeStore, OutOfNodes};
@@ -11,9 +14,11 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, CacheReport, FaultSite, Frames, Kind, SlabCache};
-use quire_sync::SpinLock;
+use quire_frame::{
+    AllocError, AllocRequest, CacheReport, FaultSite, FolioCounter, FrameFlags, Frames, Kind, SlabCache,
+};
 use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{PerCpu, SpinLock};
 
 /// How the spaces of a machine are managed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,6 +27,8 @@ pub struct SpacesConfig {
     pub overcommit: Overcommit,
     /// How mappings are taken down.
     pub gather: GatherTechnique,
+    /// The controls of large folios at the start.
+    pub huge: HugeConfig,
 }
 
 /// The room `space` of one machine: it owns the frames and keeps every address space.
@@ -30,14 +37,17 @@ pub struct Spaces<P: Platform> {
     vmas: SlabCache<Vma, P>,
     nodes: SlabCache<MaybeUninit<Node<Vma>>, P>,
     cores: SlabCache<SpaceCore<P>, P>,
+    groups: SlabCache<Group, P>,
     list: SpinLock<SpaceList<P>, P>,
     zero_page: Pfn,
-    /// The frame of the tag pool's bits.
-    asid_bits: Pfn,
+    current: CurrentSpaces<P>,
+    /// The frame of the tag pool's bits, and the first of what `current` lies in.
+    own: [Pfn; 2],
     commit: Commit,
     gather: GatherTechnique,
+    huge: HugeControls,
     next_space: AtomicU64,
-    next_group: AtomicU64,
+    next_number: AtomicU64,
 }
 
 /// Every space, as a list through [`SpaceCore::link`], and the tags that are in use.
@@ -82,7 +92,8 @@ impl AsidPool {
         Asid::NONE
     }
 
-    /// Gives a tag back. Its translations are flushed everywhere.
+    /// Gives a tag back. TLBs may still hold translations under it: each CPU drops them before it first runs the space
+    /// that gets the tag next.
     fn give(&mut self, asid: Asid) {
         if asid != Asid::NONE {
             *self.word(asid.0) &= !(1 << (asid.0 % 64));
@@ -101,10 +112,18 @@ impl<P: Platform> Spaces<P> {
         let vmas = SlabCache::new(&frames, &pin, "vm_area_struct")?;
         let nodes = SlabCache::new(&frames, &pin, "range_node")?;
         let cores = SlabCache::new(&frames, &pin, "mm_struct")?;
+        let groups = SlabCache::new(&frames, &pin, "anon_vma")?;
         let own = AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed();
         let zero_page = frames.allocate(&pin, own)?;
         let bits = frames.allocate(&pin, own)?;
+        let cpus = frames.platform().cpu_count();
+        let bytes = CurrentSpaces::<P>::bytes(cpus) as u64;
+        let order = Order::ALL.into_iter().find(|order| order.bytes() >= bytes).unwrap_or(Order::MAX);
+        let slots = frames.allocate(&pin, AllocRequest::new(order, FaultSite::new("spaces")))?;
         drop(pin);
+        // SAFETY: the block holds the slots (the largest order holds those of `MAX_CPUS`, as `current.rs` asserts) and
+        // is aligned to a page; it is the room's own and is never given back.
+        let current = unsafe { PerCpu::init(frames.platform().direct_map(slots), cpus, |_| Slot::new()) };
         let _ = frames.known(zero_page).classify(Kind::ZeroPage);
         let asids = AsidPool {
             bits: frames.platform().direct_map(bits).cast(),
@@ -115,13 +134,16 @@ impl<P: Platform> Spaces<P> {
             vmas,
             nodes,
             cores,
+            groups,
             list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0 }),
             zero_page,
-            asid_bits: bits,
+            current,
+            own: [bits, slots],
             commit: Commit::new(config.overcommit, frames.totals().managed),
             gather: config.gather,
+            huge: HugeControls::new(config.huge),
             next_space: AtomicU64::new(1),
-            next_group: AtomicU64::new(1),
+            next_number: AtomicU64::new(1),
             frames,
         })
     }
@@ -144,6 +166,12 @@ impl<P: Platform> Spaces<P> {
         self.zero_page
     }
 
+    /// The space that each CPU runs.
+    #[inline]
+    pub(crate) fn current(&self) -> &CurrentSpaces<P> {
+        &self.current
+    }
+
     /// Memory that programs were promised.
     pub fn commit(&self) -> &Commit {
         &self.commit
@@ -155,10 +183,23 @@ impl<P: Platform> Spaces<P> {
         self.gather
     }
 
+    /// The controls of large folios.
+    #[inline]
+    pub fn huge(&self) -> &HugeControls {
+        &self.huge
+    }
+
     /// Number of spaces that exist.
     pub fn count(&self) -> usize {
         let _pin = self.platform().pin();
         self.list.lock().count
+    }
+
+    /// Bytes of anonymous memory that is mapped, summed over all spaces at this moment.
+    pub fn resident_anonymous(&self) -> u64 {
+        let mut bytes = 0;
+        self.for_each(|core| bytes += core.usage.figures(0).resident_anonymous);
+        bytes
     }
 
     /// A new, empty address space.
@@ -176,7 +217,7 @@ impl<P: Platform> Spaces<P> {
             Ok(core) => core,
             Err(error) => {
                 self.list.lock().asids.give(asid);
-                self.release_unused(&pin, root);
+                self.release_unused(&pin, root, Order::ZERO);
                 return Err(error.into());
             }
         };
@@ -199,7 +240,7 @@ impl<P: Platform> Spaces<P> {
     ///
     /// # Safety
     ///
-    /// The last handle is gone, the space is empty, and no CPU has it current or cached.
+    /// The last handle is gone, the space is empty, and no CPU has it current.
     pub(crate) unsafe fn destroy(&self, core: NonNull<SpaceCore<P>>) {
         let pin = self.platform().pin();
         // SAFETY: live until it is freed below.
@@ -222,7 +263,7 @@ impl<P: Platform> Spaces<P> {
         // SAFETY: off the list, and the last handle is gone: nobody can reach it any more.
         unsafe { self.cores.free(&self.frames, &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
-        self.release_unused(&pin, root);
+        self.release_unused(&pin, root, Order::ZERO);
     }
 
     /// Calls `visit` with every space, without a lock: each is kept by a handle meanwhile.
@@ -254,25 +295,27 @@ impl<P: Platform> Spaces<P> {
         None
     }
 
-    /// VMAs and spaces that are allocated, for the auditor.
-    pub(crate) fn objects_in_use(&self) -> [u64; 2] {
+    /// VMAs, spaces and groups that are allocated, for the auditor.
+    pub(crate) fn objects_in_use(&self) -> [u64; 3] {
         let in_use = |report: Option<CacheReport>| report.map_or(0, |report| report.in_use);
-        [in_use(self.vmas.report(&self.frames)), in_use(self.cores.report(&self.frames))]
+        let frames = &self.frames;
+        [self.vmas.report(frames), self.cores.report(frames), self.groups.report(frames)].map(in_use)
     }
 
     /// Whether the room keeps the frame for itself.
     pub(crate) fn owns(&self, pfn: Pfn) -> bool {
-        pfn == self.asid_bits
+        self.own.contains(&pfn)
     }
 
-    /// A group for anonymous pages that no other VMA has.
-    pub(crate) fn new_group(&self) -> AnonGroup {
-        AnonGroup::new(self.next_group.fetch_add(1, Ordering::Relaxed))
+    /// The cache of the groups of private pages.
+    pub(crate) fn groups(&self) -> &SlabCache<Group, P> {
+        &self.groups
     }
 
-    /// A number for a piece of shared anonymous memory.
-    pub(crate) fn new_shared_id(&self) -> u64 {
-        self.next_group.fetch_add(1, Ordering::Relaxed)
+    /// A number that this machine never gives again, from 1: for a piece of shared anonymous memory, or for a VMA that
+    /// a fork copies.
+    pub(crate) fn new_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Says in the descriptor of a page that is about to be mapped once where it belongs.
@@ -280,13 +323,35 @@ impl<P: Platform> Spaces<P> {
     pub(crate) fn init_page(&self, pfn: Pfn, vma: &VmaFacts, addr: VirtAddr) {
         let frame = self.frames.known(pfn);
         frame.index().store(vma.page_offset_at(addr), Ordering::Relaxed);
-        frame.map_count().store(1, Ordering::Relaxed);
+        set_owner(frame, if frame.kind() == Kind::Anonymous { vma.anon } else { AnonGroup::NONE });
+        // Release, after the owner: who sees that the page is mapped sees whose it is (`rmap/walk.rs`).
+        frame.map_count().store(1, Ordering::Release);
     }
 
-    /// Gives back a frame that never became visible, or whose users are all gone.
-    pub(crate) fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn) {
+    /// The same for a new large folio that is about to be mapped from `start` on, `pages` of it, by one space.
+    pub(crate) fn init_folio(&self, head: Pfn, pages: u32, vma: &VmaFacts, start: VirtAddr) {
+        let frame = self.frames.known(head);
+        frame.index().store(vma.page_offset_at(start), Ordering::Relaxed);
+        set_owner(frame, vma.anon);
+        frame.live().store(0, Ordering::Relaxed);
+        frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
+        // Release as above.
+        frame.map_count().store(pages, Ordering::Release);
+    }
+
+    /// Counts that a folio of `order` is given back.
+    #[inline]
+    pub(crate) fn count_folio_gone(&self, order: Order) {
+        if order > Order::ZERO {
+            let pin = self.platform().pin();
+            self.frames.events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
+        }
+    }
+
+    /// Gives back a folio or a table that never became visible, or whose users are all gone.
+    pub(crate) fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
         self.frames.known(pfn).map_count().store(0, Ordering::Relaxed);
-        let freed = self.frames.free(pin, pfn, Order::ZERO);
+        let freed = self.frames.free(pin, pfn, order);
         debug_assert!(freed.is_ok(), "an unused frame could not be freed: {freed:?}");
     }
 

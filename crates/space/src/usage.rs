@@ -80,6 +80,12 @@ impl Usage {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts `pages` of private memory in.
+    #[inline]
+    pub(crate) fn anonymous_mapped(&self, pages: u64) {
+        self.anonymous.fetch_add(pages, Ordering::Relaxed);
+    }
+
     pub(crate) fn pages_mapped(&self, pages: Residency) {
         self.anonymous.fetch_add(pages.anonymous, Ordering::Relaxed);
         self.file.fetch_add(pages.file, Ordering::Relaxed);

@@ -28,10 +28,26 @@ impl AtomicCpuMask {
         before & bit == 0
     }
 
-    /// Removes `cpu`. The caller has made sure that this CPU holds no translation that anyone must flush.
+    /// Removes `cpu`. What it did before happened before whatever is done by those who find it gone.
     #[inline]
     pub fn remove(&self, cpu: CpuId) {
         self.0[cpu.index() / 64].fetch_and(!(1 << (cpu.index() % 64)), Ordering::SeqCst);
+    }
+
+    /// Removes every CPU but `kept` and answers which these were.
+    ///
+    /// The set is read after every store before this call, as by [`load`](Self::load). Words that lose no CPU are not
+    /// written, so that their cache line stays shared.
+    #[inline]
+    pub fn clear_except(&self, kept: CpuMask) -> CpuMask {
+        fence(Ordering::SeqCst);
+        let mut removed = [0; CpuMask::WORDS];
+        for ((removed, kept), atomic) in removed.iter_mut().zip(kept.words()).zip(&self.0) {
+            if atomic.load(Ordering::Relaxed) & !kept != 0 {
+                *removed = atomic.fetch_and(kept, Ordering::SeqCst) & !kept;
+            }
+        }
+        CpuMask::from_words(removed)
     }
 
     /// Whether `cpu` is in the set just now.
@@ -68,5 +84,11 @@ mod tests {
         assert_eq!(atomic.load().iter().collect::<Vec<_>>(), wanted);
         atomic.remove(wanted[2]);
         assert!(!atomic.load().contains(wanted[2]) && !atomic.contains(wanted[2]));
+        let mut kept = CpuMask::first(1);
+        kept.insert(wanted[2]);
+        let removed = atomic.clear_except(kept);
+        assert_eq!(removed.iter().collect::<Vec<_>>(), [wanted[1], wanted[3], wanted[4], wanted[5]]);
+        assert_eq!(atomic.load(), CpuMask::first(1), "what is kept is not added");
+        assert!(atomic.clear_except(CpuMask::first(1)).is_empty());
     }
 }

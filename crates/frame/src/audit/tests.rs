@@ -24,10 +24,11 @@ fn taken(frames: &Frames<Machine>) -> Pfn {
     frames.allocate(&frames.platform().pin(), ONE).unwrap()
 }
 
-/// A free block of the zone's lists.
+/// A free block of the zone's lists, of more than one frame.
 fn free_head(frames: &Frames<Machine>) -> FrameIndex {
     let zone = frames.zone(ZoneKind::Dma32.into()).lock(frames.platform());
-    let mut lists = Order::ALL.into_iter().flat_map(|order| Migratetype::ALL.map(|kind| (order, kind)));
+    let orders = Order::ALL.into_iter().skip(1);
+    let mut lists = orders.flat_map(|order| Migratetype::ALL.map(|kind| (order, kind)));
     lists.find_map(|(order, kind)| zone.list(order, kind).first()).unwrap()
 }
 

@@ -12,14 +12,15 @@
 //! 2. **Later.** A stale hit that no pending flush covers becomes a *suspect*. A covering flush that this CPU does
 //!    afterwards clears it. A suspect that is left when the machine is quiet (no call into the memory manager is
 //!    under way) was never flushed: [`HostPlatform::check_suspects`](crate::HostPlatform::check_suspects) reports it.
-//!    A CPU that has meanwhile gone over to other tables is not accused: its flush may be waiting for its return,
-//!    and its suspects count again when it is back on the same root and tag.
+//!    A CPU that has meanwhile gone over to other tables is not accused: the memory manager may have passed it by and
+//!    left it to flush on its return. So its suspects count again when it is back on the same root and tag; the flush
+//!    must then have come before the first access.
 //!
 //! What this finds: a missing flush, a flush of the wrong range or space or of too few CPUs, a flush before the change
 //! of the entry, a frame freed before its flush, permissions or dirty bits taken away without a flush, a mapping of a
 //! free frame; all of them only if an access really used the stale translation. What it cannot find: a stale
 //! translation that no access used (that is for the auditor, by
-//! [`for_each_cached_translation`](quire_arch::Platform::for_each_cached_translation)); a missing flush whose suspect
+//! [`for_each_cached_translation`](quire_arch::Platform::for_each_cached_translation), if a space could still use it); a missing flush whose suspect
 //! a later, unrelated flush happens to cover before the check (so check often, e.g. after each call when one thread
 //! drives the machine); an early free of a frame that already has its next owner, unless the query can tell the owners
 //! apart (it becomes a suspect); stale copies of upper-level entries, since this MMU caches only leaves. That a

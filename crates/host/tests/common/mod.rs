@@ -33,7 +33,12 @@ pub(crate) fn machine(mib: u64, cpus: usize) -> Machine {
 
 /// A machine of any format, all of whose memory may be used. It is audited at its end.
 pub(crate) fn machine_of<F: PagingFormat>(host: &HostConfig) -> Machine<F> {
-    let config = MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() };
+    machine_with(host, MemoryConfig::default())
+}
+
+/// The same with other techniques or large folios.
+pub(crate) fn machine_with<F: PagingFormat>(host: &HostConfig, config: MemoryConfig) -> Machine<F> {
+    let config = MemoryConfig { min_free_kib: Some(0), ..config };
     let host = HostConfig { audit_at_end: true, ..host.clone() };
     Machine::new(&host, config).expect("a machine can be built")
 }

@@ -65,7 +65,7 @@ fn every_kth_allocation_fails() {
 #[test]
 fn allocations_of_one_kind_fail() {
     let classes = [FaultClass::Frames, FaultClass::Object].map(FaultAim::Class);
-    let sites = ["table", "anonymous", "slab", "vm_area_struct", "range_node", "mm_struct"];
+    let sites = ["table", "anonymous", "slab", "vm_area_struct", "range_node", "mm_struct", "anon_vma"];
     let sites = sites.map(|name| FaultAim::Site(FaultSite::new(name)));
     let mut lines: Vec<_> = each_in_turn().rows().map(|row| row.line()).collect();
     lines.dedup();

@@ -11,5 +11,6 @@ mod common;
 mod harness;
 
 mod frames;
+mod rmap;
 mod shootdowns;
 mod spaces;

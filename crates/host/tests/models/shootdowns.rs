@@ -130,3 +130,85 @@ fn shuttle_a_flush_by_a_thread_that_borrows_a_cpu() {
         });
     });
 }
+
+/// CPU 0 goes elsewhere and comes back while two others flush at once, each a page of its own: what the flushes of both
+/// have passed by must be gone when CPU 0 is back.
+#[test]
+fn shuttle_two_flushes_pass_by_a_cpu_that_comes_back() {
+    check(306, || {
+        with_spaces(HostConfig::with_ram(1 << 20).cpus(3), |machine, [one, other]| {
+            map(one, ADDR, 2);
+            map(other, ADDR, 1);
+            let unmapped = [Fact::default(), Fact::default()];
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let cpu = machine.vcpu(0).expect("each CPU has one thread");
+                    let programs = [cpu.program(one), cpu.program(other)];
+                    for value in 1..4 {
+                        for (at, unmapped) in (0..).zip(&unmapped) {
+                            let late = unmapped.is_told();
+                            match programs[0].write_u64(page(ADDR, at), value) {
+                                Ok(()) => assert!(!late, "a write after munmap had returned"),
+                                Err(error) => assert_eq!(error, NOT_MAPPED),
+                            }
+                        }
+                        programs[1].write_u64(ADDR, value).expect("mapped all the time");
+                    }
+                });
+                for (at, unmapped) in (0..).zip(&unmapped) {
+                    scope.spawn(move || {
+                        let cpu = machine.vcpu(1 + at as usize).expect("each CPU has one thread");
+                        cpu.run(|| one.munmap(page(ADDR, at), PAGE)).expect("the end of a mapping can go");
+                        unmapped.tell();
+                    });
+                }
+            });
+            assert_eq!(one.figures().resident, 0);
+        });
+    });
+}
+
+/// A space exits while a CPU that ran it changes over to another one. The next space gets its tag, its root and its
+/// core, and must see nothing of it on either CPU.
+#[test]
+fn shuttle_an_exit_against_a_cpu_that_changes_over() {
+    check(307, || {
+        // As many tags of their own as spaces, so that the next one gets that of the one before.
+        let host = HostConfig { asids: 3, ..HostConfig::with_ram(1 << 20).cpus(2) };
+        with_spaces(host, |machine, [space]| {
+            map(space, ADDR, 1);
+            let gone = machine.memory().create_space().expect("there is memory enough");
+            map(&gone, ADDR, 1);
+            let asid = gone.asid();
+            let handle = gone.clone();
+            let next = thread::scope(|scope| {
+                scope.spawn(move || {
+                    let cpu = machine.vcpu(0).expect("each CPU has one thread");
+                    cpu.program(&handle).write_u64(ADDR, 1).expect("mapped");
+                    // Whoever comes last with its handle exits the space.
+                    drop(handle);
+                    cpu.program(space).write_u64(ADDR, 2).expect("mapped");
+                });
+                let heir = scope.spawn(move || {
+                    let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                    cpu.run(|| {
+                        cpu.program(&gone).write_u64(ADDR, 3).expect("mapped");
+                        drop(gone);
+                        let next = machine.memory().create_space().expect("there is memory enough");
+                        map(&next, page(ADDR, 1), 1);
+                        assert_eq!(
+                            cpu.program(&next).read_u64(ADDR),
+                            Err(NOT_MAPPED),
+                            "what the last space left"
+                        );
+                        next
+                    })
+                });
+                heir.join().expect("no access was wrong")
+            });
+            let seen = on_cpu(machine, 0, &next, |program| program.read_u64(ADDR));
+            assert_eq!(seen, Err(NOT_MAPPED), "what the last space left, {asid:?}");
+            assert_eq!(on_cpu(machine, 0, space, |program| program.read_u64(ADDR)), Ok(2));
+        });
+    });
+}

@@ -9,6 +9,7 @@
 
 mod buddyinfo;
 mod extfrag;
+mod huge;
 mod lock_stat;
 mod maps;
 mod meminfo;
@@ -21,6 +22,7 @@ mod zoneinfo;
 
 pub use buddyinfo::buddyinfo;
 pub use extfrag::{extfrag_index, unusable_index};
+pub use huge::HugeFile;
 pub use lock_stat::lock_stat;
 pub use maps::{maps, maps_line};
 pub use meminfo::meminfo;

@@ -23,6 +23,7 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
         ("nr_free_pages", free),
         ("nr_free_pages_blocks", free_blocks),
         ("nr_slab_unreclaimable", slab_pages(memory)),
+        ("nr_anon_transparent_hugepages", frames.events().pmd_mapped()),
     ] {
         writeln!(out, "{name} {pages}")?;
     }

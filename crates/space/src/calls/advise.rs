@@ -1,6 +1,7 @@
 //! `madvise`.
 
 use super::page_range;
+use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
 use crate::section::Section;
@@ -88,7 +89,7 @@ impl<P: Platform> Space<'_, P> {
 
 impl<'s, P: Platform> Section<'s, P> {
     fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
-        let mut gather = Gather::new(self.spaces, self.core);
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Discard);
         let result = self.advise_mappings(range, advice, &mut gather);
         gather.finish();
         result

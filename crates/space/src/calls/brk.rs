@@ -96,7 +96,7 @@ impl<P: Platform> Section<'_, P> {
         let neighbours = self.neighbours_for(&proposal);
         match self.prepare(neighbours.vmas_needed()) {
             Ok(mut prepared) => {
-                self.map(&proposal, neighbours, &mut prepared);
+                let _ = self.map(&proposal, neighbours, &mut prepared);
                 Ok(())
             }
             Err(error) => {

@@ -1,12 +1,15 @@
 //! `fork`.
 
+use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
+use crate::rmap::Branch;
 use crate::section::Section;
 use crate::space::Space;
 use crate::table::{Copying, Tables};
 use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
 use quire_arch::{Platform, VirtAddr};
+use quire_frame::AllocError;
 use quire_sync::atomic::Ordering;
 
 impl<'m, P: Platform> Space<'m, P> {
@@ -23,6 +26,7 @@ impl<'m, P: Platform> Space<'m, P> {
         let child = self.spaces.create(core.layout, core.limits.load())?;
         let section = Section::begin(self.spaces, core);
         child.core().brk.store(self.program_break().0, Ordering::Relaxed);
+        child.set_huge_disable(self.huge_disable());
         section.copy_to(&child)?;
         Ok(child)
     }
@@ -30,7 +34,7 @@ impl<'m, P: Platform> Space<'m, P> {
 
 impl<P: Platform> Section<'_, P> {
     fn copy_to(&self, child: &Space<'_, P>) -> Result<(), Error> {
-        let mut gather = Gather::new(self.spaces, self.core);
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Fork);
         let result = self.copy_mappings(child, &mut gather);
         // Also after a failure: what may be written no more must not be writable in any TLB.
         gather.finish();
@@ -46,23 +50,23 @@ impl<P: Platform> Section<'_, P> {
             if facts.flags.contains(VmFlags::DONTCOPY) {
                 continue;
             }
-            let copy =
-                VmaFacts { flags: facts.flags - VmFlags::LOCK_MASK, anon: self.child_group(&facts), ..facts };
+            let branch = self.child_group(&facts)?;
+            let copy = VmaFacts { flags: facts.flags - VmFlags::LOCK_MASK, anon: branch.anon(), ..facts };
             to.adopt(copy)?;
+            branch.keep();
             self.copy_pages(vma, &Copying { parent: &facts, child: &copy }, &child.tables(), gather)?;
         }
         Ok(())
     }
 
-    /// The group of a child's VMA: its own, and marked, since its pages may still be shared with the parent's.
-    fn child_group(&self, parent: &VmaFacts) -> AnonGroup {
-        if parent.anon.is_some() && !parent.flags.contains(VmFlags::WIPEONFORK) {
-            self.spaces.new_group().inherited()
-        } else {
-            AnonGroup::NONE
-        }
+    /// The group of a child's VMA: marked, since its pages may still be shared with the parent's.
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn child_group(&self, parent: &VmaFacts) -> Result<Branch<'_, P>, AllocError> {
+        let wiped = parent.flags.contains(VmFlags::WIPEONFORK);
+        self.spaces.branch(if wiped { AnonGroup::NONE } else { parent.anon })
     }
 
+    /// Shares the pages of `vma` with the child.
     fn copy_pages(
         &self,
         vma: &Vma,
@@ -70,10 +74,8 @@ impl<P: Platform> Section<'_, P> {
         child: &Tables<'_, P>,
         gather: &mut Gather<'_, P>,
     ) -> Result<(), Error> {
-        let flags = copying.parent.flags;
-        // Pages of files that nobody wrote to can be read again by the child.
-        let untouched = !flags.contains(VmFlags::SHARED) && !copying.parent.anon.is_some();
-        if untouched || flags.contains(VmFlags::WIPEONFORK) {
+        // Pages of files that nobody wrote to can be read again by the child, and what is wiped has no group there.
+        if !copying.child.flags.contains(VmFlags::SHARED) && !copying.child.anon.is_some() {
             return Ok(());
         }
         self.lock_range(vma.range());

@@ -29,7 +29,7 @@ impl<P: Platform> Space<'_, P> {
         let backing = match mapping.file {
             Some(id) => Backing::file(id),
             None if mapping.flags.contains(VmFlags::SHARED) => {
-                Backing::shared_anonymous(self.spaces.new_shared_id())
+                Backing::shared_anonymous(self.spaces.new_number())
             }
             None => Backing::ANONYMOUS,
         };
@@ -47,7 +47,8 @@ impl<P: Platform> Section<'_, P> {
         match self.prepare(1) {
             Ok(mut prepared) => {
                 self.core.usage.map(facts.flags, facts.range.pages());
-                self.insert_vma(facts, &mut prepared);
+                let family = self.hold_family([facts.anon]);
+                self.insert_vma(facts, &mut prepared, &family);
                 Ok(())
             }
             Err(error) => {

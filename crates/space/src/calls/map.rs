@@ -165,7 +165,7 @@ impl<P: Platform> Section<'_, P> {
         let (backing, page_offset) = match request.file {
             Some(file) => (Backing::file(file.id), file.page_offset),
             None if request.flags.contains(MapFlags::SHARED) => {
-                (Backing::shared_anonymous(self.spaces.new_shared_id()), 0)
+                (Backing::shared_anonymous(self.spaces.new_number()), 0)
             }
             None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
         };
@@ -188,7 +188,7 @@ impl<P: Platform> Section<'_, P> {
             // The same choice as before, but what is left of a mapping that was split may be another VMA now.
             neighbours = self.neighbours_for(&proposal);
         }
-        self.map(&proposal, neighbours, &mut prepared);
+        let _ = self.map(&proposal, neighbours, &mut prepared);
         Ok(flags)
     }
 

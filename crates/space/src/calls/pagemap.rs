@@ -1,7 +1,7 @@
 //! What `/proc/PID/pagemap` tells.
 
 use crate::space::Space;
-use quire_arch::{LeafFlags, Platform, VirtAddr, VirtRange};
+use quire_arch::{LeafFlags, PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
 
 /// What is in memory at a page of an address space.
@@ -36,7 +36,9 @@ impl<P: Platform> Space<'_, P> {
                 } else {
                     PageState::File
                 };
-                visit(pages.start(), state);
+                for page in 0..pages.pages() {
+                    visit(VirtAddr(pages.start().0 + page * PAGE_SIZE), state);
+                }
             });
         }
     }

@@ -4,7 +4,8 @@ use crate::error::FaultError;
 use crate::fault::Refusal;
 use crate::space::Space;
 use crate::spaces::Spaces;
-use crate::vma::{VmFlags, Vma};
+use crate::table::{Found, HugeSlot, Tables};
+use crate::vma::{VmFlags, Vma, VmaFacts};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::FrameChain;
@@ -32,8 +33,12 @@ impl<P: Platform> Drop for PinnedPage<'_, P> {
         let frames = self.spaces.frames();
         let pin = self.spaces.platform().pin();
         let mut chain = FrameChain::new();
+        let order = frames.folio(self.pfn).order();
         let unpinned = frames.unpin_folio(&mut chain, self.pfn);
         debug_assert!(unpinned.is_ok(), "a pinned page could not be let go: {unpinned:?}");
+        if unpinned == Ok(true) {
+            self.spaces.count_folio_gone(order);
+        }
         frames.free_chain(&pin, chain);
     }
 }
@@ -72,9 +77,13 @@ impl<'m, P: Platform> Space<'m, P> {
     fn pin_mapped(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Option<Pfn>, FaultError> {
         let tables = self.tables();
         let facts = vma.facts();
-        let Some(table) = tables.find(addr) else { return Ok(None) };
         let index = P::Paging::index(addr, Level::PTE);
         let pin = self.spaces.platform().pin();
+        let table = match tables.lookup(addr) {
+            Found::Table(table) => table,
+            Found::Huge(slot) => return Ok(self.pin_huge(slot, index as u64, &facts, access)),
+            Found::Nothing => return Ok(None),
+        };
         let locked = tables.lock(&pin, table, Level::PTE);
         let Entry::Leaf(leaf) = locked.get(index) else { return Ok(None) };
         if !leaf.flags.contains(access.needs()) {
@@ -92,5 +101,28 @@ impl<'m, P: Platform> Space<'m, P> {
             };
         }
         Ok(self.spaces.frames().pin_folio(leaf.pfn).then_some(leaf.pfn))
+    }
+
+    /// The same for the page `nth` of what a large leaf maps. A folio that others see is split first.
+    fn pin_huge(&self, slot: HugeSlot, nth: u64, facts: &VmaFacts, access: Access) -> Option<Pfn> {
+        let tables = self.tables();
+        let frames = self.spaces.frames();
+        let pin = self.spaces.platform().pin();
+        let locked = tables.lock_slot(&pin, slot);
+        let leaf = Tables::huge_leaf(&locked, slot)?;
+        if !leaf.flags.contains(access.needs()) {
+            return None;
+        }
+        let own = facts.flags.contains(VmFlags::SHARED) || {
+            let folio = frames.lock_folio(leaf.pfn);
+            folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
+        };
+        if !own {
+            drop(locked);
+            tables.split_huge(slot);
+            return None;
+        }
+        let pfn = leaf.pfn.offset(nth);
+        frames.pin_folio(pfn).then_some(pfn)
     }
 }

@@ -1,6 +1,7 @@
 //! `mprotect`.
 
 use super::page_range;
+use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
 use crate::section::Section;
@@ -33,7 +34,7 @@ impl<P: Platform> Space<'_, P> {
         } else if first.range().start() > range.start() {
             return Err(Error::NotMapped);
         }
-        let mut gather = Gather::new(self.spaces, self.core());
+        let mut gather = Gather::new(self.spaces, self.core(), FlushCause::Protect);
         let result = section.protect_range(self, range, protection, &mut gather);
         // Also after a failure: what has changed until then must not be in any TLB.
         gather.finish();

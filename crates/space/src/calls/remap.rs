@@ -1,6 +1,7 @@
 //! `mremap`.
 
 use super::map::{MapFlags, MapRequest, MappedFile};
+use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
 use crate::section::Section;
@@ -317,11 +318,13 @@ impl<'s, P: Platform> Section<'s, P> {
         // No fault gets into either range from here until the section ends.
         self.lock_range(old);
         let neighbours = self.neighbours_for(&proposal);
-        self.map(&proposal, neighbours, &mut prepared);
-        let mut gather = Gather::new(self.spaces, self.core);
+        // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never at none.
+        let family = self.map(&proposal, neighbours, &mut prepared);
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Move);
         self.tables().relocate(old, to, &mut gather);
         // The old translations are gone from every TLB before anyone can use, or unmap, the new ones.
         gather.finish();
+        drop(family);
         if keep {
             self.keep_source(old);
         } else if !old.is_empty() {
@@ -344,7 +347,8 @@ impl<'s, P: Platform> Section<'s, P> {
         let flags = facts.flags - VmFlags::LOCK_MASK;
         let anon = if facts.range == old { AnonGroup::NONE } else { facts.anon };
         self.core.usage.reclass(facts.flags, flags, facts.range.pages());
-        self.set_vma(vma, VmaFacts { flags, anon, ..facts });
+        let family = self.hold_family([facts.anon]);
+        self.set_vma(vma, VmaFacts { flags, anon, ..facts }, &family);
     }
 
     /// Takes tables down that were made for a move that did not happen.
@@ -352,7 +356,7 @@ impl<'s, P: Platform> Section<'s, P> {
         let below = self.last_starting_before(target.start()).map_or(VirtAddr(0), |vma| vma.range().end());
         let above =
             self.first_ending_after(target.start()).map_or(VirtAddr(u64::MAX), |vma| vma.range().start());
-        let mut gather = Gather::new(self.spaces, self.core);
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
         self.tables().unmap(target, Hole(VirtRange::new(below, above)), &mut gather);
         gather.finish();
     }

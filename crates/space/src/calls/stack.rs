@@ -28,7 +28,7 @@ impl<P: Platform> Section<'_, P> {
             return Err(Error::NoRoom);
         }
         // A stack that grows has a group, as in Linux, also if it is only read.
-        space.give_group(vma);
+        space.give_group(vma)?;
         let grow = (facts.range.start().0 - start.0) / PAGE_SIZE;
         if grow > facts.page_offset {
             return Err(Error::NoRoom);

@@ -10,11 +10,12 @@ mod unmap;
 pub(crate) use prepared::Prepared;
 
 use crate::error::Error;
+use crate::rmap::{Emptied, Family};
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
 use crate::table::Tables;
 use crate::tree::Writer;
-use crate::vma::{Proposal, VmFlags, Vma, VmaFacts};
+use crate::vma::{AnonGroup, Proposal, VmFlags, Vma, VmaFacts};
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_sync::RwSleepWriteGuard;
@@ -24,7 +25,9 @@ pub(crate) struct Section<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
     pub(crate) core: &'s SpaceCore<P>,
     tree: Writer<'s, Vma, Spaces<P>>,
-    // After `tree`: dropped last.
+    /// Groups whose last VMA left in this section: released at its end, when their pages are out of the tables.
+    emptied: Emptied<'s, P>,
+    // Dropped last.
     _guard: RwSleepWriteGuard<'s, P>,
 }
 
@@ -48,7 +51,7 @@ impl<'s, P: Platform> Section<'s, P> {
         let guard = core.mmap_lock.write(spaces.platform());
         // SAFETY: the mmap lock is held alone while the section lives, and views are made under it only.
         let tree = unsafe { core.vmas.writer(spaces) };
-        Self { spaces, core, tree, _guard: guard }
+        Self { spaces, core, tree, emptied: Emptied::new(spaces), _guard: guard }
     }
 
     pub(crate) fn tables(&self) -> Tables<'s, P> {
@@ -103,9 +106,17 @@ impl<'s, P: Platform> Section<'s, P> {
         vma.lock.write(&self.core.sequence, |readers| platform.park(vma_key(vma), readers));
     }
 
+    /// Takes the lock of the family that VMAs with these groups belong to. One change of mappings, all its steps, is
+    /// one hold, so that a walker of the rmap finds the mappings as they were before or as they are after. VMAs are
+    /// write-locked before.
+    pub(crate) fn hold_family(&self, groups: impl IntoIterator<Item = AnonGroup>) -> Family<'s, P> {
+        Family::hold(self.spaces, groups)
+    }
+
     /// Changes a VMA that is in the tree; its place in the order stays.
-    pub(crate) fn set_vma(&mut self, vma: &Vma, facts: VmaFacts) {
+    pub(crate) fn set_vma(&mut self, vma: &Vma, facts: VmaFacts, family: &Family<'s, P>) {
         debug_assert!(vma.lock.is_write_locked(&self.core.sequence));
+        family.place(self.core, vma, &facts, &self.emptied);
         let old = vma.range();
         if old != facts.range {
             let moved = self.tree.set_range(old.start(), facts.range);
@@ -114,8 +125,21 @@ impl<'s, P: Platform> Section<'s, P> {
         vma.set(facts);
     }
 
+    /// Gives the VMA that is about to take others in their group: before they leave it, since a group that was left by
+    /// its last VMA is on its way out.
+    fn give_taker_group(&mut self, taker: Option<&Vma>, anon: AnonGroup, family: &Family<'s, P>) {
+        if let Some(taker) = taker {
+            self.set_vma(taker, VmaFacts { anon, ..taker.facts() }, family);
+        }
+    }
+
     /// Puts a prepared VMA into the tree.
-    pub(crate) fn insert_vma(&mut self, facts: VmaFacts, prepared: &mut Prepared<'_, P>) -> Option<&'s Vma> {
+    pub(crate) fn insert_vma(
+        &mut self,
+        facts: VmaFacts,
+        prepared: &mut Prepared<'_, P>,
+        family: &Family<'s, P>,
+    ) -> Option<&'s Vma> {
         let vma = prepared.take(facts);
         debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
         let vma = vma?;
@@ -123,12 +147,14 @@ impl<'s, P: Platform> Section<'s, P> {
         self.vma(vma).lock.write_unknown(&self.core.sequence);
         let inserted = self.tree.insert(facts.range, vma);
         debug_assert!(inserted.is_ok(), "a VMA could not be inserted: {inserted:?}");
+        family.place(self.core, self.vma(vma), &facts, &self.emptied);
         self.core.usage.note_mappings(self.mappings());
         Some(self.vma(vma))
     }
 
     /// Takes a VMA out of the tree and frees it after the epoch. The caller has write-locked it.
-    fn remove_vma(&mut self, vma: &Vma) {
+    fn remove_vma(&mut self, vma: &Vma, family: &Family<'s, P>) {
+        family.leave(vma, &self.emptied);
         let platform = self.spaces.platform();
         vma.lock.detach(|readers| platform.park(vma_key(vma), readers));
         if let Some(entry) = self.tree.remove(vma.range().start()) {
@@ -182,13 +208,14 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 
     /// Maps `proposal` into a range that is free, merging it with `neighbours` (asked for while the range was free),
-    /// and counts it.
+    /// and counts it. Answers the hold on the family of the group that it is in then: for as long as the caller keeps
+    /// it no walker of the rmap sees the new mapping.
     pub(crate) fn map(
         &mut self,
         proposal: &Proposal,
         neighbours: Neighbours<'s>,
         prepared: &mut Prepared<'_, P>,
-    ) -> Option<&'s Vma> {
+    ) -> Family<'s, P> {
         self.core.usage.map(proposal.flags, proposal.range.pages());
         let range = proposal.range;
         let Neighbours { previous, next } = neighbours;
@@ -201,33 +228,33 @@ impl<'s, P: Platform> Section<'s, P> {
             .map(Vma::anon)
             .find(|group| group.is_some())
             .unwrap_or(proposal.anon);
+        let family = self.hold_family([group]);
+        self.give_taker_group(previous.or(next), group, &family);
         match (previous, next) {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
-                self.remove_vma(next);
+                self.remove_vma(next, &family);
                 let facts = previous.facts();
                 let range = VirtRange::new(facts.range.start(), end);
-                self.set_vma(previous, VmaFacts { range, anon: group, ..facts });
-                Some(previous)
+                self.set_vma(previous, VmaFacts { range, ..facts }, &family);
             }
             (Some(previous), None) => {
                 let facts = previous.facts();
                 let range = VirtRange::new(facts.range.start(), range.end());
-                self.set_vma(previous, VmaFacts { range, anon: group, ..facts });
-                Some(previous)
+                self.set_vma(previous, VmaFacts { range, ..facts }, &family);
             }
             (None, Some(next)) => {
                 let facts = next.facts();
                 let range = VirtRange::new(range.start(), facts.range.end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaFacts { range, page_offset, anon: group, ..facts });
-                Some(next)
+                self.set_vma(next, VmaFacts { range, page_offset, ..facts }, &family);
             }
             (None, None) => {
                 let Proposal { range, flags, page_offset, backing, anon } = *proposal;
-                self.insert_vma(VmaFacts { range, flags, page_offset, backing, anon }, prepared)
+                self.insert_vma(VmaFacts { range, flags, page_offset, backing, anon }, prepared, &family);
             }
         }
+        family
     }
 
     /// Gives `range`, which lies in `vma`, the flags `flags`: splits the VMA where only part of it changes and merges
@@ -269,6 +296,9 @@ impl<'s, P: Platform> Section<'s, P> {
         for vma in [Some(vma), previous, next].into_iter().flatten() {
             self.lock_vma(vma);
         }
+        // A large leaf never reaches over a border of mappings.
+        self.tables().split_huge_at(range.start());
+        self.tables().split_huge_at(range.end());
         self.core.usage.reclass(facts.flags, flags, range.pages());
         let group = [Some(vma), previous, next]
             .into_iter()
@@ -276,46 +306,48 @@ impl<'s, P: Platform> Section<'s, P> {
             .map(Vma::anon)
             .find(|group| group.is_some())
             .unwrap_or_default();
+        let family = self.hold_family([group]);
+        self.give_taker_group(previous.or(next), group, &family);
         let before = clip_end(facts, range.start());
         let after = clip_start(facts, range.end());
         Ok(match (previous, next) {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
-                self.remove_vma(vma);
-                self.remove_vma(next);
+                self.remove_vma(vma, &family);
+                self.remove_vma(next, &family);
                 let range = VirtRange::new(previous.range().start(), end);
-                self.set_vma(previous, VmaFacts { range, anon: group, ..previous.facts() });
+                self.set_vma(previous, VmaFacts { range, ..previous.facts() }, &family);
                 previous
             }
             (Some(previous), None) => {
                 if at_end {
-                    self.remove_vma(vma);
+                    self.remove_vma(vma, &family);
                 } else {
-                    self.set_vma(vma, after);
+                    self.set_vma(vma, after, &family);
                 }
                 let range = VirtRange::new(previous.range().start(), range.end());
-                self.set_vma(previous, VmaFacts { range, anon: group, ..previous.facts() });
+                self.set_vma(previous, VmaFacts { range, ..previous.facts() }, &family);
                 previous
             }
             (None, Some(next)) => {
                 if at_start {
-                    self.remove_vma(vma);
+                    self.remove_vma(vma, &family);
                 } else {
-                    self.set_vma(vma, before);
+                    self.set_vma(vma, before, &family);
                 }
                 let range = VirtRange::new(range.start(), next.range().end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaFacts { range, page_offset, anon: group, ..next.facts() });
+                self.set_vma(next, VmaFacts { range, page_offset, ..next.facts() }, &family);
                 next
             }
             (None, None) => {
                 let page_offset = proposal.page_offset;
-                self.set_vma(vma, VmaFacts { range, flags, page_offset, ..facts });
+                self.set_vma(vma, VmaFacts { range, flags, page_offset, ..facts }, &family);
                 if !at_start {
-                    self.insert_vma(before, &mut prepared);
+                    self.insert_vma(before, &mut prepared, &family);
                 }
                 if !at_end {
-                    self.insert_vma(after, &mut prepared);
+                    self.insert_vma(after, &mut prepared, &family);
                 }
                 vma
             }
@@ -330,7 +362,8 @@ impl<'s, P: Platform> Section<'s, P> {
         let pages = range.pages() - facts.range.pages();
         self.core.usage.map(facts.flags, pages);
         let page_offset = facts.page_offset_at(start);
-        self.set_vma(vma, VmaFacts { range, page_offset, ..facts });
+        let family = self.hold_family([facts.anon]);
+        self.set_vma(vma, VmaFacts { range, page_offset, ..facts }, &family);
     }
 
     /// Moves the end of a VMA up to `end`; the room is free and the limits were checked. Merges with what follows if
@@ -355,9 +388,14 @@ impl<'s, P: Platform> Section<'s, P> {
             self.lock_vma(next);
             end = next.range().end();
             anon = if anon.is_some() { anon } else { next.anon() };
-            self.remove_vma(next);
         }
-        self.set_vma(vma, VmaFacts { range: VirtRange::new(facts.range.start(), end), anon, ..facts });
+        let family = self.hold_family([anon]);
+        self.give_taker_group(Some(vma), anon, &family);
+        if let Some(next) = next {
+            self.remove_vma(next, &family);
+        }
+        let range = VirtRange::new(facts.range.start(), end);
+        self.set_vma(vma, VmaFacts { range, anon, ..facts }, &family);
     }
 
     /// Write-locks every VMA in `range`.
@@ -372,7 +410,7 @@ impl<'s, P: Platform> Section<'s, P> {
 
 impl<P: Platform> Drop for Section<'_, P> {
     fn drop(&mut self) {
-        // Ends all VMA write locks; then the fields go, the mmap lock last.
+        // Ends all VMA write locks; then the fields go, in their order, the mmap lock last.
         self.core.sequence.end_section();
     }
 }

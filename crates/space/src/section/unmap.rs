@@ -1,6 +1,7 @@
 //! Taking mappings away.
 
 use super::{Prepared, Section, clip_end, clip_start};
+use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::table::Hole;
 use crate::vma::VmFlags;
@@ -17,7 +18,7 @@ impl<P: Platform> Section<'_, P> {
             .map_or(P::Paging::table_range(VirtAddr(0), P::Paging::root_level()).end(), |vma| {
                 vma.range().start()
             });
-        let mut gather = Gather::new(self.spaces, self.core);
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
         self.tables().unmap(removed, Hole(VirtRange::new(below, above)), &mut gather);
         gather.finish();
     }
@@ -37,13 +38,14 @@ impl<P: Platform> Section<'_, P> {
             }
             let before = clip_end(facts, part.start());
             let after = clip_start(facts, part.end());
+            let family = self.hold_family([facts.anon]);
             match (before.range.is_empty(), after.range.is_empty()) {
-                (true, true) => self.remove_vma(vma),
-                (false, true) => self.set_vma(vma, before),
-                (true, false) => self.set_vma(vma, after),
+                (true, true) => self.remove_vma(vma, &family),
+                (false, true) => self.set_vma(vma, before, &family),
+                (true, false) => self.set_vma(vma, after, &family),
                 (false, false) => {
-                    self.set_vma(vma, before);
-                    self.insert_vma(after, prepared);
+                    self.set_vma(vma, before, &family);
+                    self.insert_vma(after, prepared, &family);
                 }
             }
         }
@@ -56,7 +58,7 @@ impl<P: Platform> Section<'_, P> {
     /// Unmaps every mapping: the exit of the space.
     pub(crate) fn unmap_everything(&mut self) {
         let mut uncharged = 0;
-        let mut gather = Gather::new(self.spaces, self.core);
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Exit);
         let ends = (self.tree.first(), self.tree.last());
         while let Some(entry) = self.tree.first() {
             let vma = self.vma(entry.value);
@@ -66,7 +68,9 @@ impl<P: Platform> Section<'_, P> {
             if facts.flags.contains(VmFlags::ACCOUNT) {
                 uncharged += facts.range.pages();
             }
-            self.remove_vma(vma);
+            // No walker of the rmap comes here any more, so the tables may go.
+            let family = self.hold_family([facts.anon]);
+            self.remove_vma(vma, &family);
         }
         self.tree.clear();
         self.spaces.commit().release(uncharged);

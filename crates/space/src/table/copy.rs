@@ -1,7 +1,7 @@
 //! Sharing pages with a child.
 
 use super::zap::Residency;
-use super::{LockedTable, Tables};
+use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::{Gather, page_at};
 use crate::vma::{VmFlags, VmaFacts};
 use core::sync::atomic::Ordering;
@@ -38,10 +38,21 @@ impl<P: Platform> Tables<'_, P> {
         gather: &mut Gather<'_, P>,
     ) -> Result<(), AllocError> {
         let mut result = Ok(());
-        self.for_each_table(copying.parent.range, &mut |table, part| {
-            if result.is_ok() {
-                result = self.copy_table(child, table, part, copying, gather);
+        self.walk(copying.parent.range, &mut |place, part| {
+            if result.is_err() {
+                return Step::Next;
             }
+            let copied = match place {
+                Place::Table(table) => {
+                    self.copy_table(child, table, part, copying, gather).map(|()| Step::Next)
+                }
+                Place::Huge(slot) if part != self.slot_range(slot) => Ok(Step::Split),
+                Place::Huge(slot) => self.copy_huge(child, slot, copying, gather),
+            };
+            copied.unwrap_or_else(|error| {
+                result = Err(error);
+                Step::Next
+            })
         });
         result
     }
@@ -57,7 +68,8 @@ impl<P: Platform> Tables<'_, P> {
         if self.spaces.frames().known(table).live().load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
-        let target = child.find_or_make(&self.pin(), part.start())?;
+        // Nothing large was mapped in the child yet: it has no other mapping here.
+        let Some(target) = child.find_or_make(&self.pin(), part.start())? else { return Ok(()) };
         // Noted first: also what was write-protected before a failure must be in no TLB.
         if !copying.parent.flags.contains(VmFlags::SHARED) && copying.parent.flags.contains(VmFlags::WRITE) {
             gather.add_stale(part);
@@ -81,6 +93,68 @@ impl<P: Platform> Tables<'_, P> {
             }
         }
         Ok(())
+    }
+
+    /// Shares a folio that one leaf maps, unless it is pinned: then it is split, and copied page by page.
+    fn copy_huge(
+        &self,
+        child: &Tables<'_, P>,
+        slot: HugeSlot,
+        copying: &Copying<'_>,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<Step, AllocError> {
+        let frames = self.spaces.frames();
+        let pin = self.pin();
+        let range = self.slot_range(slot);
+        let deposit = child.new_deposit(&pin, range.start())?;
+        let made = child.make(&pin, range.start(), Level::PMD);
+        let target = match made {
+            Ok(Some(table)) => HugeSlot { table, index: slot.index },
+            other => {
+                self.spaces.release_unused(&pin, deposit, Order::ZERO);
+                return other.map(|_| Step::Next);
+            }
+        };
+        let pages = Self::huge_pages();
+        let step = {
+            let (here, there);
+            if slot.table < target.table {
+                here = self.lock_slot(&pin, slot);
+                there = child.lock_slot(&pin, target);
+            } else {
+                there = child.lock_slot(&pin, target);
+                here = self.lock_slot(&pin, slot);
+            }
+            match Self::huge_leaf(&here, slot) {
+                None => Ok(Step::Again),
+                Some(leaf) => {
+                    let folio = frames.lock_folio(leaf.pfn);
+                    let private = !copying.parent.flags.contains(VmFlags::SHARED);
+                    if folio.folio().may_be_pinned() {
+                        Ok(Step::Split)
+                    } else if !folio.add_maps(pages) {
+                        Err(AllocError::OutOfMemory)
+                    } else {
+                        let mut kept = here.entries[slot.index].load(Ordering::Relaxed);
+                        if private && leaf.flags.contains(LeafFlags::READ) {
+                            folio.no_longer_exclusive();
+                            kept = here.write_protect(slot.index);
+                            gather.add_stale(range);
+                        }
+                        child.deposit(target, deposit);
+                        child.count_whole_map(&pin, leaf.pfn);
+                        there.put_raw(target.index, kept);
+                        there.count_installed(1);
+                        child.core.usage.table_made();
+                        let kind = folio.folio().kind();
+                        child.core.usage.pages_mapped(Residency::of(kind, u64::from(pages)));
+                        return Ok(Step::Next);
+                    }
+                }
+            }
+        };
+        self.spaces.release_unused(&pin, deposit, Order::ZERO);
+        step
     }
 
     /// Shares the pages of entries `from..end` of the parent's table with the child's, and answers why it stopped, if it did.

@@ -39,7 +39,14 @@ impl<P: Platform> Tables<'_, P> {
         };
         for (index, part) in super::parts::<P::Paging>(part, level) {
             let raw = self.entries(table)[index].load(Ordering::Acquire);
-            let Entry::Table(child) = P::Paging::decode(raw, level) else { continue };
+            let child = match P::Paging::decode(raw, level) {
+                Entry::Table(child) => child,
+                Entry::Leaf(_) => {
+                    self.zap(part, Zap::Mapping, gather);
+                    continue;
+                }
+                _ => continue,
+            };
             if hole.covers_table::<P::Paging>(part.start(), below) {
                 // All that it leads to goes with it: it is read after the flush.
                 let pin = self.pin();

@@ -5,24 +5,28 @@
 //! table's lock, by exchange or compare-exchange, since the MMU sets accessed and dirty bits meanwhile.
 //!
 //! Who may rely on a table staying hooked: whoever holds the mmap lock, or the lock of a VMA that the table covers
-//! a page of. Others walk under the epoch and check under the table's lock that it is still hooked.
+//! a page of, or the lock of the family that this VMA is in. Others walk under the epoch and check under the table's lock that it is still hooked.
 
 mod change;
 mod copy;
 mod free;
+mod huge;
 mod relocate;
 mod run;
+mod walk;
 mod zap;
 
 pub(crate) use copy::Copying;
 pub(crate) use free::Hole;
+pub(crate) use huge::HugeSlot;
 pub use run::GatherTechnique;
+pub(crate) use walk::{Found, Place, Step};
 pub(crate) use zap::{Residency, Zap};
 
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
 use quire_arch::{
-    Entry, Leaf, LeafFlags, Level, LockClass, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
+    Entry, Leaf, LeafFlags, Level, LockClass, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
     VirtRange,
 };
 use quire_frame::{AllocError, AllocRequest, Frame, Kind};
@@ -202,54 +206,56 @@ impl<'s, P: Platform> Tables<'s, P> {
         LockedTable { entries: self.entries(table), frame, level, execution: core::marker::PhantomData }
     }
 
-    /// The bottom table that covers `addr`, if there is one. Lock-free.
-    #[inline]
-    pub(crate) fn find(&self, addr: VirtAddr) -> Option<Pfn> {
-        let mut table = self.core.root();
-        let mut level = P::Paging::root_level();
-        while let Some(below) = level.down() {
-            // Acquire: pairs with the release in `install`; the table's entries are zeroed before it is hooked.
-            let raw = self.entries(table)[P::Paging::index(addr, level)].load(Ordering::Acquire);
-            match P::Paging::decode(raw, level) {
-                Entry::Table(pfn) => table = pfn,
-                _ => return None,
-            }
-            level = below;
-        }
-        Some(table)
-    }
-
-    /// The bottom table that covers `addr`, made with everything above it where missing. On failure the tables
-    /// that were made stay: they are empty and go with the mapping.
+    /// The bottom table that covers `addr`, made with everything above it where missing; `None` where a large leaf is in its
+    /// place. On failure the tables that were made stay: they are empty and go with the mapping.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn find_or_make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Pfn, AllocError> {
-        match self.find(addr) {
-            Some(table) => Ok(table),
-            None => self.make(pin, addr),
+    pub(crate) fn find_or_make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Option<Pfn>, AllocError> {
+        match self.lookup(addr) {
+            Found::Table(table) => Ok(Some(table)),
+            Found::Huge(_) => Ok(None),
+            Found::Nothing => self.make(pin, addr, Level::PTE),
         }
     }
 
+    /// The table at `lowest` that covers `addr`, likewise.
     #[cold]
     #[cfg_attr(debug_assertions, track_caller)]
-    fn make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Pfn, AllocError> {
+    pub(crate) fn make(
+        &self,
+        pin: &Pin<'_, P>,
+        addr: VirtAddr,
+        lowest: Level,
+    ) -> Result<Option<Pfn>, AllocError> {
         let mut table = self.core.root();
         let mut level = P::Paging::root_level();
-        while let Some(below) = level.down() {
+        while level > lowest
+            && let Some(below) = level.down()
+        {
             let index = P::Paging::index(addr, level);
             let raw = self.entries(table)[index].load(Ordering::Acquire);
             table = match P::Paging::decode(raw, level) {
                 Entry::Table(pfn) => pfn,
-                _ => self.hook(pin, table, level, addr)?,
+                Entry::Leaf(_) => return Ok(None),
+                _ => match self.hook(pin, table, level, addr)? {
+                    Some(pfn) => pfn,
+                    None => return Ok(None),
+                },
             };
             level = below;
         }
-        Ok(table)
+        Ok(Some(table))
     }
 
-    /// Puts a new table below `parent` for `addr`, or finds that somebody else just did.
+    /// Puts a new table below `parent` for `addr`, or finds that somebody else just did, or put a large leaf there (`None`).
     #[cfg_attr(debug_assertions, track_caller)]
-    fn hook(&self, pin: &Pin<'_, P>, parent: Pfn, level: Level, addr: VirtAddr) -> Result<Pfn, AllocError> {
+    fn hook(
+        &self,
+        pin: &Pin<'_, P>,
+        parent: Pfn,
+        level: Level,
+        addr: VirtAddr,
+    ) -> Result<Option<Pfn>, AllocError> {
         let frames = self.spaces.frames();
         let below = Level(level.0 - 1);
         // Allocated before the lock is taken, and checked again after: no allocation under a table lock.
@@ -257,41 +263,24 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.spaces.init_table(new, below, P::Paging::table_range(addr, below).start(), self.core);
         let index = P::Paging::index(addr, level);
         let locked = self.lock(pin, parent, level);
-        if let Entry::Table(winner) = locked.get(index) {
-            drop(locked);
-            self.spaces.release_unused(pin, new);
-            return Ok(winner);
-        }
-        locked.install(index, Entry::Table(new));
+        let winner = match locked.get(index) {
+            Entry::Table(winner) => Some(winner),
+            Entry::Leaf(_) => None,
+            _ => {
+                locked.install(index, Entry::Table(new));
+                drop(locked);
+                self.core.usage.table_made();
+                return Ok(Some(new));
+            }
+        };
         drop(locked);
-        self.core.usage.table_made();
-        Ok(new)
+        self.spaces.release_unused(pin, new, Order::ZERO);
+        Ok(winner)
     }
 
     /// The machine's pin, for locking a table.
     pub(crate) fn pin(&self) -> Pin<'s, P> {
         self.spaces.platform().pin()
-    }
-
-    /// Calls `visit` for every bottom table that covers part of `range`, in the order of the addresses, with the
-    /// part of `range` that it covers. The caller makes sure that the tables stay hooked.
-    pub(crate) fn for_each_table(&self, range: VirtRange, visit: &mut impl FnMut(Pfn, VirtRange)) {
-        if !range.is_empty() {
-            self.descend(self.core.root(), P::Paging::root_level(), range, visit);
-        }
-    }
-
-    fn descend(&self, table: Pfn, level: Level, range: VirtRange, visit: &mut impl FnMut(Pfn, VirtRange)) {
-        let Some(below) = level.down() else {
-            visit(table, range);
-            return;
-        };
-        for (index, part) in parts::<P::Paging>(range, level) {
-            let raw = self.entries(table)[index].load(Ordering::Acquire);
-            if let Entry::Table(child) = P::Paging::decode(raw, level) {
-                self.descend(child, below, part, visit);
-            }
-        }
     }
 
     /// The indices of a bottom table's entries for `part`, each with its address. `part` lies in one table.
@@ -325,8 +314,9 @@ impl<P: Platform> Spaces<P> {
         let frame = self.frames().known(table);
         // Addresses of tables are page aligned, so the level fits below.
         frame.index().store(start.0 | u64::from(level.0), Ordering::Relaxed);
-        frame.owner().store(core.id().get(), Ordering::Relaxed);
+        frame.owner().store(core.id().owner_word(), Ordering::Relaxed);
         frame.live().store(0, Ordering::Relaxed);
+        frame.private().store(0, Ordering::Relaxed);
     }
 }
 

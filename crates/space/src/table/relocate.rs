@@ -1,6 +1,6 @@
 //! Moving pages from one range to another, entry by entry.
 
-use super::Tables;
+use super::{HugeSlot, Place, Step, Tables};
 use crate::gather::Gather;
 use core::sync::atomic::Ordering;
 use quire_arch::{
@@ -17,8 +17,18 @@ impl<P: Platform> Tables<'_, P> {
         to: VirtAddr,
     ) -> Result<(), AllocError> {
         let mut result = Ok(());
-        self.for_each_table(from, &mut |_, part| {
+        self.walk(from, &mut |place, part| {
             let start = VirtAddr(to.0 + (part.start().0 - from.start().0));
+            if let Place::Huge(slot) = place {
+                // It moves as it is between places that are aligned alike.
+                if part != self.slot_range(slot) || Self::huge_range(start).start() != start {
+                    return Step::Split;
+                }
+                if result.is_ok() {
+                    result = self.make(pin, start, Level::PMD).map(|_| ());
+                }
+                return Step::Next;
+            }
             let target = VirtRange::new(start, VirtAddr(start.0 + part.len()));
             // A table's worth of pages meets at most two tables on the other side.
             let last = VirtAddr(target.end().0 - PAGE_SIZE);
@@ -27,6 +37,7 @@ impl<P: Platform> Tables<'_, P> {
                     result = self.find_or_make(pin, addr).map(|_| ());
                 }
             }
+            Step::Next
         });
         result
     }
@@ -34,10 +45,17 @@ impl<P: Platform> Tables<'_, P> {
     /// Moves every entry of `from` to the same place behind `to`, whose tables exist and whose entries are none. The
     /// old translations are noted in `gather`; the caller holds both VMAs write-locked until it is finished.
     pub(crate) fn relocate(&self, from: VirtRange, to: VirtAddr, gather: &mut Gather<'_, P>) {
-        self.for_each_table(from, &mut |source, part| {
+        self.walk(from, &mut |place, part| {
             let pin = self.pin();
+            let source = match place {
+                Place::Table(source) => source,
+                Place::Huge(slot) => {
+                    let target = VirtAddr(to.0 + (part.start().0 - from.start().0));
+                    return self.relocate_huge(&pin, slot, target, gather);
+                }
+            };
             if self.lock(&pin, source, Level::PTE).is_empty() {
-                return;
+                return Step::Next;
             }
             let mut at = part.start();
             while at < part.end() {
@@ -49,7 +67,40 @@ impl<P: Platform> Tables<'_, P> {
                 }
                 at = end;
             }
+            Step::Next
         });
+    }
+
+    /// Moves a large leaf, with the table that was deposited for it, to `to`, whose PMD table exists.
+    fn relocate_huge(
+        &self,
+        pin: &Pin<'_, P>,
+        slot: HugeSlot,
+        to: VirtAddr,
+        gather: &mut Gather<'_, P>,
+    ) -> Step {
+        let Some(table) = self.find_pmd(to) else { return Step::Split };
+        let target = HugeSlot { table, index: P::Paging::index(to, Level::PMD) };
+        let range = self.slot_range(slot);
+        let (first, second) = (slot.table.min(target.table), slot.table.max(target.table));
+        let first = self.lock(pin, first, Level::PMD);
+        let second = (slot.table != target.table).then(|| self.lock(pin, second, Level::PMD));
+        let (source, there) = match &second {
+            None => (&first, &first),
+            Some(second) if slot.table < target.table => (&first, second),
+            Some(second) => (second, &first),
+        };
+        let Some(leaf) = Self::huge_leaf(source, slot) else { return Step::Again };
+        if let Some(deposit) = self.withdraw(slot) {
+            self.spaces.init_table(deposit, Level::PTE, to, self.core);
+            self.deposit(target, deposit);
+        }
+        let entry = source.take(slot.index);
+        there.install(target.index, entry);
+        if leaf.flags.contains(LeafFlags::READ) {
+            gather.add_stale(range);
+        }
+        Step::Next
     }
 
     /// Moves the entries of one run, which lies in one table on each side.

@@ -1,7 +1,8 @@
 //! Taking pages out of tables that stay.
 
-use super::{LockedTable, Tables};
+use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::{Gather, page_at};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
@@ -14,6 +15,12 @@ pub(crate) struct Residency {
 }
 
 impl Residency {
+    pub(crate) fn of(kind: Kind, pages: u64) -> Self {
+        let mut residency = Self::default();
+        residency.add(kind, pages);
+        residency
+    }
+
     #[inline]
     pub(crate) fn add(&mut self, kind: Kind, pages: u64) {
         match kind {
@@ -36,7 +43,40 @@ impl<P: Platform> Tables<'_, P> {
     /// Empties every entry in `range` into `gather`. Nothing is allocated and nothing fails. Tables stay hooked even if
     /// they are empty afterwards; see [`unmap`](Self::unmap).
     pub(crate) fn zap(&self, range: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
-        self.for_each_table(range, &mut |table, part| self.zap_in_table(table, part, what, gather));
+        self.walk(range, &mut |place, part| match place {
+            Place::Table(table) => {
+                self.zap_in_table(table, part, what, gather);
+                Step::Next
+            }
+            Place::Huge(slot) => self.zap_in_huge(slot, part, what, gather),
+        });
+    }
+
+    /// As [`zap`](Self::zap), for a part of what a large leaf maps.
+    pub(super) fn zap_in_huge(
+        &self,
+        slot: HugeSlot,
+        part: VirtRange,
+        what: Zap,
+        gather: &mut Gather<'_, P>,
+    ) -> Step {
+        let range = self.slot_range(slot);
+        if part != range {
+            return Step::Split;
+        }
+        if gather.is_full() {
+            if what == Zap::Mapping {
+                // One flush for all: it is taken out after it.
+                let pin = self.pin();
+                let locked = self.lock_slot(&pin, slot);
+                shut(&locked, slot.index..slot.index + 1);
+                gather.add_stale(range);
+                gather.add_shut(range);
+                return Step::Next;
+            }
+            gather.relieve();
+        }
+        if self.zap_huge(slot, gather) { Step::Next } else { Step::Again }
     }
 
     pub(super) fn zap_in_table(&self, table: Pfn, part: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
@@ -49,7 +89,8 @@ impl<P: Platform> Tables<'_, P> {
                 if at < part.end() && what == Zap::Mapping {
                     // One flush for all: the rest is taken out after it.
                     let rest = VirtRange::new(at, part.end());
-                    shut(&locked, rest);
+                    let first = P::Paging::index(at, Level::PTE);
+                    shut(&locked, first..first + rest.pages() as usize);
                     gather.add_stale(rest);
                     gather.add_shut(rest);
                     return;
@@ -141,7 +182,15 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Takes the leaves out that were made unusable. The flush is done, and no fault can come.
     pub(crate) fn take_out_shut(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
-        self.for_each_table(range, &mut |table, part| {
+        self.walk(range, &mut |place, part| {
+            let table = match place {
+                Place::Table(table) => table,
+                Place::Huge(slot) => {
+                    gather.make_room_flushed();
+                    self.zap_huge(slot, gather);
+                    return Step::Next;
+                }
+            };
             let pin = self.pin();
             let locked = self.lock(&pin, table, Level::PTE);
             let mut gone = Residency::default();
@@ -154,6 +203,7 @@ impl<P: Platform> Tables<'_, P> {
                 }
             }
             gather.count_gone(gone);
+            Step::Next
         });
     }
 
@@ -164,15 +214,29 @@ impl<P: Platform> Tables<'_, P> {
         if level == Level::PTE {
             self.bury_bottom(table, gather);
         } else {
-            for slot in &self.entries(table)[..P::Paging::entries(level)] {
-                if let Entry::Table(child) = P::Paging::decode(slot.load(Ordering::Relaxed), level) {
-                    self.bury(child, gather);
+            for (index, slot) in self.entries(table)[..P::Paging::entries(level)].iter().enumerate() {
+                match P::Paging::decode(slot.load(Ordering::Relaxed), level) {
+                    Entry::Table(child) => self.bury(child, gather),
+                    Entry::Leaf(leaf) => self.bury_huge(HugeSlot { table, index }, leaf, gather),
+                    _ => {}
                 }
             }
         }
         self.core.usage.table_gone();
         gather.add_empty_table(table);
         gather.free_portion();
+    }
+
+    fn bury_huge(&self, slot: HugeSlot, leaf: Leaf, gather: &mut Gather<'_, P>) {
+        let pin = self.pin();
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        gather.count_gone(Residency::of(folio.folio().kind(), u64::from(Self::huge_pages())));
+        self.uncount_whole_map(&pin, leaf.pfn);
+        gather.unmap_locked(folio, Self::huge_pages());
+        if let Some(table) = self.withdraw(slot) {
+            self.core.usage.table_gone();
+            gather.add_empty_table(table);
+        }
     }
 
     fn bury_bottom(&self, table: Pfn, gather: &mut Gather<'_, P>) {
@@ -207,9 +271,9 @@ impl<P: Platform> Tables<'_, P> {
     }
 }
 
-/// Makes every leaf in `part` unusable for the MMU, keeping its frame.
-fn shut<P: Platform>(locked: &LockedTable<'_, P>, part: VirtRange) {
-    for (index, _) in Tables::<P>::pages(part) {
+/// Makes leaves unusable for the MMU, keeping their frames.
+fn shut<P: Platform>(locked: &LockedTable<'_, P>, entries: Range<usize>) {
+    for index in entries {
         if let Entry::Leaf(Leaf { pfn, flags }) = locked.get(index)
             && flags.contains(LeafFlags::READ)
         {

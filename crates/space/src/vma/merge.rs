@@ -65,17 +65,19 @@ fn compatible(a: AnonGroup, b: AnonGroup) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ptr::{self, NonNull};
     use quire_arch::VirtAddr;
 
     const RW: VmFlags = VmFlags::READ.union(VmFlags::WRITE);
 
-    fn facts(start: u64, end: u64, group: u64) -> VmaFacts {
+    /// Groups are numbers here: nobody looks into them.
+    fn facts(start: u64, end: u64, group: usize) -> VmaFacts {
         VmaFacts {
             range: VirtRange::new(VirtAddr(start), VirtAddr(end)),
             flags: RW,
             page_offset: start >> 12,
             backing: Backing::ANONYMOUS,
-            anon: AnonGroup::new(group),
+            anon: NonNull::new(ptr::without_provenance_mut(group)).map_or(AnonGroup::NONE, AnonGroup::new),
         }
     }
 
@@ -101,8 +103,13 @@ mod tests {
     #[test]
     fn pages_shared_with_a_parent_keep_a_vma_apart() {
         let mut low = facts(0x1000, 0x2000, 5);
-        low.anon = low.anon.inherited();
+        low.anon = low.anon.group().map_or(AnonGroup::NONE, |group| AnonGroup::inherited(group, 1));
         assert!(!proposal(0x2000, 0x3000).merges(Some(&low), None).previous);
+        // Its own part may come back, and another VMA's may not, though both are in one group.
+        let mut part = Proposal { anon: low.anon, ..proposal(0x2000, 0x3000) };
+        assert!(part.merges(Some(&low), None).previous);
+        part.anon = low.anon.group().map_or(AnonGroup::NONE, |group| AnonGroup::inherited(group, 2));
+        assert!(!part.merges(Some(&low), None).previous);
     }
 
     #[test]

@@ -8,9 +8,11 @@ pub use flags::{Protection, SMAPS_MNEMONICS, VmFlags};
 pub(crate) use lock::{LockSequence, VmaLock};
 pub(crate) use merge::Proposal;
 
+use crate::rmap::{Group, Membership};
 use core::fmt;
+use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SHIFT, VirtAddr, VirtRange};
-use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_sync::atomic::raw::{AtomicPtr, AtomicU64, Ordering};
 
 /// What a mapping shows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,36 +46,46 @@ impl Backing {
     }
 }
 
-/// The group of anonymous pages that a VMA's pages belong to: what the rmap starts from (Linux's `anon_vma`).
-///
-/// It is given at the first private page, shared by mergeable neighbours, and decides which VMAs may merge.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[repr(transparent)]
-pub(crate) struct AnonGroup(u64);
+/// A VMA's part in a [`Group`]: where its private pages belong. It is given at the first private page, shared by
+/// mergeable neighbours, and decides which VMAs may merge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct AnonGroup {
+    group: Option<NonNull<Group>>,
+    /// 0 where the group was made by a fault; else the number of the copy that a fork made. Parts of one VMA of a
+    /// child have one number, so they may merge again; two VMAs of a child never do, also where they are in one group.
+    branch: u64,
+}
 
 impl AnonGroup {
     /// No private page yet.
-    pub(crate) const NONE: Self = Self(0);
-    const INHERITED: u64 = 1 << 63;
+    pub(crate) const NONE: Self = Self { group: None, branch: 0 };
 
-    pub(crate) const fn new(id: u64) -> Self {
-        Self(id)
+    /// In a group that a fault made.
+    pub(crate) const fn new(group: NonNull<Group>) -> Self {
+        Self { group: Some(group), branch: 0 }
     }
 
-    /// The group as a child process has it: pages may still be shared with the parent's.
-    pub(crate) const fn inherited(self) -> Self {
-        if self.0 == 0 { self } else { Self(self.0 | Self::INHERITED) }
+    /// In a group as a child process has it: pages may still be shared with the parent's. `branch` is a number that no
+    /// other VMA has, and not 0.
+    pub(crate) const fn inherited(group: NonNull<Group>, branch: u64) -> Self {
+        Self { group: Some(group), branch }
     }
 
     /// Whether there is a group.
     #[inline]
     pub(crate) const fn is_some(self) -> bool {
-        self.0 != 0
+        self.group.is_some()
+    }
+
+    /// The group. It is live for as long as a VMA in a tree names it.
+    #[inline]
+    pub(crate) const fn group(self) -> Option<NonNull<Group>> {
+        self.group
     }
 
     /// Whether pages of this group may be shared with a parent process.
     pub(crate) const fn is_inherited(self) -> bool {
-        self.0 & Self::INHERITED != 0
+        self.branch != 0
     }
 }
 
@@ -88,7 +100,9 @@ pub(crate) struct Vma {
     /// it was first mapped.
     page_offset: AtomicU64,
     backing: AtomicU64,
-    anon: AtomicU64,
+    anon: AtomicPtr<Group>,
+    branch: AtomicU64,
+    membership: Membership,
 }
 
 /// Everything about a VMA but its lock, as a value.
@@ -124,11 +138,13 @@ impl Vma {
             flags: AtomicU64::new(facts.flags.bits()),
             page_offset: AtomicU64::new(facts.page_offset),
             backing: AtomicU64::new(facts.backing.0),
-            anon: AtomicU64::new(facts.anon.0),
+            anon: AtomicPtr::new(as_ptr(facts.anon.group)),
+            branch: AtomicU64::new(facts.anon.branch),
+            membership: Membership::new(),
         }
     }
 
-    // All fields are relaxed: the lock under which they are read orders them.
+    // The fields are relaxed where nothing else is said: the lock under which they are read orders them.
 
     #[inline]
     pub(crate) fn range(&self) -> VirtRange {
@@ -150,7 +166,11 @@ impl Vma {
 
     #[inline]
     pub(crate) fn anon(&self) -> AnonGroup {
-        AnonGroup(self.anon.load(Ordering::Relaxed))
+        AnonGroup {
+            // A fault may hold no lock that whoever gave the group held: pairs with the release in `set_anon_once`.
+            group: NonNull::new(self.anon.load(Ordering::Acquire)),
+            branch: self.branch.load(Ordering::Relaxed),
+        }
     }
 
     #[inline]
@@ -164,9 +184,18 @@ impl Vma {
         }
     }
 
-    /// Gives the VMA its group if it has none; of two faults that try at once, one wins.
-    pub(crate) fn set_anon_once(&self, group: AnonGroup) {
-        let _ = self.anon.compare_exchange(0, group.0, Ordering::Relaxed, Ordering::Relaxed);
+    /// Its part in its group. Used under the family lock of that.
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Gives the VMA its first group, one that a fault made, and tells whether it had none: of two faults that try at
+    /// once, one wins.
+    pub(crate) fn set_anon_once(&self, anon: AnonGroup) -> bool {
+        debug_assert!(!anon.is_inherited(), "no other process has pages of a VMA without a group");
+        let group = as_ptr(anon.group);
+        // Release: who sees the group sees it filled in.
+        self.anon.compare_exchange(ptr::null_mut(), group, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Changes the VMA to `facts`. The caller has write-locked it, or nobody else knows it yet.
@@ -176,8 +205,13 @@ impl Vma {
         self.flags.store(facts.flags.bits(), Ordering::Relaxed);
         self.page_offset.store(facts.page_offset, Ordering::Relaxed);
         self.backing.store(facts.backing.0, Ordering::Relaxed);
-        self.anon.store(facts.anon.0, Ordering::Relaxed);
+        self.anon.store(as_ptr(facts.anon.group), Ordering::Relaxed);
+        self.branch.store(facts.anon.branch, Ordering::Relaxed);
     }
+}
+
+fn as_ptr(group: Option<NonNull<Group>>) -> *mut Group {
+    group.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
 impl fmt::Debug for Vma {

@@ -24,7 +24,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.space.figures().locked, 4 * PAGE);
         assert_eq!(scene.space.figures().resident, 4 * PAGE);
     })
-    .allocations(8..=14),
+    .allocations(8..=16),
     Scenario::new("locking_on_fault_fails_whole", small, |scene| {
         scene.space.mlock(VirtAddr(BASE + PAGE), 4 * PAGE, true)
     })

@@ -3,6 +3,7 @@
 mod access;
 mod fork;
 mod heap;
+mod large;
 mod lock;
 mod map;
 mod protect;
@@ -24,6 +25,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Scenario> {
         heap::SCENARIOS,
         remap::SCENARIOS,
         fork::SCENARIOS,
+        large::SCENARIOS,
     ];
     lists.into_iter().flatten()
 }

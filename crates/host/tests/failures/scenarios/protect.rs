@@ -43,7 +43,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert!(scene.space.figures().resident < 8 * PAGE);
         assert_eq!(scene.write(BASE + 7 * PAGE, 1), Ok(()));
     })
-    .allocations(8..=8),
+    .allocations(10..=10),
     Scenario::new("advice_that_splits_asks_to_try_again", filled, |scene| {
         scene.space.madvise(VirtAddr(BASE + 2 * PAGE), 4 * PAGE, Advice::DontFork)
     })

@@ -1,0 +1,141 @@
+//! What is counted for each size of large folio, one set a CPU.
+
+use crate::counters::VmEvent;
+// Counts order nothing, so no model has to see them.
+use core::sync::atomic::{AtomicU64, Ordering};
+use quire_arch::Order;
+
+/// Declares the counters once, with the name of each.
+macro_rules! folio_counters {
+    ($($(#[doc = $doc:literal])+ $counter:ident = $name:literal,)+) => {
+        /// A file of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`, by its name there: what is counted for
+        /// anonymous folios of one order. Those that Linux has besides are about swap, shared memory and groups of
+        /// processes.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(usize)]
+        pub enum FolioCounter {
+            $($(#[doc = $doc])+ $counter,)+
+        }
+
+        impl FolioCounter {
+            /// Every counter, in the order of the enum.
+            pub const ALL: &'static [Self] = &[$(Self::$counter,)+];
+
+            /// Name of the file.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$counter => $name,)+
+                }
+            }
+        }
+    };
+}
+
+folio_counters! {
+    /// A fault mapped a new folio.
+    AnonFaultAlloc = "anon_fault_alloc",
+    /// A fault wanted one, got none, and tries a smaller order.
+    AnonFaultFallback = "anon_fault_fallback",
+    /// A folio became smaller ones. Linux counts under the order that it had.
+    Split = "split",
+    /// A folio was to be split, and somebody else held it.
+    SplitFailed = "split_failed",
+    /// A folio was partly unmapped and put on the list of those to split when memory runs short.
+    SplitDeferred = "split_deferred",
+    /// Folios that there are: one more when a fault or a collapse maps one, one less when it is freed or split.
+    NrAnon = "nr_anon",
+    /// Of these, folios that are partly unmapped: one less when such a folio is freed, split or collapsed.
+    NrAnonPartiallyMapped = "nr_anon_partially_mapped",
+}
+
+impl FolioCounter {
+    /// The event of `/proc/vmstat` that counts the same, of folios as large as a PMD entry's only.
+    pub(crate) const fn pmd_event(self) -> Option<VmEvent> {
+        match self {
+            Self::AnonFaultAlloc => Some(VmEvent::ThpFaultAlloc),
+            Self::AnonFaultFallback => Some(VmEvent::ThpFaultFallback),
+            Self::Split => Some(VmEvent::ThpSplitPage),
+            Self::SplitFailed => Some(VmEvent::ThpSplitPageFailed),
+            Self::SplitDeferred => Some(VmEvent::ThpDeferredSplitPage),
+            Self::NrAnon | Self::NrAnonPartiallyMapped => None,
+        }
+    }
+}
+
+/// Number of counters.
+const COUNT: usize = FolioCounter::ALL.len();
+/// Anonymous folios are large from this order on.
+const FIRST: usize = 2;
+/// Orders that are counted, up to the PMD's.
+const ORDERS: usize = Order::PMD.index() + 1 - FIRST;
+
+/// One CPU's counters. One that also counts down may be below zero here: a folio is freed where its last user is. The sum
+/// over all CPUs, in wrapping arithmetic, is what counts.
+#[derive(Debug)]
+pub(crate) struct FolioSet {
+    counts: [[AtomicU64; COUNT]; ORDERS],
+    pmd_mapped: AtomicU64,
+}
+
+impl FolioSet {
+    pub(crate) fn new() -> Self {
+        let zeros = |_| core::array::from_fn(|_| AtomicU64::new(0));
+        Self { counts: core::array::from_fn(zeros), pmd_mapped: AtomicU64::new(0) }
+    }
+
+    /// The counter, or `None` for an order that nothing is counted for.
+    fn place(&self, order: Order, counter: FolioCounter) -> Option<&AtomicU64> {
+        let counts = self.counts.get(order.index().wrapping_sub(FIRST))?;
+        Some(&counts[counter as usize])
+    }
+
+    pub(crate) fn add(&self, order: Order, counter: FolioCounter, change: i64) {
+        if let Some(place) = self.place(order, counter) {
+            add(place, change);
+        }
+    }
+
+    pub(crate) fn read(&self, order: Order, counter: FolioCounter) -> u64 {
+        self.place(order, counter).map_or(0, |place| place.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn add_pmd_mapped(&self, change: i64) {
+        add(&self.pmd_mapped, change);
+    }
+
+    pub(crate) fn pmd_mapped(&self) -> u64 {
+        self.pmd_mapped.load(Ordering::Relaxed)
+    }
+}
+
+/// A load and a store: only the pinned owner of the CPU writes, others read.
+fn add(count: &AtomicU64, change: i64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_of_every_large_order_has_its_own_place() {
+        let set = FolioSet::new();
+        for order in Order::ALL {
+            for (place, &counter) in FolioCounter::ALL.iter().enumerate() {
+                assert_eq!(counter as usize, place);
+                let change = (order.index() * COUNT + place) as i64;
+                set.add(order, counter, change);
+                set.add(order, counter, 1);
+            }
+        }
+        set.add_pmd_mapped(5);
+        for order in Order::ALL {
+            for (place, &counter) in FolioCounter::ALL.iter().enumerate() {
+                let counted = (2..=9).contains(&order.get());
+                let expected = if counted { (order.index() * COUNT + place + 1) as u64 } else { 0 };
+                assert_eq!(set.read(order, counter), expected, "order {order}, {}", counter.name());
+            }
+        }
+        assert_eq!(set.pmd_mapped(), 5);
+    }
+}

@@ -1,0 +1,94 @@
+//! Large folios: faults that want one, and what becomes of them in fork and moves.
+
+use crate::common::{MIB2, PAGE, RW, map_at};
+use crate::scenario::{Scenario, Undone};
+use crate::scene::{Scene, access};
+use quire_arch::VirtAddr;
+use quire_mm::{Advice, Error, RemapFlags};
+
+/// A border of every level of tables.
+const LARGE: u64 = 1 << 39;
+/// Aligned alike, below other tables.
+const TARGET: u64 = 1 << 40;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    // Whatever is missing for the large folio, the page is had without it.
+    Scenario::new("a_fault_wants_a_folio_for_a_pmd_entry", advised, |scene| access(scene.write(LARGE, 1)))
+        .undone(Undone::Contents)
+        .hides(|scene| assert_eq!(scene.read(LARGE), Ok(1)))
+        // Where a failed attempt left a table, no leaf takes its place.
+        .succeeded(|scene| assert!([MIB2, 16 * PAGE].contains(&scene.space.figures().resident))),
+    Scenario::new(
+        "a_fault_wants_a_folio_of_some_pages",
+        |scene| {
+            advised(scene);
+            // With a table there, no leaf takes its place.
+            scene.read(LARGE).expect("nothing fails yet");
+        },
+        |scene| access(scene.write(LARGE + 64 * PAGE, 1)),
+    )
+    .undone(Undone::Contents)
+    .hides(|scene| assert_eq!(scene.read(LARGE + 64 * PAGE), Ok(1)))
+    .succeeded(|scene| assert_eq!(scene.space.figures().resident, 16 * PAGE)),
+    Scenario::new("a_fork_with_a_large_leaf_leaves_no_child", large, |scene| {
+        let child = scene.space.fork()?;
+        scene.others.borrow_mut().push(child);
+        Ok(())
+    })
+    .refused(|scene, error| {
+        crate::scenario::is_no_frames(scene, error);
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+    })
+    .succeeded(|scene| {
+        let children = scene.others.borrow();
+        assert_eq!(scene.read_in(&children[0], LARGE + 100 * PAGE), Ok(7));
+        assert_eq!(children[0].figures().resident, MIB2);
+    }),
+    Scenario::new("a_large_leaf_moves_or_stays", large, |scene| shift(scene, MIB2))
+        .refused(stays)
+        .succeeded(|scene| assert_eq!(scene.read(TARGET + 100 * PAGE), Ok(7))),
+    Scenario::new("a_part_of_a_large_leaf_moves_or_stays", large, |scene| shift(scene, MIB2 / 2))
+        .undone(Undone::Contents)
+        .refused(stays)
+        .succeeded(|scene| assert_eq!(scene.read(TARGET + 100 * PAGE), Ok(7))),
+    Scenario::new("a_write_to_a_shared_large_leaf_fails_and_can_be_repeated", large_and_child, |scene| {
+        access(scene.write(LARGE + 100 * PAGE, 8))
+    })
+    .undone(Undone::Contents)
+    .succeeded(|scene| {
+        assert_eq!(scene.read_in(&scene.others.borrow()[0], LARGE + 100 * PAGE), Ok(7));
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(8));
+    }),
+    // What splitting needs was deposited.
+    Scenario::new("a_large_leaf_is_split_without_memory", large, |scene| {
+        scene.space.madvise(VirtAddr(LARGE + PAGE), PAGE, Advice::DontNeed)
+    })
+    .never(),
+];
+
+fn advised(scene: &Scene<'_>) {
+    map_at(&scene.space, LARGE, MIB2, RW);
+    scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("nothing fails yet");
+}
+
+fn large(scene: &Scene<'_>) {
+    advised(scene);
+    scene.write(LARGE + 100 * PAGE, 7).expect("nothing fails yet");
+    assert_eq!(scene.space.figures().resident, MIB2);
+}
+
+fn large_and_child(scene: &Scene<'_>) {
+    large(scene);
+    let child = scene.space.fork().expect("nothing fails yet");
+    scene.others.borrow_mut().push(child);
+}
+
+fn shift(scene: &Scene<'_>, len: u64) -> Result<(), Error> {
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    scene.space.mremap(VirtAddr(LARGE), len, len, flags, VirtAddr(TARGET)).map(drop)
+}
+
+fn stays(scene: &Scene<'_>, error: Error) {
+    crate::scenario::is_no_frames(scene, error);
+    assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+}

@@ -1,0 +1,202 @@
+//! The rmap: walkers against whatever changes mappings. A page that stays mapped is found at one place, always.
+
+use crate::common::{HostSpace, PAGE, READ, RW};
+use crate::harness::{check, map, on_cpu, with_space};
+use quire_arch::{Pfn, Platform, VirtAddr};
+use quire_frame::Kind;
+use quire_host::Machine;
+use quire_mm::RemapFlags;
+use quire_sync::atomic::as_one_step;
+use shuttle::thread;
+use std::mem::ManuallyDrop;
+
+/// The last page below a border of every level of tables.
+const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
+/// The page before.
+const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
+/// Far from it, with other tables.
+const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
+
+/// Every private page of the machine.
+fn private_pages(machine: &Machine) -> Vec<Pfn> {
+    let mut pages = Vec::new();
+    as_one_step(|| {
+        machine.memory().frames().for_each_frame(|pfn, frame| {
+            if frame.kind() == Kind::Anonymous {
+                pages.push(pfn);
+            }
+        });
+    });
+    pages
+}
+
+/// Maps `pages` pages at `addr`, writes to the last one, and answers its frame: the only private page of the machine.
+fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, pages: u64) -> Pfn {
+    map(space, addr, pages);
+    let last = VirtAddr(addr.0 + (pages - 1) * PAGE);
+    as_one_step(|| on_cpu(machine, 0, space, |program| program.write_u64(last, 7))).expect("mapped");
+    private_pages(machine)[0]
+}
+
+/// Where the page is, by the rmap.
+fn places(machine: &Machine, page: Pfn) -> Vec<VirtAddr> {
+    let mut places = Vec::new();
+    machine.memory().spaces().for_each_map(page, |_, addr| places.push(addr));
+    places
+}
+
+/// The page goes and comes back. On the way back its mapping grows, so that a walker looks at the new place first: only
+/// the family lock keeps the page from going from the old place to the new one behind its back.
+#[test]
+fn shuttle_a_walk_against_a_move() {
+    check(401, || {
+        with_space(2, |machine, space| {
+            let page = written(machine, space, BEFORE, 2);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..2 {
+                        let places = places(machine, page);
+                        assert!(places == [ELSEWHERE] || places == [ADDR], "found at {places:?}");
+                    }
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| {
+                        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                        for (from, to) in [(ADDR, ELSEWHERE), (ELSEWHERE, ADDR)] {
+                            space.mremap(from, PAGE, PAGE, flags, to).expect("there is memory enough");
+                        }
+                    });
+                });
+            });
+            assert_eq!(space.figures().mappings, 1);
+        });
+    });
+}
+
+/// The mapping is split and merged around the page, which stays where it is.
+#[test]
+fn shuttle_a_walk_against_splits_and_merges() {
+    check(402, || {
+        with_space(2, |machine, space| {
+            let page = written(machine, space, BEFORE, 2);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..3 {
+                        assert_eq!(places(machine, page), [ADDR]);
+                    }
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| {
+                        space.mprotect(BEFORE, PAGE, READ, false).expect("there is memory enough");
+                        space.mprotect(BEFORE, PAGE, RW, false).expect("as above");
+                        space.munmap(BEFORE, PAGE).expect("the end of a mapping can go");
+                    });
+                });
+            });
+        });
+    });
+}
+
+/// The page goes, its tables and its group go, and all of that may be used anew.
+#[test]
+fn shuttle_a_walk_against_an_unmapping() {
+    check(403, || {
+        with_space(3, |machine, space| {
+            let page = written(machine, space, ADDR, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..2 {
+                        let places = places(machine, page);
+                        assert!(places.is_empty() || places == [ADDR] || places == [ELSEWHERE], "{places:?}");
+                    }
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+                        map(space, ELSEWHERE, 1);
+                        program.write_u64(ELSEWHERE, 1).expect("mapped");
+                    });
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 2, space, |_| {
+                        let pin = machine.memory().platform().pin();
+                        for _ in 0..3 {
+                            machine.memory().frames().reap_all(&pin);
+                            machine.memory().frames().reap_caches(&pin);
+                        }
+                    });
+                });
+            });
+        });
+    });
+}
+
+/// Children come and go below the group of the page; the last of them takes the family down beside a walker.
+#[test]
+fn shuttle_a_walk_against_a_fork_and_an_exit() {
+    check(404, || {
+        with_space(2, |machine, space| {
+            let page = written(machine, space, ADDR, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..2 {
+                        assert_eq!(places(machine, page), [ADDR]);
+                    }
+                });
+                scope.spawn(|| {
+                    let child = on_cpu(machine, 1, space, |_| space.fork()).expect("there is memory enough");
+                    // Kept if the model fails, as the parent is.
+                    let child = ManuallyDrop::new(child);
+                    on_cpu(machine, 1, &child, |program| program.write_u64(ADDR, 5)).expect("mapped");
+                    drop(ManuallyDrop::into_inner(child));
+                });
+            });
+        });
+    });
+}
+
+/// The child of a page's group goes, with its pages: the walker that is on its way finds them or nothing.
+#[test]
+fn shuttle_a_walk_against_the_exit_of_a_child() {
+    check(406, || {
+        with_space(2, |machine, space| {
+            let page = written(machine, space, ADDR, 1);
+            let child = as_one_step(|| space.fork()).expect("there is memory enough");
+            let child = ManuallyDrop::new(child);
+            let write = || on_cpu(machine, 0, &child, |program| program.write_u64(ADDR, 5));
+            as_one_step(write).expect("mapped");
+            let pages = private_pages(machine);
+            let own = pages.into_iter().find(|&pfn| pfn != page).expect("the child has its own");
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..2 {
+                        let of_the_child = places(machine, own);
+                        assert!(of_the_child.is_empty() || of_the_child == [ADDR], "{of_the_child:?}");
+                        assert_eq!(places(machine, page), [ADDR]);
+                    }
+                });
+                scope.spawn(move || drop(ManuallyDrop::into_inner(child)));
+            });
+        });
+    });
+}
+
+/// Two faults give one mapping its group; a walker comes as soon as there is a page.
+#[test]
+fn shuttle_a_walk_against_the_first_page_of_a_mapping() {
+    check(405, || {
+        with_space(2, |machine, space| {
+            map(space, BEFORE, 2);
+            thread::scope(|scope| {
+                for (cpu, addr) in [BEFORE, ADDR].into_iter().enumerate() {
+                    scope.spawn(move || {
+                        on_cpu(machine, cpu, space, |program| program.write_u64(addr, 1)).expect("mapped");
+                        let pages = private_pages(machine).into_iter();
+                        let found: Vec<_> = pages.flat_map(|page| places(machine, page)).collect();
+                        assert!(found.contains(&addr), "found at {found:?}");
+                    });
+                }
+            });
+        });
+    });
+}

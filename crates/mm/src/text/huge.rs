@@ -1,0 +1,216 @@
+//! `/sys/kernel/mm/transparent_hugepage`: the controls of large folios, and what is counted of them by size.
+
+use crate::memory::Memory;
+use core::fmt::{self, Write};
+use quire_arch::{Order, Platform};
+use quire_frame::FolioCounter;
+use quire_space::{Errno, HugeControls, HugeDefrag, HugeEnabled, KhugepagedSetting, OrderSet, SizeEnabled};
+
+/// A file of `/sys/kernel/mm/transparent_hugepage`. Its `Display` is the path below that folder.
+///
+/// Missing are the files of shared memory (`shmem_enabled`) and of swap, and what khugepaged counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HugeFile {
+    /// `enabled`.
+    Enabled,
+    /// `defrag`.
+    Defrag,
+    /// `use_zero_page`.
+    UseZeroPage,
+    /// `shrink_underused`.
+    ShrinkUnderused,
+    /// `hpage_pmd_size`: bytes that a PMD entry maps. Cannot be written.
+    PmdSize,
+    /// `enabled` of the folder of one size.
+    Size(Order),
+    /// A file in the folder `stats` of one size. Cannot be written.
+    Counter(Order, FolioCounter),
+    /// A file of the folder `khugepaged`.
+    Khugepaged(KhugepagedSetting),
+}
+
+impl fmt::Display for HugeFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Enabled => f.write_str("enabled"),
+            Self::Defrag => f.write_str("defrag"),
+            Self::UseZeroPage => f.write_str("use_zero_page"),
+            Self::ShrinkUnderused => f.write_str("shrink_underused"),
+            Self::PmdSize => f.write_str("hpage_pmd_size"),
+            Self::Size(order) => write!(f, "hugepages-{}kB/enabled", order.bytes() >> 10),
+            Self::Counter(order, counter) => {
+                write!(f, "hugepages-{}kB/stats/{}", order.bytes() >> 10, counter.name())
+            }
+            Self::Khugepaged(setting) => write!(f, "khugepaged/{}", setting.name()),
+        }
+    }
+}
+
+impl HugeFile {
+    /// Every file.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let sizes = OrderSet::ANONYMOUS.iter().flat_map(|order| {
+            let counters = FolioCounter::ALL.iter().map(move |&counter| Self::Counter(order, counter));
+            core::iter::once(Self::Size(order)).chain(counters)
+        });
+        [Self::Enabled, Self::Defrag, Self::UseZeroPage, Self::ShrinkUnderused, Self::PmdSize]
+            .into_iter()
+            .chain(KhugepagedSetting::ALL.iter().map(|&setting| Self::Khugepaged(setting)))
+            .chain(sizes)
+    }
+
+    /// The file at `path`, e.g. `hugepages-64kB/enabled`.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::ENOENT`].
+    pub fn find(path: &str) -> Result<Self, Errno> {
+        Self::all().find(|file| is_written_as(file, path)).ok_or(Errno::ENOENT)
+    }
+
+    /// Whether it can be written.
+    pub const fn is_writable(self) -> bool {
+        !matches!(self, Self::PmdSize | Self::Counter(..))
+    }
+
+    /// Writes what a program reads there.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn read<P: Platform>(self, memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
+        let huge = memory.spaces().huge();
+        let policy = huge.policy();
+        match self {
+            Self::Enabled => words(HugeEnabled::ALL, policy.enabled(), HugeEnabled::name, out),
+            Self::Defrag => words(HugeDefrag::ALL, policy.defrag(), HugeDefrag::name, out),
+            Self::Size(order) => words(SizeEnabled::ALL, policy.size(order), SizeEnabled::name, out),
+            Self::UseZeroPage => writeln!(out, "{}", u8::from(policy.zero_page())),
+            Self::ShrinkUnderused => writeln!(out, "{}", u8::from(policy.shrink_underused())),
+            Self::PmdSize => writeln!(out, "{}", Order::PMD.bytes()),
+            Self::Counter(order, counter) => {
+                writeln!(out, "{}", memory.frames().events().folios(order, counter))
+            }
+            Self::Khugepaged(setting) => writeln!(out, "{}", huge.khugepaged(setting)),
+        }
+    }
+
+    /// Does what Linux does when a program writes `text` there in one go: one newline at the end is allowed, what follows
+    /// a NUL is not looked at, and nothing at all changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::EACCES`] where nothing can be written, [`Errno::EINVAL`] and [`Errno::ERANGE`] for what means nothing.
+    /// Nothing is changed then.
+    pub fn write<P: Platform>(self, memory: &Memory<P>, text: impl AsRef<[u8]>) -> Result<(), Errno> {
+        let text = text.as_ref();
+        if text.is_empty() && self.is_writable() {
+            return Ok(());
+        }
+        let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+        self.set(memory.spaces().huge(), text.strip_suffix(b"\n").unwrap_or(text))
+    }
+
+    fn set(self, huge: &HugeControls, line: &[u8]) -> Result<(), Errno> {
+        match self {
+            Self::Enabled => {
+                let enabled = word(HugeEnabled::ALL, HugeEnabled::name, line)?;
+                huge.change(|policy| policy.with_enabled(enabled));
+            }
+            Self::Defrag => {
+                let defrag = word(HugeDefrag::ALL, HugeDefrag::name, line)?;
+                huge.change(|policy| policy.with_defrag(defrag));
+            }
+            Self::Size(order) => {
+                let enabled = word(SizeEnabled::ALL, SizeEnabled::name, line)?;
+                huge.change(|policy| policy.with_sizes(OrderSet::of(order), enabled));
+            }
+            Self::UseZeroPage => {
+                let on = bit(line)?;
+                huge.change(|policy| policy.with_zero_page(on));
+            }
+            Self::ShrinkUnderused => {
+                let on = truth(line)?;
+                huge.change(|policy| policy.with_shrink_underused(on));
+            }
+            Self::Khugepaged(KhugepagedSetting::Defrag) => {
+                let on = u32::from(bit(line)?);
+                huge.set_khugepaged(KhugepagedSetting::Defrag, on).map_err(|_| Errno::EINVAL)?;
+            }
+            // Here Linux has one answer for all that is wrong.
+            Self::Khugepaged(setting) => {
+                let value = number(line).ok().and_then(|value| value.try_into().ok()).ok_or(Errno::EINVAL)?;
+                huge.set_khugepaged(setting, value).map_err(|_| Errno::EINVAL)?;
+            }
+            Self::PmdSize | Self::Counter(..) => return Err(Errno::EACCES),
+        }
+        Ok(())
+    }
+}
+
+/// Writes all words in a line, with brackets around the one that holds.
+fn words<T: Copy + PartialEq>(
+    all: &[T],
+    chosen: T,
+    name: fn(T) -> &'static str,
+    out: &mut impl Write,
+) -> fmt::Result {
+    for (place, &choice) in all.iter().enumerate() {
+        let separator = if place > 0 { " " } else { "" };
+        let name = name(choice);
+        if choice == chosen { write!(out, "{separator}[{name}]")? } else { write!(out, "{separator}{name}")? }
+    }
+    writeln!(out)
+}
+
+/// The choice whose word `line` is.
+fn word<T: Copy>(all: &[T], name: fn(T) -> &'static str, line: &[u8]) -> Result<T, Errno> {
+    all.iter().copied().find(|&choice| name(choice).as_bytes() == line).ok_or(Errno::EINVAL)
+}
+
+/// The decimal number that `line` is; it may have a plus sign. A number that does not fit is told from what is none, even
+/// if something else follows it.
+fn number(line: &[u8]) -> Result<u64, Errno> {
+    let digits = line.strip_prefix(b"+").unwrap_or(line);
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
+    if end == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let add = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(u64::from(byte - b'0'));
+    let number = digits[..end].iter().try_fold(0, add).ok_or(Errno::ERANGE)?;
+    if end == digits.len() { Ok(number) } else { Err(Errno::EINVAL) }
+}
+
+/// 0 or 1.
+fn bit(line: &[u8]) -> Result<bool, Errno> {
+    match number(line)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Yes or no in the ways that Linux knows. It looks at the first letter, after an `o` at the second too, and no further.
+fn truth(line: &[u8]) -> Result<bool, Errno> {
+    match line {
+        [b'y' | b'Y' | b't' | b'T' | b'e' | b'E' | b'1', ..] | [b'o' | b'O', b'n' | b'N', ..] => Ok(true),
+        [b'n' | b'N' | b'f' | b'F' | b'd' | b'D' | b'0', ..] | [b'o' | b'O', b'f' | b'F', ..] => Ok(false),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Whether `value` is written as `text`.
+fn is_written_as(value: impl fmt::Display, text: &str) -> bool {
+    /// What is left of the text.
+    struct Rest<'t>(&'t str);
+
+    impl Write for Rest<'_> {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            self.0 = self.0.strip_prefix(part).ok_or(fmt::Error)?;
+            Ok(())
+        }
+    }
+
+    let mut rest = Rest(text);
+    write!(rest, "{value}").is_ok() && rest.0.is_empty()
+}

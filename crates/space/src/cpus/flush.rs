@@ -1,0 +1,117 @@
+//! Flushes, and what they are counted for.
+
+use crate::space::SpaceCore;
+use quire_arch::{Pin, Platform, TlbFlush, VirtRange};
+use quire_frame::{Frames, VmEvent};
+
+/// Past this many pages a flush drops the whole space's translations instead of naming each page (Linux's
+/// `tlb_single_page_flush_ceiling`).
+const FLUSH_CEILING: u64 = 33;
+
+/// Declares the causes once, with the name and the two counters of each.
+macro_rules! flush_causes {
+    ($($(#[doc = $doc:literal])+ $cause:ident = $name:literal, $shootdowns:ident, $interrupts:ident;)+) => {
+        /// What translations are flushed for.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum FlushCause {
+            $($(#[doc = $doc])+ $cause,)+
+        }
+
+        impl FlushCause {
+            /// Every cause.
+            pub const ALL: &'static [Self] = &[$(Self::$cause,)+];
+
+            /// Its name in the names of its counters.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$cause => $name,)+
+                }
+            }
+
+            /// Counts the flushes for this cause that went to other CPUs.
+            pub const fn shootdowns(self) -> VmEvent {
+                match self {
+                    $(Self::$cause => VmEvent::$shootdowns,)+
+                }
+            }
+
+            /// Counts the CPUs that were interrupted for these.
+            pub const fn interrupts(self) -> VmEvent {
+                match self {
+                    $(Self::$cause => VmEvent::$interrupts,)+
+                }
+            }
+        }
+    };
+}
+
+flush_causes! {
+    /// Pages were unmapped, by `munmap` or by a call that replaces, shrinks or moves a mapping.
+    Unmap = "unmap", TlbShootdownUnmap, TlbInterruptUnmap;
+    /// Permissions were taken away.
+    Protect = "protect", TlbShootdownProtect, TlbInterruptProtect;
+    /// Pages moved to other addresses.
+    Move = "move", TlbShootdownMove, TlbInterruptMove;
+    /// The contents of a mapping were dropped.
+    Discard = "discard", TlbShootdownDiscard, TlbInterruptDiscard;
+    /// Pages became read-only because a child shares them.
+    Fork = "fork", TlbShootdownFork, TlbInterruptFork;
+    /// A write replaced a page that others share, the page of zeros among them.
+    CopyOnWrite = "cow", TlbShootdownCopyOnWrite, TlbInterruptCopyOnWrite;
+    /// A large page is mapped by small ones.
+    Split = "split", TlbShootdownSplit, TlbInterruptSplit;
+    /// Small pages became a large one.
+    Collapse = "collapse", TlbShootdownCollapse, TlbInterruptCollapse;
+    /// The space exits. No CPU runs it then, so this interrupts nobody.
+    Exit = "exit", TlbShootdownExit, TlbInterruptExit;
+}
+
+impl<P: Platform> SpaceCore<P> {
+    /// Makes sure that no CPU uses a translation of `range` that is older than this call, and returns when that is so.
+    pub(crate) fn flush(&self, frames: &Frames<P>, pin: &Pin<'_, P>, range: VirtRange, cause: FlushCause) {
+        let reach = self.cpus.reach(pin.cpu());
+        let count = |event, count| frames.events().add(pin, event, count);
+        if reach.spared > 0 {
+            count(VmEvent::TlbCpuSpared, reach.spared as u64);
+        }
+        if reach.running.is_empty() {
+            return;
+        }
+        let asid = self.asid();
+        let whole = range.pages() > FLUSH_CEILING;
+        let flush = if whole { TlbFlush::Space { asid } } else { TlbFlush::Range { asid, range } };
+        let mut others = reach.running;
+        others.remove(pin.cpu());
+        if others != reach.running {
+            if whole {
+                count(VmEvent::NrTlbLocalFlushAll, 1);
+            } else {
+                count(VmEvent::NrTlbLocalFlushOne, range.pages());
+            }
+        }
+        if others.is_empty() {
+            pin.platform().flush_local(pin, flush);
+            return;
+        }
+        let interrupted = others.len() as u64;
+        count(VmEvent::NrTlbRemoteFlush, 1);
+        count(VmEvent::NrTlbRemoteFlushReceived, interrupted);
+        count(cause.shootdowns(), 1);
+        count(cause.interrupts(), interrupted);
+        pin.platform().shootdown(pin, &reach.running, flush);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn every_cause_has_its_own_counters() {
+        for &cause in FlushCause::ALL {
+            assert_eq!(cause.shootdowns().name(), format!("tlb_shootdown_{}", cause.name()));
+            assert_eq!(cause.interrupts().name(), format!("tlb_interrupt_{}", cause.name()));
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Making a page available where a fault asks for it.
+//!
+//! Memory is got before a table is locked, going by a look without the lock, and what was seen is looked at again under
+//! it. A new page of private memory is part of a folio as large as the policy allows, the mapping has room for, and the
+//! table is empty for; where memory is short it is a smaller one.
+
+use crate::cpus::FlushCause;
+use crate::error::FaultError;
+use crate::fault::Refusal;
+use crate::huge::{HugeEffort, HugeUse, OrderSet};
+use crate::rmap::set_owner;
+use crate::space::page_of;
+use crate::table::{Entries, Found, HugeSlot, LockedTable, Tables};
+use crate::vma::{VmFlags, Vma, VmaFacts};
+use quire_arch::paging::PteMarker;
+use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
+use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
+use quire_sync::atomic::raw::Ordering;
+
+/// One fault: where, for what, and in which mapping.
+struct Fault<'f> {
+    facts: &'f VmaFacts,
+    addr: VirtAddr,
+    access: Access,
+}
+
+impl Fault<'_> {
+    fn is_write(&self) -> bool {
+        self.access == Access::Write
+    }
+
+    fn is_private(&self) -> bool {
+        !self.facts.flags.contains(VmFlags::SHARED)
+    }
+
+    /// What a new page will be. This depends on the mapping and the access, not on the entry.
+    fn kind(&self) -> Kind {
+        if self.is_write() && self.is_private() { Kind::Anonymous } else { Kind::File }
+    }
+
+    /// Whether the access to a page in this state takes memory of its own.
+    #[inline]
+    fn needs_folio(&self, entry: Entry) -> bool {
+        match entry {
+            Entry::None => self.is_write() || !self.facts.backing.is_anonymous(),
+            Entry::Leaf(leaf) => self.is_write() && leaf.flags.contains(LeafFlags::SPECIAL),
+            _ => false,
+        }
+    }
+}
+
+/// A folio that was allocated before the lock was taken. It goes back if it turns out not to be needed.
+struct Spare<'s, 'p, P: Platform> {
+    tables: Tables<'s, P>,
+    pin: &'s Pin<'p, P>,
+    kind: Kind,
+    /// Orders that may be tried besides order 0.
+    orders: OrderSet,
+    effort: HugeEffort,
+    folio: Option<(Pfn, Order)>,
+}
+
+impl<P: Platform> Spare<'_, '_, P> {
+    /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is to be had.
+    fn fill(&mut self, entries: &Entries, index: usize) -> Result<(), AllocError> {
+        self.empty();
+        let frames = self.tables.spaces.frames();
+        let request = AllocRequest::anonymous().kind(self.kind);
+        for order in self.orders.iter() {
+            if !is_empty(entries, index, order) {
+                continue;
+            }
+            let large = request.order(order);
+            let large = if self.effort.may_drain() { large } else { large.without_drain() };
+            if let Ok(pfn) = frames.allocate(self.pin, large) {
+                self.folio = Some((pfn, order));
+                return Ok(());
+            }
+            frames.events().count_folio(self.pin, order, FolioCounter::AnonFaultFallback, 1);
+        }
+        self.folio = Some((frames.allocate(self.pin, request)?, Order::ZERO));
+        Ok(())
+    }
+
+    /// Whether there is a folio, and the entries for all its pages are empty, or it is one page.
+    fn fits(&self, entries: &Entries, index: usize) -> bool {
+        self.folio.is_some_and(|(_, order)| order == Order::ZERO || is_empty(entries, index, order))
+    }
+
+    fn empty(&mut self) {
+        if let Some((pfn, order)) = self.folio.take() {
+            self.tables.spaces.release_unused(self.pin, pfn, order);
+        }
+    }
+}
+
+impl<P: Platform> Drop for Spare<'_, '_, P> {
+    fn drop(&mut self) {
+        self.empty();
+    }
+}
+
+/// Whether all entries of the aligned block of `order` around `index` are none.
+fn is_empty(entries: &Entries, index: usize, order: Order) -> bool {
+    let first = index & !(order.pages() as usize - 1);
+    entries[first..first + order.pages() as usize].iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Makes `access` to `addr` in `vma` possible. The VMA is held by its own lock or by the mmap lock.
+    #[inline]
+    pub(crate) fn resolve(
+        &self,
+        pin: &Pin<'_, P>,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+    ) -> Result<(), Refusal> {
+        let facts = vma.facts();
+        let fault = Fault { facts: &facts, addr, access };
+        let may = if fault.is_write() { VmFlags::WRITE } else { VmFlags::ACCESS };
+        if !facts.flags.intersects(may) {
+            return Err(FaultError::AccessDenied.into());
+        }
+        if fault.is_write() && fault.is_private() && !facts.anon.is_some() {
+            return Err(Refusal::NeedsGroup);
+        }
+        loop {
+            match self.lookup(addr) {
+                Found::Table(table) => return self.resolve_in_table(pin, table, &fault),
+                Found::Huge(slot) => {
+                    if self.resolve_huge(pin, slot, &fault)? {
+                        return Ok(());
+                    }
+                }
+                Found::Nothing => {
+                    if self.fault_huge(pin, &fault) {
+                        return Ok(());
+                    }
+                    if let Some(table) = self.make(pin, addr, Level::PTE)? {
+                        return self.resolve_in_table(pin, table, &fault);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The orders that a new folio for `fault` may have, besides order 0.
+    #[inline]
+    fn orders(&self, fault: &Fault<'_>) -> OrderSet {
+        if !fault.is_write() || !fault.is_private() || !fault.facts.backing.is_anonymous() {
+            return OrderSet::EMPTY;
+        }
+        let policy = self.spaces.huge().policy();
+        let orders = policy.orders(HugeUse::Fault, fault.facts.flags, self.core.huge_disable.load());
+        if orders.is_empty() { orders } else { orders.around(fault.addr, fault.facts.range) }
+    }
+
+    /// The effort that the policy allows for them.
+    #[inline]
+    fn effort(&self, fault: &Fault<'_>) -> HugeEffort {
+        self.spaces.huge().policy().fault_effort(fault.facts.flags)
+    }
+
+    fn resolve_in_table(&self, pin: &Pin<'_, P>, table: Pfn, fault: &Fault<'_>) -> Result<(), Refusal> {
+        let index = P::Paging::index(fault.addr, Level::PTE);
+        let entries = self.entries(table);
+        let huge = Self::huge_order().map_or(OrderSet::EMPTY, OrderSet::of);
+        let orders = self.orders(fault).difference(huge);
+        let effort = self.effort(fault);
+        let mut spare = Spare { tables: *self, pin, kind: fault.kind(), orders, effort, folio: None };
+        let seen = entries[index].load(Ordering::Relaxed);
+        if fault.needs_folio(P::Paging::decode(seen, Level::PTE)) {
+            spare.fill(entries, index)?;
+        }
+        loop {
+            let locked = self.lock(pin, table, Level::PTE);
+            let entry = locked.get(index);
+            if fault.needs_folio(entry) && !spare.fits(entries, index) {
+                // The entries changed since the look.
+                drop(locked);
+                spare.fill(entries, index)?;
+                continue;
+            }
+            if let Entry::Leaf(leaf) = entry
+                && fault.is_write()
+                && self.must_copy(&locked, index, leaf, fault.facts)
+            {
+                let held = self.hold(leaf.pfn);
+                drop(locked);
+                return held.map_or(Ok(()), |held| {
+                    self.copy_on_write(&held, (table, index), fault.facts, fault.addr)
+                });
+            }
+            return match entry {
+                Entry::None => {
+                    self.install_new(pin, &locked, index, fault, spare.folio.take());
+                    Ok(())
+                }
+                Entry::Leaf(leaf) => {
+                    self.upgrade(&locked, index, leaf, fault, &mut spare).map_err(Refusal::from)
+                }
+                Entry::Marker(PteMarker::Guard) => Err(FaultError::NotMapped.into()),
+                _ => Err(FaultError::Bus.into()),
+            };
+        }
+    }
+
+    /// Maps a new folio, or the page of zeros where there is none, around the empty entry `index`.
+    #[inline]
+    fn install_new(
+        &self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        index: usize,
+        fault: &Fault<'_>,
+        folio: Option<(Pfn, Order)>,
+    ) {
+        let mut flags = fault.facts.flags.leaf_flags() | LeafFlags::ACCESSED;
+        let Some((pfn, order)) = folio else {
+            flags = (flags - LeafFlags::WRITE) | LeafFlags::SPECIAL;
+            locked.install(index, Entry::Leaf(Leaf { pfn: self.spaces.zero_page(), flags }));
+            return;
+        };
+        let anonymous = fault.kind() == Kind::Anonymous;
+        flags.set(LeafFlags::DIRTY, fault.is_write());
+        if fault.is_private() && !anonymous {
+            // The first write makes the page the program's own, so it must fault.
+            flags.remove(LeafFlags::WRITE);
+        }
+        if order == Order::ZERO {
+            self.spaces.init_page(pfn, fault.facts, fault.addr);
+            self.core.usage.page_mapped(anonymous);
+            locked.install(index, Entry::Leaf(Leaf { pfn, flags }));
+            return;
+        }
+        let pages = order.pages();
+        let first = index & !(pages as usize - 1);
+        let start = VirtAddr(fault.addr.0 & !(order.bytes() - 1));
+        self.spaces.init_folio(pfn, pages as u32, fault.facts, start);
+        self.core.usage.anonymous_mapped(pages);
+        let raw = P::Paging::encode(Entry::Leaf(Leaf { pfn, flags }), Level::PTE);
+        for nth in 0..pages {
+            locked.put_raw(first + nth as usize, P::Paging::frames_on(raw, nth));
+        }
+        locked.count_installed(pages as usize);
+        let events = self.spaces.frames().events();
+        events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
+        events.count_folio(pin, order, FolioCounter::NrAnon, 1);
+    }
+
+    /// Makes a page that is there allow the access.
+    fn upgrade(
+        &self,
+        locked: &LockedTable<'_, P>,
+        index: usize,
+        leaf: Leaf,
+        fault: &Fault<'_>,
+        spare: &mut Spare<'_, '_, P>,
+    ) -> Result<(), FaultError> {
+        let facts = fault.facts;
+        if leaf.flags.contains(fault.access.needs()) {
+            // Somebody else was faster, or the TLB held an older entry.
+            return Ok(());
+        }
+        if fault.access == Access::Execute && !facts.flags.contains(VmFlags::EXEC) {
+            return Err(FaultError::AccessDenied);
+        }
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            if let Some((pfn, _)) = spare.folio.take() {
+                // First nothing, then the flush, then the new page: no CPU may go on reading zeros from the shared
+                // page after another has written to the new one.
+                locked.replace(index, Entry::None);
+                let page = page_of(fault.addr);
+                self.core.flush(self.spaces.frames(), spare.pin, page, FlushCause::CopyOnWrite);
+                self.spaces.init_page(pfn, facts, fault.addr);
+                self.core.usage.page_mapped(true);
+                let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+                locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));
+            }
+            return Ok(());
+        }
+        if fault.is_write() && fault.is_private() {
+            let frame = self.spaces.frames().folio(leaf.pfn).frame();
+            if frame.kind() == Kind::File {
+                // Nobody else has the page (docs/differences.md), so it becomes anonymous where it is.
+                set_owner(frame, facts.anon);
+                let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
+                debug_assert!(taken.is_ok(), "a file page could not become anonymous");
+                self.core.usage.file_page_made_anonymous();
+            }
+            self.spaces.frames().events().add(spare.pin, VmEvent::Pgreuse, 1);
+        }
+        locked.widen(index, fault.allowed());
+        Ok(())
+    }
+
+    /// Makes the access possible to what a large leaf maps. Answers false where it is to be tried again: the leaf is gone,
+    /// or was split, since a write needs a copy of one page.
+    fn resolve_huge(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_>) -> Result<bool, Refusal> {
+        {
+            let locked = self.lock_slot(pin, slot);
+            let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Ok(false) };
+            if leaf.flags.contains(fault.access.needs()) {
+                return Ok(true);
+            }
+            if fault.access == Access::Execute && !fault.facts.flags.contains(VmFlags::EXEC) {
+                return Err(FaultError::AccessDenied.into());
+            }
+            let folio = self.spaces.frames().lock_folio(leaf.pfn);
+            let own = !fault.is_write()
+                || !fault.is_private()
+                || folio.is_exclusive()
+                || folio.claim(Self::huge_pages());
+            if own {
+                if fault.is_write() {
+                    self.spaces.frames().events().add(pin, VmEvent::Pgreuse, 1);
+                }
+                locked.widen(slot.index, fault.allowed());
+                return Ok(true);
+            }
+        }
+        self.split_huge(slot);
+        Ok(false)
+    }
+
+    /// Maps a folio of the PMD's order where no table is, if the policy wants that and memory is there. Answers whether it
+    /// did.
+    fn fault_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_>) -> bool {
+        let Some(order) = Self::huge_order().filter(|&order| self.orders(fault).contains(order)) else {
+            return false;
+        };
+        let frames = self.spaces.frames();
+        let events = frames.events();
+        let request = AllocRequest::anonymous().kind(Kind::Anonymous).order(order);
+        let request = if self.effort(fault).may_drain() { request } else { request.without_drain() };
+        let Ok(head) = frames.allocate(pin, request) else {
+            events.count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
+            return false;
+        };
+        let made = self.new_deposit(pin, fault.addr).and_then(|deposit| {
+            let table = self.make(pin, fault.addr, Level::PMD);
+            let slot = table.map(|table| {
+                table.map(|table| HugeSlot { table, index: P::Paging::index(fault.addr, Level::PMD) })
+            });
+            match slot {
+                Ok(Some(slot)) if self.install_huge(pin, slot, (head, deposit), fault.facts) => Ok(true),
+                other => {
+                    self.spaces.release_unused(pin, deposit, Order::ZERO);
+                    other.map(|_| false)
+                }
+            }
+        });
+        match made {
+            Ok(true) => {
+                events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
+                events.count_folio(pin, order, FolioCounter::NrAnon, 1);
+                return true;
+            }
+            Ok(false) => {}
+            Err(_) => events.count_folio(pin, order, FolioCounter::AnonFaultFallback, 1),
+        }
+        self.spaces.release_unused(pin, head, order);
+        false
+    }
+}
+
+impl Fault<'_> {
+    /// The permissions that the entry gets. More is allowed than before, so older translations do no harm: they fault and
+    /// find this. What is not known to be the program's own stays write-protected on a read.
+    fn allowed(&self) -> LeafFlags {
+        let mut allowed = self.facts.flags.leaf_flags();
+        if !self.is_write() && self.is_private() {
+            allowed.remove(LeafFlags::WRITE);
+        }
+        allowed
+    }
+}

@@ -1,0 +1,140 @@
+//! Planted faults in groups: each kind is found, and nothing before.
+
+use super::*;
+use crate::rmap::intervals::Member;
+use crate::vma::{AnonGroup, Backing, VmFlags, VmaFacts};
+use quire_arch::{VirtAddr, VirtRange};
+use std::boxed::Box;
+use std::vec::Vec;
+
+/// A root with a VMA and two children, one of them without VMAs above a grandchild. Everything is leaked.
+struct Scene {
+    root: &'static Group,
+    empty: &'static Group,
+    vmas: Vec<&'static Vma>,
+}
+
+fn group_below(parent: Option<&Group>) -> &'static Group {
+    Box::leak(Box::new(Group::new(parent)))
+}
+
+fn vma_in(group: &Group, first: u64) -> &'static Vma {
+    let facts = VmaFacts {
+        range: VirtRange::new(VirtAddr(first << 12), VirtAddr((first + 4) << 12)),
+        flags: VmFlags::READ,
+        page_offset: first,
+        backing: Backing::ANONYMOUS,
+        anon: AnonGroup::new(NonNull::from(group)),
+    };
+    let vma = Box::leak(Box::new(Vma::new(facts)));
+    group.enter(vma, &facts);
+    vma
+}
+
+impl Scene {
+    fn new() -> Self {
+        let root = group_below(None);
+        let empty = group_below(Some(root));
+        let other = group_below(Some(root));
+        let mut vmas: Vec<_> = (0..5).map(|at| vma_in(root, 16 + 4 * at)).collect();
+        let leaver = vma_in(empty, 16);
+        vmas.push(vma_in(other, 16));
+        vmas.push(vma_in(group_below(Some(empty)), 18));
+        assert!(empty.leave(leaver));
+        assert!(!empty.put(), "its child holds it");
+        let scene = Self { root, empty, vmas };
+        assert_eq!(scene.audit(), (4, Vec::new()));
+        scene
+    }
+
+    fn audit(&self) -> (u64, Vec<GroupViolation>) {
+        let mut audit = GroupAudit::default();
+        let mut found = Vec::new();
+        self.vmas.iter().for_each(|vma| audit.count(vma));
+        self.vmas
+            .iter()
+            .for_each(|vma| GroupAudit::check_groups(vma, &mut |violation| found.push(violation)));
+        self.vmas.iter().for_each(|vma| GroupAudit::clear(vma));
+        (audit.groups(), found)
+    }
+
+    #[track_caller]
+    fn finds(&self, violation: GroupViolation) {
+        let (_, found) = self.audit();
+        assert!(found.contains(&violation), "only {found:?}");
+    }
+}
+
+#[test]
+fn a_vma_that_names_a_group_and_is_not_in_it() {
+    let scene = Scene::new();
+    scene.root.leave(scene.vmas[0]);
+    scene.finds(GroupViolation::Members { expected: 5, found: 4 });
+    scene.root.enter(scene.vmas[0], &scene.vmas[0].facts());
+    assert_eq!(scene.audit(), (4, Vec::new()));
+}
+
+#[test]
+fn a_vma_that_was_changed_behind_the_back_of_its_group() {
+    let scene = Scene::new();
+    let facts = scene.vmas[0].facts();
+    scene.vmas[0].set(VmaFacts { page_offset: facts.page_offset + 1, ..facts });
+    scene.finds(GroupViolation::Member);
+    let longer = VirtRange::new(facts.range.start(), VirtAddr(facts.range.end().0 + 4096));
+    scene.vmas[0].set(VmaFacts { range: longer, ..facts });
+    scene.finds(GroupViolation::Member);
+    scene.vmas[0].set(VmaFacts { anon: scene.vmas[5].anon(), ..facts });
+    scene.finds(GroupViolation::Member);
+    scene.vmas[0].set(facts);
+    assert_eq!(scene.audit(), (4, Vec::new()));
+}
+
+#[test]
+fn a_damaged_tree() {
+    let scene = Scene::new();
+    let place = Member::place(scene.vmas[0]);
+    place.damage();
+    scene.finds(GroupViolation::Tree);
+}
+
+#[test]
+fn a_child_that_is_not_on_the_list_and_one_that_nobody_is_in() {
+    let scene = Scene::new();
+    scene.empty.unhang(scene.root);
+    scene.finds(GroupViolation::Children { expected: 2, found: 1 });
+    let scene = Scene::new();
+    let lost = group_below(Some(scene.root));
+    let vma = vma_in(lost, 40);
+    lost.leave(vma);
+    scene.finds(GroupViolation::Children { expected: 2, found: 3 });
+}
+
+#[test]
+fn a_wrong_count_of_references() {
+    let scene = Scene::new();
+    assert!(scene.root.try_hold());
+    scene.finds(GroupViolation::Refs { expected: 3, found: 4 });
+    assert!(!scene.root.put());
+    assert_eq!(scene.audit(), (4, Vec::new()));
+}
+
+#[test]
+fn a_wrong_census() {
+    let scene = Scene::new();
+    let census = &scene.root.census;
+    census.vmas.fetch_add(1, Ordering::Relaxed);
+    census.empty.fetch_sub(1, Ordering::Relaxed);
+    scene.finds(GroupViolation::FamilyVmas { expected: 7, found: 8 });
+    scene.finds(GroupViolation::FamilyEmpty { expected: 1, found: 0 });
+}
+
+#[test]
+fn a_page_may_be_owned_by_a_group_above_only() {
+    let scene = Scene::new();
+    let owner = |group: &Group| ptr::from_ref(group).expose_provenance() as u64 | 1;
+    let (below, beside) = (scene.vmas[6], scene.vmas[5]);
+    assert!(GroupAudit::may_map(below, owner(scene.root)));
+    assert!(GroupAudit::may_map(below, owner(scene.empty)));
+    assert!(!GroupAudit::may_map(beside, owner(scene.empty)));
+    assert!(!GroupAudit::may_map(below, 0));
+}

@@ -1,0 +1,228 @@
+//! The group: what Linux calls `anon_vma`.
+
+use super::audit::Scratch;
+use super::intervals::{IntervalTree, Member, Place};
+use crate::vma::{Vma, VmaFacts};
+use core::cell::Cell;
+use core::fmt;
+use core::ptr::{self, NonNull};
+use quire_arch::LockClass;
+use quire_sync::RwSleepLock;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub(super) type Link = Cell<Option<NonNull<Group>>>;
+
+/// VMAs whose private pages belong together.
+///
+/// A group is *fresh* until its first VMA enters; then it hangs below its parent. It is *emptied* when its last VMA
+/// leaves, and no VMA enters it again: only the child of a VMA that is in a group can. It is freed when it is released
+/// by whoever emptied it and has no children any more.
+pub(crate) struct Group {
+    /// One until it is released, one for each child; in a root also one for each walker. But for walkers', changed
+    /// under the family lock held alone.
+    pub(super) refs: AtomicU32,
+    /// The family lock; used in the root.
+    pub(super) lock: RwSleepLock,
+    /// `None` in the root itself. As the parent, it never changes.
+    root: Option<NonNull<Self>>,
+    pub(super) parent: Option<NonNull<Self>>,
+    pub(super) first_child: Link,
+    /// The children of one parent, in no order.
+    pub(super) previous: Link,
+    pub(super) next: Link,
+    pub(super) vmas: IntervalTree<Vma>,
+    pub(super) census: Census,
+    /// The next on a list of [`Emptied`](super::Emptied).
+    pub(super) next_emptied: Link,
+    pub(super) scratch: Scratch,
+}
+
+/// The size of a family, in its root. Written under the family lock. It decides nothing but whether a group is worth
+/// its memory, so it may be read without.
+#[derive(Default)]
+pub(super) struct Census {
+    /// VMAs in all groups.
+    pub(super) vmas: AtomicU64,
+    /// Groups without any.
+    pub(super) empty: AtomicU64,
+}
+
+// SAFETY: what is neither atomic nor fixed is read and written only under the family lock, or by the one that emptied
+// the group, or by the auditor of a quiet machine.
+unsafe impl Send for Group {}
+// SAFETY: as above.
+unsafe impl Sync for Group {}
+
+impl Group {
+    /// A fresh group below `parent`, or the root of a new family.
+    pub(super) fn new(parent: Option<&Self>) -> Self {
+        Self {
+            refs: AtomicU32::new(1),
+            lock: RwSleepLock::new(LockClass::Rmap),
+            root: parent.map(|parent| NonNull::from(parent.root())),
+            parent: parent.map(NonNull::from),
+            first_child: Cell::new(None),
+            previous: Cell::new(None),
+            next: Cell::new(None),
+            vmas: IntervalTree::new(),
+            census: Census::default(),
+            next_emptied: Cell::new(None),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// The root of the family.
+    pub(super) fn root(&self) -> &Self {
+        // SAFETY: a group holds its parent, and so its root, until it is freed; the root was retired no sooner, for
+        // readers that are in the epoch.
+        self.root.map_or(self, |root| unsafe { root.as_ref() })
+    }
+
+    pub(super) fn parent(&self) -> Option<&Self> {
+        // SAFETY: a group holds its parent until it is freed.
+        self.parent.map(|parent| unsafe { parent.as_ref() })
+    }
+
+    /// Whether `other` is this group or one of those above it. The machine is quiet, or the family lock is held.
+    pub(crate) fn descends_from(&self, other: NonNull<Self>) -> bool {
+        let mut at = Some(self);
+        while let Some(group) = at {
+            if ptr::eq(group, other.as_ptr()) {
+                return true;
+            }
+            at = group.parent();
+        }
+        false
+    }
+
+    /// Puts `vma` in, which will be as `facts` say. The family lock is held alone.
+    pub(super) fn enter(&self, vma: &Vma, facts: &VmaFacts) {
+        if self.vmas.is_empty()
+            && let Some(parent) = self.parent()
+        {
+            parent.hang(self);
+        }
+        let (first, last) = facts.page_offsets();
+        // SAFETY: the family lock is held alone; a VMA in a tree leaves its group before it is retired.
+        unsafe { self.vmas.insert(NonNull::from(vma), first, last) };
+        let vmas = &self.root().census.vmas;
+        vmas.store(vmas.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Takes `vma` out, and tells whether it was the last one. The family lock is held alone.
+    pub(super) fn leave(&self, vma: &Vma) -> bool {
+        // SAFETY: the family lock is held alone, and the VMA names this group.
+        unsafe { self.vmas.remove(NonNull::from(vma)) };
+        let census = &self.root().census;
+        census.vmas.store(census.vmas.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        let emptied = self.vmas.is_empty();
+        if emptied {
+            census.empty.store(census.empty.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        emptied
+    }
+
+    /// Notes that `vma`, which is in this group, will be as `facts` say. The family lock is held alone.
+    pub(super) fn change(&self, vma: &Vma, facts: &VmaFacts) {
+        let (first, last) = facts.page_offsets();
+        // SAFETY: the family lock is held alone, and the VMA names this group.
+        unsafe { self.vmas.change(NonNull::from(vma), first, last) };
+    }
+
+    /// Makes `child` a child of this group. The family lock is held alone.
+    fn hang(&self, child: &Self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+        let first = self.first_child.replace(Some(NonNull::from(child)));
+        child.next.set(first);
+        if let Some(first) = first {
+            // SAFETY: a group on its parent's list is live.
+            unsafe { first.as_ref() }.previous.set(Some(NonNull::from(child)));
+        }
+    }
+
+    /// Takes this group off its parent's list. The family lock is held alone.
+    pub(super) fn unhang(&self, parent: &Self) {
+        let (previous, next) = (self.previous.get(), self.next.get());
+        match previous {
+            // SAFETY: a group on its parent's list is live.
+            Some(previous) => unsafe { previous.as_ref() }.next.set(next),
+            None => parent.first_child.set(next),
+        }
+        if let Some(next) = next {
+            // SAFETY: as above.
+            unsafe { next.as_ref() }.previous.set(previous);
+        }
+    }
+
+    /// One more reference to a root for a walker, unless the last one is gone.
+    pub(super) fn try_hold(&self) -> bool {
+        let more = |refs: u32| if refs == 0 { None } else { refs.checked_add(1) };
+        // Relaxed: what the reference protects is read under the family lock.
+        self.refs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Drops a reference and tells whether it was the last one.
+    pub(super) fn put(&self) -> bool {
+        // Release, and acquire for the last one: it comes after all that was done under the others.
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+/// A VMA's part in its group. Read and written under the family lock.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    place: Place<Vma>,
+    /// The core of the VMA's space. It is not typed, since VMAs know no platform; only a walk needs it.
+    core: Cell<*const ()>,
+}
+
+// SAFETY: the core is shared data, and the cell is used only under the family lock.
+unsafe impl Send for Membership {}
+// SAFETY: as above.
+unsafe impl Sync for Membership {}
+
+impl Membership {
+    pub(crate) const fn new() -> Self {
+        Self { place: Place::new(), core: Cell::new(ptr::null()) }
+    }
+
+    /// The page offsets that the group's tree has the VMA at.
+    pub(super) fn interval(&self) -> (u64, u64) {
+        self.place.interval()
+    }
+
+    pub(crate) fn is_linked(&self) -> bool {
+        self.place.is_linked()
+    }
+
+    pub(super) fn core(&self) -> *const () {
+        self.core.get()
+    }
+
+    pub(super) fn set_core(&self, core: *const ()) {
+        self.core.set(core);
+    }
+}
+
+// SAFETY: the place is a field.
+unsafe impl Member for Vma {
+    fn place(&self) -> &Place<Self> {
+        &self.membership().place
+    }
+}
+
+impl VmaFacts {
+    /// The first and the last page offset.
+    pub(super) fn page_offsets(&self) -> (u64, u64) {
+        (self.page_offset, self.page_offset.saturating_add(self.range.pages().saturating_sub(1)))
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("refs", &self.refs)
+            .field("vmas", &self.vmas.len())
+            .finish_non_exhaustive()
+    }
+}

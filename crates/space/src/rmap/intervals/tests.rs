@@ -1,0 +1,195 @@
+//! The tree against a plain list.
+
+use super::{IntervalTree, Member, Place, Side};
+use proptest::prelude::*;
+use std::boxed::Box;
+use std::ptr::NonNull;
+use std::vec::Vec;
+
+struct Item {
+    place: Place<Self>,
+}
+
+// SAFETY: the place is a field.
+unsafe impl Member for Item {
+    fn place(&self) -> &Place<Self> {
+        &self.place
+    }
+}
+
+/// A tree, and what must be in it: each member with its offsets. The members are freed with it.
+struct Both {
+    tree: IntervalTree<Item>,
+    list: Vec<(NonNull<Item>, u64, u64)>,
+}
+
+impl Both {
+    fn new() -> Self {
+        Self { tree: IntervalTree::new(), list: Vec::new() }
+    }
+
+    fn insert(&mut self, first: u64, last: u64) {
+        let item = NonNull::from(Box::leak(Box::new(Item { place: Place::new() })));
+        // SAFETY: one thread; the item is new and lives until it is removed or the test ends.
+        unsafe { self.tree.insert(item, first, last) };
+        self.list.push((item, first, last));
+    }
+
+    fn remove(&mut self, at: usize) {
+        let (item, ..) = self.list.swap_remove(at);
+        // SAFETY: one thread, and what is on the list is in the tree.
+        unsafe { self.tree.remove(item) };
+        // SAFETY: it is out of the tree, and came from a box.
+        let item = unsafe { Box::from_raw(item.as_ptr()) };
+        assert!(!item.place.is_linked());
+    }
+
+    fn change(&mut self, at: usize, first: u64, last: u64) {
+        // SAFETY: as in `remove`.
+        unsafe { self.tree.change(self.list[at].0, first, last) };
+        (self.list[at].1, self.list[at].2) = (first, last);
+    }
+
+    /// Holds the answer for the offsets against the list.
+    fn check(&self, first: u64, last: u64) {
+        // SAFETY: one thread.
+        assert!(unsafe { self.tree.is_sound() });
+        assert_eq!(self.tree.len() as usize, self.list.len());
+        // SAFETY: one thread.
+        let found: Vec<_> = unsafe { self.tree.holding(first, last) }.collect();
+        // SAFETY: what is in the tree is live.
+        let starts = found.iter().map(|item| unsafe { item.as_ref() }.place.interval().0);
+        assert!(starts.is_sorted());
+        let mut found: Vec<_> = found.iter().map(|item| item.as_ptr()).collect();
+        let holds = |&&(_, a, b): &&(_, u64, u64)| a <= last && first <= b;
+        let mut wanted: Vec<_> = self.list.iter().filter(holds).map(|(item, ..)| item.as_ptr()).collect();
+        found.sort();
+        wanted.sort();
+        assert_eq!(found, wanted, "offsets {first} to {last}");
+    }
+
+    fn depth(&self) -> u32 {
+        let mut deepest = 0;
+        for &(item, ..) in &self.list {
+            let mut depth = 0;
+            let mut next = Some(item);
+            while let Some(item) = next {
+                depth += 1;
+                next = self.tree.place(item).parent.get();
+            }
+            deepest = deepest.max(depth);
+        }
+        deepest
+    }
+}
+
+impl Drop for Both {
+    fn drop(&mut self) {
+        for (item, ..) in self.list.drain(..) {
+            // SAFETY: it came from a box, and the tree is not used any more.
+            drop(unsafe { Box::from_raw(item.as_ptr()) });
+        }
+    }
+}
+
+#[test]
+fn an_empty_tree_holds_nothing() {
+    let both = Both::new();
+    assert!(both.tree.is_empty());
+    both.check(0, u64::MAX);
+}
+
+#[test]
+fn one_offset_at_either_end_is_enough() {
+    let mut both = Both::new();
+    both.insert(10, 19);
+    both.insert(0, u64::MAX);
+    both.insert(10, 10);
+    for (first, last) in [(9, 9), (10, 10), (11, 18), (19, 25), (20, 20), (0, 0), (u64::MAX, u64::MAX)] {
+        both.check(first, last);
+    }
+}
+
+/// Whatever the order of insertions is, and however the tree is emptied: the proven bound for these parameters is
+/// log(n + 1) to the base 4/3.
+#[test]
+fn no_order_makes_the_tree_deep() {
+    for order in 0..3 {
+        let mut both = Both::new();
+        for n in 0..1000 {
+            let first = match order {
+                0 => n,
+                1 => 1000 - n,
+                _ => n % 2 * 2000 + if n % 2 == 0 { n } else { 1000 - n },
+            };
+            both.insert(first, first + 3);
+        }
+        both.check(500, 600);
+        assert!(both.depth() <= 24, "depth {}", both.depth());
+        for left in (10..1000).rev() {
+            both.remove(left % 7);
+            if left % 50 == 0 {
+                both.check(0, left as u64);
+                let bound = f64::from(both.tree.len() + 1).log(4.0 / 3.0);
+                assert!(f64::from(both.depth()) <= bound, "depth {} for {}", both.depth(), both.tree.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_check_sees_what_is_wrong() {
+    let mut both = Both::new();
+    for n in 0..10 {
+        both.insert(n, n + 5);
+    }
+    both.check(0, 3);
+    let item = both.tree.root.get().unwrap();
+    let place = both.tree.place(item);
+    let is_sound = || {
+        // SAFETY: one thread; no link is damaged.
+        unsafe { both.tree.is_sound() }
+    };
+    for (cell, wrong) in [(&place.reach, 99), (&place.first, 9), (&place.last, 0)] {
+        let right = cell.replace(wrong);
+        assert!(!is_sound());
+        cell.set(right);
+    }
+    let size = place.size.replace(9);
+    assert!(!is_sound());
+    place.size.set(size);
+    let left = place.at(Side::Left).unwrap();
+    let parent = both.tree.place(left).parent.replace(None);
+    assert!(!is_sound());
+    both.tree.place(left).parent.set(parent);
+    assert!(is_sound());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_agrees_with_a_list(
+        steps in prop::collection::vec((0..10_u8, 0..64_u64, 0..20_u64, any::<prop::sample::Index>()), 1..200)
+    ) {
+        let mut both = Both::new();
+        for (what, first, len, which) in steps {
+            match what {
+                0..=4 => both.insert(first, first + len),
+                _ if both.list.is_empty() => {}
+                5..=6 => both.remove(which.index(both.list.len())),
+                7 => {
+                    let at = which.index(both.list.len());
+                    both.change(at, first, first + len);
+                }
+                _ => {
+                    // Only the end changes.
+                    let at = which.index(both.list.len());
+                    let first = both.list[at].1;
+                    both.change(at, first, first + len);
+                }
+            }
+            both.check(first, first + len / 4);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Leaves in the place of bottom tables: a folio of the PMD's order that one entry maps.
+//!
+//! Splitting such a leaf needs a table, and must not fail, so the table is *deposited* when the leaf is made: tables that
+//! were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads to the next), one for
+//! each leaf. As in Linux they count as tables of the space.
+
+use super::{LockedTable, Residency, Tables};
+use crate::cpus::FlushCause;
+use crate::gather::Gather;
+use crate::vma::VmaFacts;
+use quire_arch::{
+    Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
+};
+use quire_frame::{AllocError, AllocRequest, Kind, VmEvent};
+use quire_sync::atomic::raw::Ordering;
+
+/// The place of an entry in a PMD table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HugeSlot {
+    pub(crate) table: Pfn,
+    pub(crate) index: usize,
+}
+
+/// The list of deposited tables behind a PMD table, whose lock is held.
+impl<P: Platform> Tables<'_, P> {
+    /// The order of a folio that an entry of a PMD table maps, or `None` where the format has no such leaves.
+    #[inline]
+    pub(crate) fn huge_order() -> Option<Order> {
+        if P::Paging::leaf_allowed(Level::PMD) { P::Paging::leaf_order(Level::PMD) } else { None }
+    }
+
+    /// Base pages that an entry of a PMD table maps.
+    #[inline]
+    pub(crate) fn huge_pages() -> u32 {
+        (P::Paging::entry_bytes(Level::PMD) / PAGE_SIZE) as u32
+    }
+
+    /// The addresses of the PMD entry that covers `addr`.
+    #[inline]
+    pub(crate) fn huge_range(addr: VirtAddr) -> VirtRange {
+        P::Paging::table_range(addr, Level::PTE)
+    }
+
+    #[inline]
+    pub(crate) fn lock_slot<'p>(&'p self, pin: &'p Pin<'_, P>, slot: HugeSlot) -> LockedTable<'p, P> {
+        self.lock(pin, slot.table, Level::PMD)
+    }
+
+    /// The leaf at `slot`, with its table locked, unless it is gone.
+    #[inline]
+    pub(crate) fn huge_leaf(locked: &LockedTable<'_, P>, slot: HugeSlot) -> Option<Leaf> {
+        match locked.get(slot.index) {
+            Entry::Leaf(leaf) => Some(leaf),
+            _ => None,
+        }
+    }
+
+    /// The addresses of `slot`.
+    pub(crate) fn slot_range(&self, slot: HugeSlot) -> VirtRange {
+        let table = self.spaces.frames().known(slot.table).index().load(Ordering::Relaxed) & !(PAGE_SIZE - 1);
+        Self::huge_range(VirtAddr(table + slot.index as u64 * P::Paging::entry_bytes(Level::PMD)))
+    }
+
+    /// Deposits `table` behind the locked PMD table of `slot`.
+    pub(crate) fn deposit(&self, slot: HugeSlot, table: Pfn) {
+        let frames = self.spaces.frames();
+        let top = frames.known(slot.table).private();
+        frames.known(table).private().store(top.load(Ordering::Relaxed), Ordering::Relaxed);
+        top.store(table.0 + 1, Ordering::Relaxed);
+    }
+
+    /// Takes a deposited table back. There is one for each leaf.
+    pub(crate) fn withdraw(&self, slot: HugeSlot) -> Option<Pfn> {
+        let frames = self.spaces.frames();
+        let top = frames.known(slot.table).private();
+        let table = top.load(Ordering::Relaxed).checked_sub(1).map(Pfn);
+        debug_assert!(table.is_some(), "a large leaf has no table deposited");
+        if let Some(table) = table {
+            top.store(frames.known(table).private().load(Ordering::Relaxed), Ordering::Relaxed);
+            frames.known(table).private().store(0, Ordering::Relaxed);
+        }
+        table
+    }
+
+    /// A table to deposit for the leaf that will cover `addr`.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn new_deposit(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Pfn, AllocError> {
+        let table = self.spaces.frames().allocate(pin, AllocRequest::table().kind(Kind::Table))?;
+        self.spaces.init_table(table, Level::PTE, Self::huge_range(addr).start(), self.core);
+        Ok(table)
+    }
+
+    /// Counts one more leaf that maps the folio `head` whole.
+    pub(crate) fn count_whole_map(&self, pin: &Pin<'_, P>, head: Pfn) {
+        if self.spaces.frames().known(head).live().fetch_add(1, Ordering::Relaxed) == 0 {
+            self.spaces.frames().events().count_pmd_mapped(pin, 1);
+        }
+    }
+
+    /// Counts one such leaf fewer.
+    pub(crate) fn uncount_whole_map(&self, pin: &Pin<'_, P>, head: Pfn) {
+        if self.spaces.frames().known(head).live().fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.spaces.frames().events().count_pmd_mapped(pin, -1);
+        }
+    }
+
+    /// Maps `head`, a new folio of zeros, for the private anonymous mapping `facts` by one leaf, with `deposit` for its
+    /// split. Answers false, with nothing changed, if something is there already.
+    pub(crate) fn install_huge(
+        &self,
+        pin: &Pin<'_, P>,
+        slot: HugeSlot,
+        (head, deposit): (Pfn, Pfn),
+        facts: &VmaFacts,
+    ) -> bool {
+        let locked = self.lock_slot(pin, slot);
+        if locked.get(slot.index) != Entry::None {
+            return false;
+        }
+        let start = self.slot_range(slot).start();
+        let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+        self.spaces.init_folio(head, Self::huge_pages(), facts, start);
+        self.count_whole_map(pin, head);
+        self.deposit(slot, deposit);
+        locked.install(slot.index, Entry::Leaf(Leaf { pfn: head, flags }));
+        self.core.usage.table_made();
+        self.core.usage.anonymous_mapped(u64::from(Self::huge_pages()));
+        true
+    }
+
+    /// Empties the large leaf at `slot` into `gather`, which is not full. Answers false if there is none any more.
+    pub(crate) fn zap_huge(&self, slot: HugeSlot, gather: &mut Gather<'_, P>) -> bool {
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
+        let pages = Self::huge_pages();
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        locked.take(slot.index);
+        let whole = folio.maps() == pages;
+        if whole {
+            let _ = folio.remove_maps(pages);
+        }
+        let (head, order, kind) = (folio.folio().head(), folio.folio().order(), folio.folio().kind());
+        drop(folio);
+        self.uncount_whole_map(&pin, head);
+        if leaf.flags.contains(LeafFlags::READ) {
+            gather.add_stale(self.slot_range(slot));
+        }
+        gather.count_gone(Residency::of(kind, u64::from(pages)));
+        if whole {
+            gather.add_folio(head, order);
+        } else {
+            gather.add_run(leaf.pfn, pages);
+        }
+        if let Some(table) = self.withdraw(slot) {
+            self.core.usage.table_gone();
+            gather.add_empty_table(table);
+        }
+        true
+    }
+
+    /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page. Nothing is allocated, and
+    /// no count of the folio changes. Does nothing where the leaf is gone.
+    pub(crate) fn split_huge(&self, slot: HugeSlot) {
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
+        let Some(table) = self.withdraw(slot) else { return };
+        // Nobody may find the folio half mapped: not while its counts are held still.
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        let raw = locked.entries[slot.index].swap(0, Ordering::AcqRel);
+        if leaf.flags.contains(LeafFlags::READ) {
+            // No CPU may have translations of both sizes, and the bits that the MMU set must be the last.
+            self.core.flush(self.spaces.frames(), &pin, self.slot_range(slot), FlushCause::Split);
+        }
+        if let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PMD) {
+            let entries = self.entries(table);
+            for (nth, entry) in entries[..P::Paging::entries(Level::PTE)].iter().enumerate() {
+                let page = Leaf { pfn: leaf.pfn.offset(nth as u64), flags: leaf.flags };
+                entry.store(P::Paging::encode(Entry::Leaf(page), Level::PTE), Ordering::Relaxed);
+            }
+            self.spaces.frames().known(table).live().store(Self::huge_pages(), Ordering::Relaxed);
+        }
+        self.uncount_whole_map(&pin, folio.folio().head());
+        // Release: whoever finds the table finds it filled. The entry was live and is again.
+        let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
+        locked.entries[slot.index].store(hooked, Ordering::Release);
+        self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
+    }
+
+    /// Splits the large leaf that `addr` lies in the middle of, if there is one: the border of two mappings.
+    pub(crate) fn split_huge_at(&self, addr: VirtAddr) {
+        if addr.0 & (P::Paging::entry_bytes(Level::PMD) - 1) != 0
+            && let super::Found::Huge(slot) = self.lookup(addr)
+        {
+            self.split_huge(slot);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Walks over what a range maps.
+
+use super::{HugeSlot, Tables, parts};
+use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+use quire_sync::atomic::raw::Ordering;
+
+/// What a walk comes to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// A bottom table.
+    Table(Pfn),
+    /// A leaf in the place of a bottom table. It may have become something else by the time that its lock is held.
+    Huge(HugeSlot),
+}
+
+/// How a walk goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Done here.
+    Next,
+    /// What was to be done concerns only a part of the large leaf: it becomes a table, which is visited.
+    Split,
+    /// The leaf is gone: the walk looks again.
+    Again,
+}
+
+/// What is found at an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    /// A bottom table.
+    Table(Pfn),
+    /// A leaf in the place of a bottom table.
+    Huge(HugeSlot),
+    /// No table.
+    Nothing,
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Calls `visit` for every bottom table, and every leaf in the place of one, that covers part of `range`, in the
+    /// order of the addresses, with the part of `range` that it covers. The caller makes sure that the tables stay hooked.
+    pub(crate) fn walk(&self, range: VirtRange, visit: &mut impl FnMut(Place, VirtRange) -> Step) {
+        if !range.is_empty() {
+            self.walk_below(self.core.root(), P::Paging::root_level(), range, visit);
+        }
+    }
+
+    fn walk_below(
+        &self,
+        table: Pfn,
+        level: Level,
+        range: VirtRange,
+        visit: &mut impl FnMut(Place, VirtRange) -> Step,
+    ) {
+        let Some(below) = level.down() else {
+            visit(Place::Table(table), range);
+            return;
+        };
+        for (index, part) in parts::<P::Paging>(range, level) {
+            loop {
+                let raw = self.entries(table)[index].load(Ordering::Acquire);
+                let step = match P::Paging::decode(raw, level) {
+                    Entry::Table(child) => {
+                        self.walk_below(child, below, part, visit);
+                        Step::Next
+                    }
+                    Entry::Leaf(_) => visit(Place::Huge(HugeSlot { table, index }), part),
+                    _ => Step::Next,
+                };
+                match step {
+                    Step::Next => break,
+                    Step::Split => self.split_huge(HugeSlot { table, index }),
+                    Step::Again => {}
+                }
+            }
+        }
+    }
+
+    /// What there is at `addr`. Lock-free.
+    #[inline]
+    pub(crate) fn lookup(&self, addr: VirtAddr) -> Found {
+        let mut table = self.core.root();
+        let mut level = P::Paging::root_level();
+        while let Some(below) = level.down() {
+            let index = P::Paging::index(addr, level);
+            // Acquire: pairs with the release in `install`; the table's entries are zeroed before it is hooked.
+            let raw = self.entries(table)[index].load(Ordering::Acquire);
+            match P::Paging::decode(raw, level) {
+                Entry::Table(pfn) => table = pfn,
+                Entry::Leaf(_) => return Found::Huge(HugeSlot { table, index }),
+                _ => return Found::Nothing,
+            }
+            level = below;
+        }
+        Found::Table(table)
+    }
+
+    /// The PMD table that covers `addr`, if there is one. Lock-free.
+    pub(crate) fn find_pmd(&self, addr: VirtAddr) -> Option<Pfn> {
+        let mut table = self.core.root();
+        let mut level = P::Paging::root_level();
+        while level > Level::PMD {
+            // Acquire as above.
+            let raw = self.entries(table)[P::Paging::index(addr, level)].load(Ordering::Acquire);
+            let Entry::Table(pfn) = P::Paging::decode(raw, level) else { return None };
+            table = pfn;
+            level = Level(level.0 - 1);
+        }
+        Some(table)
+    }
+
+    /// The bottom table that covers `addr`, if there is one. Lock-free.
+    #[inline]
+    pub(crate) fn find(&self, addr: VirtAddr) -> Option<Pfn> {
+        match self.lookup(addr) {
+            Found::Table(table) => Some(table),
+            Found::Huge(_) | Found::Nothing => None,
+        }
+    }
+}
