@@ -76,6 +76,8 @@ pub enum LockClass {
     PteTable,
     /// The first descriptor of a large folio: its map count, and the entries that map it.
     Folio,
+    /// Folios that wait to be split.
+    DeferredSplit,
     /// Ranges of frames that come into use and go out of it.
     Hotplug,
     /// A slab cache.

@@ -15,7 +15,7 @@ pub mod text;
 
 pub use audit::{AuditSummary, InUse, Violation};
 pub use memory::{BuildError, Memory, MemoryConfig};
-pub use quire_frame::{AllocError, FolioCounter, PcpTechnique, VmEvent};
+pub use quire_frame::{AllocError, FolioCounter, PcpTechnique, SplitError, VmEvent};
 pub use quire_space::{
     Advice, Errno, Error, FaultError, FlushCause, GatherTechnique, GroupViolation, HugeConfig, HugeControls,
     HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,

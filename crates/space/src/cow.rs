@@ -22,6 +22,13 @@ pub(crate) struct Held {
     order: Order,
 }
 
+impl Held {
+    /// The first frame of its folio.
+    pub(crate) fn head(&self) -> Pfn {
+        self.head
+    }
+}
+
 impl<P: Platform> Tables<'_, P> {
     /// Whether a write through `leaf`, which does not allow it, needs a copy of the page.
     #[inline]

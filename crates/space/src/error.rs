@@ -106,6 +106,8 @@ pub enum Error {
     WrongMapping,
     /// Locked memory stands in the way.
     Locked,
+    /// A page that somebody uses stands in the way for the moment.
+    Busy,
     /// The limit on locked memory, where Linux answers EAGAIN.
     LockLimitAgain,
     /// The limit on locked memory, where Linux answers ENOMEM.
@@ -157,7 +159,7 @@ impl Error {
             Self::AccessDenied => Errno::EACCES,
             Self::NotPermitted => Errno::EPERM,
             Self::Locked => Errno::EBUSY,
-            Self::LockLimitAgain | Self::MapCountLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
+            Self::Busy | Self::LockLimitAgain | Self::MapCountLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
             Self::BadDescriptor => Errno::EBADF,
             Self::NoDevice => Errno::ENODEV,
             Self::NotSupportedByFile => Errno::EOPNOTSUPP,

@@ -12,6 +12,9 @@ use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Pin, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
 
+/// Frames that a fault which finds no memory tries to free by splitting folios.
+const DEFERRED_PORTION: u64 = 512;
+
 /// Why a page could not be made available under the lock that was held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
@@ -55,6 +58,16 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or the attention of the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
+        match self.fault_once(addr, access) {
+            Err(FaultError::OutOfMemory(_)) if self.spaces.split_deferred(DEFERRED_PORTION) > 0 => {
+                self.fault_once(addr, access)
+            }
+            result => result,
+        }
+    }
+
+    #[inline]
+    fn fault_once(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         {
             let pin = self.spaces.platform().pin();
             self.spaces.frames().events().add(&pin, VmEvent::Pgfault, 1);

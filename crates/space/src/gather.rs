@@ -21,7 +21,7 @@ use crate::table::{Residency, Tables};
 use arrayvec::ArrayVec;
 use core::mem;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
-use quire_frame::{FrameChain, FreeError, LockedFolio, MapsLeft};
+use quire_frame::{FrameChain, FreeError, Kind, LockedFolio, MapsLeft};
 use quire_sync::atomic::raw::Ordering;
 
 /// Runs that are noted before they are flushed.
@@ -153,7 +153,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    fn flush(&mut self, pin: &Pin<'_, P>) {
+    /// Flushes what was noted as stale so far.
+    pub(crate) fn flush(&mut self, pin: &Pin<'_, P>) {
         if let Some(range) = self.stale.take() {
             self.core.flush(self.spaces.frames(), pin, range, self.cause);
         }
@@ -207,6 +208,11 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn unmap_locked(&mut self, locked: LockedFolio<'_, P>, pages: u32) {
         let folio = locked.folio();
         let left = locked.remove_maps(pages);
+        match left {
+            MapsLeft::None => self.spaces.undefer_split(&locked),
+            MapsLeft::Part if folio.kind() == Kind::Anonymous => self.spaces.defer_split(&locked),
+            MapsLeft::Part | MapsLeft::Some => {}
+        }
         drop(locked);
         if left == MapsLeft::None {
             self.put(folio.head(), folio.order());

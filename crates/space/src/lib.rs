@@ -11,9 +11,11 @@ extern crate std;
 
 mod audit;
 mod calls;
+mod collapse;
 mod commit;
 mod cow;
 mod cpus;
+mod deferred;
 mod error;
 mod fault;
 mod gather;
@@ -24,6 +26,7 @@ mod rmap;
 mod section;
 mod space;
 mod spaces;
+mod split;
 mod table;
 pub mod tree;
 mod usage;
@@ -41,6 +44,7 @@ pub use huge::{
     KhugepagedConfig, KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
 };
 pub use layout::{Layout, Limits, STACK_GUARD_GAP};
+pub use quire_frame::SplitError;
 pub use rmap::GroupViolation;
 pub use space::{Mapping, Space, SpaceId};
 pub use spaces::{Spaces, SpacesConfig};

@@ -2,6 +2,7 @@
 
 use crate::commit::{Commit, Overcommit};
 use crate::cpus::{CurrentSpaces, Slot};
+use crate::deferred::DeferredSplits;
 use crate::error::Error;
 use crate::huge::{HugeConfig, HugeControls};
 use crate::layout::{Layout, Limits};
@@ -39,6 +40,7 @@ pub struct Spaces<P: Platform> {
     cores: SlabCache<SpaceCore<P>, P>,
     groups: SlabCache<Group, P>,
     list: SpinLock<SpaceList<P>, P>,
+    deferred: SpinLock<DeferredSplits, P>,
     zero_page: Pfn,
     current: CurrentSpaces<P>,
     /// The frame of the tag pool's bits, and the first of what `current` lies in.
@@ -136,6 +138,7 @@ impl<P: Platform> Spaces<P> {
             cores,
             groups,
             list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0 }),
+            deferred: SpinLock::new(LockClass::DeferredSplit, DeferredSplits::default()),
             zero_page,
             current,
             own: [bits, slots],
@@ -175,6 +178,11 @@ impl<P: Platform> Spaces<P> {
     /// Memory that programs were promised.
     pub fn commit(&self) -> &Commit {
         &self.commit
+    }
+
+    /// Folios that wait to be split.
+    pub(crate) fn deferred(&self) -> &SpinLock<DeferredSplits, P> {
+        &self.deferred
     }
 
     /// How mappings are taken down.

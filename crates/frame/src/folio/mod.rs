@@ -15,6 +15,9 @@
 //! Counting is without regard to who maps: which pages are mapped, and by whom, is found by the rmap.
 
 mod given_back;
+mod split;
+
+pub use split::{FolioSplit, SplitError};
 
 use crate::chain::FrameChain;
 use crate::error::FreeError;

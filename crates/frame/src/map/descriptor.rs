@@ -183,6 +183,13 @@ impl Frame {
         }
     }
 
+    /// Takes all references away, if there are `expected` and no more: then nobody can take one, and the caller alone says
+    /// what the frame is next.
+    pub(crate) fn freeze(&self, expected: u32) -> bool {
+        self.update(|word| if word.refs() == expected { word.put(expected).ok_or(()) } else { Err(()) })
+            .is_ok()
+    }
+
     /// Sets flags and tells those that were set before, or `None` if the frame is not given out; then nothing changed.
     #[inline]
     pub fn set_flags(&self, flags: FrameFlags) -> Option<FrameFlags> {

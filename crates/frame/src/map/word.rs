@@ -120,6 +120,8 @@ bitflags! {
         /// Inner frames of the block have maps or locks of their own. Their user sets this on the block's first frame
         /// before; then every frame is looked at when the block is given back.
         const TAILS_IN_USE = 1 << 4;
+        /// Some pages of the folio may be mapped by nobody, and it waits to be split.
+        const PARTLY_MAPPED = 1 << 5;
     }
 }
 
@@ -290,6 +292,12 @@ impl Word {
     #[inline]
     pub(super) const fn put(self, count: u32) -> Option<Self> {
         if self.refs() < count { None } else { Some(Self(self.0 - ((count as u64) << REFS_SHIFT))) }
+    }
+
+    /// The same for a part of the block: with `order`, `flags` and `refs` of its own.
+    pub(crate) const fn part(self, order: Order, flags: FrameFlags, refs: u32) -> Self {
+        let kept = self.0 & (KIND_MASK | MIGRATETYPE_MASK << MIGRATETYPE_SHIFT);
+        Self(kept | (order.get() as u64) << ORDER_SHIFT | Self::flag_bits(flags) | (refs as u64 * ONE_REF))
     }
 
     /// With `set` set and `clear` cleared, or `None` if nobody has the block whose flags these would be.

@@ -118,8 +118,9 @@ pub(super) fn advice(word: i32) -> Result<Advice, Error> {
         22 => Advice::PopulateRead,
         23 => Advice::PopulateWrite,
         24 => Advice::DontNeedLocked,
-        // REMOVE, COLLAPSE, the two that poison pages, and guard pages.
-        9 | 25 | 100..=103 => return Err(Error::NotSupported),
+        25 => Advice::Collapse,
+        // REMOVE, the two that poison pages, and guard pages.
+        9 | 100..=103 => return Err(Error::NotSupported),
         _ => return Err(Error::BadFlags),
     })
 }

@@ -1,14 +1,16 @@
 //! `madvise`.
 
 use super::page_range;
+use crate::collapse::{CollapseError, CollapseLimits, huge_borders};
 use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
+use crate::huge::HugeUse;
 use crate::section::Section;
 use crate::space::Space;
 use crate::table::Zap;
 use crate::vma::{VmFlags, Vma, VmaFacts};
-use quire_arch::{Access, Platform, VirtAddr, VirtRange};
+use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
 
 /// Advice for a range (`MADV_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,6 +45,8 @@ pub enum Advice {
     HugePage,
     /// Use none.
     NoHugePage,
+    /// Make each whole aligned block one large folio now.
+    Collapse,
     /// Leave out of core dumps.
     DontDump,
     /// Put into core dumps.
@@ -65,6 +69,8 @@ enum Effect {
     Flags(VmFlags),
     /// The pages go.
     Drop,
+    /// Blocks become large folios.
+    Collapse,
 }
 
 impl<P: Platform> Space<'_, P> {
@@ -129,12 +135,41 @@ impl<'s, P: Platform> Section<'s, P> {
                 Error::MapCountLimit => Error::MapCountLimitAgain,
                 other => other,
             }),
+            Effect::Collapse => self.collapse_part(vma, part),
             Effect::Drop => {
                 // Faults may go on: they come before or after, and the table locks keep each page whole.
                 self.tables().zap(part, Zap::Contents, gather);
                 Ok(())
             }
         }
+    }
+}
+
+impl<'s, P: Platform> Section<'s, P> {
+    /// Collapses each aligned block in `part` of `vma`. As Linux's, it goes on after a block where nothing can be done, and
+    /// tells the last failure.
+    fn collapse_part(&mut self, vma: &'s Vma, part: VirtRange) -> Result<(), Error> {
+        let facts = vma.facts();
+        let policy = self.spaces.huge().policy();
+        let orders = policy.orders(HugeUse::Collapse, facts.flags, self.core.huge_disable.load());
+        if !facts.backing.is_anonymous() || !facts.anon.is_some() || orders.fitting(facts.range).is_empty() {
+            return Err(Error::WrongMapping);
+        }
+        let (mut at, end) = huge_borders::<P>(part.start(), part.end());
+        let block = P::Paging::entry_bytes(Level::PMD);
+        // Linux compares with this number even where the end lies before the start.
+        let mut missing = end.0.wrapping_sub(at.0) / block;
+        let mut last = Error::WrongMapping;
+        while at < end {
+            match self.collapse_block(vma, at, CollapseLimits::NONE) {
+                Ok(()) => missing -= 1,
+                Err(CollapseError::NoTable | CollapseError::Unfit) => last = Error::WrongMapping,
+                Err(CollapseError::Busy) => return Err(Error::Busy),
+                Err(CollapseError::OutOfMemory(error)) => return Err(error.into()),
+            }
+            at = VirtAddr(at.0 + block);
+        }
+        if missing == 0 { Ok(()) } else { Err(last) }
     }
 }
 
@@ -161,6 +196,7 @@ fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
         Advice::Cold | Advice::PageOut => {
             refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::None)
         }
+        Advice::Collapse => Ok(Effect::Collapse),
         Advice::DontFork => Ok(Effect::Flags(flags | VmFlags::DONTCOPY)),
         Advice::DoFork => refuse_if(flags.contains(VmFlags::IO), Effect::Flags(flags - VmFlags::DONTCOPY)),
         Advice::WipeOnFork => refuse_if(

@@ -75,38 +75,28 @@ impl<P: Platform> Spaces<P> {
     pub(crate) fn rmap_walk<B>(
         &self,
         folio: Pfn,
-        mut visit: impl FnMut(&Tables<'_, P>, &VmaFacts, VirtRange) -> ControlFlow<B>,
+        visit: impl FnMut(&Tables<'_, P>, &VmaFacts, VirtRange) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let Some(frame) = self.frames().frame(folio) else { return ControlFlow::Continue(()) };
-        let Some((group, kept)) = self.keep_family(frame) else { return ControlFlow::Continue(()) };
+        self.rmap_hold(folio, |held| held.walk(visit)).unwrap_or(ControlFlow::Continue(()))
+    }
+
+    /// Calls `inside` with the family lock of `folio` held shared, so that its mappings stay and the walk can be made with
+    /// other locks held. `None` where the folio is not mapped, or has no rmap. The caller is as for
+    /// [`rmap_walk`](Self::rmap_walk).
+    pub(crate) fn rmap_hold<R>(
+        &self,
+        folio: Pfn,
+        inside: impl FnOnce(&HeldMappings<'_, P>) -> R,
+    ) -> Option<R> {
+        let frame = self.frames().frame(folio)?;
+        let (group, kept) = self.keep_family(frame)?;
         // SAFETY: a root stays for as long as it is kept.
         let root = unsafe { kept.root.as_ref() };
         let _guard = root.lock.read(self.platform());
         if self.owner_of(frame) != Some((group, kept.root)) {
-            return ControlFlow::Continue(());
+            return None;
         }
-        let first = frame.index().load(Ordering::Relaxed);
-        let pages = frame.word().order().pages();
-        // SAFETY: it owns a mapped page under the lock of its family; see the head of this file.
-        let start = unsafe { group.as_ref() };
-        debug_assert_ne!(start.refs.load(Ordering::Relaxed), 0, "a walk from a group that was freed");
-        let mut at = start;
-        loop {
-            // SAFETY: the family lock is held.
-            for vma in unsafe { at.vmas.holding(first, first.saturating_add(pages - 1)) } {
-                // SAFETY: a VMA that is in a group is live.
-                let vma = unsafe { vma.as_ref() };
-                // SAFETY: a VMA in a group belongs to a space of this machine, which lives until its VMAs are gone.
-                let core = unsafe { &*vma.membership().core().cast::<SpaceCore<P>>() };
-                let facts = vma.facts();
-                if let Some(range) = facts.range_of(first, pages) {
-                    visit(&Tables::new(self, core), &facts, range)?;
-                }
-            }
-            // The next group in the subtree below `start`: no recursion, since programs decide its depth.
-            let Some(next) = next_below(at, start) else { return ControlFlow::Continue(()) };
-            at = next;
-        }
+        Some(inside(&HeldMappings { spaces: self, frame, group }))
     }
 
     /// The group that owns what `frame` holds, and a hold on its family.
@@ -158,6 +148,45 @@ impl<P: Platform> Spaces<P> {
             if missing == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         looked_at
+    }
+}
+
+/// The mappings that can show a folio, under the lock of their family held shared.
+pub(crate) struct HeldMappings<'s, P: Platform> {
+    spaces: &'s Spaces<P>,
+    frame: &'s Frame,
+    group: NonNull<Group>,
+}
+
+impl<P: Platform> HeldMappings<'_, P> {
+    /// As [`Spaces::rmap_walk`].
+    pub(crate) fn walk<B>(
+        &self,
+        mut visit: impl FnMut(&Tables<'_, P>, &VmaFacts, VirtRange) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let frame = self.frame;
+        let first = frame.index().load(Ordering::Relaxed);
+        let pages = frame.word().order().pages();
+        // SAFETY: it owns a mapped page under the lock of its family; see the head of this file.
+        let start = unsafe { self.group.as_ref() };
+        debug_assert_ne!(start.refs.load(Ordering::Relaxed), 0, "a walk from a group that was freed");
+        let mut at = start;
+        loop {
+            // SAFETY: the family lock is held.
+            for vma in unsafe { at.vmas.holding(first, first.saturating_add(pages - 1)) } {
+                // SAFETY: a VMA that is in a group is live.
+                let vma = unsafe { vma.as_ref() };
+                // SAFETY: a VMA in a group belongs to a space of this machine, which lives until its VMAs are gone.
+                let core = unsafe { &*vma.membership().core().cast::<SpaceCore<P>>() };
+                let facts = vma.facts();
+                if let Some(range) = facts.range_of(first, pages) {
+                    visit(&Tables::new(self.spaces, core), &facts, range)?;
+                }
+            }
+            // The next group in the subtree below `start`: no recursion, since programs decide its depth.
+            let Some(next) = next_below(at, start) else { return ControlFlow::Continue(()) };
+            at = next;
+        }
     }
 }
 

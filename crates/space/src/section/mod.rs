@@ -101,7 +101,7 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 
     /// Write-locks a VMA until the section ends.
-    fn lock_vma(&self, vma: &Vma) {
+    pub(crate) fn lock_vma(&self, vma: &Vma) {
         let platform = self.spaces.platform();
         vma.lock.write(&self.core.sequence, |readers| platform.park(vma_key(vma), readers));
     }

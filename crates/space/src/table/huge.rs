@@ -139,6 +139,7 @@ impl<P: Platform> Tables<'_, P> {
         let whole = folio.maps() == pages;
         if whole {
             let _ = folio.remove_maps(pages);
+            self.spaces.undefer_split(&folio);
         }
         let (head, order, kind) = (folio.folio().head(), folio.folio().order(), folio.folio().kind());
         drop(folio);

@@ -168,6 +168,7 @@ impl<P: Platform> Tables<'_, P> {
         let whole = folio.maps() == pages as u32;
         if whole {
             let _ = folio.remove_maps(pages as u32);
+            self.spaces.undefer_split(&folio);
         }
         let (head, order, kind) = (folio.folio().head(), folio.folio().order(), folio.folio().kind());
         drop(folio);

@@ -59,6 +59,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.read_in(&scene.others.borrow()[0], LARGE + 100 * PAGE), Ok(7));
         assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(8));
     }),
+    Scenario::new("a_collapse_fails_whole", small_pages, |scene| {
+        scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::Collapse)
+    })
+    .refused(stays)
+    .succeeded(|scene| {
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+        assert_eq!(scene.space.figures().resident, MIB2);
+    })
+    .allocations(2..=2),
     // What splitting needs was deposited.
     Scenario::new("a_large_leaf_is_split_without_memory", large, |scene| {
         scene.space.madvise(VirtAddr(LARGE + PAGE), PAGE, Advice::DontNeed)
@@ -75,6 +84,13 @@ fn large(scene: &Scene<'_>) {
     advised(scene);
     scene.write(LARGE + 100 * PAGE, 7).expect("nothing fails yet");
     assert_eq!(scene.space.figures().resident, MIB2);
+}
+
+/// A page of 64 KiB in a block of 2 MiB.
+fn small_pages(scene: &Scene<'_>) {
+    advised(scene);
+    scene.read(LARGE).expect("nothing fails yet");
+    scene.write(LARGE + 100 * PAGE, 7).expect("nothing fails yet");
 }
 
 fn large_and_child(scene: &Scene<'_>) {

@@ -1,0 +1,159 @@
+//! Splitting a folio into smaller ones where it is.
+//!
+//! With the head lock held no entry that maps the folio comes or goes, so its mappings can be counted page by page. The
+//! counts are kept in the descriptors of the pages, which the parts will need them in anyway. If they add up to what the
+//! head says, and nobody but the mappings and the caller holds a reference, each part gets its own state; else all is as
+//! before. No entry changes: it names a frame, and what folio that is in is the descriptor's business.
+
+use super::{Folio, LockedFolio};
+use crate::chain::FrameChain;
+use crate::frames::Frames;
+use crate::map::{Frame, FrameFlags, Kind};
+use core::fmt;
+use quire_arch::{Order, Pfn, Platform};
+use quire_sync::atomic::Ordering;
+
+/// Why a folio was not split. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SplitError {
+    /// It is not a folio of private memory, or not larger than what it was to be split into.
+    NotLarger,
+    /// Somebody holds a reference to it, pages are being mapped or unmapped, or it is just being freed.
+    Busy,
+    /// Each of its pages is mapped, and only one that is not was to be split.
+    Mapped,
+}
+
+impl fmt::Display for SplitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotLarger => "the folio is not larger than its parts were to be",
+            Self::Busy => "somebody else uses the folio just now",
+            Self::Mapped => "every page of the folio is mapped",
+        })
+    }
+}
+
+impl core::error::Error for SplitError {}
+
+/// A large folio whose mappings are being counted page by page, under its head lock.
+#[must_use]
+pub struct FolioSplit<'m, P: Platform> {
+    frames: &'m Frames<P>,
+    locked: LockedFolio<'m, P>,
+    /// Mappings of the first page. Those of the others are counted in their descriptors.
+    of_first: u32,
+    counted: u32,
+}
+
+impl<P: Platform> Frames<P> {
+    /// Begins to count the mappings of a large folio.
+    pub fn begin_split<'m>(&'m self, locked: LockedFolio<'m, P>) -> FolioSplit<'m, P> {
+        FolioSplit { frames: self, locked, of_first: 0, counted: 0 }
+    }
+}
+
+impl<P: Platform> FolioSplit<'_, P> {
+    /// The folio.
+    pub fn folio(&self) -> Folio<'_> {
+        self.locked.folio()
+    }
+
+    /// The descriptor of page `nth`.
+    fn page(&self, nth: u64) -> &Frame {
+        self.frames.known(Pfn(self.locked.folio.head.0 + nth))
+    }
+
+    /// An entry maps page `nth` of the folio.
+    pub fn count_map(&mut self, nth: u64) {
+        if nth == 0 {
+            self.of_first += 1;
+        } else {
+            let count = self.page(nth).map_count();
+            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        self.counted += 1;
+    }
+
+    /// Mappings of page `nth`, as counted.
+    fn maps_of(&self, nth: u64) -> u32 {
+        if nth == 0 { self.of_first } else { self.page(nth).map_count().load(Ordering::Relaxed) }
+    }
+
+    /// Makes every `to`-sized part of the folio one of its own. The caller holds `held` references beside that of the
+    /// mappings, and keeps them, on the first part. Parts that nobody maps enter `unmapped`, but for the first.
+    ///
+    /// # Errors
+    ///
+    /// See [`SplitError`]; with `unless_mapped` a folio all of whose pages are mapped is left as it is.
+    pub fn finish(
+        mut self,
+        to: Order,
+        held: u32,
+        unless_mapped: bool,
+        unmapped: &mut FrameChain,
+    ) -> Result<(), SplitError> {
+        let Folio { head, order, frame } = self.locked.folio;
+        let word = frame.word();
+        if word.kind() != Kind::Anonymous || to >= order {
+            return Err(SplitError::NotLarger);
+        }
+        if self.counted != self.locked.maps() || self.counted == 0 {
+            return Err(SplitError::Busy);
+        }
+        if unless_mapped && (0..order.pages()).all(|nth| self.maps_of(nth) > 0) {
+            return Err(SplitError::Mapped);
+        }
+        // From here nobody can take a reference, until the head gets its new word.
+        if !frame.freeze(held + 1) {
+            return Err(SplitError::Busy);
+        }
+        let (owner, index) = (frame.owner().load(Ordering::Relaxed), frame.index().load(Ordering::Relaxed));
+        let mut flags = word.flags() - FrameFlags::PARTLY_MAPPED;
+        flags.set(
+            FrameFlags::ANONYMOUS_EXCLUSIVE,
+            to > Order::ZERO && flags.contains(FrameFlags::ANONYMOUS_EXCLUSIVE),
+        );
+        // From the last part to the first: see `Frames::folio_of_tail`.
+        for part in (0..order.pages() >> to.get()).rev() {
+            let first = part << to.get();
+            let mut maps = 0;
+            for nth in first..first + to.pages() {
+                maps += self.maps_of(nth);
+                if nth > 0 {
+                    self.page(nth).map_count().store(0, Ordering::Relaxed);
+                }
+            }
+            let page = self.page(first);
+            page.owner().store(owner, Ordering::Relaxed);
+            page.index().store(index + first, Ordering::Relaxed);
+            page.live().store(0, Ordering::Relaxed);
+            page.map_count().store(maps, Ordering::Release);
+            let refs = if part == 0 { u32::from(maps > 0) + held } else { 1 };
+            page.set_word(word.part(to, flags, refs));
+            if part > 0 && maps == 0 {
+                let gathered = self.frames.gather(unmapped, Pfn(head.0 + first), to);
+                debug_assert!(gathered.is_ok(), "an unmapped part could not be gathered: {gathered:?}");
+            }
+        }
+        // Nothing is left to be put back.
+        self.counted = 0;
+        Ok(())
+    }
+}
+
+impl<P: Platform> Drop for FolioSplit<'_, P> {
+    fn drop(&mut self) {
+        if self.counted > 0 {
+            for nth in 1..self.locked.folio.order.pages() {
+                self.page(nth).map_count().store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl<P: Platform> fmt::Debug for FolioSplit<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FolioSplit").field("folio", &self.locked).finish_non_exhaustive()
+    }
+}
