@@ -7,7 +7,7 @@
 use crate::cpus::FlushCause;
 use crate::error::FaultError;
 use crate::fault::Refusal;
-use crate::huge::{HugeEffort, HugeUse, OrderSet};
+use crate::huge::{HugeUse, OrderSet};
 use crate::rmap::set_owner;
 use crate::space::page_of;
 use crate::table::{Entries, Found, HugeSlot, LockedTable, Tables};
@@ -53,40 +53,48 @@ impl Fault<'_> {
 struct Spare<'s, 'p, P: Platform> {
     tables: Tables<'s, P>,
     pin: &'s Pin<'p, P>,
-    kind: Kind,
-    /// Orders that may be tried besides order 0.
-    orders: OrderSet,
-    effort: HugeEffort,
+    fault: &'s Fault<'s>,
     folio: Option<(Pfn, Order)>,
 }
 
 impl<P: Platform> Spare<'_, '_, P> {
     /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is to be had.
+    #[inline]
     fn fill(&mut self, entries: &Entries, index: usize) -> Result<(), AllocError> {
         self.empty();
-        let frames = self.tables.spaces.frames();
-        let request = AllocRequest::anonymous().kind(self.kind);
-        for order in self.orders.iter() {
-            if !is_empty(entries, index, order) {
-                continue;
-            }
-            let large = request.order(order);
-            let large = if self.effort.may_drain() { large } else { large.without_drain() };
-            if let Ok(pfn) = frames.allocate(self.pin, large) {
-                self.folio = Some((pfn, order));
-                return Ok(());
-            }
-            frames.events().count_folio(self.pin, order, FolioCounter::AnonFaultFallback, 1);
+        let orders = self.tables.orders(self.fault);
+        if !orders.is_empty() && self.fill_large(orders, entries, index) {
+            return Ok(());
         }
-        self.folio = Some((frames.allocate(self.pin, request)?, Order::ZERO));
+        let request = AllocRequest::anonymous().kind(self.fault.kind());
+        self.folio = Some((self.tables.spaces.frames().allocate(self.pin, request)?, Order::ZERO));
         Ok(())
     }
 
+    #[cold]
+    fn fill_large(&mut self, orders: OrderSet, entries: &Entries, index: usize) -> bool {
+        let frames = self.tables.spaces.frames();
+        let huge = Tables::<P>::huge_order().map_or(OrderSet::EMPTY, OrderSet::of);
+        for order in orders.difference(huge).iter() {
+            if !is_empty(entries, index, order) {
+                continue;
+            }
+            if let Ok(pfn) = frames.allocate(self.pin, self.tables.large_request(self.fault, order)) {
+                self.folio = Some((pfn, order));
+                return true;
+            }
+            frames.events().count_folio(self.pin, order, FolioCounter::AnonFaultFallback, 1);
+        }
+        false
+    }
+
     /// Whether there is a folio, and the entries for all its pages are empty, or it is one page.
+    #[inline]
     fn fits(&self, entries: &Entries, index: usize) -> bool {
         self.folio.is_some_and(|(_, order)| order == Order::ZERO || is_empty(entries, index, order))
     }
 
+    #[inline]
     fn empty(&mut self) {
         if let Some((pfn, order)) = self.folio.take() {
             self.tables.spaces.release_unused(self.pin, pfn, order);
@@ -148,6 +156,15 @@ impl<P: Platform> Tables<'_, P> {
     /// The orders that a new folio for `fault` may have, besides order 0.
     #[inline]
     fn orders(&self, fault: &Fault<'_>) -> OrderSet {
+        if !self.spaces.huge().any_size(fault.facts.flags) {
+            OrderSet::EMPTY
+        } else {
+            self.large_orders(fault)
+        }
+    }
+
+    #[cold]
+    fn large_orders(&self, fault: &Fault<'_>) -> OrderSet {
         if !fault.is_write() || !fault.is_private() || !fault.facts.backing.is_anonymous() {
             return OrderSet::EMPTY;
         }
@@ -156,19 +173,17 @@ impl<P: Platform> Tables<'_, P> {
         if orders.is_empty() { orders } else { orders.around(fault.addr, fault.facts.range) }
     }
 
-    /// The effort that the policy allows for them.
-    #[inline]
-    fn effort(&self, fault: &Fault<'_>) -> HugeEffort {
-        self.spaces.huge().policy().fault_effort(fault.facts.flags)
+    /// A request for a new large folio, with the effort that the policy allows.
+    fn large_request(&self, fault: &Fault<'_>, order: Order) -> AllocRequest {
+        let request = AllocRequest::anonymous().kind(Kind::Anonymous).order(order);
+        let effort = self.spaces.huge().policy().fault_effort(fault.facts.flags);
+        if effort.may_drain() { request } else { request.without_drain() }
     }
 
     fn resolve_in_table(&self, pin: &Pin<'_, P>, table: Pfn, fault: &Fault<'_>) -> Result<(), Refusal> {
         let index = P::Paging::index(fault.addr, Level::PTE);
         let entries = self.entries(table);
-        let huge = Self::huge_order().map_or(OrderSet::EMPTY, OrderSet::of);
-        let orders = self.orders(fault).difference(huge);
-        let effort = self.effort(fault);
-        let mut spare = Spare { tables: *self, pin, kind: fault.kind(), orders, effort, folio: None };
+        let mut spare = Spare { tables: *self, pin, fault, folio: None };
         let seen = entries[index].load(Ordering::Relaxed);
         if fault.needs_folio(P::Paging::decode(seen, Level::PTE)) {
             spare.fill(entries, index)?;
@@ -332,9 +347,7 @@ impl<P: Platform> Tables<'_, P> {
         };
         let frames = self.spaces.frames();
         let events = frames.events();
-        let request = AllocRequest::anonymous().kind(Kind::Anonymous).order(order);
-        let request = if self.effort(fault).may_drain() { request } else { request.without_drain() };
-        let Ok(head) = frames.allocate(pin, request) else {
+        let Ok(head) = frames.allocate(pin, self.large_request(fault, order)) else {
             events.count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
             return false;
         };

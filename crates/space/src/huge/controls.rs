@@ -20,18 +20,28 @@ pub struct HugeConfig {
 /// the faults that begin after it.
 pub struct HugeControls {
     policy: AtomicU64,
+    /// What follows from the policy for most faults: whether any size is on in mappings that are not advised to have some
+    /// (bit 0), and in those that are (bit 1).
+    any: AtomicU32,
     khugepaged: [AtomicU32; COUNT],
 }
 
 impl HugeControls {
     pub(crate) fn new(config: HugeConfig) -> Self {
         let value = |place| AtomicU32::new(config.khugepaged.get(KhugepagedSetting::ALL[place]));
-        Self { policy: AtomicU64::new(config.policy.word()), khugepaged: core::array::from_fn(value) }
+        let controls = Self {
+            policy: AtomicU64::new(config.policy.word()),
+            any: AtomicU32::new(0),
+            khugepaged: core::array::from_fn(value),
+        };
+        controls.publish();
+        controls
     }
 
     /// Sets everything. Changes that others make meanwhile may be lost.
     pub fn set(&self, config: HugeConfig) {
         self.policy.store(config.policy.word(), Ordering::Relaxed);
+        self.publish();
         for (place, &setting) in self.khugepaged.iter().zip(KhugepagedSetting::ALL) {
             place.store(config.khugepaged.get(setting), Ordering::Relaxed);
         }
@@ -48,6 +58,26 @@ impl HugeControls {
         let changed = |word| Some(change(HugePolicy::from_word(word)).word());
         // Always `Ok`: the closure never gives up.
         let _ = self.policy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+        self.publish();
+    }
+
+    /// Derives `any` from the policy, until it is the policy that holds.
+    fn publish(&self) {
+        loop {
+            let word = self.policy.load(Ordering::SeqCst);
+            let on = |advised| u32::from(!HugePolicy::from_word(word).enabled_orders(advised).is_empty());
+            self.any.store(on(false) | on(true) << 1, Ordering::SeqCst);
+            if self.policy.load(Ordering::SeqCst) == word {
+                return;
+            }
+        }
+    }
+
+    /// Whether a fault in a mapping with `flags` may use any size besides single pages.
+    #[inline]
+    pub(crate) fn any_size(&self, flags: VmFlags) -> bool {
+        let bit = if flags.contains(VmFlags::HUGEPAGE) { 2 } else { 1 };
+        self.any.load(Ordering::Relaxed) & bit != 0
     }
 
     /// What khugepaged is told for `setting`.

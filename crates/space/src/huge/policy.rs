@@ -204,7 +204,7 @@ impl HugePolicy {
 
     /// The orders that the switches allow in a mapping that is `advised` to have some, or not.
     #[inline]
-    const fn enabled_orders(self, advised: bool) -> OrderSet {
+    pub(super) const fn enabled_orders(self, advised: bool) -> OrderSet {
         let mut orders = self.sizes(ALWAYS);
         if advised {
             orders = orders.union(self.sizes(MADVISE));
