@@ -62,6 +62,8 @@ pub struct CachedTranslation {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum LockClass {
+    /// Where the background step for large folios goes on.
+    Khugepaged,
     /// The list of all spaces of a machine.
     Spaces,
     /// An address space's mmap lock.

@@ -8,8 +8,8 @@ use common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, in_use, machine_with,
 use quire_arch::{Access, Order, Platform, VirtAddr};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, Errno, Error, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, SizeEnabled,
-    SplitError, VmEvent,
+    Advice, Errno, Error, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, KhugepagedSetting, MemoryConfig,
+    SizeEnabled, SplitError, VmEvent,
 };
 
 const BASE: u64 = GIB;
@@ -251,4 +251,75 @@ fn collapse_in_a_child_copies_what_is_shared() {
     space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
     assert_audit(&machine);
     assert_filled(&cpu, &space, 0..512);
+}
+
+/// A machine where folios of the PMD's order are for khugepaged to make.
+fn machine_of_khugepaged() -> Machine {
+    let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
+    let huge = HugeConfig { policy, ..HugeConfig::default() };
+    machine_with(&HostConfig::with_ram(32 << 20).paranoid(), MemoryConfig { huge, ..MemoryConfig::default() })
+}
+
+#[test]
+fn the_background_step_collapses_what_fits_its_limits() {
+    let machine = machine_of_khugepaged();
+    let cpu = machine.vcpu(0).unwrap();
+    let memory = machine.memory();
+    let spaces: Vec<_> = (0..3).map(|_| memory.create_space().unwrap()).collect();
+    for space in &spaces {
+        map_at(space, BASE, 3 * MIB2, RW);
+        // A table that exists before keeps faults from mapping large folios.
+        space.madvise(VirtAddr(BASE), 3 * MIB2, Advice::NoHugePage).unwrap();
+        fill(&cpu, space, 0..300);
+        fill(&cpu, space, 512..520);
+        space.madvise(VirtAddr(BASE), 3 * MIB2, Advice::HugePage).unwrap();
+    }
+    let set = |setting, value| memory.spaces().huge().set_khugepaged(setting, value).unwrap();
+    set(KhugepagedSetting::MaxPtesNone, 300);
+    set(KhugepagedSetting::PagesToScan, 512);
+    // A block a step, and nine blocks; the third of each space has no table.
+    let collapsed: u64 = (0..9).map(|_| memory.khugepaged_step().collapsed).sum();
+    assert_eq!(collapsed, 3);
+    assert_eq!(machine.memory().frames().events().pmd_mapped(), 3);
+    assert_audit(&machine);
+    for space in &spaces {
+        assert_filled(&cpu, space, (0..300).chain(512..520));
+        assert_eq!(space.figures().resident, MIB2 + 8 * PAGE);
+    }
+    // With other limits the rest; but not for a mapping that wants none.
+    set(KhugepagedSetting::MaxPtesNone, 511);
+    set(KhugepagedSetting::PagesToScan, 100_000);
+    spaces[1].madvise(VirtAddr(BASE), 3 * MIB2, Advice::NoHugePage).unwrap();
+    let step = memory.khugepaged_step();
+    assert_eq!((step.collapsed, step.out_of_memory), (2, false));
+    assert!(step.scanned < 10_000, "all spaces were seen once: {step:?}");
+    assert_eq!(memory.khugepaged_step().collapsed, 0);
+    assert!(memory.spaces().khugepaged_totals().0 >= 2);
+    assert_eq!(memory.spaces().khugepaged_totals().1, 5);
+    assert_audit(&machine);
+}
+
+/// More shared pages than the limit says would be copied.
+#[test]
+fn the_background_step_leaves_what_children_share() {
+    let machine = machine_of_khugepaged();
+    let cpu = machine.vcpu(0).unwrap();
+    let memory = machine.memory();
+    let space = memory.create_space().unwrap();
+    map_at(&space, BASE, MIB2, RW);
+    space.madvise(VirtAddr(BASE), MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, 0..512);
+    space.madvise(VirtAddr(BASE), MIB2, Advice::HugePage).unwrap();
+    let child = space.fork().unwrap();
+    assert_eq!(memory.khugepaged_step().collapsed, 0);
+    fill(&cpu, &child, 0..300);
+    // Those that the child copied are its own now, and so are the parent's.
+    for at in 0..512 {
+        cpu.program(&child).read_u64(VirtAddr(BASE + at * PAGE)).unwrap();
+        cpu.program(&space).read_u64(VirtAddr(BASE + at * PAGE)).unwrap();
+    }
+    assert_eq!(memory.khugepaged_step().collapsed, 2);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, 0..512);
+    assert_filled(&cpu, &child, 0..512);
 }

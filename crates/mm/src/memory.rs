@@ -4,7 +4,9 @@ use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{PagingFormat, Pin, Platform};
 use quire_frame::{BootError, FrameConfig, Frames};
-use quire_space::{Error, HugeConfig, Layout, Limits, Overcommit, Space, Spaces, SpacesConfig};
+use quire_space::{
+    Error, HugeConfig, KhugepagedStep, Layout, Limits, Overcommit, Space, Spaces, SpacesConfig,
+};
 use quire_sync::SpinStatistics;
 
 /// How a [`Memory`] is built.
@@ -102,6 +104,12 @@ impl<P: Platform> Memory<P> {
     /// the number of frames that came home.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
         self.frames().age_lists(pin)
+    }
+
+    /// What khugepaged does between two sleeps; see [`Spaces::khugepaged_step`]. A machine's background thread calls it, and
+    /// sleeps as long as it is told (`khugepaged/scan_sleep_millisecs`).
+    pub fn khugepaged_step(&self) -> KhugepagedStep {
+        self.spaces.khugepaged_step()
     }
 
     /// How often the lock of each zone was taken so far.

@@ -77,7 +77,7 @@ impl<'s, P: Platform> Section<'s, P> {
 
 impl<P: Platform> Tables<'_, P> {
     /// Whether what `table` maps may be collapsed.
-    fn check_collapse(&self, table: Pfn, limits: CollapseLimits) -> Result<(), CollapseError> {
+    pub(crate) fn check_collapse(&self, table: Pfn, limits: CollapseLimits) -> Result<(), CollapseError> {
         let frames = self.spaces.frames();
         let pin = self.pin();
         let locked = self.lock(&pin, table, Level::PTE);

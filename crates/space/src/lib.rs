@@ -20,6 +20,7 @@ mod error;
 mod fault;
 mod gather;
 mod huge;
+mod khugepaged;
 mod layout;
 mod resolve;
 mod rmap;
@@ -43,6 +44,7 @@ pub use huge::{
     HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse,
     KhugepagedConfig, KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
 };
+pub use khugepaged::KhugepagedStep;
 pub use layout::{Layout, Limits, STACK_GUARD_GAP};
 pub use quire_frame::SplitError;
 pub use rmap::GroupViolation;

@@ -5,6 +5,7 @@ use crate::cpus::{CurrentSpaces, Slot};
 use crate::deferred::DeferredSplits;
 use crate::error::Error;
 use crate::huge::{HugeConfig, HugeControls};
+use crate::khugepaged::Cursor;
 use crate::layout::{Layout, Limits};
 use crate::rmap::{Group, set_owner};
 use crate::space::{Space, SpaceCore, SpaceId};
@@ -41,6 +42,7 @@ pub struct Spaces<P: Platform> {
     groups: SlabCache<Group, P>,
     list: SpinLock<SpaceList<P>, P>,
     deferred: SpinLock<DeferredSplits, P>,
+    khugepaged: SpinLock<Cursor, P>,
     zero_page: Pfn,
     current: CurrentSpaces<P>,
     /// The frame of the tag pool's bits, and the first of what `current` lies in.
@@ -139,6 +141,7 @@ impl<P: Platform> Spaces<P> {
             groups,
             list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0 }),
             deferred: SpinLock::new(LockClass::DeferredSplit, DeferredSplits::default()),
+            khugepaged: SpinLock::new(LockClass::Khugepaged, Cursor::default()),
             zero_page,
             current,
             own: [bits, slots],
@@ -183,6 +186,11 @@ impl<P: Platform> Spaces<P> {
     /// Folios that wait to be split.
     pub(crate) fn deferred(&self) -> &SpinLock<DeferredSplits, P> {
         &self.deferred
+    }
+
+    /// Where khugepaged goes on.
+    pub(crate) fn khugepaged(&self) -> &SpinLock<Cursor, P> {
+        &self.khugepaged
     }
 
     /// How mappings are taken down.
@@ -284,7 +292,7 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// A handle to the space after `space` on the list, or to the first one. Those that are exiting are passed over.
-    fn space_after(&self, space: Option<&Space<'_, P>>) -> Option<Space<'_, P>> {
+    pub(crate) fn space_after(&self, space: Option<&Space<'_, P>>) -> Option<Space<'_, P>> {
         let _pin = self.platform().pin();
         let list = self.list.lock();
         let mut next = match space {
