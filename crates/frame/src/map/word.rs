@@ -122,6 +122,8 @@ bitflags! {
         const TAILS_IN_USE = 1 << 4;
         /// Some pages of the folio may be mapped by nobody, and it waits to be split.
         const PARTLY_MAPPED = 1 << 5;
+        /// Nobody needs the contents unless they are written to again.
+        const LAZY_FREE = 1 << 6;
     }
 }
 

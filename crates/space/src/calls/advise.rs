@@ -69,6 +69,8 @@ enum Effect {
     Flags(VmFlags),
     /// The pages go.
     Drop,
+    /// The pages may go when memory runs short.
+    Free,
     /// Blocks become large folios.
     Collapse,
 }
@@ -136,6 +138,10 @@ impl<'s, P: Platform> Section<'s, P> {
                 other => other,
             }),
             Effect::Collapse => self.collapse_part(vma, part),
+            Effect::Free => {
+                self.tables().free_lazily(part, gather);
+                Ok(())
+            }
             Effect::Drop => {
                 // Faults may go on: they come before or after, and the table locks keep each page whole.
                 self.tables().zap(part, Zap::Contents, gather);
@@ -191,7 +197,7 @@ fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
         Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), drop),
         Advice::Free => refuse_if(
             !vma.backing.is_anonymous() || flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP),
-            Effect::None,
+            Effect::Free,
         ),
         Advice::Cold | Advice::PageOut => {
             refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::None)

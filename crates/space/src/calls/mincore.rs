@@ -24,9 +24,9 @@ impl<P: Platform> Space<'_, P> {
             // SAFETY: the mmap lock is held.
             let entry = unsafe { core.vmas.view() }.find(at).ok_or(Error::NotMapped)?;
             let part = VirtRange::new(at, entry.range.end().min(range.end()));
-            self.tables().look(part, |pages, leaf| {
+            self.tables().look_present(part, |pages, present| {
                 for _ in 0..pages.len() >> PAGE_SHIFT {
-                    tell(leaf.is_some());
+                    tell(present);
                 }
             });
             at = part.end();

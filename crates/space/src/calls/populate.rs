@@ -85,15 +85,16 @@ impl<P: Platform> Space<'_, P> {
         }
         let private_writable = flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
         let access = access.unwrap_or(if private_writable { Access::Write } else { Access::Read });
-        let mut addr = part.start();
-        while addr < part.end() {
+        let mut from = part.start();
+        // What is there already is passed over.
+        while let Some(addr) = self.tables().first_missing(VirtRange::new(from, part.end()), access) {
             self.resolve_locked(vma, addr, access).map_err(|error| match error {
                 FaultError::NotMapped => PopulateError::Hole,
                 FaultError::AccessDenied => PopulateError::NotAllowed,
                 FaultError::Bus => PopulateError::Bad,
                 FaultError::OutOfMemory(error) => PopulateError::OutOfMemory(error),
             })?;
-            addr = page_of(addr).end();
+            from = page_of(addr).end();
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Changing the permissions of mapped pages, and looking which pages are there.
+//! Changing the permissions of mapped pages.
 
-use super::{LockedTable, Place, Step, Tables};
+use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::Gather;
 use crate::vma::VmFlags;
 use core::sync::atomic::Ordering;
@@ -19,17 +19,13 @@ impl<P: Platform> Tables<'_, P> {
                     if locked.is_empty() {
                         return Step::Next;
                     }
-                    for (index, addr) in Self::pages(part) {
-                        if self.protect_leaf(&locked, (index, Level::PTE), flags) == Some(true) {
-                            gather.add_stale(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)));
-                        }
-                    }
+                    self.protect_table(&locked, part, flags, gather);
                     Step::Next
                 }
                 Place::Huge(slot) if part != self.slot_range(slot) => Step::Split,
                 Place::Huge(slot) => {
                     let locked = self.lock_slot(&pin, slot);
-                    match self.protect_leaf(&locked, (slot.index, Level::PMD), flags) {
+                    match self.protect_huge(&locked, slot, flags) {
                         Some(true) => gather.add_stale(part),
                         Some(false) => {}
                         None => return Step::Again,
@@ -40,24 +36,76 @@ impl<P: Platform> Tables<'_, P> {
         });
     }
 
-    /// Gives one leaf the permissions of a VMA with `flags`, and answers whether it allowed more before; `None` if there is
-    /// no leaf.
-    #[inline]
-    fn protect_leaf(
+    /// The same for the entries of one table, a run at a time: whether a folio is the program's own is asked of its first
+    /// descriptor once, and not at all where no write will be allowed.
+    fn protect_table(
         &self,
         locked: &LockedTable<'_, P>,
-        (index, level): (usize, Level),
+        part: VirtRange,
         flags: VmFlags,
+        gather: &mut Gather<'_, P>,
+    ) {
+        let start = P::Paging::index(part.start(), Level::PTE);
+        let end = start + part.pages() as usize;
+        let wanted = flags.leaf_flags();
+        let ask = wanted.contains(LeafFlags::WRITE) && !flags.contains(VmFlags::SHARED);
+        let mut stale: Option<(usize, usize)> = None;
+        let mut index = start;
+        while index < end {
+            let raw = locked.entries[index].load(Ordering::Relaxed);
+            let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else {
+                index += 1;
+                continue;
+            };
+            let (pages, allowed) = if leaf.flags.contains(LeafFlags::SPECIAL) {
+                (1, wanted - LeafFlags::WRITE)
+            } else if ask {
+                let folio = self.spaces.frames().lock_folio(leaf.pfn);
+                let own = folio.folio().kind() == Kind::Anonymous && folio.is_exclusive();
+                let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
+                let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
+                (pages, if own { wanted } else { wanted - LeafFlags::WRITE })
+            } else {
+                (1, wanted)
+            };
+            for nth in index..index + pages {
+                if Self::set_access(locked, (nth, Level::PTE), allowed) == Some(true) {
+                    let (first, _) = stale.unwrap_or((nth, nth));
+                    stale = Some((first, nth + 1));
+                }
+            }
+            index += pages;
+        }
+        if let Some((first, last)) = stale {
+            let at = |index: usize| VirtAddr(part.start().0 + (index - start) as u64 * PAGE_SIZE);
+            gather.add_stale(VirtRange::new(at(first), at(last)));
+        }
+    }
+
+    /// Gives the large leaf at `slot` the permissions of a VMA with `flags`, and answers whether it allowed more before;
+    /// `None` if there is no leaf.
+    fn protect_huge(&self, locked: &LockedTable<'_, P>, slot: HugeSlot, flags: VmFlags) -> Option<bool> {
+        let leaf = Self::huge_leaf(locked, slot)?;
+        let mut allowed = flags.leaf_flags();
+        if allowed.contains(LeafFlags::WRITE) && !self.is_writable_as_is(leaf, flags) {
+            allowed.remove(LeafFlags::WRITE);
+        }
+        Self::set_access(locked, (slot.index, Level::PMD), allowed)
+    }
+
+    /// Gives one leaf exactly the permissions `allowed`, and answers whether it allowed more before; `None` if there is no
+    /// leaf.
+    #[inline]
+    fn set_access(
+        locked: &LockedTable<'_, P>,
+        (index, level): (usize, Level),
+        allowed: LeafFlags,
     ) -> Option<bool> {
         let access = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
         let slot = &locked.entries[index];
         loop {
             let raw = slot.load(Ordering::Relaxed);
             let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return None };
-            let mut allowed = flags.leaf_flags();
-            if allowed.contains(LeafFlags::WRITE) && !self.is_writable_as_is(leaf, flags) {
-                allowed.remove(LeafFlags::WRITE);
-            }
             let new = Leaf { pfn: leaf.pfn, flags: (leaf.flags - access) | allowed };
             let encoded = P::Paging::encode(Entry::Leaf(new), level);
             if encoded == raw {
@@ -81,42 +129,6 @@ impl<P: Platform> Tables<'_, P> {
         flags.contains(VmFlags::SHARED) || {
             let folio = frames.folio(leaf.pfn);
             folio.kind() == Kind::Anonymous && frames.lock_folio(leaf.pfn).is_exclusive()
-        }
-    }
-
-    /// Calls `visit` with what every page of `range` maps, in order. A large leaf is one call, with the leaf of its first page,
-    /// and so are the pages that a missing table would cover.
-    pub(crate) fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, Option<Leaf>)) {
-        let mut at = range.start();
-        self.walk(range, &mut |place, part| {
-            if at < part.start() {
-                visit(VirtRange::new(at, part.start()), None);
-            }
-            let pin = self.pin();
-            let table = match place {
-                Place::Table(table) => table,
-                Place::Huge(slot) => {
-                    let leaf = Self::huge_leaf(&self.lock_slot(&pin, slot), slot);
-                    let Some(leaf) = leaf else { return Step::Again };
-                    let before = (part.start().0 - self.slot_range(slot).start().0) / PAGE_SIZE;
-                    visit(part, Some(Leaf { pfn: leaf.pfn.offset(before), ..leaf }));
-                    at = part.end();
-                    return Step::Next;
-                }
-            };
-            let locked = self.lock(&pin, table, Level::PTE);
-            for (index, addr) in Self::pages(part) {
-                let leaf = match locked.get(index) {
-                    Entry::Leaf(leaf) => Some(leaf),
-                    _ => None,
-                };
-                visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), leaf);
-            }
-            at = part.end();
-            Step::Next
-        });
-        if at < range.end() {
-            visit(VirtRange::new(at, range.end()), None);
         }
     }
 }

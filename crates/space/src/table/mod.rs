@@ -11,6 +11,8 @@ mod change;
 mod copy;
 mod free;
 mod huge;
+mod lazy;
+mod look;
 mod relocate;
 mod run;
 mod walk;

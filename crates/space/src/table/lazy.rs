@@ -1,0 +1,71 @@
+//! Pages whose contents nobody needs any more (MADV_FREE).
+
+use super::{LockedTable, Place, Step, Tables};
+use crate::gather::Gather;
+use core::sync::atomic::Ordering;
+use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+use quire_frame::{FrameFlags, Kind};
+
+impl<P: Platform> Tables<'_, P> {
+    /// Marks the pages of `range` as such whose contents nobody needs any more (MADV_FREE): what is written to from now on
+    /// is needed again, so accessed and dirty are cleared. Folios that others see too, or that lie in the range only in
+    /// part, are left alone. Old translations are noted in `gather`, since they would not mark a write.
+    pub(crate) fn free_lazily(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
+        self.walk(range, &mut |place, part| {
+            let pin = self.pin();
+            let (locked, level) = match place {
+                Place::Table(table) => (self.lock(&pin, table, Level::PTE), Level::PTE),
+                Place::Huge(slot) if part != self.slot_range(slot) => return Step::Split,
+                Place::Huge(slot) => (self.lock_slot(&pin, slot), Level::PMD),
+            };
+            let start = match place {
+                Place::Table(_) => P::Paging::index(part.start(), Level::PTE),
+                Place::Huge(slot) => slot.index,
+            };
+            let end = if level == Level::PTE { start + part.pages() as usize } else { start + 1 };
+            let mut index = start;
+            while index < end {
+                let raw = locked.entries[index].load(Ordering::Relaxed);
+                index += match P::Paging::decode(raw, level) {
+                    Entry::Leaf(leaf)
+                        if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ =>
+                    {
+                        let entries = self.free_run(&locked, (index, end), (raw, leaf.pfn), level);
+                        let shift = P::Paging::shift(level);
+                        let at = VirtAddr(part.start().0 + (((index - start) as u64) << shift));
+                        gather.add_stale(VirtRange::new(at, VirtAddr(at.0 + ((entries as u64) << shift))));
+                        entries
+                    }
+                    _ => 1,
+                };
+            }
+            Step::Next
+        });
+    }
+
+    /// The same for the run that starts with the leaf `raw` at `index`. Answers its length in entries.
+    fn free_run(
+        &self,
+        locked: &LockedTable<'_, P>,
+        (index, end): (usize, usize),
+        (raw, pfn): (u64, Pfn),
+        level: Level,
+    ) -> usize {
+        let folio = self.spaces.frames().lock_folio(pfn);
+        let (entries, pages) = if level == Level::PTE {
+            let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
+            (pages, pages as u64)
+        } else {
+            (1, u64::from(Self::huge_pages()))
+        };
+        let whole = pages == folio.folio().order().pages() && u64::from(folio.maps()) == pages;
+        if folio.folio().kind() == Kind::Anonymous && whole {
+            folio.folio().frame().set_flags(FrameFlags::LAZY_FREE);
+            for slot in &locked.entries[index..index + entries] {
+                // The MMU may be setting the same bits: a page that is used in this moment is needed.
+                slot.fetch_and(!(P::Paging::ACCESSED | P::Paging::DIRTY), Ordering::AcqRel);
+            }
+        }
+        entries
+    }
+}

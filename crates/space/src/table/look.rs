@@ -1,0 +1,116 @@
+//! Looking which pages are there.
+
+use super::{Place, Step, Tables};
+use quire_arch::{Access, Entry, Leaf, Level, PAGE_SIZE, Platform, VirtAddr, VirtRange};
+
+impl<P: Platform> Tables<'_, P> {
+    /// Calls `visit` with each stretch of `range`, in order, all of whose pages are in memory, or none.
+    pub(crate) fn look_present(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, bool)) {
+        let (mut from, mut state) = (range.start(), None);
+        let mut note = |at: VirtAddr, present: bool| {
+            if state != Some(present) {
+                if let Some(before) = state {
+                    visit(VirtRange::new(from, at), before);
+                }
+                (from, state) = (at, Some(present));
+            }
+        };
+        let mut at = range.start();
+        self.walk(range, &mut |place, part| {
+            if at < part.start() {
+                note(at, false);
+            }
+            let pin = self.pin();
+            match place {
+                Place::Huge(slot) => {
+                    if Self::huge_leaf(&self.lock_slot(&pin, slot), slot).is_none() {
+                        return Step::Again;
+                    }
+                    note(part.start(), true);
+                }
+                Place::Table(table) => {
+                    let locked = self.lock(&pin, table, Level::PTE);
+                    for (index, addr) in Self::pages(part) {
+                        note(addr, matches!(locked.get(index), Entry::Leaf(_)));
+                    }
+                }
+            }
+            at = part.end();
+            Step::Next
+        });
+        if at < range.end() {
+            note(at, false);
+        }
+        if let Some(state) = state {
+            visit(VirtRange::new(from, range.end()), state);
+        }
+    }
+
+    /// The first page of `range` to which `access` would fault.
+    pub(crate) fn first_missing(&self, range: VirtRange, access: Access) -> Option<VirtAddr> {
+        let needs = access.needs();
+        let (mut at, mut missing) = (range.start(), None);
+        self.walk(range, &mut |place, part| {
+            if missing.is_some() {
+                return Step::Next;
+            }
+            if at < part.start() {
+                missing = Some(at);
+                return Step::Next;
+            }
+            let pin = self.pin();
+            match place {
+                Place::Huge(slot) => match Self::huge_leaf(&self.lock_slot(&pin, slot), slot) {
+                    Some(leaf) if leaf.flags.contains(needs) => {}
+                    _ => missing = Some(part.start()),
+                },
+                Place::Table(table) => {
+                    let locked = self.lock(&pin, table, Level::PTE);
+                    missing = Self::pages(part).find_map(|(index, addr)| match locked.get(index) {
+                        Entry::Leaf(leaf) if leaf.flags.contains(needs) => None,
+                        _ => Some(addr),
+                    });
+                }
+            }
+            at = part.end();
+            Step::Next
+        });
+        missing.or((at < range.end()).then_some(at))
+    }
+
+    /// Calls `visit` with what every page of `range` maps, in order. A large leaf is one call, with the leaf of its first page,
+    /// and so are the pages that a missing table would cover.
+    pub(crate) fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, Option<Leaf>)) {
+        let mut at = range.start();
+        self.walk(range, &mut |place, part| {
+            if at < part.start() {
+                visit(VirtRange::new(at, part.start()), None);
+            }
+            let pin = self.pin();
+            let table = match place {
+                Place::Table(table) => table,
+                Place::Huge(slot) => {
+                    let leaf = Self::huge_leaf(&self.lock_slot(&pin, slot), slot);
+                    let Some(leaf) = leaf else { return Step::Again };
+                    let before = (part.start().0 - self.slot_range(slot).start().0) / PAGE_SIZE;
+                    visit(part, Some(Leaf { pfn: leaf.pfn.offset(before), ..leaf }));
+                    at = part.end();
+                    return Step::Next;
+                }
+            };
+            let locked = self.lock(&pin, table, Level::PTE);
+            for (index, addr) in Self::pages(part) {
+                let leaf = match locked.get(index) {
+                    Entry::Leaf(leaf) => Some(leaf),
+                    _ => None,
+                };
+                visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), leaf);
+            }
+            at = part.end();
+            Step::Next
+        });
+        if at < range.end() {
+            visit(VirtRange::new(at, range.end()), None);
+        }
+    }
+}
