@@ -8,7 +8,7 @@
 use crate::spaces::Spaces;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FolioCounter, Frame, FrameFlags, LockedFolio, SplitError};
-use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// The list: its first and last folio.
 #[derive(Debug, Default)]

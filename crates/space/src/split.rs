@@ -71,6 +71,8 @@ impl<P: Platform> Spaces<P> {
     /// Splits the folio at `head`, to which the caller holds one reference; with `unless_mapped` only if some page of it is
     /// mapped by nobody. Answers the frames that were freed.
     pub(crate) fn split_held(&self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
+        // Of two that split one folio, the second finds it split.
+        let Some(_locked) = self.frames().lock_folio_long(head) else { return Err(SplitError::NotLarger) };
         let order = self.frames().folio(head).order();
         if to >= order {
             return Err(SplitError::NotLarger);

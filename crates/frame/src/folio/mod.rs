@@ -12,11 +12,15 @@
 //!   count is one word. A large folio can become several small ones, never the other way, so after the head lock was taken
 //!   it is looked at again.
 //!
+//! The head lock spins. For long work there is the *folio lock*, for which one sleeps ([`FolioGuard`]).
+//!
 //! Counting is without regard to who maps: which pages are mapped, and by whom, is found by the rmap.
 
 mod given_back;
+mod lock;
 mod split;
 
+pub use lock::FolioGuard;
 pub use split::{FolioSplit, SplitError};
 
 use crate::chain::FrameChain;

@@ -129,6 +129,7 @@ impl<P: Platform> FolioSplit<'_, P> {
             page.index().store(index + first, Ordering::Relaxed);
             page.live().store(0, Ordering::Relaxed);
             page.map_count().store(maps, Ordering::Release);
+            let flags = if part == 0 { flags } else { flags - (FrameFlags::LOCKED | FrameFlags::WAITERS) };
             let refs = if part == 0 { u32::from(maps > 0) + held } else { 1 };
             page.set_word(word.part(to, flags, refs));
             if part > 0 && maps == 0 {

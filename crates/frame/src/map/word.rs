@@ -124,6 +124,10 @@ bitflags! {
         const PARTLY_MAPPED = 1 << 5;
         /// Nobody needs the contents unless they are written to again.
         const LAZY_FREE = 1 << 6;
+        /// Somebody has the folio lock.
+        const LOCKED = 1 << 7;
+        /// Somebody sleeps until it is given back.
+        const WAITERS = 1 << 8;
     }
 }
 
@@ -223,8 +227,10 @@ impl Word {
         let kind = self.0 & KIND_MASK;
         let ordinary =
             kind >= Kind::Allocated as u64 && kind != Kind::Slab as u64 && kind != Kind::CacheArea as u64;
-        let order_bits = (order.get() as u64) << ORDER_SHIFT;
-        if ordinary && self.0 & (ORDER_MASK << ORDER_SHIFT) == order_bits && self.refs() <= 1 {
+        // The order is the block's, and nobody has the folio lock.
+        let expected = (order.get() as u64) << ORDER_SHIFT;
+        let mask = ORDER_MASK << ORDER_SHIFT | Self::flag_bits(FrameFlags::LOCKED);
+        if ordinary && self.0 & mask == expected && self.refs() <= 1 {
             let kept = self.0 & (MIGRATETYPE_MASK << MIGRATETYPE_SHIFT | ORDER_MASK << ORDER_SHIFT);
             return Ok(Self(kept | Kind::Gathered as u64));
         }
@@ -242,6 +248,7 @@ impl Word {
             Kind::Slab | Kind::CacheArea => FreeError::Slab,
             Kind::Free | Kind::Pcp | Kind::Gathered | Kind::Limbo => FreeError::DoubleFree,
             _ if self.refs() > 1 => FreeError::Referenced { references: self.refs() },
+            _ if self.flags().contains(FrameFlags::LOCKED) => FreeError::Locked,
             _ => FreeError::WrongOrder { allocated: self.order() },
         }
     }
