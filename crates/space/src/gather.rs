@@ -17,7 +17,7 @@
 use crate::cpus::FlushCause;
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
-use crate::table::{Residency, Tables};
+use crate::table::{HugeSlot, Residency, Tables};
 use arrayvec::ArrayVec;
 use core::mem;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
@@ -52,6 +52,8 @@ pub(crate) struct Gather<'s, P: Platform> {
     unhooked: Option<Pfn>,
     /// Entries that were made unusable and are still to be taken out.
     shut: Option<VirtRange>,
+    /// Large leaves that were made unusable, and the part of each that is to go: those at the two ends of a range.
+    cuts: ArrayVec<(HugeSlot, VirtRange), 2>,
     /// Smallest range that holds every translation that must go.
     stale: Option<VirtRange>,
     cause: FlushCause,
@@ -75,6 +77,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             tables: FrameChain::new(),
             unhooked: None,
             shut: None,
+            cuts: ArrayVec::new_const(),
             stale: None,
             cause,
         }
@@ -119,6 +122,13 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Notes that the leaves in `range` were made unusable and are to be taken out after the flush. No fault can come.
     pub(crate) fn add_shut(&mut self, range: VirtRange) {
         self.shut = join(self.shut, range);
+    }
+
+    /// Notes that the large leaf at `slot` was made unusable, and that `part` of what it maps is to go after the flush. No
+    /// fault can come. A range has two ends, so there are at most two.
+    pub(crate) fn add_cut(&mut self, slot: HugeSlot, part: VirtRange) {
+        let noted = self.cuts.try_push((slot, part));
+        debug_assert!(noted.is_ok(), "a range has more than two ends");
     }
 
     /// Takes a table of which no TLB knows any more.
@@ -174,6 +184,9 @@ impl<'s, P: Platform> Gather<'s, P> {
         let tables = Tables::new(self.spaces, self.core);
         if let Some(range) = self.shut.take() {
             tables.take_out_shut(range, &mut self);
+        }
+        while let Some((slot, part)) = self.cuts.pop() {
+            tables.cut_huge(slot, part, &mut self);
         }
         while let Some(table) = self.unhooked {
             let link = self.spaces.frames().known(table).owner().load(Ordering::Relaxed);

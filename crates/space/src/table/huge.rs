@@ -189,6 +189,55 @@ impl<P: Platform> Tables<'_, P> {
         self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
     }
 
+    /// Makes the large leaf at `slot` unusable for the MMU, keeping all else. Answers false, with nothing changed, if there is
+    /// none, or if it was unusable before.
+    pub(crate) fn shut_huge(&self, slot: HugeSlot) -> bool {
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
+        let usable = leaf.flags.contains(LeafFlags::READ);
+        if usable {
+            let mut raw = locked.entries[slot.index].load(Ordering::Relaxed);
+            // The MMU may be setting accessed and dirty, which are kept.
+            while let Entry::Leaf(Leaf { pfn, flags }) = P::Paging::decode(raw, Level::PMD) {
+                let shut = Entry::Leaf(Leaf { pfn, flags: flags - LeafFlags::READ });
+                let new = P::Paging::encode(shut, Level::PMD);
+                let slot = &locked.entries[slot.index];
+                match slot.compare_exchange(raw, new, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => break,
+                    Err(now) => raw = now,
+                }
+            }
+        }
+        usable
+    }
+
+    /// Puts the deposited table in the place of the leaf at `slot`, which was [shut](Self::shut_huge) and flushed, with an
+    /// entry for each page that does not lie in `part`; those are unmapped.
+    pub(crate) fn cut_huge(&self, slot: HugeSlot, part: VirtRange, gather: &mut Gather<'_, P>) {
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
+        let Some(table) = self.withdraw(slot) else { return };
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let gone = first..first + part.pages() as usize;
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
+        for (nth, entry) in entries.iter().enumerate().filter(|(nth, _)| !gone.contains(nth)) {
+            let page = Leaf { pfn: leaf.pfn.offset(nth as u64), flags: leaf.flags | LeafFlags::READ };
+            entry.store(P::Paging::encode(Entry::Leaf(page), Level::PTE), Ordering::Relaxed);
+        }
+        let live = Self::huge_pages() - part.pages() as u32;
+        self.spaces.frames().known(table).live().store(live, Ordering::Relaxed);
+        self.uncount_whole_map(&pin, folio.folio().head());
+        // Release, as when a leaf is split.
+        let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
+        locked.entries[slot.index].store(hooked, Ordering::Release);
+        gather.count_gone(Residency::of(folio.folio().kind(), part.pages()));
+        gather.unmap_locked(folio, part.pages() as u32);
+        self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
+    }
+
     /// Splits the large leaf that `addr` lies in the middle of, if there is one: the border of two mappings.
     pub(crate) fn split_huge_at(&self, addr: VirtAddr) {
         if addr.0 & (P::Paging::entry_bytes(Level::PMD) - 1) != 0

@@ -62,6 +62,12 @@ impl<P: Platform> Tables<'_, P> {
     ) -> Step {
         let range = self.slot_range(slot);
         if part != range {
+            // No fault can come to the rest either: its mapping was cut, so it is write-locked.
+            if what == Zap::Mapping && self.shut_huge(slot) {
+                gather.add_stale(range);
+                gather.add_cut(slot, part);
+                return Step::Next;
+            }
             return Step::Split;
         }
         if gather.is_full() {
