@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    AccessResult, DENIED, HostSpace, NOT_MAPPED, PAGE, READ, RW, assert_audit, machine, machine_of, map_at,
-    page,
+    AccessResult, DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, assert_audit, machine, machine_of,
+    map_at, page,
 };
 use quire_arch::{Platform, VirtAddr};
 use quire_host::{HostConfig, Machine, Vcpu};
@@ -130,6 +130,61 @@ fn an_unmapping_of_any_size_on_two_cpus_sends_one_shootdown() {
     cpus[0].program(&space).write_u64(BASE, 1).unwrap();
     let unmapped = sent(&machine, || cpus[2].run(|| space.munmap(BASE, PAGE)).unwrap());
     assert_eq!(unmapped, Sent { shootdowns: 1, interrupts: 2 });
+}
+
+/// The same where it cuts large leaves at both ends, and where a child shares all that goes.
+#[test]
+fn an_unmapping_of_parts_of_large_leaves_sends_one_shootdown() {
+    let machine = machine(64, 3);
+    let (cpus, space) = (vcpus(&machine), space(&machine));
+    const LARGE: VirtAddr = VirtAddr(1 << 30);
+    for shared in [false, true] {
+        map_at(&space, LARGE.0, 3 * MIB2, RW);
+        space.madvise(LARGE, 3 * MIB2, Advice::HugePage).unwrap();
+        for at in [0, 700, 1535] {
+            for cpu in &cpus[..2] {
+                cpu.program(&space).write_u64(page(LARGE, at), at + 1).unwrap();
+            }
+        }
+        assert_eq!(machine.memory().frames().events().pmd_mapped(), 3);
+        let child = shared.then(|| space.fork().unwrap());
+        for cpu in &cpus[..2] {
+            assert_eq!(cpu.program(&space).read_u64(page(LARGE, 1535)), Ok(1536));
+        }
+        let unmapped = sent(&machine, || {
+            cpus[1].run(|| space.munmap(page(LARGE, 100), 1300 * PAGE)).unwrap();
+        });
+        assert_eq!(unmapped, Sent { shootdowns: 1, interrupts: 1 }, "shared: {shared}");
+        assert_audit(&machine);
+        for cpu in &cpus[..2] {
+            assert_eq!(cpu.program(&space).read_u64(page(LARGE, 100)), Err(NOT_MAPPED));
+            assert_eq!(cpu.program(&space).read_u64(page(LARGE, 0)), Ok(1));
+            assert_eq!(cpu.program(&space).read_u64(page(LARGE, 1535)), Ok(1536));
+        }
+        if let Some(child) = child {
+            assert_eq!(cpus[2].program(&child).read_u64(page(LARGE, 700)), Ok(701));
+        }
+        // Small pages that are shared, more than are noted, at the end of a table that stays.
+        let small = VirtAddr(2 << 30);
+        map_at(&space, small.0, 400 * PAGE, RW);
+        for at in 0..400 {
+            for cpu in &cpus[..2] {
+                cpu.program(&space).write_u64(page(small, at), at).unwrap();
+            }
+        }
+        let child = space.fork().unwrap();
+        for cpu in &cpus[..2] {
+            assert_eq!(cpu.program(&space).read_u64(page(small, 399)), Ok(399));
+        }
+        let unmapped = sent(&machine, || {
+            cpus[1].run(|| space.munmap(page(small, 3), 390 * PAGE)).unwrap();
+        });
+        assert_eq!(unmapped, Sent { shootdowns: 1, interrupts: 1 });
+        assert_audit(&machine);
+        assert_eq!(cpus[2].program(&child).read_u64(page(small, 200)), Ok(200));
+        space.munmap(LARGE, 2 << 30).unwrap();
+    }
+    assert_audit(&machine);
 }
 
 /// A change of the page at `BASE`, and what a read and a write say afterwards.
