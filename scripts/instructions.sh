@@ -1,16 +1,23 @@
 #!/bin/bash
 # Instructions per operation of the memory manager, counted by valgrind: the same on a busy machine and an idle one.
-# Two runs with different numbers of operations; the difference of their counts is the operations' own.
+# Two runs with different numbers of operations; the difference of their counts is the operations' own. For the teardown of
+# mappings, page by page and a run at a time, also what of them is what, and how many are atomic.
 set -euo pipefail
 
-command -v valgrind >/dev/null || {
-    echo "valgrind is missing; install it with: apt-get install valgrind" >&2
-    exit 2
-}
+for tool in valgrind:valgrind objdump:binutils; do
+    command -v "${tool%:*}" >/dev/null || {
+        echo "${tool%:*} is missing; install it with: apt-get install ${tool#*:}" >&2
+        exit 2
+    }
+done
 cd "$(dirname "$0")/.."
 # valgrind does not know the newest vector instructions, so the build is for the baseline CPU, as by default.
-bench=$(cargo bench --quiet -p quire-host --bench faults --no-run --message-format=json 2>/dev/null |
-    grep -o '"executable":"[^"]*faults-[^"]*"' | tail -n 1 | cut -d'"' -f4)
+built() { # CRATE BENCH
+    cargo bench --quiet -p "$1" --bench "$2" --no-run --message-format=json 2>/dev/null |
+        grep -o "\"executable\":\"[^\"]*$2-[^\"]*\"" | tail -n 1 | cut -d'"' -f4
+}
+bench=$(built quire-host faults)
+gather=$(built quire-lab gather)
 few=2000
 many=12000
 work=$(mktemp -d)
@@ -32,4 +39,40 @@ for name in zero fault touch map; do
     map) text='mmap + munmap of one untouched page, merging' ;;
     esac
     printf '%-58s %9d\n' "$text" $(((high - low) / (many - few)))
+done
+
+# Populated memory of 16 MiB that goes or is copied, in 1 and in 3 rounds.
+pages=4096
+objdump -d --no-show-raw-insn "$gather" | grep -E '\slock |\sxchg .*\(' | cut -d: -f1 | tr -d ' ' >"$work/atomic"
+
+profile() { # NAME COUNT [OPTION...]
+    valgrind --tool=callgrind --callgrind-out-file="$work/out" --dump-instr=yes --compress-pos=no "${@:3}" \
+        "$gather" count "$1" "$2" >"$work/log" 2>&1
+    awk -f scripts/instructions.awk "$work/atomic" "$work/out"
+}
+
+printf '\n%-34s %9s %9s %9s %9s\n' 'for each page of 16 MiB' all head removal atomic
+for job in munmap exit fork; do
+    for folios in 4k 32k 64k 2m; do
+        for technique in pages runs; do
+            name=$job-$folios-$technique
+            low=$(profile "$name" 1 --collect-atstart=no '--toggle-collect=*gather::count::measured*')
+            high=$(profile "$name" 3 --collect-atstart=no '--toggle-collect=*gather::count::measured*')
+            echo "$low $high" | awk -v name="$name" -v pages=$((2 * pages)) '{
+                printf "%-34s %9.2f %9.2f %9.2f %9.3f\n", name, ($6 - $1) / pages, ($7 - $2) / pages,
+                    ($8 - $3) / pages, ($10 - $5) / pages }'
+        done
+    done
+done
+
+printf '\n%-34s %9s %9s %9s %9s\n' 'for each recorded build, thousands' all manager head atomic
+for folios in 4k 64k all; do
+    for technique in pages runs; do
+        name=build-$folios-$technique
+        low=$(profile "$name" 2)
+        high=$(profile "$name" 6)
+        echo "$low $high" | awk -v name="$name" '{
+            printf "%-34s %9.1f %9.1f %9.1f %9.3f\n", name, ($6 - $1) / 4e3, ($9 - $4) / 4e3, ($7 - $2) / 4e3,
+                ($10 - $5) / 4e3 }'
+    done
 done

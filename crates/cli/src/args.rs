@@ -102,7 +102,7 @@ pub(crate) struct DiffArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct LabArguments {
-    /// What to measure; without a name everything. There is: pcp
+    /// What to measure; without a name everything. There are: pcp, gather
     #[arg(value_name = "EXPERIMENT")]
     pub(crate) experiments: Vec<String>,
     /// Take seconds instead of minutes

@@ -8,24 +8,23 @@ fn quire(arguments: &[&str]) -> Output {
 
 #[test]
 fn an_experiment_that_does_not_exist_is_one_line_and_exit_code_2() {
-    for names in [&["lab", "pcq"][..], &["lab", "gather", "--quick"], &["lab", "pcp", "mremap", "--json"]] {
+    for names in [&["lab", "pcq"][..], &["lab", "gathers", "--quick"], &["lab", "pcp", "mremap", "--json"]] {
         let output = quire(names);
         assert_eq!(output.status.code(), Some(2), "{names:?}");
         let line = String::from_utf8(output.stderr).expect("text");
         assert_eq!(line.lines().count(), 1, "{line}");
-        assert!(line.starts_with("quire: ") && line.contains("pcp"), "{line}");
+        assert!(line.starts_with("quire: ") && line.contains("pcp, gather"), "{line}");
         assert!(output.stdout.is_empty(), "{names:?}");
     }
 }
 
-#[test]
-fn a_quick_run_prints_an_object_a_line_and_nothing_else() {
-    let output = quire(&["lab", "pcp", "--quick", "--json"]);
+/// A quick run of one experiment: its objects, which must be as agreed.
+fn quick_run(experiment: &str) -> Vec<serde_json::Map<String, serde_json::Value>> {
+    let output = quire(&["lab", experiment, "--quick", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("text");
-    let mut takes = None;
-    for line in text.lines() {
+    let objects = text.lines().map(|line| {
         let object: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(line).expect("an object");
         let mut keys: Vec<&str> = object.keys().map(String::as_str).collect();
@@ -35,13 +34,36 @@ fn a_quick_run_prints_an_object_a_line_and_nothing_else() {
             ["after", "before", "better", "case", "experiment", "linux", "metric", "unit"],
             "{line}"
         );
-        assert_eq!(object["experiment"], "pcp");
+        assert_eq!(object["experiment"], experiment);
         assert!(["lower", "higher"].map(Some).contains(&object["better"].as_str()), "{line}");
         assert!(object["before"].is_number() && object["after"].is_number(), "{line}");
-        if object["case"] == "pair order 3, 2 threads" && object["metric"] == "zone_lock_takes" {
-            takes = object["before"].as_f64().zip(object["after"].as_f64());
-        }
-    }
-    let (before, after) = takes.expect("pairs of order 3 are among them");
+        object
+    });
+    objects.collect()
+}
+
+/// A figure before and after.
+fn figure(objects: &[serde_json::Map<String, serde_json::Value>], case: &str, metric: &str) -> (f64, f64) {
+    let mut objects = objects.iter();
+    let object = objects.find(|object| object["case"] == case && object["metric"] == metric);
+    let object = object.unwrap_or_else(|| panic!("{case}, {metric} is not among them"));
+    object["before"].as_f64().zip(object["after"].as_f64()).expect("numbers")
+}
+
+#[test]
+fn a_quick_run_prints_an_object_a_line_and_nothing_else() {
+    let (before, after) = figure(&quick_run("pcp"), "pair order 3, 2 threads", "zone_lock_takes");
     assert!(before >= 1000.0 && after <= 10.0, "{before} {after}");
+}
+
+#[test]
+fn a_quick_run_of_gather_says_the_same_of_teardown() {
+    let objects = quick_run("gather");
+    let interrupts = figure(&objects, "munmap of all, another CPU runs it", "interrupts");
+    assert_eq!(interrupts, (1.0, 1.0));
+    assert!(
+        objects
+            .iter()
+            .any(|object| object["case"] == "munmap, pages of 4 KiB" && object["linux"].is_number())
+    );
 }

@@ -1,9 +1,12 @@
 //! Why an experiment could not be carried out.
 
 use core::fmt;
-use quire_arch::{Order, Pfn};
+use quire_arch::{Order, Pfn, VirtAddr};
 use quire_frame::{AllocError, BootError, FreeError};
-use quire_host::{HostError, VcpuError};
+use quire_host::{AccessError, HostError, MachineError, VcpuError};
+use quire_mm::FaultError;
+use quire_trace::replay::ReplayError;
+use std::path::PathBuf;
 
 /// Why an experiment could not be carried out. What an experiment finds wrong in Quire is no error but a finding:
 /// [`Report::findings`](crate::Report::findings).
@@ -24,6 +27,29 @@ pub enum LabError {
     Kept(Pfn, FreeError),
     /// The allocator under test did not take a block back that it had given out.
     NotTaken(Pfn, Order),
+    /// A machine with its memory manager could not be built.
+    Machine(MachineError),
+    /// A call failed where nothing stands in its way.
+    Call(quire_mm::Error),
+    /// A program's access did not go through.
+    Access(VirtAddr, AccessError<FaultError>),
+    /// A fault was not resolved.
+    Fault(VirtAddr, FaultError),
+    /// Memory did not come in the folios that were asked for.
+    OtherFolios {
+        /// Their order.
+        order: Order,
+        /// How many were to be made.
+        wanted: u64,
+        /// How many were.
+        got: u64,
+    },
+    /// A recording that comes with Quire is not where it should be.
+    NoRecording(PathBuf),
+    /// A recording could not be replayed.
+    Replay(ReplayError),
+    /// The replay of a recording came out otherwise than what was recorded.
+    Differs(String),
 }
 
 impl fmt::Display for LabError {
@@ -38,6 +64,20 @@ impl fmt::Display for LabError {
             Self::NotTaken(pfn, order) => {
                 write!(f, "the block of order {order} at {pfn:?} was not taken back")
             }
+            Self::Machine(error) => error.fmt(f),
+            Self::Call(error) => write!(f, "a call failed: {error}"),
+            Self::Access(addr, error) => write!(f, "an access to {addr:#x}: {error}"),
+            Self::Fault(addr, error) => write!(f, "a fault at {addr:#x}: {error}"),
+            Self::OtherFolios { order, wanted, got } => {
+                write!(f, "of {wanted} folios of order {order} faults made {got}")
+            }
+            Self::NoRecording(path) => write!(
+                f,
+                "the recording {} is not there; start quire in the folder of its repository",
+                path.display()
+            ),
+            Self::Replay(error) => error.fmt(f),
+            Self::Differs(what) => write!(f, "a replay came out otherwise than it was recorded: {what}"),
         }
     }
 }
@@ -65,5 +105,23 @@ impl From<BootError> for LabError {
 impl From<AllocError> for LabError {
     fn from(error: AllocError) -> Self {
         Self::Refused(error)
+    }
+}
+
+impl From<MachineError> for LabError {
+    fn from(error: MachineError) -> Self {
+        Self::Machine(error)
+    }
+}
+
+impl From<quire_mm::Error> for LabError {
+    fn from(error: quire_mm::Error) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl From<ReplayError> for LabError {
+    fn from(error: ReplayError) -> Self {
+        Self::Replay(error)
     }
 }

@@ -1,12 +1,13 @@
 //! Experiments that compare what Quire's techniques cost and save, on real threads.
 //!
-//! [`pcp::run`] is the experiment on the per-CPU lists: everything that it measures, it measures for each
-//! [`PcpTechnique`], round by round in turn. A [`Report`] goes to people as tables and to
+//! [`pcp::run`] is the experiment on the per-CPU lists, [`gather::run`] that on the teardown of mappings: everything that
+//! they measure, they measure for each strategy of their technique, round by round in turn. A [`Report`] goes to people as tables and to
 //! scripts as [`Record`]s. [`harness`] is generic over the allocator, so that the workspace `bench/` runs peers under
 //! the same code. docs/lab.md says what each experiment does.
 
 mod crew;
 mod error;
+pub mod gather;
 pub mod harness;
 pub mod machine;
 mod objects;
@@ -20,6 +21,7 @@ mod table;
 pub use error::LabError;
 pub use quire::{PinEach, PinHeld};
 pub use quire_frame::PcpTechnique;
+pub use quire_space::GatherTechnique;
 pub use record::Record;
-pub use report::{Better, Figure, Metric, Report, Section, TIME_RATIO};
+pub use report::{Better, Compared, Figure, Metric, Report, Section, TIME_RATIO};
 pub use rounds::{Series, in_turn};

@@ -1,7 +1,6 @@
 //! Figures for scripts: one JSON object a line.
 
-use crate::report::{Better, Figure, Report};
-use quire_frame::PcpTechnique;
+use crate::report::{Better, Compared, Figure, Report};
 use serde::Serialize;
 
 /// One figure with the technique off and on. Its JSON has exactly these fields, in this order.
@@ -26,35 +25,31 @@ pub struct Record {
 }
 
 impl Record {
-    /// The records of a report: for each figure "before" is the strategy of order 0 only and "after" is ours, and the
-    /// other two strategies follow with records of their own.
-    pub fn of(report: &Report) -> impl Iterator<Item = Self> {
+    /// The records of a report: for each figure "after" is our strategy and "before" what it is compared with; other
+    /// strategies follow with records of their own.
+    pub fn of<T: Compared>(report: &Report<T>) -> impl Iterator<Item = Self> {
         let figures = report.sections.iter().flat_map(|section| &section.figures);
         figures.flat_map(|figure| {
-            let others = PcpTechnique::ALL
-                .into_iter()
-                .filter(|technique| !matches!(technique, PcpTechnique::OrderZero | PcpTechnique::All));
-            std::iter::once(PcpTechnique::All)
+            let others =
+                T::ALL.iter().copied().filter(|&technique| technique != T::BEFORE && technique != T::AFTER);
+            std::iter::once(T::AFTER)
                 .chain(others)
                 .filter(|&technique| figure.of(technique).is_some())
                 .map(|technique| Self::of_figure(report.experiment, figure, technique))
         })
     }
 
-    fn of_figure(experiment: &'static str, figure: &Figure, technique: PcpTechnique) -> Self {
-        let case = match technique {
-            PcpTechnique::All => figure.case.clone(),
-            other => format!("{} ({})", figure.case, other.name()),
-        };
+    fn of_figure<T: Compared>(experiment: &'static str, figure: &Figure<T>, technique: T) -> Self {
+        let ours = technique == T::AFTER;
         Self {
             experiment,
-            case,
+            case: if ours { figure.case.clone() } else { format!("{} ({})", figure.case, technique.name()) },
             metric: figure.metric.name,
             unit: figure.metric.unit,
             better: figure.metric.better,
-            before: figure.of(PcpTechnique::OrderZero),
+            before: figure.of(T::BEFORE),
             after: figure.of(technique),
-            linux: None,
+            linux: figure.linux.filter(|_| ours),
         }
     }
 

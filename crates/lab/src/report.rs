@@ -1,7 +1,46 @@
 //! What an experiment found out.
 
+use core::fmt::Debug;
 use quire_frame::PcpTechnique;
+use quire_space::GatherTechnique;
 use serde::Serialize;
+
+/// A technique whose strategies an experiment compares.
+pub trait Compared: Copy + PartialEq + Debug + 'static {
+    /// Every strategy.
+    const ALL: &'static [Self];
+    /// The one that ours is compared with.
+    const BEFORE: Self;
+    /// Ours.
+    const AFTER: Self;
+    /// What the first is called where a sentence needs it.
+    const BEFORE_TEXT: &'static str;
+
+    /// Its name on the command line.
+    fn name(self) -> &'static str;
+}
+
+impl Compared for PcpTechnique {
+    const ALL: &'static [Self] = &Self::ALL;
+    const BEFORE: Self = Self::OrderZero;
+    const AFTER: Self = Self::All;
+    const BEFORE_TEXT: &'static str = "with lists of order 0 only";
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Compared for GatherTechnique {
+    const ALL: &'static [Self] = &Self::ALL;
+    const BEFORE: Self = Self::Pages;
+    const AFTER: Self = Self::Runs;
+    const BEFORE_TEXT: &'static str = "page by page";
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
 
 /// Which direction is good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -37,66 +76,82 @@ impl Metric {
 }
 
 /// The time for an operation as a ratio to the time with lists of order 0 only: the median over rounds in turn.
-pub const TIME_RATIO: Metric = Metric::lower("time_ratio", "to order0");
+pub const TIME_RATIO: Metric = Metric::lower(RATIO, "to order0");
 
-/// One figure for each strategy of the per-CPU lists.
+/// The name of the metric that says which cases are slower.
+pub(crate) const RATIO: &str = "time_ratio";
+
+/// One figure for each strategy of a technique.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Figure {
+pub struct Figure<T: Compared = PcpTechnique> {
     /// What was done.
     pub case: String,
     /// What was measured.
     pub metric: Metric,
-    /// The figures, in the order of [`PcpTechnique::ALL`].
-    values: [Option<f64>; PcpTechnique::ALL.len()],
+    /// The same on the host's Linux, where that can do it.
+    pub linux: Option<f64>,
+    /// Each strategy that has a figure.
+    values: Vec<(T, f64)>,
 }
 
-impl Figure {
+impl<T: Compared> Figure<T> {
     /// A figure of every strategy that `value` has one of.
-    pub fn new(case: &str, metric: Metric, value: impl FnMut(PcpTechnique) -> Option<f64>) -> Self {
-        Self { case: case.to_owned(), metric, values: PcpTechnique::ALL.map(value) }
+    pub fn new(case: &str, metric: Metric, mut value: impl FnMut(T) -> Option<f64>) -> Self {
+        let values = T::ALL.iter().filter_map(|&technique| Some((technique, value(technique)?))).collect();
+        Self { case: case.to_owned(), metric, linux: None, values }
+    }
+
+    /// The same with Linux's figure.
+    #[must_use]
+    pub fn with_linux(self, linux: Option<f64>) -> Self {
+        Self { linux, ..self }
     }
 
     /// The figure of one strategy.
-    pub fn of(&self, technique: PcpTechnique) -> Option<f64> {
-        let place = PcpTechnique::ALL.iter().position(|&other| other == technique)?;
-        self.values[place]
+    pub fn of(&self, technique: T) -> Option<f64> {
+        self.values.iter().find(|&&(other, _)| other == technique).map(|&(_, value)| value)
     }
 
-    /// Ours, divided by that of order 0 only. `None` where there is nothing to divide by.
+    /// Ours, divided by what it is compared with. `None` where there is nothing to divide by.
     pub fn ratio(&self) -> Option<f64> {
-        let before = self.of(PcpTechnique::OrderZero)?;
-        let after = self.of(PcpTechnique::All)?;
+        let before = self.of(T::BEFORE)?;
+        let after = self.of(T::AFTER)?;
         (before != 0.0).then(|| after / before)
     }
 }
 
 /// Figures that belong together.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Section {
+pub struct Section<T: Compared = PcpTechnique> {
     /// Heading for people.
     pub title: String,
     /// The figures.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<Figure<T>>,
 }
 
 /// What an experiment found out.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Report {
+pub struct Report<T: Compared = PcpTechnique> {
     /// The experiment's name on the command line.
     pub experiment: &'static str,
     /// The figures.
-    pub sections: Vec<Section>,
+    pub sections: Vec<Section<T>>,
     /// What was found wrong: lost frames, what the auditor says. Empty if all is well.
     pub findings: Vec<String>,
 }
 
-impl Report {
-    /// The ratios of all cases that are slower with all orders on the lists than with order 0 only by more than `tolerance`.
-    pub fn slower(&self, tolerance: f64) -> impl Iterator<Item = &Figure> {
+impl<T: Compared> Report<T> {
+    /// An experiment that has found nothing out yet.
+    pub(crate) const fn new(experiment: &'static str) -> Self {
+        Self { experiment, sections: Vec::new(), findings: Vec::new() }
+    }
+
+    /// The ratios of all cases that are slower with ours than with what it is compared with by more than `tolerance`.
+    pub fn slower(&self, tolerance: f64) -> impl Iterator<Item = &Figure<T>> {
         let figures = self.sections.iter().flat_map(|section| &section.figures);
         figures.filter(move |figure| {
-            let ratio = figure.of(PcpTechnique::All);
-            figure.metric == TIME_RATIO && ratio.is_some_and(|ratio| ratio > 1.0 + tolerance)
+            let ratio = figure.of(T::AFTER);
+            figure.metric.name == RATIO && ratio.is_some_and(|ratio| ratio > 1.0 + tolerance)
         })
     }
 }
@@ -144,7 +199,7 @@ mod tests {
     #[test]
     fn the_ratio_is_ours_to_order_0() {
         assert_eq!(report().sections[0].figures[0].ratio(), Some(3.0));
-        let nothing = Figure::new("", Metric::lower("", ""), |_| Some(0.0));
+        let nothing = Figure::new("", Metric::lower("", ""), |_: PcpTechnique| Some(0.0));
         assert_eq!(nothing.ratio(), None);
     }
 }

@@ -1,23 +1,26 @@
 //! Figures for people: one table a section.
 
-use crate::report::{Figure, Section};
+use crate::report::{Compared, Figure, Section};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_frame::PcpTechnique;
 use std::fmt;
 
-impl fmt::Display for Section {
+impl<T: Compared> fmt::Display for Section<T> {
     /// The heading and the table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
         let mut header = vec!["case".to_owned(), "metric".to_owned()];
-        header.extend(PcpTechnique::ALL.map(|technique| technique.name().to_owned()));
-        header.push(format!("{} / {}", PcpTechnique::All.name(), PcpTechnique::OrderZero.name()));
+        header.extend(T::ALL.iter().map(|technique| technique.name().to_owned()));
+        header.push(format!("{} / {}", T::AFTER.name(), T::BEFORE.name()));
+        let with_linux = self.figures.iter().any(|figure| figure.linux.is_some());
+        if with_linux {
+            header.push("Linux".to_owned());
+        }
         let columns = header.len();
         table.set_header(header);
         let mut case = "";
         for figure in &self.figures {
-            table.add_row(row(figure, figure.case == case));
+            table.add_row(row(figure, figure.case == case, with_linux));
             case = &figure.case;
         }
         for column in 2..columns {
@@ -30,11 +33,13 @@ impl fmt::Display for Section {
 }
 
 /// One line. A case is named once, at its first figure.
-fn row(figure: &Figure, same_case: bool) -> Vec<String> {
+fn row<T: Compared>(figure: &Figure<T>, same_case: bool, with_linux: bool) -> Vec<String> {
     let case = if same_case { String::new() } else { figure.case.clone() };
     let mut row = vec![case, format!("{}, {}", figure.metric.name.replace('_', " "), figure.metric.unit)];
-    row.extend(PcpTechnique::ALL.map(|technique| figure.of(technique).map_or_else(|| "-".to_owned(), short)));
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), short);
+    row.extend(T::ALL.iter().map(|&technique| number(figure.of(technique))));
     row.push(figure.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")));
+    row.extend(with_linux.then(|| number(figure.linux)));
     row
 }
 
@@ -55,16 +60,29 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::report::Metric;
+    use quire_frame::PcpTechnique;
+    use quire_space::GatherTechnique;
 
     #[test]
     fn a_section_names_each_case_once() {
-        let figure = |name| Figure::new("a case", Metric::lower(name, "ns"), |_| Some(1234.56));
+        let figure = |name| Figure::new("a case", Metric::lower(name, "ns"), |_: PcpTechnique| Some(1234.56));
         let section =
             Section { title: "Title".to_owned(), figures: vec![figure("one_thing"), figure("other")] };
         let text = section.to_string();
         assert_eq!(text.lines().next(), Some("Title"));
         assert_eq!(text.matches("a case").count(), 1);
         assert!(text.contains("one thing, ns") && text.contains("1235") && text.contains("1.000"), "{text}");
+    }
+
+    #[test]
+    fn linux_has_a_column_where_it_has_figures() {
+        let figure = Figure::new("a case", Metric::lower("time", "ns"), |technique: GatherTechnique| {
+            (technique == GatherTechnique::Runs).then_some(5.0)
+        });
+        let text = |figure| Section { title: String::new(), figures: vec![figure] }.to_string();
+        let (without, with) = (text(figure.clone()), text(figure.with_linux(Some(77.0))));
+        assert!(without.contains("runs / pages") && !without.contains("Linux"), "{without}");
+        assert!(with.contains("Linux") && with.contains("77.0"), "{with}");
     }
 
     #[test]

@@ -3,32 +3,42 @@
 use crate::args::LabArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say};
-use quire_lab::pcp::{self, Progress, Scale};
-use quire_lab::{LabError, PcpTechnique, Record, Report};
+use quire_lab::{Compared, LabError, Record, Report, gather, pcp};
 use std::process::ExitCode;
 
 /// How much slower a case may be before it is named as slower.
 const TOLERANCE: f64 = 0.02;
 
-type Run = fn(&Scale, Progress<'_>) -> Result<Report, LabError>;
+/// Told what is being done, how many steps of the experiment are done, and how many there are.
+type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
+/// Prints what an experiment found out, as JSON or for people, and answers whether nothing is wrong.
+type Show = Box<dyn Fn(bool) -> bool>;
+/// Runs an experiment, quickly or in full.
+type Run = fn(bool, Progress<'_>) -> Result<Show, LabError>;
 
 /// Every experiment, by its name.
-const EXPERIMENTS: [(&str, Run); 1] = [(pcp::NAME, pcp::run)];
+const EXPERIMENTS: [(&str, Run); 2] = [
+    (pcp::NAME, |quick, progress| {
+        let scale = if quick { pcp::Scale::QUICK } else { pcp::Scale::FULL };
+        pcp::run(&scale, progress).map(to_be_shown)
+    }),
+    (gather::NAME, |quick, progress| {
+        let scale = if quick { gather::Scale::QUICK } else { gather::Scale::FULL };
+        gather::run(&scale, progress).map(to_be_shown)
+    }),
+];
 
 pub(crate) fn run(arguments: &LabArguments) -> Result<ExitCode, Failure> {
-    let chosen = choose(&arguments.experiments)?;
-    let scale = if arguments.quick { Scale::QUICK } else { Scale::FULL };
     let mut good = true;
-    for (name, run) in chosen {
+    for (name, run) in choose(&arguments.experiments)? {
         let bar = Bar::new(name, "steps");
-        let report = run(&scale, &mut |what, done, total| {
+        let report = run(arguments.quick, &mut |what, done, total| {
             bar.name(&format!("{name}: {what}"));
             bar.set(done, total);
         });
         bar.finish();
-        let report = report.map_err(|error| Failure::work(format!("lab {name}: {error}")))?;
-        show(&report, arguments.json);
-        good &= report.findings.is_empty();
+        let shown = report.map_err(|error| Failure::work(format!("lab {name}: {error}")))?;
+        good &= shown(arguments.json);
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
@@ -46,7 +56,14 @@ fn choose(names: &[String]) -> Result<Vec<(&'static str, Run)>, Failure> {
     Ok(EXPERIMENTS.into_iter().filter(|(name, _)| wanted(name)).collect())
 }
 
-fn show(report: &Report, as_json: bool) {
+fn to_be_shown<T: Compared>(report: Report<T>) -> Show {
+    Box::new(move |as_json| {
+        show(&report, as_json);
+        report.findings.is_empty()
+    })
+}
+
+fn show<T: Compared>(report: &Report<T>, as_json: bool) {
     if as_json {
         Record::of(report).for_each(|record| say(record.line()));
     } else {
@@ -61,20 +78,18 @@ fn show(report: &Report, as_json: bool) {
 }
 
 /// The unfavourable cases, after all the others.
-fn slower(report: &Report) {
+fn slower<T: Compared>(report: &Report<T>) {
+    let percent = TOLERANCE * 100.0;
     let mut any = false;
     for figure in report.slower(TOLERANCE) {
         if !any {
-            say(format_args!("Slower than with lists of order 0 only by more than {} %:", TOLERANCE * 100.0));
+            say(format_args!("Slower than {} by more than {percent} %:", T::BEFORE_TEXT));
         }
         any = true;
-        let ratio = figure.of(PcpTechnique::All).unwrap_or_default();
+        let ratio = figure.of(T::AFTER).unwrap_or_default();
         say(format_args!("  {}: {:+.1} %", figure.case, (ratio - 1.0) * 100.0));
     }
     if !any {
-        say(format_args!(
-            "No case is slower than with lists of order 0 only by more than {} %.",
-            TOLERANCE * 100.0
-        ));
+        say(format_args!("No case is slower than {} by more than {percent} %.", T::BEFORE_TEXT));
     }
 }

@@ -51,6 +51,7 @@ pub(crate) fn replay(
         techniques: chosen_techniques(&machine.techniques),
         paranoid: machine.paranoid,
         salvage,
+        ..ReplayOptions::default()
     };
     let replay = Replay::open(file, options).map_err(failure)?;
     let bar = Bar::new(&file.display().to_string(), "events");

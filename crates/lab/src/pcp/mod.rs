@@ -31,7 +31,7 @@ pub type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
 pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report, LabError> {
     let total =
         blocks::steps() + packets::STEPS + pipes::STEPS + burst::STEPS + idle::STEPS + long_run::STEPS;
-    let mut report = Report { experiment: NAME, sections: Vec::new(), findings: Vec::new() };
+    let mut report = Report::new(NAME);
     let mut done = 0;
     let mut step = |what: &str| {
         progress(what, done, total);

@@ -23,8 +23,9 @@ pub use report::{Gap, Mismatch, ReplayReport};
 use crate::event::Event;
 use crate::format::{TraceError, TraceHeader, TraceReader};
 use quire_host::{HostConfig, Machine, MachineError};
-use quire_mm::{MemoryConfig, Overcommit, Techniques};
+use quire_mm::{HugeConfig, MemoryConfig, Overcommit, Techniques};
 use run::Run;
+use std::borrow::Borrow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -40,6 +41,20 @@ pub struct ReplayOptions {
     pub paranoid: bool,
     /// Use what is whole of a damaged trace.
     pub salvage: bool,
+    /// The controls of large folios.
+    pub huge: HugeConfig,
+    /// When the machine is audited.
+    pub audits: Audits,
+}
+
+/// When a replay audits the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Audits {
+    /// After each of the first processes, and at the end.
+    #[default]
+    EachProcess,
+    /// Not at all: for whoever measures, and audits the machine when that is done.
+    Never,
 }
 
 /// Why a trace could not be replayed. What the program did differently is no error but part of the report.
@@ -119,18 +134,40 @@ impl Replay {
     pub fn run(&self, progress: Progress<'_>) -> Result<ReplayReport, ReplayError> {
         let mut reader = open(&self.path, &self.options)?;
         let header = reader.header().clone();
-        let cpus = header.cpus.clamp(1, MOST_CPUS) as usize;
-        let machine = self.build(&header, cpus)?;
-        let vcpus = (0..cpus)
+        let machine = self.build(&header)?;
+        let mut report = self.replay(&machine, &header, &mut reader, progress)?;
+        report.damage = reader.damage().map(ToString::to_string);
+        Ok(report)
+    }
+
+    /// Reads the trace into memory, to be replayed again and again.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Trace`].
+    pub fn load(self) -> Result<LoadedReplay, ReplayError> {
+        let mut reader = open(&self.path, &self.options)?;
+        let header = reader.header().clone();
+        let events = reader.by_ref().collect::<Result<_, _>>()?;
+        Ok(LoadedReplay { replay: self, header, events })
+    }
+
+    fn replay(
+        &self,
+        machine: &Machine,
+        header: &TraceHeader,
+        events: impl Iterator<Item = Result<impl Borrow<Event>, TraceError>>,
+        progress: Progress<'_>,
+    ) -> Result<ReplayReport, ReplayError> {
+        let vcpus = (0..cpus(header))
             .map(|number| machine.vcpu(number).map_err(|_| ReplayError::Cpu(number)))
             .collect::<Result<Vec<_>, _>>()?;
         let total = self.needs.events();
         let started = Instant::now();
-        let mut run = Run::new(&machine, vcpus, &header);
+        let mut run = Run::new(machine, vcpus, header, self.options.audits);
         let mut done = 0;
-        for event in &mut reader {
-            let event: Event = event?;
-            run.step(&event);
+        for event in events {
+            run.step(event?.borrow());
             done += 1;
             if done % PROGRESS_STEP == 0 {
                 progress(done, total);
@@ -138,24 +175,57 @@ impl Replay {
         }
         progress(done, total);
         let elapsed = started.elapsed();
-        let mut report = run.finish(elapsed);
-        report.damage = reader.damage().map(ToString::to_string);
-        Ok(report)
+        Ok(run.finish(elapsed))
     }
 
-    fn build(&self, header: &TraceHeader, cpus: usize) -> Result<Machine, ReplayError> {
+    fn build(&self, header: &TraceHeader) -> Result<Machine, ReplayError> {
         let ram = self.options.memory.unwrap_or_else(|| self.needs.ram());
-        let mut host = HostConfig::with_ram(ram).cpus(cpus);
+        let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
         host.paranoid = self.options.paranoid;
         host.large_pages = true;
         host.prefault = ram <= MOST_PREFAULTED;
         let config = MemoryConfig {
             techniques: self.options.techniques,
             overcommit: self.needs.overcommit(header),
+            huge: self.options.huge,
             ..MemoryConfig::default()
         };
         Machine::new(&host, config).map_err(ReplayError::Machine)
     }
+}
+
+/// A trace in memory.
+#[derive(Debug)]
+pub struct LoadedReplay {
+    replay: Replay,
+    header: TraceHeader,
+    events: Vec<Event>,
+}
+
+impl LoadedReplay {
+    /// A machine as the trace needs it.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Machine`].
+    pub fn machine(&self) -> Result<Machine, ReplayError> {
+        self.replay.build(&self.header)
+    }
+
+    /// Replays the trace on `machine`, which this trace's [`machine`](Self::machine) made and whose CPUs nobody has. Counts
+    /// of the machine in the report are since it was made.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Cpu`].
+    pub fn run_on(&self, machine: &Machine) -> Result<ReplayReport, ReplayError> {
+        self.replay.replay(machine, &self.header, self.events.iter().map(Ok), &mut |_, _| {})
+    }
+}
+
+/// vCPUs that a trace needs.
+fn cpus(header: &TraceHeader) -> usize {
+    header.cpus.clamp(1, MOST_CPUS) as usize
 }
 
 fn open(path: &Path, options: &ReplayOptions) -> Result<TraceReader<std::fs::File>, TraceError> {

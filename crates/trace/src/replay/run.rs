@@ -1,5 +1,6 @@
 //! The state of a replay, and one step of it.
 
+use super::Audits;
 use super::call::{self, Verdict};
 use super::figures::{AllocatorFigures, ProcessReport};
 use super::image;
@@ -55,7 +56,8 @@ pub(super) struct Run<'m> {
     /// The second of the recorded time up to which the timer ticked.
     second: u64,
     lost: u64,
-    audits: usize,
+    audits: Audits,
+    audited: usize,
     auditing: Duration,
 }
 
@@ -65,7 +67,7 @@ const MOST_TASKS: usize = 1 << 22;
 const MOST_AUDITS: usize = 64;
 
 impl<'m> Run<'m> {
-    pub(super) fn new(machine: &'m Machine, vcpus: Vec<Vcpu>, header: &TraceHeader) -> Self {
+    pub(super) fn new(machine: &'m Machine, vcpus: Vec<Vcpu>, header: &TraceHeader, audits: Audits) -> Self {
         Self {
             machine,
             vcpus,
@@ -76,7 +78,8 @@ impl<'m> Run<'m> {
             event: 0,
             second: 0,
             lost: 0,
-            audits: 0,
+            audits,
+            audited: 0,
             auditing: Duration::ZERO,
         }
     }
@@ -291,8 +294,8 @@ impl<'m> Run<'m> {
         let process = &mut self.processes[process];
         let now = AllocatorFigures::of(self.machine.memory());
         process.report.allocator = now - process.allocator_at_start;
-        if self.audits < MOST_AUDITS {
-            self.audits += 1;
+        if self.audits == Audits::EachProcess && self.audited < MOST_AUDITS {
+            self.audited += 1;
             process.report.audit = timed_audit(self.machine, &mut self.auditing);
         }
     }
@@ -303,7 +306,10 @@ impl<'m> Run<'m> {
             self.exit(task, ExitStatus::Unknown);
         }
         let mut unseen = Duration::ZERO;
-        let last_audit = timed_audit(self.machine, &mut unseen);
+        let last_audit = match self.audits {
+            Audits::EachProcess => timed_audit(self.machine, &mut unseen),
+            Audits::Never => Vec::new(),
+        };
         for process in &mut self.processes {
             // What is wrong at the end is every process's fault until it is known whose.
             process.report.audit.extend(last_audit.iter().cloned());

@@ -1,0 +1,81 @@
+//! `fork` of a process with populated memory, and the end of the child that touched nothing.
+
+use super::comparison::{Case, Comparison, Round, Workload};
+use super::folios::Folios;
+use super::linux::Job;
+use super::scale::Scale;
+use super::site::{HostSpace, Site};
+use crate::error::LabError;
+use crate::report::{Report, Section};
+use quire_arch::Order;
+use quire_mm::GatherTechnique;
+use std::time::Instant;
+
+const FOLIOS: [Folios; 3] = [Folios::PAGES, Folios::of(Order::ALL[4]), Folios::PMD];
+
+/// Writes to all of the memory again, so that each fork finds it as the first did.
+struct Forks<'s> {
+    site: &'s Site,
+    parent: HostSpace<'s>,
+    bytes: u64,
+}
+
+impl<'s> Forks<'s> {
+    fn new(site: &'s Site, case: Case) -> Result<Self, LabError> {
+        let parent = site.space()?;
+        site.populate(&parent, case.bytes, case.folios)?;
+        Ok(Self { site, parent, bytes: case.bytes })
+    }
+}
+
+impl Workload for Forks<'_> {
+    fn round(&mut self) -> Result<Round, LabError> {
+        self.site.write(&self.parent, self.bytes)?;
+        self.site.run(|| {
+            let available = self.site.available();
+            let flushes = self.site.flushes();
+            let start = Instant::now();
+            let child = self.parent.fork()?;
+            let time = start.elapsed().as_nanos() as f64;
+            let flushes = self.site.flushes().since(flushes);
+            let start = Instant::now();
+            drop(child);
+            let second = Some(start.elapsed().as_nanos() as f64);
+            let waiting = available.saturating_sub(self.site.available());
+            Ok(Round { time, second, flushes, calls: 1, waiting })
+        })
+    }
+}
+
+pub(super) fn steps() -> u64 {
+    FOLIOS.len() as u64
+}
+
+pub(super) fn run(
+    scale: &Scale,
+    report: &mut Report<GatherTechnique>,
+    step: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    let mut figures = Vec::new();
+    let bytes = scale.other_bytes;
+    for folios in FOLIOS {
+        let name = format!("fork, {folios}");
+        step(&name);
+        let case = Case {
+            bytes,
+            folios,
+            linux: Job::Fork,
+            rounds: scale.rounds,
+            host_controls: scale.host_controls,
+        };
+        let mut sites = Vec::new();
+        let comparison = Comparison::run(case, &mut sites, |site| Forks::new(site, case))?;
+        figures.extend(comparison.times(&name, 0));
+        figures.extend(comparison.costs(&name));
+        figures.extend(comparison.times(&format!("exit of the child, {folios}"), 1));
+        report.findings.extend(comparison.findings.iter().map(|finding| format!("{name}, {finding}")));
+    }
+    let title = format!("fork with {} MiB of written memory: ns for each page", bytes >> 20);
+    report.sections.push(Section { title, figures });
+    Ok(())
+}

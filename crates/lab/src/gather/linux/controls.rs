@@ -1,0 +1,122 @@
+//! Linux's controls of large folios, set for a while.
+
+use crate::gather::folios::Folios;
+use core::ffi::CStr;
+use quire_arch::Order;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::{pread, pwrite};
+use std::ffi::CString;
+
+const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// Which files say whether a program may have folios of one size, and how many it got. Made before the process that uses
+/// it, since it allocates.
+#[derive(Debug)]
+pub(super) struct Control(Option<Files>);
+
+#[derive(Debug)]
+struct Files {
+    enabled: CString,
+    made: CString,
+}
+
+impl Control {
+    /// The control of `folios`.
+    pub(super) fn of(folios: Folios) -> Self {
+        let folder = format!("{FOLDER}/hugepages-{}kB", folios.bytes() / 1024);
+        let name = |file: &str| CString::new(format!("{folder}/{file}")).ok();
+        let files = || Some(Files { enabled: name("enabled")?, made: name("stats/anon_fault_alloc")? });
+        Self(if folios.order == Order::ZERO { None } else { files() })
+    }
+
+    /// Lets all programs that ask for it have folios of the size, until what is answered is dropped: for as short as can be,
+    /// since others on the host see it. `None` where that is not to be had.
+    pub(super) fn set(&self) -> Option<Set> {
+        let Some(files) = &self.0 else { return Some(Set { enabled: None, made: None }) };
+        let made = open_file(&files.made, OFlags::RDONLY)?;
+        let file = open_file(&files.enabled, OFlags::RDWR)?;
+        // Whoever else measures waits: two who restore what they found would not restore it.
+        flock(&file, FlockOperation::LockExclusive).ok()?;
+        let mut text = [0; 64];
+        let len = pread(&file, &mut text, 0).ok()?;
+        let old = Word::chosen(&text[..len])?;
+        let enabled = Enabled { file, old };
+        pwrite(&enabled.file, b"madvise", 0).ok()?;
+        Some(Set { enabled: Some(enabled), made: Some(made) })
+    }
+}
+
+fn open_file(path: &CStr, flags: OFlags) -> Option<OwnedFd> {
+    open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// A control that is set.
+#[derive(Debug)]
+pub(super) struct Set {
+    /// Held for its drop.
+    #[expect(dead_code, reason = "restores the control when it is dropped")]
+    enabled: Option<Enabled>,
+    made: Option<OwnedFd>,
+}
+
+impl Set {
+    /// Folios of the size that faults have made so far on the whole host. 0 for single pages.
+    pub(super) fn made(&self) -> u64 {
+        let Some(file) = &self.made else { return 0 };
+        let mut text = [0; 32];
+        let len = pread(file, &mut text, 0).unwrap_or(0);
+        let digits = text[..len].iter().take_while(|byte| byte.is_ascii_digit());
+        digits.fold(0, |number, &digit| number * 10 + u64::from(digit - b'0'))
+    }
+}
+
+/// Puts the old word back when it is dropped.
+#[derive(Debug)]
+struct Enabled {
+    file: OwnedFd,
+    old: Word,
+}
+
+impl Drop for Enabled {
+    fn drop(&mut self) {
+        let _ = pwrite(&self.file, self.old.bytes(), 0);
+    }
+}
+
+/// A word without an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Word {
+    bytes: [u8; 16],
+    len: usize,
+}
+
+impl Word {
+    /// The word in brackets.
+    fn chosen(text: &[u8]) -> Option<Self> {
+        let start = text.iter().position(|&byte| byte == b'[')? + 1;
+        let len = text[start..].iter().position(|&byte| byte == b']')?;
+        let mut bytes = [0; 16];
+        bytes.get_mut(..len)?.copy_from_slice(&text[start..start + len]);
+        Some(Self { bytes, len })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chosen_word_is_the_one_in_brackets() {
+        let chosen = |text: &str| Word::chosen(text.as_bytes()).map(|word| word.bytes().to_vec());
+        assert_eq!(chosen("always inherit madvise [never]\n").as_deref(), Some(&b"never"[..]));
+        assert_eq!(chosen("[always] madvise").as_deref(), Some(&b"always"[..]));
+        for wrong in ["", "always", "[always", "[a word that is too long]"] {
+            assert_eq!(chosen(wrong), None, "{wrong}");
+        }
+    }
+}

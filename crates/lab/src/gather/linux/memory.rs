@@ -1,0 +1,120 @@
+//! Memory of the process that measures Linux: mapped, filled with folios of one size, and unmapped.
+
+use super::controls::Control;
+use crate::gather::folios::{Folios, pages};
+use core::ffi::c_void;
+use core::ptr::{NonNull, null_mut, without_provenance_mut};
+use quire_arch::{Order, PAGE_SIZE};
+
+const PMD: usize = Order::PMD.bytes() as usize;
+const PAGE: usize = PAGE_SIZE as usize;
+
+/// Bytes that the host can give out without hardship.
+pub(super) fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// Mapped memory that starts at a border of 2 MiB. Unmapped by whoever has it; a process that ends needs not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+fn map(at: *mut c_void, bytes: usize, flags: i32) -> Option<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
+    // SAFETY: anywhere, or over an address that the caller owns.
+    let mapped = unsafe { libc::mmap(at, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED { None } else { NonNull::new(mapped.cast()) }
+}
+
+impl Area {
+    fn new(bytes: usize) -> Option<Self> {
+        let loose = Self { start: map(null_mut(), bytes + PMD, 0)?, bytes: bytes + PMD };
+        let before = loose.start.align_offset(PMD);
+        loose.part(0, before).unmap();
+        loose.part(before + bytes, PMD - before).unmap();
+        Some(loose.part(before, bytes))
+    }
+
+    /// Populated memory in `folios`, or `None` if it did not come in these.
+    pub(super) fn populated(bytes: u64, folios: Folios, control: &Control) -> Option<Self> {
+        let set = control.set()?;
+        let area = Self::new(bytes as usize)?;
+        let had = set.made();
+        area.advise(libc::MADV_NOHUGEPAGE)?;
+        if folios.order > Order::ZERO {
+            if folios.order < Order::PMD {
+                area.make_tables()?;
+            }
+            area.advise(libc::MADV_HUGEPAGE)?;
+        }
+        area.write();
+        // Others on the host may have made some too, but hardly of this size.
+        if folios.order > Order::ZERO && set.made().wrapping_sub(had) < folios.in_bytes(bytes) {
+            area.unmap();
+            return None;
+        }
+        drop(set);
+        if folios.order == Order::PMD && !folios.by_pmd {
+            for block in area.blocks() {
+                block.part(0, PAGE).protect(libc::PROT_READ)?;
+                block.part(0, PAGE).protect(libc::PROT_READ | libc::PROT_WRITE)?;
+            }
+        }
+        Some(area)
+    }
+
+    /// `bytes` bytes from the byte `from` on.
+    pub(super) fn part(self, from: usize, bytes: usize) -> Self {
+        assert!(from + bytes <= self.bytes, "not a part of the area");
+        // SAFETY: in the area, or at its end.
+        Self { start: unsafe { self.start.add(from) }, bytes }
+    }
+
+    fn blocks(self) -> impl Iterator<Item = Self> {
+        (0..self.bytes / PMD).map(move |nth| self.part(nth * PMD, PMD))
+    }
+
+    /// Has a page table for each 2 MiB, all of it empty: where one is, Linux gives no folio for a PMD entry, whatever its
+    /// control for that size says.
+    fn make_tables(self) -> Option<()> {
+        for block in self.blocks() {
+            // SAFETY: mapped, and nobody else's.
+            unsafe { block.start.read_volatile() };
+            block.part(0, PAGE).unmap();
+            // The table stays, since it is in use on both sides; the page comes back empty.
+            map(without_provenance_mut(block.start.addr().get()), PAGE, libc::MAP_FIXED_NOREPLACE)?;
+            block.part(0, PAGE).advise(libc::MADV_NOHUGEPAGE)?;
+        }
+        Some(())
+    }
+
+    /// Writes to each page.
+    pub(super) fn write(self) {
+        for page in 0..pages(self.bytes as u64) as usize {
+            // SAFETY: mapped, writable, and nobody else's.
+            unsafe { self.start.add(page * PAGE).cast::<usize>().write_volatile(page) };
+        }
+    }
+
+    fn advise(self, advice: i32) -> Option<()> {
+        // SAFETY: the advice changes how the area's own memory is backed, and no contents.
+        (unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, advice) } == 0).then_some(())
+    }
+
+    fn protect(self, protection: i32) -> Option<()> {
+        // SAFETY: nobody has a reference into the area.
+        (unsafe { libc::mprotect(self.start.as_ptr().cast(), self.bytes, protection) } == 0).then_some(())
+    }
+
+    /// Unmaps it. Neither it nor a part of it is used again.
+    pub(super) fn unmap(self) {
+        if self.bytes > 0 {
+            // SAFETY: the area owns its addresses, and nobody has a reference into it.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        }
+    }
+}
