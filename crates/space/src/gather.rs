@@ -173,6 +173,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         let tables = Tables::new(self.spaces, self.core);
         if let Some(range) = self.shut.take() {
             tables.take_out_shut(range, &mut self);
+            self.drop_noted();
         }
         while let Some(table) = self.unhooked {
             let link = self.spaces.frames().known(table).owner().load(Ordering::Relaxed);

@@ -166,7 +166,9 @@ impl<P: Platform> Tables<'_, P> {
         let index = P::Paging::index(fault.addr, Level::PTE);
         let entries = self.entries(table);
         let huge = Self::huge_order().map_or(OrderSet::EMPTY, OrderSet::of);
-        let orders = self.orders(fault).difference(huge);
+        // Tables of some formats are smaller than the largest folio.
+        let fitting = OrderSet::from_bits((2 << P::Paging::INDEX_BITS[0]) - 1);
+        let orders = self.orders(fault).intersection(fitting).difference(huge);
         let effort = self.effort(fault);
         let mut spare = Spare { tables: *self, pin, kind: fault.kind(), orders, effort, folio: None };
         let seen = entries[index].load(Ordering::Relaxed);
