@@ -44,23 +44,28 @@ impl<P: Platform> Tables<'_, P> {
         {
             return false;
         }
-        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        !self.is_own(locked, index, leaf.pfn)
+    }
+
+    /// Whether nobody else can see the folio of the private page `pfn`, which entry `index` maps.
+    pub(crate) fn is_own(&self, locked: &LockedTable<'_, P>, index: usize, pfn: Pfn) -> bool {
+        let folio = self.spaces.frames().lock_folio(pfn);
         if folio.is_exclusive() {
-            return false;
+            return true;
         }
         if !folio.folio().is_large() {
-            return !folio.claim(1);
+            return folio.claim(1);
         }
         // Entries of this table that map a page of the folio. If part of it was moved behind another table they are too few.
         let head = folio.folio().head();
         let entries = P::Paging::entries(Level::PTE);
-        let first = (index as u64).saturating_sub(leaf.pfn.0 - head.0) as usize;
-        let last = (index + folio.folio().pages_from(leaf.pfn) as usize).min(entries);
+        let first = (index as u64).saturating_sub(pfn.0 - head.0) as usize;
+        let last = (index + folio.folio().pages_from(pfn) as usize).min(entries);
         let mapped = (first..last).filter(|&index| match locked.get(index) {
             Entry::Leaf(leaf) => leaf.pfn.0.wrapping_sub(head.0) < folio.folio().order().pages(),
             _ => false,
         });
-        !folio.claim(mapped.count() as u32)
+        folio.claim(mapped.count() as u32)
     }
 
     /// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the access is tried

@@ -184,6 +184,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         let tables = Tables::new(self.spaces, self.core);
         if let Some(range) = self.shut.take() {
             tables.take_out_shut(range, &mut self);
+            self.drop_noted();
         }
         while let Some((slot, part)) = self.cuts.pop() {
             tables.cut_huge(slot, part, &mut self);

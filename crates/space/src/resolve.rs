@@ -75,7 +75,9 @@ impl<P: Platform> Spare<'_, '_, P> {
     fn fill_large(&mut self, orders: OrderSet, entries: &Entries, index: usize) -> bool {
         let frames = self.tables.spaces.frames();
         let huge = Tables::<P>::huge_order().map_or(OrderSet::EMPTY, OrderSet::of);
-        for order in orders.difference(huge).iter() {
+        // Tables of some formats are smaller than the largest folio.
+        let fitting = OrderSet::from_bits((2 << P::Paging::INDEX_BITS[0]) - 1);
+        for order in orders.intersection(fitting).difference(huge).iter() {
             if !is_empty(entries, index, order) {
                 continue;
             }

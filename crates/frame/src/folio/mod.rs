@@ -16,10 +16,15 @@
 //!
 //! Counting is without regard to who maps: which pages are mapped, and by whom, is found by the rmap.
 
+mod counts;
 mod given_back;
 mod lock;
+#[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used, reason = "models are tests")]
+mod models;
 mod split;
 
+pub use counts::MAX_MAPS;
 pub use lock::FolioGuard;
 pub use split::{FolioSplit, SplitError};
 
@@ -30,7 +35,6 @@ use crate::map::{Frame, FrameFlags, Kind};
 use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{LockClass, Order, Pfn, Platform};
-use quire_sync::atomic::Ordering;
 
 /// A folio, as found from one of its frames. A moment's view: what keeps it true is the caller's business, e.g. an entry
 /// that maps the frame, under the lock of its table, and for a large folio the head lock.
@@ -126,15 +130,7 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     /// Whether nobody but the caller, whose entry maps a page of it under the lock of its table, can see the folio.
     #[inline]
     pub fn is_exclusive(&self) -> bool {
-        let word = self.folio.frame.word();
-        let alone = word.refs() == 1 || word.refs() >= PIN;
-        alone
-            && if self.folio.is_large() {
-                word.flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
-            } else {
-                // Pins are of exclusive pages only, so they take nothing away.
-                self.maps() == 1
-            }
+        self.folio.is_exclusive()
     }
 
     /// Whether nobody but the caller can see the folio, who found `mapped` entries of his own that map it; if so the folio
@@ -162,46 +158,20 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     /// Base pages mapped, over all mappings.
     #[inline]
     pub fn maps(&self) -> u32 {
-        self.folio.frame.map_count().load(Ordering::Relaxed)
+        self.folio.maps()
     }
 
     /// Counts `pages` more as mapped by a caller whose entries map them already or are about to. Answers false, with nothing
     /// changed, where the count would overflow.
     #[inline]
     pub fn add_maps(&self, pages: u32) -> bool {
-        let count = self.folio.frame.map_count();
-        let maps = count.load(Ordering::Relaxed);
-        if pages > MAX_MAPS - maps.min(MAX_MAPS) {
-            return false;
-        }
-        if self.folio.is_large() || maps == pages {
-            // Under the head lock nobody else counts. And what is mapped by nobody but the caller's entry, whose table
-            // is locked, can be mapped by nobody else in the meantime.
-            count.store(maps + pages, Ordering::Relaxed);
-        } else {
-            count.fetch_add(pages, Ordering::Relaxed);
-        }
-        true
+        self.folio.add_maps(pages)
     }
 
     /// Counts `pages` fewer.
     #[inline]
     pub fn remove_maps(&self, pages: u32) -> MapsLeft {
-        let count = self.folio.frame.map_count();
-        // Acquire: what others did through their mappings is seen by whoever is left to give the folio back.
-        let maps = count.load(Ordering::Acquire);
-        debug_assert!(maps >= pages, "{:?} is mapped {maps} times and loses {pages}", self.folio);
-        if self.folio.is_large() || maps == pages {
-            // As above: the last mapping is the caller's own.
-            count.store(maps.saturating_sub(pages), Ordering::Relaxed);
-            return match maps.saturating_sub(pages) {
-                0 => MapsLeft::None,
-                _ if u64::from(pages) < self.folio.order.pages() => MapsLeft::Part,
-                _ => MapsLeft::Some,
-            };
-        }
-        // Release: what was done through the mapping comes before the folio is reused. Acquire as above.
-        if count.fetch_sub(pages, Ordering::AcqRel) == pages { MapsLeft::None } else { MapsLeft::Some }
+        self.folio.remove_maps(pages)
     }
 }
 
@@ -224,9 +194,6 @@ impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
 /// References that a pin takes. All mappings of a folio hold one together, and hardly anybody else holds any for long, so a
 /// folio with so many is pinned (Linux tells pins from references the same way, `GUP_PIN_COUNTING_BIAS`).
 const PIN: u32 = 1024;
-
-/// The most base pages that may be counted as mapped. Mapping one more fails long before the count overflows.
-pub const MAX_MAPS: u32 = 1 << 31;
 
 impl<P: Platform> Frames<P> {
     /// The folio that `pfn` lies in. The caller keeps it from being given back.

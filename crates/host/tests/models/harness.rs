@@ -55,6 +55,11 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
 /// Runs `model` under schedules that follow from `seed`; or under the one schedule that `QUIRE_SCHEDULE` holds, as a
 /// failure printed it.
 pub(crate) fn check(seed: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
+    check_some(seed, SCHEDULES, model);
+}
+
+/// As [`check`], for a model of so many steps that it runs under `schedules` only, unless `QUIRE_SCHEDULES` says otherwise.
+pub(crate) fn check_some(seed: u64, schedules: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
     if let Ok(schedule) = std::env::var("QUIRE_SCHEDULE") {
         let mut replay = ReplayScheduler::new_from_encoded(&schedule);
         // A schedule ends where the failure was.
@@ -65,7 +70,7 @@ pub(crate) fn check(seed: u64, model: impl Fn() + Send + Sync + Clone + 'static)
     // First, whether schedules replay at all: these run twice and must offer the same choices.
     let twice = RandomScheduler::new_from_seed(seed, REPLAYED);
     run(UncontrolledNondeterminismCheckScheduler::new(twice), model.clone());
-    let all = setting("QUIRE_SCHEDULES", SCHEDULES) as usize;
+    let all = setting("QUIRE_SCHEDULES", schedules) as usize;
     let many = all.div_ceil(4);
     println!("seed {seed}: {} schedules with few preemptions, {many} with many", all - many);
     run(PctScheduler::new_from_seed(seed, DEPTH, all - many), model.clone());

@@ -10,6 +10,7 @@
 mod common;
 mod harness;
 
+mod folios;
 mod frames;
 mod rmap;
 mod shootdowns;

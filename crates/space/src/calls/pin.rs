@@ -1,14 +1,15 @@
 //! Pinning pages for devices.
 
+use crate::cpus::FlushCause;
 use crate::error::FaultError;
 use crate::fault::Refusal;
-use crate::space::Space;
+use crate::space::{Space, page_of};
 use crate::spaces::Spaces;
 use crate::table::{Found, HugeSlot, Tables};
 use crate::vma::{VmFlags, Vma, VmaFacts};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::FrameChain;
+use quire_frame::{AllocError, FrameChain};
 
 /// A page of a space that a device may read and write until this is dropped: it stays where it is, whatever the program
 /// does, and the program sees what the device writes until it unmaps the page. After a `fork` the child has a copy.
@@ -81,7 +82,7 @@ impl<'m, P: Platform> Space<'m, P> {
         let pin = self.spaces.platform().pin();
         let table = match tables.lookup(addr) {
             Found::Table(table) => table,
-            Found::Huge(slot) => return Ok(self.pin_huge(slot, index as u64, &facts, access)),
+            Found::Huge(slot) => return self.pin_huge(slot, index as u64, &facts, access),
             Found::Nothing => return Ok(None),
         };
         let locked = tables.lock(&pin, table, Level::PTE);
@@ -92,7 +93,19 @@ impl<'m, P: Platform> Space<'m, P> {
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             return Ok(Some(leaf.pfn));
         }
-        if !facts.flags.contains(VmFlags::SHARED) && tables.must_copy(&locked, index, leaf, &facts) {
+        let private = !facts.flags.contains(VmFlags::SHARED);
+        if private
+            && leaf.flags.contains(LeafFlags::WRITE)
+            && self.spaces.frames().folio(leaf.pfn).is_large()
+            && !tables.is_own(&locked, index, leaf.pfn)
+        {
+            // A part of the folio is shared with a child that did not get this part. What is pinned must be the program's
+            // own also when a later write asks for that, so it is copied.
+            locked.write_protect(index);
+            tables.core.flush(self.spaces.frames(), &pin, page_of(addr), FlushCause::CopyOnWrite);
+            return Ok(None);
+        }
+        if private && tables.must_copy(&locked, index, leaf, &facts) {
             let Some(held) = tables.hold(leaf.pfn) else { return Ok(None) };
             drop(locked);
             return match tables.copy_on_write(&held, (table, index), &facts, addr) {
@@ -100,18 +113,24 @@ impl<'m, P: Platform> Space<'m, P> {
                 Err(Refusal::Fault(error)) => Err(error),
             };
         }
-        Ok(self.spaces.frames().pin_folio(leaf.pfn).then_some(leaf.pfn))
+        self.pin_once_more(leaf.pfn).map(Some)
     }
 
     /// The same for the page `nth` of what a large leaf maps. A folio that others see is split first.
-    fn pin_huge(&self, slot: HugeSlot, nth: u64, facts: &VmaFacts, access: Access) -> Option<Pfn> {
+    fn pin_huge(
+        &self,
+        slot: HugeSlot,
+        nth: u64,
+        facts: &VmaFacts,
+        access: Access,
+    ) -> Result<Option<Pfn>, FaultError> {
         let tables = self.tables();
         let frames = self.spaces.frames();
         let pin = self.spaces.platform().pin();
         let locked = tables.lock_slot(&pin, slot);
-        let leaf = Tables::huge_leaf(&locked, slot)?;
+        let Some(leaf) = Tables::huge_leaf(&locked, slot) else { return Ok(None) };
         if !leaf.flags.contains(access.needs()) {
-            return None;
+            return Ok(None);
         }
         let own = facts.flags.contains(VmFlags::SHARED) || {
             let folio = frames.lock_folio(leaf.pfn);
@@ -120,9 +139,14 @@ impl<'m, P: Platform> Space<'m, P> {
         if !own {
             drop(locked);
             tables.split_huge(slot);
-            return None;
+            return Ok(None);
         }
-        let pfn = leaf.pfn.offset(nth);
-        frames.pin_folio(pfn).then_some(pfn)
+        self.pin_once_more(leaf.pfn.offset(nth)).map(Some)
+    }
+
+    /// Adds a pin. Past the most references there is no memory for it, as in Linux.
+    fn pin_once_more(&self, pfn: Pfn) -> Result<Pfn, FaultError> {
+        let pinned = self.spaces.frames().pin_folio(pfn);
+        if pinned { Ok(pfn) } else { Err(FaultError::OutOfMemory(AllocError::OutOfMemory)) }
     }
 }

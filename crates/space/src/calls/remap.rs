@@ -301,6 +301,8 @@ impl<'s, P: Platform> Section<'s, P> {
             backing: facts.backing,
             anon: facts.anon,
         };
+        // No fault gets into either range from here until the section ends: what the move finds is what it was prepared for.
+        self.lock_range(old);
         // One for the target, and one in case that the source is in the middle of a mapping, which a merge with the
         // target may bring about.
         let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
@@ -315,8 +317,6 @@ impl<'s, P: Platform> Section<'s, P> {
                 return Err(error);
             }
         };
-        // No fault gets into either range from here until the section ends.
-        self.lock_range(old);
         let neighbours = self.neighbours_for(&proposal);
         // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never at none.
         let family = self.map(&proposal, neighbours, &mut prepared);

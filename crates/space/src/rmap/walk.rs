@@ -142,7 +142,7 @@ impl<P: Platform> Spaces<P> {
                 let is_it = |leaf: &Leaf| leaf.pfn == page && !leaf.flags.contains(LeafFlags::SPECIAL);
                 if leaf.as_ref().is_some_and(is_it) {
                     visit(tables.core.id(), part.start());
-                    missing = missing.saturating_sub(1);
+                    missing = missing.saturating_sub((part.len() / PAGE_SIZE) as u32);
                 }
             });
             if missing == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

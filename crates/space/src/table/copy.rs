@@ -136,8 +136,10 @@ impl<P: Platform> Tables<'_, P> {
                         Err(AllocError::OutOfMemory)
                     } else {
                         let mut kept = here.entries[slot.index].load(Ordering::Relaxed);
-                        if private && leaf.flags.contains(LeafFlags::READ) {
+                        if private {
                             folio.no_longer_exclusive();
+                        }
+                        if private && leaf.flags.contains(LeafFlags::READ) {
                             kept = here.write_protect(slot.index);
                             gather.add_stale(range);
                         }

@@ -169,7 +169,10 @@ impl<P: Platform> Tables<'_, P> {
         let Some(table) = self.withdraw(slot) else { return };
         // Nobody may find the folio half mapped: not while its counts are held still.
         let folio = self.spaces.frames().lock_folio(leaf.pfn);
-        let raw = locked.entries[slot.index].swap(0, Ordering::AcqRel);
+        // Unusable, but never none: whoever walks without the lock must not take it for a hole.
+        let shut = Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ };
+        let raw = locked.entries[slot.index]
+            .swap(P::Paging::encode(Entry::Leaf(shut), Level::PMD), Ordering::AcqRel);
         if leaf.flags.contains(LeafFlags::READ) {
             // No CPU may have translations of both sizes, and the bits that the MMU set must be the last.
             self.core.flush(self.spaces.frames(), &pin, self.slot_range(slot), FlushCause::Split);

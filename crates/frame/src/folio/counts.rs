@@ -1,0 +1,66 @@
+//! The counts of a folio, and what follows from them. Callers go by [`LockedFolio`](super::LockedFolio), under which those
+//! of a large folio stay as they are.
+
+use super::{Folio, MapsLeft, PIN};
+use crate::map::FrameFlags;
+use quire_sync::atomic::Ordering;
+
+/// The most base pages that may be counted as mapped. Mapping one more fails long before the count overflows.
+pub const MAX_MAPS: u32 = 1 << 31;
+
+impl Folio<'_> {
+    #[inline]
+    pub(super) fn is_exclusive(&self) -> bool {
+        let word = self.frame.word();
+        let alone = word.refs() == 1 || word.refs() >= PIN;
+        alone
+            && if self.is_large() {
+                word.flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
+            } else {
+                // Pins are of exclusive pages only, so they take nothing away.
+                self.maps() == 1
+            }
+    }
+
+    /// Acquire: whoever finds that the others are gone may write to what they have read.
+    #[inline]
+    pub(super) fn maps(&self) -> u32 {
+        self.frame.map_count().load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn add_maps(&self, pages: u32) -> bool {
+        let count = self.frame.map_count();
+        let maps = count.load(Ordering::Relaxed);
+        if pages > MAX_MAPS - maps.min(MAX_MAPS) {
+            return false;
+        }
+        if self.is_large() || maps == pages {
+            // Under the head lock nobody else counts. And what is mapped by nobody but the caller's entry, whose table
+            // is locked, can be mapped by nobody else in the meantime.
+            count.store(maps + pages, Ordering::Relaxed);
+        } else {
+            count.fetch_add(pages, Ordering::Relaxed);
+        }
+        true
+    }
+
+    #[inline]
+    pub(super) fn remove_maps(&self, pages: u32) -> MapsLeft {
+        let count = self.frame.map_count();
+        // Acquire: what others did through their mappings is seen by whoever is left to give the folio back.
+        let maps = count.load(Ordering::Acquire);
+        debug_assert!(maps >= pages, "{self:?} is mapped {maps} times and loses {pages}");
+        if self.is_large() || maps == pages {
+            // As above: the last mapping is the caller's own.
+            count.store(maps.saturating_sub(pages), Ordering::Relaxed);
+            return match maps.saturating_sub(pages) {
+                0 => MapsLeft::None,
+                _ if u64::from(pages) < self.order.pages() => MapsLeft::Part,
+                _ => MapsLeft::Some,
+            };
+        }
+        // Release: what was done through the mapping comes before the folio is reused. Acquire as above.
+        if count.fetch_sub(pages, Ordering::AcqRel) == pages { MapsLeft::None } else { MapsLeft::Some }
+    }
+}

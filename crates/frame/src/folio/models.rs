@@ -1,0 +1,78 @@
+//! Loom models of the map count of a folio of one page, which changes without a lock. `scripts/models.sh loom` runs them.
+
+use super::{Folio, MapsLeft};
+use crate::map::{Frame, Kind, Migratetype, Word};
+use crate::zone::ZoneId;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use quire_arch::{Order, Pfn};
+use quire_sync::atomic::Ordering;
+
+/// A page, and what programs write to it: loom finds accesses that nothing orders.
+struct Page {
+    frame: Frame,
+    contents: UnsafeCell<u64>,
+}
+
+impl Page {
+    fn new(maps: u32) -> Arc<Self> {
+        let frame = Frame::new(Kind::Tail, ZoneId::default());
+        frame.set_word(Word::given_out(Kind::Anonymous, Order::ZERO, Migratetype::Movable));
+        frame.map_count().store(maps, Ordering::Relaxed);
+        Arc::new(Self { frame, contents: UnsafeCell::new(7) })
+    }
+
+    fn folio(&self) -> Folio<'_> {
+        Folio { head: Pfn(1), order: Order::ZERO, frame: &self.frame }
+    }
+
+    fn read(&self) {
+        // SAFETY: loom reports a write at the same time.
+        self.contents.with(|contents| assert_eq!(unsafe { *contents }, 7));
+    }
+
+    fn write(&self) {
+        // SAFETY: loom reports any access at the same time.
+        self.contents.with_mut(|contents| unsafe { *contents = 8 });
+    }
+}
+
+/// Two remove their mappings: exactly one is the last, and may reuse what the other has read.
+#[test]
+fn loom_of_two_removers_one_is_the_last() {
+    loom::model(|| {
+        let page = Page::new(2);
+        let go = |page: &Page| {
+            page.read();
+            let left = page.folio().remove_maps(1);
+            if left == MapsLeft::None {
+                page.write();
+            }
+            left
+        };
+        let other = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || go(&page))
+        };
+        let mut left = [go(&page), other.join().unwrap()];
+        left.sort_by_key(|left| *left == MapsLeft::None);
+        assert_eq!(left, [MapsLeft::Some, MapsLeft::None]);
+        assert_eq!(page.folio().maps(), 0);
+    });
+}
+
+/// One shares the page with a child while another removes its mapping: no count is lost.
+#[test]
+fn loom_a_share_and_a_removal_are_both_counted() {
+    loom::model(|| {
+        let page = Page::new(2);
+        let other = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || page.folio().remove_maps(1))
+        };
+        assert!(page.folio().add_maps(1));
+        assert_eq!(other.join().unwrap(), MapsLeft::Some);
+        assert_eq!(page.folio().maps(), 2);
+    });
+}

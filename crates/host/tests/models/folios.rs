@@ -1,0 +1,271 @@
+//! Pages that processes share, and large leaves: who copies, who is last, and what a walk may find.
+
+use crate::common::RW;
+use crate::common::{HostSpace, MIB2, NOT_MAPPED, PAGE, map_at, page};
+use crate::harness::{Fact, check, check_some, map, on_cpu, with_space, with_spaces};
+use quire_arch::VirtAddr;
+use quire_host::{HostConfig, Machine};
+use quire_mm::{Advice, RemapFlags};
+use quire_sync::atomic::as_one_step;
+use shuttle::thread;
+use std::mem::ManuallyDrop;
+
+/// The last page below a border of every level of tables.
+const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
+const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
+const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
+/// Far from it, and as near to a border of tables.
+const ALIKE: VirtAddr = VirtAddr((1 << 40) - PAGE);
+/// Of what has large leaves: each split is a thousand steps.
+const FEW: u64 = 600;
+
+fn write(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
+    on_cpu(machine, cpu, space, |program| program.write_u64(addr, value)).expect("mapped");
+}
+
+fn read(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
+    on_cpu(machine, cpu, space, |program| program.read_u64(addr)).expect("mapped")
+}
+
+/// A child of `space`, made in one step and kept if the model fails, as its parent is.
+fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
+    ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
+}
+
+/// Both copy, or one copies and the other is the last owner.
+#[test]
+fn shuttle_two_processes_write_to_one_page_at_once() {
+    check(501, || {
+        with_space(2, |machine, space| {
+            map(space, ADDR, 1);
+            as_one_step(|| write(machine, 0, space, ADDR, 1));
+            let child = fork(space);
+            thread::scope(|scope| {
+                for (cpu, space) in [(0, space), (1, &*child)] {
+                    scope.spawn(move || {
+                        assert_eq!(read(machine, cpu, space, ADDR), 1);
+                        write(machine, cpu, space, ADDR, 10 + cpu as u64);
+                        assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64);
+                    });
+                }
+            });
+            as_one_step(|| {
+                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11))
+            });
+            as_one_step(|| drop(ManuallyDrop::into_inner(child)));
+        });
+    });
+}
+
+/// Whoever is left keeps the page; the one who goes must not take it along, nor see the other's writes before.
+#[test]
+fn shuttle_the_last_owner_writes_while_the_other_exits() {
+    check(502, || {
+        with_space(2, |machine, space| {
+            map(space, ADDR, 1);
+            as_one_step(|| write(machine, 0, space, ADDR, 1));
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    write(machine, 0, space, ADDR, 2);
+                    assert_eq!(read(machine, 0, space, ADDR), 2);
+                });
+                scope.spawn(|| {
+                    assert_eq!(read(machine, 1, &child, ADDR), 1, "a child sees what its parent wrote later");
+                    drop(ManuallyDrop::into_inner(child));
+                });
+            });
+            as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 2));
+        });
+    });
+}
+
+/// One page is shared with a child already, one is not there yet; both are written to while another child is made.
+#[test]
+fn shuttle_a_fork_against_a_copy_and_a_first_write() {
+    check(503, || {
+        with_space(2, |machine, space| {
+            map(space, BEFORE, 2);
+            as_one_step(|| write(machine, 0, space, BEFORE, 1));
+            let first = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    write(machine, 0, space, BEFORE, 2);
+                    write(machine, 0, space, ADDR, 3);
+                    assert_eq!(read(machine, 0, space, BEFORE), 2);
+                });
+                scope.spawn(|| {
+                    let child =
+                        ManuallyDrop::new(on_cpu(machine, 1, space, |_| space.fork()).expect("memory"));
+                    let seen = [BEFORE, ADDR].map(|addr| read(machine, 1, &child, addr));
+                    assert!((seen[0] == 1 || seen[0] == 2) && (seen[1] == 0 || seen[1] == 3), "{seen:?}");
+                    assert!(seen != [1, 3], "the second write without the first");
+                    write(machine, 1, &child, BEFORE, 5);
+                    assert_eq!(
+                        read(machine, 1, &child, ADDR),
+                        seen[1],
+                        "the child changes under its parent's writes"
+                    );
+                    drop(ManuallyDrop::into_inner(child));
+                });
+            });
+            as_one_step(|| {
+                assert_eq!([BEFORE, ADDR].map(|addr| read(machine, 0, space, addr)), [2, 3]);
+                assert_eq!(read(machine, 0, &first, BEFORE), 1);
+                drop(ManuallyDrop::into_inner(first));
+            });
+        });
+    });
+}
+
+/// The last of the two frees the page: after the flush of its own space, and after that of the other's.
+#[test]
+fn shuttle_two_processes_unmap_a_shared_page_at_once() {
+    check(504, || {
+        with_space(3, |machine, space| {
+            // The neighbour keeps the table, so that the page is noted in the gather.
+            map(space, BEFORE, 2);
+            as_one_step(|| write(machine, 0, space, ADDR, 7));
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        for _ in 0..3 {
+                            let seen = program.read_u64(ADDR);
+                            assert!(seen == Ok(7) || seen == Err(NOT_MAPPED), "{seen:?}");
+                        }
+                    });
+                });
+                for (cpu, space) in [(1, space), (2, &*child)] {
+                    scope.spawn(move || {
+                        on_cpu(machine, cpu, space, |program| {
+                            assert_eq!(program.read_u64(ADDR), Ok(7));
+                            space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+                        });
+                    });
+                }
+            });
+            as_one_step(|| drop(ManuallyDrop::into_inner(child)));
+        });
+    });
+}
+
+/// Pages that are written for the first time while their mapping moves are at the new place afterwards.
+#[test]
+fn shuttle_a_first_write_against_a_move() {
+    check(505, || {
+        with_space(2, |machine, space| {
+            // Its first page is below a border of tables, the others are beyond, where there is no table yet.
+            map(space, ADDR, 3);
+            let second = page(ADDR, 1);
+            // The mapping has its group already: the write takes no mmap lock.
+            as_one_step(|| write(machine, 0, space, ADDR, 1));
+            let written = Fact::default();
+            thread::scope(|scope| {
+                scope.spawn(|| match on_cpu(machine, 0, space, |program| program.write_u64(second, 9)) {
+                    Ok(()) => written.tell(),
+                    Err(error) => assert_eq!(error, NOT_MAPPED),
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| {
+                        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                        space.mremap(ADDR, 3 * PAGE, 3 * PAGE, flags, ALIKE).expect("memory");
+                    });
+                });
+            });
+            let seen = as_one_step(|| read(machine, 0, space, page(ALIKE, 1)));
+            assert!(seen == 9 || !written.is_told(), "a page that was written before the move is lost");
+        });
+    });
+}
+
+/// A machine with room for a few folios of 2 MiB, and a space that has one, shared with a child and mapped by a leaf.
+fn with_leaf(model: impl FnOnce(&Machine, &HostSpace<'_>, &HostSpace<'_>)) {
+    with_spaces(HostConfig::with_ram(8 << 20).cpus(2), |machine, [space]| {
+        as_one_step(|| {
+            map_at(space, ELSEWHERE.0, MIB2, RW);
+            space.madvise(ELSEWHERE, MIB2, Advice::HugePage).expect("the mapping is there");
+            for at in [0, 1, 511] {
+                write(machine, 0, space, page(ELSEWHERE, at), 7);
+            }
+            assert_eq!(space.figures().resident, MIB2, "a large folio");
+        });
+        let child = fork(space);
+        model(machine, space, &child);
+        as_one_step(|| drop(ManuallyDrop::into_inner(child)));
+    });
+}
+
+/// races.md, "Every module": the leaf is cut by a write while another thread drops the contents of all of it.
+#[test]
+fn shuttle_a_leaf_that_is_cut_is_not_passed_over() {
+    check_some(506, FEW, || {
+        with_leaf(|machine, space, child| {
+            let (near, far) = (ELSEWHERE, page(ELSEWHERE, 511));
+            thread::scope(|scope| {
+                scope.spawn(|| write(machine, 0, space, near, 9));
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        space.madvise(ELSEWHERE, MIB2, Advice::DontNeed).expect("cannot fail");
+                        assert_eq!(program.read_u64(page(near, 1)), Ok(0), "contents that were dropped");
+                        assert_eq!(program.read_u64(far), Ok(0), "contents that were dropped");
+                    });
+                });
+            });
+            as_one_step(|| {
+                let seen = read(machine, 0, space, near);
+                assert!(seen == 0 || seen == 9, "{seen}");
+                assert_eq!(read(machine, 1, child, near), 7);
+            });
+        });
+    });
+}
+
+/// A part is dropped while another thread writes to another part: both cut the leaf.
+#[test]
+fn shuttle_a_leaf_is_cut_by_a_dontneed_against_a_fault() {
+    check_some(507, FEW, || {
+        with_leaf(|machine, space, child| {
+            let far = page(ELSEWHERE, 511);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    write(machine, 0, space, ELSEWHERE, 9);
+                    assert_eq!(read(machine, 0, space, ELSEWHERE), 9);
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        space.madvise(far, PAGE, Advice::DontNeed).expect("cannot fail");
+                        assert_eq!(program.read_u64(far), Ok(0), "contents that were dropped");
+                    });
+                });
+            });
+            as_one_step(|| {
+                assert_eq!((read(machine, 0, space, ELSEWHERE), read(machine, 1, child, ELSEWHERE)), (9, 7));
+            });
+        });
+    });
+}
+
+/// A leaf that is cut between the preparation of a move and the move itself moves page by page.
+#[test]
+fn shuttle_a_leaf_is_cut_while_it_moves() {
+    check_some(508, FEW, || {
+        with_leaf(|machine, space, child| {
+            let there = VirtAddr(ELSEWHERE.0 + (1 << 39));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let written = on_cpu(machine, 0, space, |program| program.write_u64(ELSEWHERE, 7));
+                    assert!(written.is_ok() || written == Err(NOT_MAPPED), "{written:?}");
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                        space.mremap(ELSEWHERE, MIB2, MIB2, flags, there).expect("memory");
+                        assert_eq!(program.read_u64(there), Ok(7), "the pages are lost");
+                    });
+                });
+            });
+            as_one_step(|| assert_eq!(read(machine, 1, child, ELSEWHERE), 7));
+        });
+    });
+}
