@@ -2,7 +2,7 @@
 
 use crate::known::{KnownDifference, Past};
 use crate::linux::Start;
-use crate::observation::{Detail, Figures, Observation, Region, Wanted};
+use crate::observation::{Detail, Figures, LARGE, Observation, Pages, Region, Wanted};
 use quire_mm::{PageState, VmFlags};
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub(crate) fn compare(
 ) -> Result<(), String> {
     regions(linux, quire)?;
     pages(past, linux, quire)?;
-    details(start, wanted, linux, quire)?;
+    details(start, past, wanted, linux, quire)?;
     if let (Some(linux), Some(quire)) = (linux.figures, quire.figures) {
         figures(linux, quire)?;
         // Linux's figure has the tables of the oracle itself in it.
@@ -61,14 +61,17 @@ fn regions(linux: &Observation, quire: &Observation) -> Result<(), String> {
 }
 
 /// The runs of pages that are a process's own, or the page of zeros.
-fn own_pages(seen: &Observation) -> impl Iterator<Item = (u64, u64, PageState)> {
-    seen.pages.iter().filter(|run| run.state != PageState::File).map(|run| (run.start, run.end, run.state))
+fn own_pages(seen: &Observation) -> impl Iterator<Item = Pages> {
+    seen.pages.iter().copied().filter(|run| run.state != PageState::File)
 }
 
 fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<(), String> {
     if !own_pages(linux).eq(own_pages(quire)) {
         let all = |side: &Observation| own_pages(side).collect::<Vec<_>>();
-        let text = |(start, end, state): &(u64, u64, PageState)| format!("{start:#x}-{end:#x} {state:?}");
+        let text = |run: &Pages| {
+            let large = if run.large { " by PMD entries" } else { "" };
+            format!("{:#x}-{:#x} {:?}{large}", run.start, run.end, run.state)
+        };
         return Err(only("pages in memory", &all(linux), &all(quire), text));
     }
     let cached = |side: &Observation| side.pages.iter().filter(|run| run.state == PageState::File).count();
@@ -79,7 +82,13 @@ fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<()
 }
 
 /// The flags of the mappings: those of the oracle's own are left out, and what borders on them is cut there.
-fn details(start: &Start, wanted: Wanted, linux: &Observation, quire: &Observation) -> Result<(), String> {
+fn details(
+    start: &Start,
+    past: &mut Past,
+    wanted: Wanted,
+    linux: &Observation,
+    quire: &Observation,
+) -> Result<(), String> {
     if wanted.details_until == 0 || (linux.details.is_empty() && quire.details.is_empty()) {
         return Ok(());
     }
@@ -102,20 +111,28 @@ fn details(start: &Start, wanted: Wanted, linux: &Observation, quire: &Observati
                     .find(cached)
                     .is_some_and(|region| region.file || region.flags.contains(VmFlags::MAYSHARE));
                 let resident = if cached { 0 } else { detail.resident };
-                list.push(Detail { resident, ..*detail });
+                // Linux looks for room in the 2 MiB before the end, and there are none.
+                let low = end < LARGE;
+                let eligible = !cached && !low && detail.eligible;
+                list.push(Detail { resident, eligible, ..*detail });
             }
         }
         list
     };
+    if linux.details.iter().any(|detail| detail.end < LARGE && detail.eligible) {
+        past.count(KnownDifference::LowEligible);
+    }
     let (linux, quire) = (list(linux, quire), list(quire, quire));
     if linux == quire {
         return Ok(());
     }
     Err(only("smaps", &linux, &quire, |detail| {
-        let Detail { start, end, flags, resident, anonymous, swapped } = *detail;
+        let Detail { start, end, flags, resident, anonymous, swapped, large, eligible } = *detail;
         format!(
-            "{start:#x}-{end:#x} {} (Rss {resident}, Anonymous {anonymous}, Swap {swapped} kB)",
-            flags_text(flags)
+            "{start:#x}-{end:#x} {} (Rss {resident}, Anonymous {anonymous}, AnonHugePages {large}, \
+             Swap {swapped} kB, THPeligible {})",
+            flags_text(flags),
+            u8::from(eligible)
         )
     }))
 }

@@ -1,6 +1,6 @@
 //! Which calls, flags, places and results have occurred together, and which never did.
 
-use crate::observation::{Outcome, Region};
+use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::{Argument, Call, names};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,6 +38,8 @@ const HINT: &str = "hint";
 const MIDDLE: &str = "middle of a mapping";
 const SEVERAL: &str = "several mappings";
 const HOLE: &str = "a hole";
+const LARGE_PART: &str = "part of a large folio";
+const LARGE_WHOLE: &str = "a whole large folio";
 /// Borders of what a page table covers.
 const BORDERS: [(u32, &str); 3] =
     [(21, "across a 2 MiB border"), (30, "across a 1 GiB border"), (39, "across a 512 GiB border")];
@@ -75,8 +77,16 @@ const RESULTS: &[(Call, &[&str])] = &[
 const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC", "MAP_HUGETLB"];
 
 /// Flags and values that end a program as a known difference, so that they are not counted.
-const KNOWN_TO_DIFFER: &[&str] =
-    &["MAP_32BIT", "MADV_REMOVE", "MADV_COLLAPSE", "MADV_GUARD_INSTALL", "MADV_GUARD_REMOVE"];
+const KNOWN_TO_DIFFER: &[&str] = &["MAP_32BIT"];
+
+/// Whether every result of what has this name is a known difference.
+fn is_known_to_differ(name: &str) -> bool {
+    KNOWN_TO_DIFFER.contains(&name) || is_not_built(name)
+}
+
+fn is_not_built(advice: &str) -> bool {
+    names::ADVICE.iter().any(|(value, name)| *name == advice && names::NOT_BUILT.contains(value))
+}
 
 /// Further flags and values with the results other than success that they can have.
 const FLAG_RESULTS: &[(Call, &str, &[&str])] = &[
@@ -99,6 +109,7 @@ const FLAG_RESULTS: &[(Call, &str, &[&str])] = &[
     (Call::Madvise, "MADV_POPULATE_READ", &["EINVAL", "ENOMEM"]),
     (Call::Madvise, "MADV_POPULATE_WRITE", &["EINVAL", "ENOMEM"]),
     (Call::Madvise, "MADV_DONTNEED_LOCKED", &["ENOMEM"]),
+    (Call::Madvise, "MADV_COLLAPSE", &["EINVAL", "ENOMEM"]),
     (Call::Msync, "MS_INVALIDATE", &["EBUSY"]),
 ];
 
@@ -201,7 +212,7 @@ fn result(outcome: Outcome) -> &'static str {
 
 impl Coverage {
     /// Counts an operation with its resolved arguments, what Linux answered, and the mappings before it.
-    pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &[Region]) {
+    pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
         let result = result(outcome);
         let mut count = |what| *self.counts.entry(Combination { call, what, result }).or_default() += 1;
         count("");
@@ -217,7 +228,8 @@ impl Coverage {
             }
         }
         if RANGES.iter().any(|row| row.0 == call) {
-            places(call, args, before, count);
+            places(call, args, &before.regions, &mut count);
+            large_places(args, before, count);
         }
     }
 
@@ -278,6 +290,21 @@ fn places(call: Call, args: [u64; 6], before: &[Region], mut count: impl FnMut(&
     }
 }
 
+/// Tells whether a range begins or ends within what a PMD entry maps, or covers such a piece.
+fn large_places(args: [u64; 6], before: &Observation, mut count: impl FnMut(&'static str)) {
+    let [addr, len, ..] = args;
+    let end = addr.saturating_add(len);
+    let cuts = |at: u64| !at.is_multiple_of(LARGE) && before.maps_large(at);
+    if addr < end && (cuts(addr) || cuts(end)) {
+        count(LARGE_PART);
+    }
+    let covers =
+        |run: &Pages| run.large && addr.max(run.start).next_multiple_of(LARGE) + LARGE <= end.min(run.end);
+    if before.pages.iter().any(covers) {
+        count(LARGE_WHOLE);
+    }
+}
+
 /// Everything that can occur.
 fn expected() -> Vec<Combination> {
     let mut all = Vec::new();
@@ -289,7 +316,7 @@ fn expected() -> Vec<Combination> {
         for argument in call.arguments() {
             let (Argument::Bits(names) | Argument::Value(names)) = argument else { continue };
             for (_, name) in
-                names.iter().filter(|(_, name)| !NEVER_OK.contains(name) && !KNOWN_TO_DIFFER.contains(name))
+                names.iter().filter(|(_, name)| !NEVER_OK.contains(name) && !is_known_to_differ(name))
             {
                 // The two that only `mprotect` on a stack takes.
                 let misplaced = *name == "PROT_GROWSDOWN" && *call != Call::Mprotect;
@@ -299,7 +326,7 @@ fn expected() -> Vec<Combination> {
             }
         }
     }
-    for (call, flag, results) in FLAG_RESULTS {
+    for (call, flag, results) in FLAG_RESULTS.iter().filter(|(_, flag, _)| !is_not_built(flag)) {
         add(*call, flag, results);
     }
     for (call, places) in RANGES {
@@ -311,9 +338,14 @@ fn expected() -> Vec<Combination> {
         for (_, border) in BORDERS {
             add(*call, border, &[OK]);
         }
+        add(*call, LARGE_PART, &[OK]);
+        // One operation fills no more than some pages.
+        if *call != Call::Fill {
+            add(*call, LARGE_WHOLE, &[OK]);
+        }
     }
     // Every advice meets a hole.
-    for (_, advice) in names::ADVICE.iter().filter(|(_, advice)| !KNOWN_TO_DIFFER.contains(advice)) {
+    for (_, advice) in names::ADVICE.iter().filter(|(_, advice)| !is_not_built(advice)) {
         add(Call::Madvise, advice, &["ENOMEM"]);
     }
     all.sort_unstable();

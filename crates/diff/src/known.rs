@@ -1,9 +1,9 @@
 //! Differences that stay, by name. Each is a line of docs/differences.md.
 
 use crate::linux::FILE_BYTES;
-use crate::observation::{Observation, Outcome, Region};
+use crate::observation::{LARGE, Observation, Outcome, Region};
 use crate::program::Call;
-use quire_mm::VmFlags;
+use quire_mm::{PageState, VmFlags};
 use std::collections::BTreeMap;
 
 /// A difference from Linux that is deliberate or waits for a part that is not built.
@@ -33,8 +33,14 @@ pub enum KnownDifference {
     NotBuilt,
     /// `MAP_32BIT` begins to look for room at a random place.
     Below2G,
-    /// Linux frees a table that one `MADV_DONTNEED` covers as a whole.
+    /// Linux frees a table that one `MADV_DONTNEED` covers as a whole, and moves one that a `mremap` covers.
     PageTables,
+    /// A read fault maps the huge page of zeros; here there is none.
+    HugeZero,
+    /// Linux calls mappings that end below 2 MiB eligible for large folios.
+    LowEligible,
+    /// Advice for a part of a large folio splits it, and its pages of zeros go.
+    AdviceSplits,
 }
 
 impl KnownDifference {
@@ -53,6 +59,9 @@ impl KnownDifference {
         Self::NotBuilt,
         Self::Below2G,
         Self::PageTables,
+        Self::HugeZero,
+        Self::AdviceSplits,
+        Self::LowEligible,
     ];
 
     /// Its name in docs/differences.md.
@@ -71,6 +80,9 @@ impl KnownDifference {
             Self::NotBuilt => "not-built",
             Self::Below2G => "below-2g",
             Self::PageTables => "page-tables",
+            Self::HugeZero => "huge-zero",
+            Self::AdviceSplits => "advice-splits",
+            Self::LowEligible => "low-eligible",
         }
     }
 }
@@ -87,6 +99,10 @@ pub(crate) struct Past {
     file_written: bool,
     /// Pages were given free and may still be there.
     freed: bool,
+    /// Ranges whose tables Linux freed while their mappings stayed.
+    without_tables: Vec<(u64, u64)>,
+    /// Ranges whose pages went while tables may have stayed.
+    emptied: Vec<(u64, u64)>,
     counts: KnownCounts,
 }
 
@@ -111,6 +127,10 @@ fn joined(regions: &[Region]) -> Vec<Region> {
         }
     }
     all
+}
+
+fn touches(ranges: &[(u64, u64)], addr: u64, len: u64) -> bool {
+    ranges.iter().any(|(start, end)| *start < addr.saturating_add(len) && addr < *end)
 }
 
 fn overlapping(regions: &[Region], addr: u64, len: u64) -> impl Iterator<Item = &Region> {
@@ -161,17 +181,52 @@ impl Past {
     }
 
     /// Notes an operation that was made.
-    pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &[Region]) {
+    pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
         const FREE: u64 = 8;
+        const DONTNEED: [u64; 2] = [4, 24];
+        const DONTUNMAP: u64 = 4;
+        const FIXED: u64 = 0x10;
         let [addr, len, third, ..] = args;
         self.forked |= call == Call::Fork && outcome == Outcome::Value(0);
         self.freed |= call == Call::Madvise && third == FREE;
+        let empties = match call {
+            Call::Madvise => DONTNEED.contains(&third),
+            Call::Mmap => args[3] & FIXED != 0,
+            _ => matches!(call, Call::Munmap | Call::Mremap),
+        };
+        if empties {
+            self.emptied.push((addr, addr.saturating_add(len)));
+        }
+        if call == Call::Mremap
+            && let Outcome::Value(to @ 0..) = outcome
+        {
+            let to = (to.cast_unsigned(), to.cast_unsigned().saturating_add(third));
+            if touches(&self.without_tables, addr, len) {
+                self.without_tables.push(to);
+            }
+            self.emptied.push(to);
+            if args[3] & DONTUNMAP != 0 {
+                self.without_tables.push((addr, addr.saturating_add(len)));
+            }
+        }
+        if call == Call::Madvise && DONTNEED.contains(&third) {
+            let end = addr.saturating_add(len);
+            for region in overlapping(&before.regions, addr, len) {
+                let (mut from, end) = (region.start.max(addr), region.end.min(end));
+                // What a PMD entry maps has no table to be freed.
+                for large in before.pages.iter().filter(|run| run.large && run.start < end) {
+                    self.without_tables.push((from, large.start));
+                    from = from.max(large.end);
+                }
+                self.without_tables.push((from, end));
+            }
+        }
         let written = match call {
             Call::Write => 8,
             Call::Fill => len,
             _ => return,
         };
-        self.file_written |= overlapping(before, addr, written)
+        self.file_written |= overlapping(&before.regions, addr, written)
             .any(|region| region.file && region.flags.contains(VmFlags::MAYSHARE | VmFlags::WRITE));
     }
 
@@ -216,6 +271,45 @@ impl Past {
         is_known
     }
 
+    /// Whether the sides differ in pages in a way that is known.
+    pub(crate) fn pages_part(
+        &mut self,
+        call: Call,
+        args: [u64; 6],
+        linux: &Observation,
+        quire: &Observation,
+    ) -> bool {
+        const SPLITTING: [u64; 3] = [8, 20, 21];
+        let zeros_gone = linux.pages_in(PageState::Zero) > quire.pages_in(PageState::Zero);
+        // What other processes map too, Linux leaves as it is.
+        let kept = linux.large_blocks().any(|block| !quire.maps_large(block));
+        let known = if linux.pages == quire.pages {
+            return false;
+        } else if call == Call::Madvise && SPLITTING.contains(&args[2]) && (zeros_gone || kept) {
+            KnownDifference::AdviceSplits
+        } else if linux.whole_blocks(PageState::Zero).any(|block| !quire.is_zero_block(block)) {
+            KnownDifference::HugeZero
+        } else if self.has_other_table(linux, quire) {
+            KnownDifference::PageTables
+        } else {
+            return false;
+        };
+        self.count(known);
+        true
+    }
+
+    /// Whether a PMD entry maps a block on one side only because only one of them has a table for it.
+    fn has_other_table(&self, linux: &Observation, quire: &Observation) -> bool {
+        // Linux has none: it was freed.
+        let freed = |block: u64| {
+            self.without_tables.iter().any(|(start, end)| *start <= block && block + LARGE <= *end)
+        };
+        // Quire has none: Linux copies empty tables to a child.
+        let copied = |block: u64| self.forked && touches(&self.emptied, block, LARGE);
+        linux.large_blocks().any(|block| !quire.maps_large(block) && freed(block))
+            || quire.large_blocks().any(|block| !linux.maps_large(block) && (freed(block) || copied(block)))
+    }
+
     /// Whether the contents of a mapping may differ, and why.
     pub(crate) fn contents(&self, region: &Region) -> Option<KnownDifference> {
         if region.file && self.file_written {
@@ -234,9 +328,13 @@ impl Past {
         seen: &Observation,
     ) -> Option<KnownDifference> {
         const SEGV_PKUERR: u32 = 4;
+        const COLLAPSE: u64 = 25;
         let known = match (call, linux) {
             (Call::Read | Call::Fill, Outcome::Signal { code: SEGV_PKUERR, .. }) => {
                 Some(KnownDifference::ExecuteOnly)
+            }
+            (Call::Madvise, _) if args[2] == COLLAPSE => {
+                touches(&self.without_tables, args[0], args[1]).then_some(KnownDifference::PageTables)
             }
             (Call::Read, Outcome::Value(_)) => {
                 overlapping(&seen.regions, args[0], 8).find_map(|region| self.contents(region))

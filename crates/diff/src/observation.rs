@@ -73,6 +73,8 @@ pub struct Pages {
     pub end: u64,
     /// What they are.
     pub state: PageState,
+    /// Whether they are anonymous and PMD entries map them.
+    pub large: bool,
 }
 
 /// A mapping as `/proc/PID/smaps` tells of it.
@@ -90,12 +92,24 @@ pub struct Detail {
     pub anonymous: u64,
     /// `Swap` in KiB.
     pub swapped: u64,
+    /// `AnonHugePages` in KiB.
+    pub large: u64,
+    /// `THPeligible`.
+    pub eligible: bool,
 }
 
 impl Detail {
     /// Nothing at all.
-    pub(crate) const NONE: Self =
-        Self { start: 0, end: 0, flags: VmFlags::empty(), resident: 0, anonymous: 0, swapped: 0 };
+    pub(crate) const NONE: Self = Self {
+        start: 0,
+        end: 0,
+        flags: VmFlags::empty(),
+        resident: 0,
+        anonymous: 0,
+        swapped: 0,
+        large: 0,
+        eligible: false,
+    };
 }
 
 /// Lines of `/proc/PID/status`, in KiB.
@@ -141,12 +155,52 @@ pub struct Observation {
     pub residency: Vec<bool>,
 }
 
+/// Bytes that a PMD entry maps.
+pub const LARGE: u64 = 2 << 20;
+
 impl Observation {
+    /// Bytes in memory in this state.
+    pub(crate) fn pages_in(&self, state: PageState) -> u64 {
+        self.pages.iter().filter(|run| run.state == state).map(|run| run.end - run.start).sum()
+    }
+
+    /// Whether a PMD entry maps what is at `addr`.
+    pub(crate) fn maps_large(&self, addr: u64) -> bool {
+        self.pages.iter().any(|run| run.large && (run.start..run.end).contains(&addr))
+    }
+
+    /// The aligned blocks of [`LARGE`] bytes all of whose pages are in this state.
+    pub(crate) fn whole_blocks(&self, state: PageState) -> impl Iterator<Item = u64> {
+        self.blocks(move |run| run.state == state)
+    }
+
+    /// The blocks that PMD entries map.
+    pub(crate) fn large_blocks(&self) -> impl Iterator<Item = u64> {
+        self.blocks(|run| run.large)
+    }
+
+    /// The aligned blocks of [`LARGE`] bytes that lie in one of certain runs.
+    fn blocks(&self, of: impl Fn(&Pages) -> bool) -> impl Iterator<Item = u64> {
+        self.pages.iter().filter(move |run| of(run)).flat_map(|run| {
+            let blocks = run.start.next_multiple_of(LARGE)..run.end;
+            blocks.step_by(LARGE as usize).filter(|block| block + LARGE <= run.end)
+        })
+    }
+
+    /// Whether all pages of a block are the page of zeros.
+    pub(crate) fn is_zero_block(&self, block: u64) -> bool {
+        self.whole_blocks(PageState::Zero).any(|other| other == block)
+    }
+
     /// Adds pages, in one run with those before where they continue them.
-    pub(crate) fn add_pages(&mut self, start: u64, end: u64, state: PageState) {
+    pub(crate) fn add_pages(&mut self, pages: Pages) {
         match self.pages.last_mut() {
-            Some(last) if last.end == start && last.state == state => last.end = end,
-            _ => self.pages.push(Pages { start, end, state }),
+            Some(last)
+                if last.end == pages.start && (last.state, last.large) == (pages.state, pages.large) =>
+            {
+                last.end = pages.end;
+            }
+            _ => self.pages.push(pages),
         }
     }
 

@@ -1,13 +1,13 @@
 //! The same program on Quire.
 
 use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, shown_flags};
-use crate::observation::{Detail, Figures, Observation, Outcome, Region, Wanted};
+use crate::observation::{Detail, Figures, Observation, Outcome, Pages, Region, Wanted};
 use crate::program::{Call, MOST_PROCESSES};
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Vcpu};
 use quire_mm::abi::{self, CallNumber, Files, OpenFile};
-use quire_mm::{Error, FaultError, Limits, Mapping, PageState, Space, VmFlags};
+use quire_mm::{Error, FaultError, HugeUse, Limits, Mapping, PageState, Space, VmFlags};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 
@@ -128,8 +128,9 @@ impl<'m> Processes<'m> {
             self.start.clip(region, |part| seen.regions.push(part));
         });
         for &(start, end) in &self.start.gaps {
-            space.pagemap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |addr, state| {
-                seen.add_pages(addr.0, addr.0 + PAGE_SIZE, state);
+            space.pagemap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |pages, state| {
+                let large = pages.pages() > 1 && state == PageState::Anonymous;
+                seen.add_pages(Pages { start: pages.start().0, end: pages.end().0, state, large });
             });
         }
         if wanted.details_until > 0 {
@@ -199,17 +200,21 @@ fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
         if region.start >= until {
             return;
         }
-        let (mut resident, mut anonymous) = (0, 0);
+        let (mut resident, mut anonymous, mut large) = (0, 0, 0);
         while pages.next_if(|run| run.end <= region.start).is_some() {}
         let mut rest = pages.clone();
         while let Some(run) = rest.next_if(|run| run.start < region.end) {
             let bytes = run.end.min(region.end) - run.start.max(region.start);
             resident += if run.state == PageState::Zero { 0 } else { bytes >> 10 };
             anonymous += if run.state == PageState::Anonymous { bytes >> 10 } else { 0 };
+            large += if run.large { bytes >> 10 } else { 0 };
         }
         let Region { start, end, flags, .. } = region;
-        seen.details.push(Detail { start, end, flags, resident, anonymous, swapped: 0 });
+        seen.details.push(Detail { start, end, flags, resident, anonymous, large, ..Detail::NONE });
     });
+    for detail in &mut seen.details {
+        detail.eligible = !space.huge_orders(HugeUse::Smaps, VirtAddr(detail.start)).is_empty();
+    }
 }
 
 fn accessed(result: Result<i64, AccessError<FaultError>>, done: u64) -> Outcome {

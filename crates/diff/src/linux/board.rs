@@ -15,7 +15,7 @@ pub(super) const WAKE_EVERY: u32 = 8;
 /// Most of what a slot holds; what goes beyond is cut off and counted.
 pub(super) const MOST_VMAS: usize = 1024;
 pub(super) const MOST_RUNS: usize = 4096;
-pub(super) const MOST_SUMS: usize = 4096;
+pub(super) const MOST_SUMS: usize = 8192;
 pub(super) const STATUS_BYTES: usize = 4096;
 /// Also the most pages of one `mincore`, whose answer takes the same place.
 pub(crate) const TEXT_BYTES: usize = 256 << 10;

@@ -7,10 +7,10 @@
 
 use super::access::{self, Accessed};
 use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
-use super::observe::{Files, observe};
+use super::observe::{self, Files, observe};
 use super::prepare;
 use super::raw::{
-    CAPGET, CAPSET, EXIT_GROUP, FORK, FTRUNCATE, KILL, PRCTL, PRLIMIT64, SETPGID, WAIT4, futex_wait,
+    CAPGET, CAPSET, EXIT_GROUP, FORK, FTRUNCATE, KILL, MUNMAP, PRCTL, PRLIMIT64, SETPGID, WAIT4, futex_wait,
     futex_wake, syscall,
 };
 use crate::program::Call;
@@ -64,6 +64,7 @@ pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
         if first == 0 {
             // SAFETY: so that all processes of the program can be ended together.
             unsafe { syscall(SETPGID, [0; 6]) };
+            prepare::allow_large_folios(true);
             run(board, 0);
         }
         bury(board, first);
@@ -105,8 +106,11 @@ fn run(board: &Board, mut me: u32) -> ! {
         }
         let op = &board.ops[step as usize];
         let process = op.process.load(Relaxed);
-        let lives = board.alive.load(Relaxed) >> process & 1 != 0;
-        if process != me && lives {
+        let alive = board.alive.load(Relaxed);
+        let lives = alive >> process & 1 != 0;
+        // One of the living passes over what a process was to do that does not exist: two could meet there.
+        let whose = if lives { process } else { alive.trailing_zeros() };
+        if whose != me {
             futex_wait(&board.turn, step);
             exit_if_orphaned(board);
             continue;
@@ -138,6 +142,7 @@ fn run(board: &Board, mut me: u32) -> ! {
                         }
                         slot.value.store(child.min(0), Relaxed);
                     } else if number == Call::Exit.number() {
+                        leave(board);
                         board.alive.fetch_and(!(1 << me), Relaxed);
                         slot.value.store(0, Relaxed);
                         ends = true;
@@ -160,6 +165,23 @@ fn run(board: &Board, mut me: u32) -> ! {
         if ends {
             exit();
         }
+    }
+}
+
+/// Gives up all memory but the process's own. What others share with it must be theirs alone before the next operation:
+/// whether a write takes a copy of a part of a large folio can be seen, and when Linux gets to the end of a process cannot.
+fn leave(board: &Board) {
+    let mut start = 0;
+    let mut at = 0;
+    let count = board.own_count.load(Relaxed) as usize;
+    while at <= count {
+        let end = if at < count { board.own[at][0].load(Relaxed) } else { observe::TOP };
+        // SAFETY: nothing of the process itself lies between what is its own.
+        unsafe { syscall(MUNMAP, [start, end - start, 0, 0, 0, 0]) };
+        if at < count {
+            start = board.own[at][1].load(Relaxed);
+        }
+        at += 1;
     }
 }
 

@@ -3,6 +3,7 @@
 mod access;
 mod board;
 mod child;
+mod huge;
 mod image;
 mod observe;
 mod prepare;
@@ -11,6 +12,7 @@ mod start;
 mod steps;
 mod text;
 
+pub(crate) use huge::Interference;
 pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
 pub(crate) use start::Start;
 pub(crate) use steps::Steps;

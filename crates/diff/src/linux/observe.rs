@@ -5,7 +5,7 @@ use super::board::{
     WANT_SUMS, WANT_TEXT,
 };
 use super::raw::{CLOSE, DUP2, IOCTL, LSEEK, OPEN, READ, syscall};
-use crate::sum;
+use crate::sum::Sum;
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +13,7 @@ const PAGE: u64 = 4096;
 /// The error of calls that may have done part of their work.
 const ENOMEM: i64 = 12;
 /// The end of user space.
-const TOP: u64 = (1 << 47) - PAGE;
+pub(super) const TOP: u64 = (1 << 47) - PAGE;
 
 /// Access and sharing as `PROCMAP_QUERY` answers them.
 pub(crate) const VMA_READABLE: u64 = 1;
@@ -28,6 +28,7 @@ pub(crate) const PAGE_IS_FILE: u64 = 1 << 2;
 pub(crate) const PAGE_IS_PRESENT: u64 = 1 << 3;
 pub(crate) const PAGE_IS_SWAPPED: u64 = 1 << 4;
 pub(crate) const PAGE_IS_PFNZERO: u64 = 1 << 5;
+pub(crate) const PAGE_IS_HUGE: u64 = 1 << 6;
 
 /// The open texts of a process about itself.
 pub(super) struct Files {
@@ -177,7 +178,7 @@ fn list_pages(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
         0,
         0,
         categories,
-        categories | PAGE_IS_FILE | PAGE_IS_PFNZERO,
+        categories | PAGE_IS_FILE | PAGE_IS_PFNZERO | PAGE_IS_HUGE,
     ];
     let mut at = 0;
     while at < words.len() {
@@ -233,14 +234,15 @@ fn sum_pages(slot: &Slot) {
 /// A page that may be read is mapped at `addr`.
 unsafe fn sum_of(addr: u64) -> u64 {
     let words = core::ptr::with_exposed_provenance::<u64>(addr as usize);
-    let mut sum = 0;
+    // SAFETY: the caller's promise, for words below 512. Volatile: the page is not Rust's.
+    let word = |at| unsafe { words.add(at).read_volatile() };
+    let mut sum = Sum::new();
     let mut at = 0;
     while at < 512 {
-        // SAFETY: the caller's promise. Volatile: the page is not Rust's.
-        sum = sum::add(sum, unsafe { words.add(at).read_volatile() });
-        at += 1;
+        sum.add([word(at), word(at + 1), word(at + 2), word(at + 3)]);
+        at += 4;
     }
-    sum
+    sum.finish()
 }
 
 /// Most bytes that `smaps` has for one of the mappings up to the window.

@@ -5,8 +5,8 @@ use super::board::{Board, MOST_OWN};
 use super::child::{become_reaper, exit, template};
 use super::observe::{Files, next_vma, query};
 use super::raw::{
-    ARCH_PRCTL, BRK, CLOSE, DUP2, FTRUNCATE, MEMFD_CREATE, MMAP, MREMAP, MUNMAP, OPEN, PRCTL, futex_wake,
-    syscall,
+    ARCH_PRCTL, BRK, CLOSE, DUP2, FTRUNCATE, MADVISE, MEMFD_CREATE, MMAP, MREMAP, MUNMAP, OPEN, PRCTL,
+    futex_wake, syscall,
 };
 use core::arch::asm;
 use core::ffi::CStr;
@@ -65,12 +65,9 @@ fn fail(board: &Board, step: Step, error: i64) -> ! {
 /// Goes on as the template. `board` has `len` bytes.
 pub(super) fn become_template(board: &Board, len: u64) -> ! {
     const PR_SET_PDEATHSIG: u64 = 1;
-    const PR_SET_THP_DISABLE: u64 = 41;
-    // SAFETY: settings of this process alone.
-    unsafe {
-        syscall(PRCTL, [PR_SET_PDEATHSIG, 9, 0, 0, 0, 0]);
-        syscall(PRCTL, [PR_SET_THP_DISABLE, 1, 0, 0, 0, 0]);
-    }
+    // SAFETY: a setting of this process alone.
+    unsafe { syscall(PRCTL, [PR_SET_PDEATHSIG, 9, 0, 0, 0, 0]) };
+    allow_large_folios(false);
     become_reaper();
     access::catch_signals();
     open_files(board);
@@ -92,6 +89,30 @@ pub(super) fn become_template(board: &Board, len: u64) -> ! {
         asm!("mov rsp, {stack}", "xor ebp, ebp", "call {go}", "ud2",
             stack = in(reg) STACK_AT + STACK_BYTES, go = sym template, in("rdi") BOARD_AT, options(noreturn));
     }
+}
+
+/// Lets the calling process and its children have large folios, or not. The template has none.
+pub(super) fn allow_large_folios(allow: bool) {
+    const PR_SET_THP_DISABLE: u64 = 41;
+    // SAFETY: a setting of this process alone.
+    unsafe { syscall(PRCTL, [PR_SET_THP_DISABLE, u64::from(!allow), 0, 0, 0, 0]) };
+}
+
+/// Makes the calling process one that khugepaged looks at. While there is one it sleeps between its rounds; it would be
+/// woken by each program that asks for large folios if that were the only one.
+fn occupy_khugepaged() {
+    const BYTES: u64 = 4 << 20;
+    const MADV_HUGEPAGE: u64 = 14;
+    allow_large_folios(true);
+    // SAFETY: a new private mapping (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE), and its end.
+    unsafe {
+        let addr = syscall(MMAP, [0, BYTES, 3, 0x4022, u64::MAX, 0]);
+        if addr > 0 {
+            syscall(MADVISE, [addr.cast_unsigned(), BYTES, MADV_HUGEPAGE, 0, 0, 0]);
+            syscall(MUNMAP, [addr.cast_unsigned(), BYTES, 0, 0, 0, 0]);
+        }
+    }
+    allow_large_folios(false);
 }
 
 fn open_files(board: &Board) {
@@ -146,6 +167,7 @@ pub(super) fn measure(board: &Board) {
         (thread - PAGE, thread + 2 * PAGE),
     ];
     give_up_all_but(board, &files, &kept);
+    occupy_khugepaged();
     list_own(board, &files);
     let facts = &board.facts;
     // SAFETY: new mappings without access (MAP_PRIVATE | MAP_ANONYMOUS) and their end.

@@ -13,6 +13,7 @@ pub(super) const BRK: u32 = 12;
 pub(super) const SIGACTION: u32 = 13;
 pub(super) const IOCTL: u32 = 16;
 pub(super) const MREMAP: u32 = 25;
+pub(super) const MADVISE: u32 = 28;
 pub(super) const DUP2: u32 = 33;
 pub(super) const FORK: u32 = 57;
 pub(super) const WAIT4: u32 = 61;

@@ -5,7 +5,7 @@ use super::board::{
 };
 use super::raw::{futex_wait, futex_wake};
 use super::{Oracle, OracleError, Start, observe, text};
-use crate::observation::{Detail, Observation, Outcome, Region, Wanted};
+use crate::observation::{Detail, Observation, Outcome, Pages, Region, Wanted};
 use crate::program::{Call, Op};
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -34,6 +34,14 @@ impl Steps<'_> {
             let ready = board.ready.load(Acquire);
             if ready != self.next {
                 break;
+            }
+            // Acquire: what was made was marked as ready before the program was over.
+            if board.over.load(Acquire) == self.command && board.ready.load(Acquire) == self.next {
+                // The last process has gone: nothing makes the rest.
+                self.next += 1;
+                board.ready.store(self.next, Relaxed);
+                seen.clear();
+                return Ok((Outcome::NotMade, None));
             }
             let status = board.died.load(Relaxed);
             if status != 0 || Oracle::is_gone(self.oracle.pid) {
@@ -83,7 +91,8 @@ impl Steps<'_> {
                 only if only & observe::PAGE_IS_PFNZERO != 0 => PageState::Zero,
                 _ => PageState::File,
             };
-            seen.add_pages(start, end, state);
+            let large = categories & observe::PAGE_IS_HUGE != 0 && state == PageState::Anonymous;
+            seen.add_pages(Pages { start, end, state, large });
         }
         let sums = &slot.sums[..slot.sum_count.load(Relaxed) as usize];
         seen.sums.extend(sums.iter().map(|sum| (sum[0].load(Relaxed), sum[1].load(Relaxed))));

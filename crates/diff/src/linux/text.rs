@@ -37,10 +37,10 @@ pub(crate) fn smaps(text: &str, mut visit: impl FnMut(Detail, bool)) {
             Some(b'0'..=b'9' | b'a'..=b'f') => {
                 detail = header(line).filter(|(_, end, _)| *end < 1 << 47).map(|(start, end, file)| {
                     let flags = VmFlags::empty();
-                    (Detail { start, end, flags, resident: 0, anonymous: 0, swapped: 0 }, file)
+                    (Detail { start, end, flags, ..Detail::NONE }, file)
                 });
             }
-            Some(b'R' | b'A' | b'S' | b'V') => {
+            Some(b'R' | b'A' | b'S' | b'T' | b'V') => {
                 let Some((detail, file)) = &mut detail else { continue };
                 if let Some(rest) = line.strip_prefix("Rss:") {
                     detail.resident = kib(rest);
@@ -48,6 +48,10 @@ pub(crate) fn smaps(text: &str, mut visit: impl FnMut(Detail, bool)) {
                     detail.anonymous = kib(rest);
                 } else if let Some(rest) = line.strip_prefix("Swap:") {
                     detail.swapped = kib(rest);
+                } else if let Some(rest) = line.strip_prefix("AnonHugePages:") {
+                    detail.large = kib(rest);
+                } else if let Some(rest) = line.strip_prefix("THPeligible:") {
+                    detail.eligible = kib(rest) != 0;
                 } else if let Some(flags) = line.strip_prefix("VmFlags:") {
                     for word in flags.split_ascii_whitespace() {
                         if let Some((flag, _)) = SMAPS_MNEMONICS.iter().find(|(_, name)| *name == word) {
@@ -87,11 +91,13 @@ mod tests {
     #[test]
     fn a_mapping_is_read_from_smaps() {
         let text = "7ffff0000-7ffff2000 rw-p 00000000 00:00 0 \nSize:  8 kB\nRss:    4 kB\nAnonymous:    4 kB\n\
-                    Swap:   0 kB\nVmFlags: rd wr mr mw me ac \n\
+                    AnonHugePages:  2048 kB\nSwap:   0 kB\nTHPeligible:    1\nVmFlags: rd wr mr mw me ac \n\
                     ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\nRss: 0 kB\nVmFlags: ex \n";
         let mut seen = Vec::new();
-        smaps(text, |detail, file| seen.push((detail.start, detail.resident, detail.flags.is_data(), file)));
-        assert_eq!(seen, [(0x7_ffff_0000, 4, true, false)]);
+        smaps(text, |detail, file| seen.push((detail, file)));
+        let [(detail, false)] = seen[..] else { panic!("{seen:?}") };
+        assert_eq!((detail.start, detail.resident, detail.large), (0x7_ffff_0000, 4, 2048));
+        assert!(detail.eligible && detail.flags.is_data());
     }
 
     #[test]

@@ -131,6 +131,8 @@ pub(crate) mod names {
         (102, "MADV_GUARD_INSTALL"),
         (103, "MADV_GUARD_REMOVE"),
     ];
+    /// Those that are not built.
+    pub(crate) const NOT_BUILT: &[u64] = &[9, 102, 103];
     pub(crate) const SYNC: &[(u64, &str)] = &[(1, "MS_ASYNC"), (2, "MS_INVALIDATE"), (4, "MS_SYNC")];
     pub(crate) const LOCK: &[(u64, &str)] = &[(1, "MLOCK_ONFAULT")];
     pub(crate) const LOCK_ALL: &[(u64, &str)] = &[(1, "MCL_CURRENT"), (2, "MCL_FUTURE"), (4, "MCL_ONFAULT")];

@@ -1,23 +1,24 @@
 //! Random programs.
 
-use super::{Base, Call, MOST_PROCESSES, Op, Program, WINDOW_BYTES, Word};
+use super::{Base, Call, MOST_PROCESSES, Op, Program, WINDOW_BYTES, Word, names};
 use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
+use core::ops::Range;
 use fastrand::Rng;
 
-const PAGE: u64 = 4096;
-const MIB2: u64 = 2 << 20;
+pub(super) const PAGE: u64 = 4096;
+pub(super) const MIB2: u64 = 2 << 20;
 
-const PROT_READ_WRITE: u64 = 3;
+pub(super) const PROT_READ_WRITE: u64 = 3;
 const MAP_SHARED: u64 = 1;
-const MAP_PRIVATE: u64 = 2;
-const MAP_FIXED: u64 = 0x10;
-const MAP_ANONYMOUS: u64 = 0x20;
+pub(super) const MAP_PRIVATE: u64 = 2;
+pub(super) const MAP_FIXED: u64 = 0x10;
+pub(super) const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_32BIT: u64 = 0x40;
 const MAP_LOCKED: u64 = 0x2000;
 const MAP_NORESERVE: u64 = 0x4000;
-const MAP_POPULATE: u64 = 0x8000;
+pub(super) const MAP_POPULATE: u64 = 0x8000;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-const NONE: u64 = u64::MAX;
+pub(super) const NONE: u64 = u64::MAX;
 
 /// Where windows lie: across the border of what one table of the top level covers, of the next, and of the one below
 /// that only.
@@ -34,13 +35,22 @@ struct Theme {
     files: bool,
     forks: bool,
     limits: bool,
+    /// Large folios: whole aligned blocks of 2 MiB, and parts of them.
+    large: bool,
 }
 
-struct Generator {
+/// The part of the window in which programs play that are not about large folios.
+const SMALL: Range<u64> = WINDOW_BYTES / 4..WINDOW_BYTES / 4 * 3;
+
+pub(super) struct Generator {
     rng: Rng,
     theme: Theme,
+    /// The part of the window in which the program plays.
+    pub(super) window: Range<u64>,
+    /// Words that were written, newest last.
+    pub(super) written: Vec<Word>,
     /// The calls whose areas later ones may name, newest last.
-    areas: Vec<u32>,
+    pub(super) areas: Vec<u32>,
     /// Processes that were forked, living or not, and those that live.
     forked: u32,
     living: Vec<u32>,
@@ -55,15 +65,19 @@ struct Generator {
 pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
     let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number);
     let window = WINDOWS[rng.usize(..WINDOWS.len())];
+    let large = rng.u8(..100) < 15;
     let theme = Theme {
-        shared: rng.u8(..100) < 30,
-        files: rng.u8(..100) < 20,
-        forks: rng.u8(..100) < 25,
-        limits: rng.u8(..100) < 25,
+        shared: rng.u8(..100) < if large { 5 } else { 30 },
+        files: rng.u8(..100) < if large { 5 } else { 20 },
+        forks: rng.u8(..100) < if large { 50 } else { 25 },
+        limits: rng.u8(..100) < if large { 5 } else { 25 },
+        large,
     };
     let mut generator = Generator {
         rng,
         theme,
+        window: if large { 0..WINDOW_BYTES } else { SMALL },
+        written: Vec::new(),
         areas: Vec::new(),
         forked: 0,
         living: vec![0],
@@ -76,15 +90,15 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
 }
 
 impl Generator {
-    fn chance(&mut self, percent: u8) -> bool {
+    pub(super) fn chance(&mut self, percent: u8) -> bool {
         self.rng.u8(..100) < percent
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.rng.u64(..bound)
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.rng.usize(..from.len())]
     }
 
@@ -96,6 +110,8 @@ impl Generator {
         let (call, args) = if id == 0 && self.theme.limits && self.chance(60) {
             // Limits on locked memory bind only who has no privilege.
             (Call::DropLockPrivilege, words([]))
+        } else if self.theme.large && id < 2 && self.chance(80) {
+            self.large_start(id)
         } else {
             self.any_call()
         };
@@ -106,8 +122,11 @@ impl Generator {
     }
 
     fn any_call(&mut self) -> (Call, [Word; 6]) {
-        if self.theme.forks && self.chance(1) {
+        if self.theme.forks && self.chance(if self.theme.large { 3 } else { 1 }) {
             return self.fork_or_exit();
+        }
+        if self.theme.large && self.chance(70) {
+            return self.large_call();
         }
         if self.theme.limits && self.chance(3) {
             return self.limit();
@@ -121,11 +140,11 @@ impl Generator {
                 let len = if matches!(addr, Word::Area(..)) { len.max(16 * PAGE) } else { len };
                 (Call::Munmap, two(len))
             }
-            29..40 => {
+            29..39 => {
                 let protection = Word::Exact(self.protection() | self.odd_protection());
                 (Call::Mprotect, words([addr, Word::Exact(len), protection]))
             }
-            40..41 => {
+            39..41 => {
                 let protection = Word::Exact(self.protection() | self.odd_protection());
                 (Call::PkeyMprotect, words([addr, Word::Exact(len), protection, Word::Exact(NONE)]))
             }
@@ -150,8 +169,8 @@ impl Generator {
             }
             76 if self.chance(50) => self.mlockall(),
             76 if self.chance(60) => (Call::Munlockall, words([])),
-            76 | 77 => (Call::Execute, words([in_word(addr)])),
-            78..86 => (Call::Read, words([in_word(addr)])),
+            76 | 77 => (Call::Execute, words([self.word_to_read(addr)])),
+            78..86 => (Call::Read, words([self.word_to_read(addr)])),
             86..96 => {
                 let value = self.word();
                 (Call::Write, words([in_word(addr), Word::Exact(value)]))
@@ -164,24 +183,44 @@ impl Generator {
     }
 
     /// A word to write. It begins with a `nop`, so that it may be executed.
-    fn word(&mut self) -> u64 {
+    pub(super) fn word(&mut self) -> u64 {
         self.rng.u64(..) << 20 | 0x90
     }
 
     /// A page of the window, most often near one of its borders of 2 MiB, so that operations meet.
     fn window_page(&mut self) -> u64 {
-        let pages = WINDOW_BYTES / PAGE;
-        let border = self.below(WINDOW_BYTES / MIB2) * (MIB2 / PAGE);
+        let Range { start, end } = self.window;
+        let border = start / PAGE + self.below((end - start) / MIB2) * (MIB2 / PAGE);
         let near = self.below(20);
-        if self.chance(60) { border + near } else { (border + MIB2 / PAGE - 1 - near).min(pages - 1) }
+        if self.chance(60) { border + near } else { border + MIB2 / PAGE - 1 - near }
+    }
+
+    /// A word to read. Programs with large folios read little but what they wrote: a huge page of zeros is a known
+    /// difference.
+    fn word_to_read(&mut self, addr: Word) -> Word {
+        if self.theme.large && !self.written.is_empty() && self.chance(97) {
+            return self.recently_written();
+        }
+        in_word(addr)
+    }
+
+    /// One of the last words that were written, of which there is one.
+    pub(super) fn recently_written(&mut self) -> Word {
+        let from = self.written.len().saturating_sub(12);
+        self.written[self.rng.usize(from..self.written.len())]
+    }
+
+    /// One of the last areas, of which there is one.
+    pub(super) fn recent_area(&mut self, count: usize) -> u32 {
+        let from = self.areas.len().saturating_sub(count);
+        self.areas[self.rng.usize(from..self.areas.len())]
     }
 
     fn address(&mut self) -> Word {
         if !self.areas.is_empty() && self.chance(30) {
             // Mostly one of the last: the older ones are gone.
-            let recent = self.areas.len().saturating_sub(8);
-            let from = if self.chance(80) { recent } else { 0 };
-            let area = self.areas[self.rng.usize(from..self.areas.len())];
+            let count = if self.chance(80) { 8 } else { self.areas.len() };
+            let area = self.recent_area(count);
             return Word::Area(area, self.below(12) * PAGE);
         }
         let addr = self.window_page() * PAGE;
@@ -315,7 +354,12 @@ impl Generator {
 
     fn mremap(&mut self) -> (Call, [Word; 6]) {
         let old = if self.chance(3) { 0 } else { self.length() };
-        let new = if self.chance(55) { old } else { self.length() };
+        let new = match self.below(100) {
+            0..55 => old,
+            // Locked memory that grows past its limit.
+            55..70 if self.theme.limits => old.saturating_add(64 * PAGE),
+            _ => self.length(),
+        };
         // In programs with shared memory most keep the size: what else they do to it is not alike yet.
         let new = if (self.theme.shared || self.theme.files) && self.chance(97) { old } else { new };
         let new = if self.populates { new.min(64 * PAGE) } else { new };
@@ -336,12 +380,16 @@ impl Generator {
     fn madvise(&mut self, addr: Word) -> (Call, [Word; 6]) {
         let mut advice = self.pick(ADVICE);
         if self.rng.u16(..1000) == 0 {
-            // Not built: it ends the program.
-            advice = self.pick(&[9, 25, 102, 103]);
+            // It ends the program.
+            advice = self.pick(names::NOT_BUILT);
         }
         if advice == 21 && (self.theme.shared || self.theme.files || self.freed) && self.chance(95) {
             // Paging out what is cached or was given free is not alike yet.
             advice = 20;
+        }
+        if self.theme.large && matches!(advice, 8 | 20..=22) && self.chance(95) {
+            // Large folios that are split and huge pages of zeros are not alike yet.
+            advice = 4;
         }
         self.freed |= advice == 8;
         let populates = matches!(advice, 22 | 23);
@@ -388,7 +436,7 @@ impl Generator {
     }
 }
 
-fn words<const N: usize>(given: [Word; N]) -> [Word; 6] {
+pub(super) fn words<const N: usize>(given: [Word; N]) -> [Word; 6] {
     let mut all = [Word::Exact(0); 6];
     all[..N].copy_from_slice(&given);
     all
@@ -404,7 +452,7 @@ fn with_offset(addr: Word, change: impl Fn(u64) -> u64) -> Word {
 }
 
 /// The address made one of a whole word.
-fn in_word(addr: Word) -> Word {
+pub(super) fn in_word(addr: Word) -> Word {
     with_offset(addr, |offset| offset & !7)
 }
 

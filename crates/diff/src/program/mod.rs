@@ -2,6 +2,7 @@
 
 mod call;
 mod generate;
+mod large;
 mod text;
 
 pub(crate) use call::{Argument, names};
@@ -61,7 +62,7 @@ pub struct Program {
 }
 
 /// Size of the window in bytes.
-pub const WINDOW_BYTES: u64 = 8 << 20;
+pub const WINDOW_BYTES: u64 = 16 << 20;
 
 impl Program {
     /// The random program with number `number` of `seed`, with `len` operations.

@@ -153,7 +153,7 @@ impl<'s, P: Platform> Section<'s, P> {
 
 impl<'s, P: Platform> Section<'s, P> {
     /// Collapses each aligned block in `part` of `vma`. As Linux's, it goes on after a block where nothing can be done, and
-    /// tells the last failure.
+    /// tells the last failure; but a block without a table ends it.
     fn collapse_part(&mut self, vma: &'s Vma, part: VirtRange) -> Result<(), Error> {
         let facts = vma.facts();
         let policy = self.spaces.huge().policy();
@@ -169,7 +169,8 @@ impl<'s, P: Platform> Section<'s, P> {
         while at < end {
             match self.collapse_block(vma, at, CollapseLimits::NONE) {
                 Ok(()) => missing -= 1,
-                Err(CollapseError::NoTable | CollapseError::Unfit) => last = Error::WrongMapping,
+                Err(CollapseError::Unfit) => last = Error::WrongMapping,
+                Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
                 Err(CollapseError::Busy) => return Err(Error::Busy),
                 Err(CollapseError::OutOfMemory(error)) => return Err(error.into()),
             }

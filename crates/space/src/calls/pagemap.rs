@@ -1,7 +1,7 @@
 //! What `/proc/PID/pagemap` tells.
 
 use crate::space::Space;
-use quire_arch::{LeafFlags, PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use quire_arch::{LeafFlags, Platform, VirtRange};
 use quire_frame::Kind;
 
 /// What is in memory at a page of an address space.
@@ -16,8 +16,9 @@ pub enum PageState {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `visit` with every page in `range` that is in memory, lowest first.
-    pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtAddr, PageState)) {
+    /// Calls `visit` with the pages in `range` that are in memory, lowest first: those of one entry of the tables at a
+    /// time, so that more than one page at once is what a PMD entry maps.
+    pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
         let core = self.core();
         let frames = self.spaces.frames();
         let _guard = core.mmap_lock.read(self.spaces.platform());
@@ -36,9 +37,7 @@ impl<P: Platform> Space<'_, P> {
                 } else {
                     PageState::File
                 };
-                for page in 0..pages.pages() {
-                    visit(VirtAddr(pages.start().0 + page * PAGE_SIZE), state);
-                }
+                visit(pages, state);
             });
         }
     }
