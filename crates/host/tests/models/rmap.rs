@@ -140,7 +140,10 @@ fn shuttle_a_walk_against_a_fork_and_an_exit() {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     for _ in 0..2 {
-                        assert_eq!(places(machine, page), [ADDR]);
+                        let places = places(machine, page);
+                        // The parent's, and the child's as long as it shares the page.
+                        let right = matches!(places[..], [ADDR] | [ADDR, ADDR]);
+                        assert!(right, "{places:?}");
                     }
                 });
                 scope.spawn(|| {
