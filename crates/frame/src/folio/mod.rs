@@ -161,6 +161,12 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         self.folio.maps()
     }
 
+    /// Whether [`add_maps`](Self::add_maps) would count `pages` more.
+    #[inline]
+    pub fn may_add(&self, pages: u32) -> bool {
+        pages <= MAX_MAPS - self.maps().min(MAX_MAPS)
+    }
+
     /// Counts `pages` more as mapped by a caller whose entries map them already or are about to. Answers false, with nothing
     /// changed, where the count would overflow.
     #[inline]

@@ -221,25 +221,31 @@ impl<P: Platform> Tables<'_, P> {
             return Err(Stop::Pinned(index, leaf));
         }
         let end = if present { end } else { index + 1 };
-        let pages = self.run_length(here.entries, (index, end), (raw, leaf.pfn), &folio);
-        if !folio.add_maps(pages as u32) {
+        let most = self.run_bound((index, end), leaf.pfn, &folio);
+        if !folio.may_add(most as u32) {
             return Err(Stop::Overflow);
         }
         if private {
             folio.no_longer_exclusive();
         }
-        for nth in index..index + pages {
-            // Each entry keeps its own bits. The child has not used the page yet.
-            let kept = if private && present {
-                here.write_protect(nth)
-            } else {
-                here.entries[nth].load(Ordering::Relaxed)
-            };
-            there.put_raw(nth, if present { kept & !P::Paging::ACCESSED } else { kept });
+        // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the page yet.
+        let identity = raw & P::Paging::IDENTITY;
+        let mut pages = 0;
+        let pairs = here.entries[index..index + most].iter().zip(&there.entries[index..index + most]);
+        for (own, childs) in pairs {
+            let raw = own.load(Ordering::Relaxed);
+            if pages > 0 && raw & P::Paging::IDENTITY != P::Paging::frames_on(identity, pages) {
+                break;
+            }
+            let kept = if private && present { LockedTable::<P>::protect_entry(own, raw) } else { raw };
+            childs.store(if present { kept & !P::Paging::ACCESSED } else { kept }, Ordering::Release);
+            pages += 1;
         }
-        there.count_installed(pages);
-        shared.add(kind, pages as u64);
-        Ok(pages)
+        let added = folio.add_maps(pages as u32);
+        debug_assert!(added, "there was room for more");
+        there.count_installed(pages as usize);
+        shared.add(kind, pages);
+        Ok(pages as usize)
     }
 
     /// Gives the child a copy of a pinned page, whose owner may go on writing it.

@@ -127,7 +127,12 @@ impl<P: Platform> LockedTable<'_, P> {
     #[inline]
     pub(crate) fn write_protect(&self, index: usize) -> u64 {
         let slot = &self.entries[index];
-        let mut raw = slot.load(Ordering::Relaxed);
+        Self::protect_entry(slot, slot.load(Ordering::Relaxed))
+    }
+
+    /// As [`write_protect`](Self::write_protect), for an entry of a locked table that was just read as `raw`.
+    #[inline]
+    pub(crate) fn protect_entry(slot: &AtomicU64, mut raw: u64) -> u64 {
         loop {
             let protected = P::Paging::without_write(raw);
             let marked = P::Paging::ACCESSED | P::Paging::DIRTY;

@@ -23,17 +23,31 @@ impl<P: Platform> Tables<'_, P> {
         (raw, pfn): (u64, Pfn),
         folio: &LockedFolio<'_, P>,
     ) -> usize {
-        if !folio.folio().is_large() {
-            return 1;
-        }
-        let most = folio.folio().pages_from(pfn).min(self.spaces.gather_technique().longest_run()) as usize;
-        let most = most.min(end - index);
+        let most = self.run_bound((index, end), pfn, folio);
         let first = raw & P::Paging::IDENTITY;
         let goes_on = |nth: usize| {
             let next = entries[index + nth].load(Ordering::Relaxed) & P::Paging::IDENTITY;
             next == P::Paging::frames_on(first, nth as u64)
         };
         (1..most).find(|&nth| !goes_on(nth)).unwrap_or(most)
+    }
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// The most entries from `index` on, and before `end`, that can make a run with an entry that maps `pfn`, a page of
+    /// `folio`.
+    #[inline]
+    pub(crate) fn run_bound(
+        &self,
+        (index, end): (usize, usize),
+        pfn: Pfn,
+        folio: &LockedFolio<'_, P>,
+    ) -> usize {
+        if !folio.folio().is_large() {
+            return 1;
+        }
+        let most = folio.folio().pages_from(pfn).min(self.spaces.gather_technique().longest_run());
+        (most as usize).min(end - index)
     }
 }
 
