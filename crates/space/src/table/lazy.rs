@@ -1,6 +1,6 @@
 //! Pages whose contents nobody needs any more (MADV_FREE).
 
-use super::{LockedTable, Place, Step, Tables};
+use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::Gather;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
@@ -15,7 +15,7 @@ impl<P: Platform> Tables<'_, P> {
             let pin = self.pin();
             let (locked, level) = match place {
                 Place::Table(table) => (self.lock(&pin, table, Level::PTE), Level::PTE),
-                Place::Huge(slot) if part != self.slot_range(slot) => return Step::Split,
+                Place::Huge(slot) if part != self.slot_range(slot) => return self.cut_to_free(slot),
                 Place::Huge(slot) => (self.lock_slot(&pin, slot), Level::PMD),
             };
             let start = match place {
@@ -41,6 +41,15 @@ impl<P: Platform> Tables<'_, P> {
             }
             Step::Next
         });
+    }
+
+    /// A part of what a large leaf maps is to be freed: the leaf is cut if nobody else has the folio, else left alone.
+    fn cut_to_free(&self, slot: HugeSlot) -> Step {
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Step::Again };
+        let alone = self.spaces.frames().lock_folio(leaf.pfn).maps() == Self::huge_pages();
+        if alone { Step::Split } else { Step::Next }
     }
 
     /// The same for the run that starts with the leaf `raw` at `index`. Answers its length in entries.
