@@ -261,9 +261,10 @@ impl<P: Platform> Frames<P> {
             }
             folio.frame.lock_word().lock::<P>(LockClass::Folio);
             let locked = LockedFolio { folio, execution: PhantomData };
-            // It may have been split while the lock was waited for.
-            let now = self.folio(pfn);
-            if (now.head, now.order) == (folio.head, folio.order) {
+            // It may have been split while the lock was waited for. If not, `pfn` lies in it still: the caller keeps it from
+            // being given back, so nothing else can have come to be here.
+            let now = folio.frame.word();
+            if now.kind() != Kind::Tail && now.order() == folio.order {
                 return locked;
             }
         }
