@@ -175,7 +175,34 @@ fn step<F: PagingFormat>(
                 process.space.brk(start);
             }
         }
+        97..99 => in_the_background(machine, &process.space, random, start),
         _ => change_sizes(machine, random),
+    }
+}
+
+/// What a machine does beside its programs, which notice nothing: folios are split and collapsed.
+fn in_the_background<F: PagingFormat>(
+    machine: &Machine<F>,
+    space: &HostSpace<'_, F>,
+    random: &mut Random,
+    at: VirtAddr,
+) {
+    // Each may find that there is nothing to do, or somebody in the way.
+    match random.below(4) {
+        0 => {
+            let to = Order::new(random.below(5) as u8).unwrap();
+            let _ = space.split_folio(at, to);
+        }
+        1 => {
+            machine.memory().spaces().split_deferred(random.below(600));
+        }
+        2 => {
+            machine.memory().khugepaged_step();
+        }
+        _ => {
+            let block = leaf_pages::<F>() * PAGE;
+            let _ = space.madvise(VirtAddr(at.0 & !(block - 1)), block, Advice::Collapse);
+        }
     }
 }
 
@@ -309,7 +336,8 @@ fn own_pages<F: PagingFormat>(
                 space.madvise(addr(at), PAGE, Advice::DontNeed).unwrap();
                 pages.insert(at, 0);
             }
-            80..86 => {
+            80..83 => in_the_background(machine, space, random, addr(at)),
+            83..86 => {
                 let (start, len) = any_range::<F>(random);
                 let protection = random.pick(&[RW, RW | Protection::EXECUTE]);
                 space.mprotect(addr(start), len * PAGE, protection, false).unwrap();

@@ -14,9 +14,14 @@ impl<P: Platform> Frames<P> {
     /// As for [`gather`](Self::gather): the folio is still mapped, or no such block was given out. The reference is gone
     /// nevertheless.
     pub fn put_folio(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
+        // While others hold it, one of them may be splitting it, and keeps counts in its inner frames: those are looked at
+        // only when this is the last reference.
+        if self.known(pfn).refs() > 1 && !self.known(pfn).put(1) {
+            return Ok(false);
+        }
         match self.gather(chain, pfn, order) {
             Ok(()) => Ok(true),
-            // Not the only reference at that moment. It may be the last one now.
+            // Somebody took one since the look.
             Err(FreeError::Referenced { .. }) if !self.known(pfn).put(1) => Ok(false),
             Err(FreeError::Referenced { .. }) => self.gather(chain, pfn, order).map(|()| true),
             Err(error) => Err(error),
