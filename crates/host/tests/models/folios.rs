@@ -3,9 +3,9 @@
 use crate::common::RW;
 use crate::common::{HostSpace, MIB2, NOT_MAPPED, PAGE, map_at, page};
 use crate::harness::{Fact, check, check_some, map, on_cpu, with_space, with_spaces};
-use quire_arch::VirtAddr;
+use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
-use quire_mm::{Advice, RemapFlags};
+use quire_mm::{Advice, OrderSet, RemapFlags, SizeEnabled};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -266,6 +266,85 @@ fn shuttle_a_leaf_is_cut_while_it_moves() {
                 });
             });
             as_one_step(|| assert_eq!(read(machine, 1, child, ELSEWHERE), 7));
+        });
+    });
+}
+
+/// Folios of four pages from here on, wherever they fit.
+fn small_folios(machine: &Machine) {
+    let four = OrderSet::of(Order::new(2).expect("an order"));
+    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
+}
+
+/// Four aligned pages.
+const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
+
+/// The splitter counts entries while others take some away and make new ones.
+#[test]
+fn shuttle_a_split_against_an_unmapping_and_a_fork() {
+    check(509, || {
+        with_space(3, |machine, space| {
+            as_one_step(|| {
+                small_folios(machine);
+                map(space, FOUR, 4);
+                write(machine, 0, space, FOUR, 7);
+            });
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    // Too busy, or done: nobody notices.
+                    let _ = space.split_folio(page(FOUR, 3), Order::ZERO);
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, &child, |program| {
+                        child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
+                        assert_eq!(program.read_u64(FOUR), Ok(7));
+                        program.write_u64(page(FOUR, 2), 9).expect("mapped");
+                    });
+                });
+                scope.spawn(|| {
+                    let other =
+                        ManuallyDrop::new(on_cpu(machine, 2, space, |_| space.fork()).expect("memory"));
+                    write(machine, 2, &other, FOUR, 8);
+                    assert_eq!(read(machine, 2, &other, FOUR), 8);
+                    drop(ManuallyDrop::into_inner(other));
+                });
+            });
+            as_one_step(|| {
+                assert_eq!(read(machine, 0, space, FOUR), 7);
+                assert_eq!(read(machine, 0, space, page(FOUR, 2)), 0);
+                assert_eq!(read(machine, 1, &child, page(FOUR, 2)), 9);
+                drop(ManuallyDrop::into_inner(child));
+            });
+        });
+    });
+}
+
+/// A folio that waits to be split goes away whole while somebody splits those that wait.
+#[test]
+fn shuttle_the_split_of_what_waits_against_its_end() {
+    check(510, || {
+        with_space(2, |machine, space| {
+            as_one_step(|| {
+                small_folios(machine);
+                map(space, FOUR, 4);
+                write(machine, 0, space, FOUR, 7);
+            });
+            let child = fork(space);
+            as_one_step(|| {
+                child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
+                space.munmap(page(FOUR, 1), PAGE).expect("as above");
+            });
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    machine.memory().spaces().split_deferred(u64::MAX);
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| space.munmap(FOUR, 4 * PAGE)).expect("all of it can go");
+                    drop(ManuallyDrop::into_inner(child));
+                });
+            });
+            assert_eq!(machine.memory().spaces().deferred_splits(), 0);
         });
     });
 }
