@@ -228,6 +228,7 @@ impl<P: Platform> Tables<'_, P> {
         if private {
             folio.no_longer_exclusive();
         }
+        self.fetch_ahead(here.entries, index, most);
         // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the page yet.
         let identity = raw & P::Paging::IDENTITY;
         let mut pages = 0;

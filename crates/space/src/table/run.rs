@@ -6,7 +6,7 @@
 //! bits, and keeps them.
 
 use super::{Entries, Tables};
-use quire_arch::{PagingFormat, Pfn, Platform};
+use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, prefetch};
 use quire_frame::LockedFolio;
 use quire_sync::atomic::raw::Ordering;
 
@@ -48,6 +48,24 @@ impl<P: Platform> Tables<'_, P> {
         }
         let most = folio.folio().pages_from(pfn).min(self.spaces.gather_technique().longest_run());
         (most as usize).min(end - index)
+    }
+}
+
+/// Runs ahead of the one in hand whose folio's descriptor is fetched, and entries at least: about as many as are gone
+/// through while one comes from memory.
+const RUNS_AHEAD: usize = 4;
+const ENTRIES_AHEAD: usize = 8;
+
+impl<P: Platform> Tables<'_, P> {
+    /// The run of `pages` entries at `index` is in hand: fetches the descriptor of the folio that a later entry maps, so that
+    /// going through a table does not wait for each.
+    #[inline]
+    pub(crate) fn fetch_ahead(&self, entries: &Entries, index: usize, pages: usize) {
+        if let Some(entry) = entries.get(index + (RUNS_AHEAD * pages).max(ENTRIES_AHEAD))
+            && let Entry::Leaf(leaf) = P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE)
+        {
+            prefetch(self.spaces.frames().known(leaf.pfn));
+        }
     }
 }
 

@@ -265,6 +265,7 @@ impl<P: Platform> Tables<'_, P> {
                     let folio = self.spaces.frames().lock_folio(pfn);
                     let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
                     let pages = self.run_length(entries, (index, end), (raw, pfn), &folio);
+                    self.fetch_ahead(entries, index, pages);
                     gone.add(folio.folio().kind(), pages as u64);
                     gather.unmap_locked(folio, pages as u32);
                     pages
