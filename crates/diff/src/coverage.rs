@@ -298,8 +298,11 @@ fn large_places(args: [u64; 6], before: &Observation, mut count: impl FnMut(&'st
     if addr < end && (cuts(addr) || cuts(end)) {
         count(LARGE_PART);
     }
-    let covers =
-        |run: &Pages| run.large && addr.max(run.start).next_multiple_of(LARGE) + LARGE <= end.min(run.end);
+    // An address near the end of all has no such block behind it.
+    let block_end = |at: u64| at.checked_next_multiple_of(LARGE).and_then(|start| start.checked_add(LARGE));
+    let covers = |run: &Pages| {
+        run.large && block_end(addr.max(run.start)).is_some_and(|last| last <= end.min(run.end))
+    };
     if before.pages.iter().any(covers) {
         count(LARGE_WHOLE);
     }
