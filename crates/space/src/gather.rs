@@ -268,8 +268,8 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 }
 
-/// The page at `addr`.
+/// `pages` pages from `addr` on.
 #[inline]
-pub(crate) fn page_at(addr: VirtAddr, pages: usize) -> VirtRange {
+pub(crate) fn pages_from(addr: VirtAddr, pages: usize) -> VirtRange {
     VirtRange::new(addr, VirtAddr(addr.0 + pages as u64 * PAGE_SIZE))
 }

@@ -2,7 +2,7 @@
 
 use super::zap::Residency;
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
-use crate::gather::{Gather, page_at};
+use crate::gather::{Gather, pages_from};
 use crate::vma::{VmFlags, VmaFacts};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
@@ -86,8 +86,8 @@ impl<P: Platform> Tables<'_, P> {
                 None => break,
                 Some(Stop::Overflow) => return Err(AllocError::OutOfMemory),
                 Some(Stop::Pinned(index, leaf)) => {
-                    let addr = page_at(part.start(), index - first).end();
-                    self.copy_pinned(child, (target, index), leaf, page_at(addr, 1), copying)?;
+                    let addr = pages_from(part.start(), index - first).end();
+                    self.copy_pinned(child, (target, index), leaf, pages_from(addr, 1), copying)?;
                     from = index + 1;
                 }
             }

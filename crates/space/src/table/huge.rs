@@ -21,7 +21,6 @@ pub(crate) struct HugeSlot {
     pub(crate) index: usize,
 }
 
-/// The list of deposited tables behind a PMD table, whose lock is held.
 impl<P: Platform> Tables<'_, P> {
     /// The order of a folio that an entry of a PMD table maps, or `None` where the format has no such leaves.
     #[inline]

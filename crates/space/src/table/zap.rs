@@ -1,7 +1,7 @@
 //! Taking pages out of tables that stay.
 
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
-use crate::gather::{Gather, page_at};
+use crate::gather::{Gather, pages_from};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
@@ -144,7 +144,7 @@ impl<P: Platform> Tables<'_, P> {
             };
             index += pages;
         }
-        let addr = |index: usize| page_at(part.start(), index - first).end();
+        let addr = |index: usize| pages_from(part.start(), index - first).end();
         if let Some((start, end)) = stale {
             gather.add_stale(VirtRange::new(addr(start), addr(end)));
         }
