@@ -8,14 +8,14 @@
 use super::{Entries, Tables};
 use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, prefetch};
 use quire_frame::LockedFolio;
-use quire_sync::atomic::raw::Ordering;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 impl<P: Platform> Tables<'_, P> {
     /// The number of entries from `index` on, and before `end`, that make a run with the first of them, the present leaf
     /// `raw`, which maps `pfn`, a page of `folio`.
     ///
     /// Entries past the first may be changing in this moment by the MMU's accessed and dirty bits only.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn run_length(
         &self,
         entries: &Entries,
@@ -24,12 +24,30 @@ impl<P: Platform> Tables<'_, P> {
         folio: &LockedFolio<'_, P>,
     ) -> usize {
         let most = self.run_bound((index, end), pfn, folio);
-        let first = raw & P::Paging::IDENTITY;
-        let goes_on = |nth: usize| {
-            let next = entries[index + nth].load(Ordering::Relaxed) & P::Paging::IDENTITY;
-            next == P::Paging::frames_on(first, nth as u64)
+        if most == 1 { 1 } else { Self::equal_entries(&entries[index..index + most], raw) }
+    }
+
+    /// The number of `entries`, the first of which is `raw`, that lead to consecutive frames and are equal otherwise, but for
+    /// permissions and what the MMU sets.
+    #[inline(never)]
+    fn equal_entries(entries: &[AtomicU64], raw: u64) -> usize {
+        let differing = |entry: &AtomicU64, expected| entry.load(Ordering::Relaxed) ^ expected;
+        let (mut rest, mut expected) = (entries, raw);
+        // Several are compared for one branch: most runs are as long as their folio.
+        while let Some((block, after)) = rest.split_first_chunk::<AT_ONCE>() {
+            let all = block
+                .iter()
+                .zip(0..)
+                .fold(0, |all, (entry, nth)| all | differing(entry, P::Paging::frames_on(expected, nth)));
+            if all & P::Paging::IDENTITY != 0 {
+                break;
+            }
+            (rest, expected) = (after, P::Paging::frames_on(expected, AT_ONCE as u64));
+        }
+        let goes_on = |(entry, nth): &(&AtomicU64, u64)| {
+            differing(entry, P::Paging::frames_on(expected, *nth)) & P::Paging::IDENTITY == 0
         };
-        (1..most).find(|&nth| !goes_on(nth)).unwrap_or(most)
+        entries.len() - rest.len() + rest.iter().zip(0..).take_while(goes_on).count()
     }
 }
 
@@ -50,6 +68,9 @@ impl<P: Platform> Tables<'_, P> {
         (most as usize).min(end - index)
     }
 }
+
+/// Entries that are compared at once.
+const AT_ONCE: usize = 8;
 
 /// Runs ahead of the one in hand whose folio's descriptor is fetched, and entries at least: about as many as are gone
 /// through while one comes from memory.
