@@ -300,14 +300,13 @@ impl Past {
 
     /// Whether a PMD entry maps a block on one side only because only one of them has a table for it.
     fn has_other_table(&self, linux: &Observation, quire: &Observation) -> bool {
-        // Linux has none: it was freed.
-        let freed = |block: u64| {
-            self.without_tables.iter().any(|(start, end)| *start <= block && block + LARGE <= *end)
+        // Linux frees those that one call covers, Quire also those that several have emptied.
+        let other = |block: u64| {
+            let covers = |(start, end): &(u64, u64)| *start <= block && block + LARGE <= *end;
+            self.without_tables.iter().any(covers) || touches(&self.emptied, block, LARGE)
         };
-        // Quire has none: Linux copies empty tables to a child.
-        let copied = |block: u64| self.forked && touches(&self.emptied, block, LARGE);
-        linux.large_blocks().any(|block| !quire.maps_large(block) && freed(block))
-            || quire.large_blocks().any(|block| !linux.maps_large(block) && (freed(block) || copied(block)))
+        linux.large_blocks().any(|block| !quire.maps_large(block) && other(block))
+            || quire.large_blocks().any(|block| !linux.maps_large(block) && other(block))
     }
 
     /// Whether the contents of a mapping may differ, and why.
@@ -334,7 +333,9 @@ impl Past {
                 Some(KnownDifference::ExecuteOnly)
             }
             (Call::Madvise, _) if args[2] == COLLAPSE => {
-                touches(&self.without_tables, args[0], args[1]).then_some(KnownDifference::PageTables)
+                let ranges = [&self.without_tables, &self.emptied];
+                let other = ranges.into_iter().any(|ranges| touches(ranges, args[0], args[1]));
+                other.then_some(KnownDifference::PageTables)
             }
             (Call::Read, Outcome::Value(_)) => {
                 overlapping(&seen.regions, args[0], 8).find_map(|region| self.contents(region))

@@ -70,6 +70,8 @@ impl<P: Platform> Memory<P> {
         let spaces_config = SpacesConfig {
             overcommit: config.overcommit,
             gather: config.techniques.gather,
+            tables: config.techniques.tables,
+            mremap: config.techniques.mremap,
             huge: config.huge,
         };
         let spaces = Spaces::new(frames, spaces_config).map_err(BuildError::Start)?;

@@ -2,11 +2,9 @@
 
 use core::fmt;
 use quire_frame::PcpTechnique;
-use quire_space::GatherTechnique;
+use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
 
 /// A switch for each technique: its value is the strategy that is chosen when a [`Memory`](crate::Memory) is built.
-///
-/// So far the per-CPU lists (technique A) and the gather (technique B) have more than one strategy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Techniques {
@@ -14,6 +12,10 @@ pub struct Techniques {
     pub pcp: PcpTechnique,
     /// How mappings are taken down: `pages` (one at a time) or `runs` (of one folio).
     pub gather: GatherTechnique,
+    /// What becomes of empty tables: `keep` or `free`.
+    pub tables: TablesTechnique,
+    /// In which pieces `mremap` moves: `ptes`, `pmds` or `puds`.
+    pub mremap: RemapTechnique,
 }
 
 /// Why a switch could not be set.
@@ -38,8 +40,10 @@ impl core::error::Error for TechniqueError {}
 
 impl Techniques {
     /// Names of all switches.
-    pub const NAMES: &'static [&'static str] = &["pcp", "gather"];
+    pub const NAMES: &'static [&'static str] = &["pcp", "gather", "tables", "mremap"];
     const GATHER_VALUES: &'static [&'static str] = &["pages", "runs"];
+    const MREMAP_VALUES: &'static [&'static str] = &["ptes", "pmds", "puds"];
+    const TABLES_VALUES: &'static [&'static str] = &["keep", "free"];
     const PCP_VALUES: &'static [&'static str] = &["none", "order0", "posted", "all"];
 
     /// Sets the switch `name` to `value`, as the command line does.
@@ -56,6 +60,14 @@ impl Techniques {
             ("gather", _) => {
                 let chosen = GatherTechnique::ALL.into_iter().find(|technique| technique.name() == value);
                 self.gather = chosen.ok_or(TechniqueError::UnknownValue(Self::GATHER_VALUES))?;
+            }
+            ("tables", _) => {
+                let chosen = TablesTechnique::ALL.into_iter().find(|technique| technique.name() == value);
+                self.tables = chosen.ok_or(TechniqueError::UnknownValue(Self::TABLES_VALUES))?;
+            }
+            ("mremap", _) => {
+                let chosen = RemapTechnique::ALL.into_iter().find(|technique| technique.name() == value);
+                self.mremap = chosen.ok_or(TechniqueError::UnknownValue(Self::MREMAP_VALUES))?;
             }
             _ => return Err(TechniqueError::UnknownName),
         }
@@ -97,6 +109,16 @@ mod tests {
             let mut techniques = Techniques::default();
             assert_eq!(techniques.set("gather", name), Ok(()));
             assert_eq!(techniques.gather, technique);
+        }
+        for (name, technique) in Techniques::TABLES_VALUES.iter().zip(TablesTechnique::ALL) {
+            let mut techniques = Techniques::default();
+            assert_eq!(techniques.set("tables", name), Ok(()));
+            assert_eq!(techniques.tables, technique);
+        }
+        for (name, technique) in Techniques::MREMAP_VALUES.iter().zip(RemapTechnique::ALL) {
+            let mut techniques = Techniques::default();
+            assert_eq!(techniques.set("mremap", name), Ok(()));
+            assert_eq!(techniques.mremap, technique);
         }
         assert_eq!(techniques.set("pcb", "none"), Err(TechniqueError::UnknownName));
         assert_eq!(techniques.pcp, PcpTechnique::None);

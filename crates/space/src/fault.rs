@@ -9,8 +9,9 @@ use crate::error::{Error, FaultError};
 use crate::section::{Section, vma_key};
 use crate::space::Space;
 use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
-use quire_arch::{Access, Pin, Platform, VirtAddr};
+use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
+use quire_sync::EpochGuard;
 
 /// Frames that a fault which finds no memory tries to free by splitting folios.
 const DEFERRED_PORTION: u64 = 512;
@@ -59,11 +60,20 @@ impl<P: Platform> Space<'_, P> {
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         match self.fault_once(addr, access) {
-            Err(FaultError::OutOfMemory(_)) if self.spaces.split_deferred(DEFERRED_PORTION) > 0 => {
-                self.fault_once(addr, access)
-            }
+            Err(FaultError::OutOfMemory(cause)) if self.find_memory(cause) => self.fault_once(addr, access),
             result => result,
         }
+    }
+
+    /// Frees what a fault that found no memory could not. Answers whether there was anything.
+    #[cold]
+    fn find_memory(&self, cause: AllocError) -> bool {
+        let reaped = cause == AllocError::OutOfMemory && {
+            // What waits for readers of the epoch waited for the fault itself.
+            let pin = self.spaces.platform().pin();
+            self.spaces.frames().reap_all(&pin) > 0
+        };
+        reaped || self.spaces.split_deferred(DEFERRED_PORTION) > 0
     }
 
     #[inline]
@@ -71,7 +81,9 @@ impl<P: Platform> Space<'_, P> {
         {
             let pin = self.spaces.platform().pin();
             self.spaces.frames().events().add(&pin, VmEvent::Pgfault, 1);
-            if let Some(hold) = self.hold_vma(&pin, addr) {
+            // To the end: the lock of the VMA keeps neither its tables nor itself.
+            let epoch = self.spaces.frames().epoch().enter(&pin);
+            if let Some(hold) = self.hold_vma(&epoch, addr) {
                 match self.tables().resolve(&pin, hold.vma, addr, access) {
                     Ok(()) => return Ok(()),
                     Err(Refusal::Fault(error)) => return Err(error),
@@ -84,11 +96,10 @@ impl<P: Platform> Space<'_, P> {
 
     /// Finds the VMA of `addr` without a lock and holds it by its own.
     #[inline]
-    fn hold_vma(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Option<VmaHold<'_, P>> {
+    fn hold_vma(&self, epoch: &EpochGuard<'_>, addr: VirtAddr) -> Option<VmaHold<'_, P>> {
         let core = self.core();
         let platform = self.spaces.platform();
-        let epoch = self.spaces.frames().epoch().enter(pin);
-        let found = core.vmas.find_lockless(addr, &epoch)?;
+        let found = core.vmas.find_lockless(addr, epoch)?;
         // SAFETY: a VMA that was found under the epoch is not reused before the section of the epoch ends, and one
         // that is held shared is not retired before it is let go.
         let vma: &Vma = unsafe { &*found.as_ptr() };

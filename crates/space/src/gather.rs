@@ -89,6 +89,14 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.stale = join(self.stale, range);
     }
 
+    /// Notes that CPUs may remember the way to a table for `range`, which has no entries. One address in it will do: a flush
+    /// of an address is one of the way to it, too.
+    pub(crate) fn add_stale_table(&mut self, range: VirtRange) {
+        if self.stale.is_none_or(|stale| stale.intersect(range).is_empty()) {
+            self.add_stale(pages_from(range.start(), 1));
+        }
+    }
+
     /// Whether no more runs can be noted: see [`relieve`](Self::relieve) and [`add_shut`](Self::add_shut).
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
@@ -170,12 +178,13 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Flushes the TLBs and gives everything back. Cannot fail and allocates nothing.
-    pub(crate) fn finish(mut self) {
-        let nothing = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
-        if nothing && self.unhooked.is_none() && self.stale.is_none() {
-            return;
-        }
+    /// Whether entries were made unusable, and are still in their tables.
+    pub(crate) fn has_shut(&self) -> bool {
+        self.shut.is_some() || !self.cuts.is_empty()
+    }
+
+    /// Flushes, and takes out of the tables what was made unusable.
+    pub(crate) fn settle(&mut self) {
         {
             let pin = self.spaces.platform().pin();
             self.flush(&pin);
@@ -183,12 +192,22 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
         let tables = Tables::new(self.spaces, self.core);
         if let Some(range) = self.shut.take() {
-            tables.take_out_shut(range, &mut self);
+            tables.take_out_shut(range, self);
             self.drop_noted();
         }
         while let Some((slot, part)) = self.cuts.pop() {
-            tables.cut_huge(slot, part, &mut self);
+            tables.cut_huge(slot, part, self);
         }
+    }
+
+    /// Flushes the TLBs and gives everything back. Cannot fail and allocates nothing.
+    pub(crate) fn finish(mut self) {
+        let nothing = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
+        if nothing && self.unhooked.is_none() && self.stale.is_none() {
+            return;
+        }
+        self.settle();
+        let tables = Tables::new(self.spaces, self.core);
         while let Some(table) = self.unhooked {
             let link = self.spaces.frames().known(table).owner().load(Ordering::Relaxed);
             self.unhooked = link.checked_sub(1).map(Pfn);

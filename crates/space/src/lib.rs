@@ -50,6 +50,6 @@ pub use quire_frame::SplitError;
 pub use rmap::GroupViolation;
 pub use space::{Mapping, Space, SpaceId};
 pub use spaces::{Spaces, SpacesConfig};
-pub use table::GatherTechnique;
+pub use table::{GatherTechnique, RemapTechnique, TablesTechnique};
 pub use usage::SpaceFigures;
 pub use vma::{Protection, SMAPS_MNEMONICS, VmFlags};

@@ -135,9 +135,14 @@ impl<P: Platform> Tables<'_, P> {
         if fault.is_write() && fault.is_private() && !facts.anon.is_some() {
             return Err(Refusal::NeedsGroup);
         }
+        let mut attempt = 0;
         loop {
             match self.lookup(addr) {
-                Found::Table(table) => return self.resolve_in_table(pin, table, &fault),
+                Found::Table(table) => {
+                    if self.resolve_in_table(pin, table, &fault)? {
+                        return Ok(());
+                    }
+                }
                 Found::Huge(slot) => {
                     if self.resolve_huge(pin, slot, &fault)? {
                         return Ok(());
@@ -147,11 +152,15 @@ impl<P: Platform> Tables<'_, P> {
                     if self.fault_huge(pin, &fault) {
                         return Ok(());
                     }
-                    if let Some(table) = self.make(pin, addr, Level::PTE)? {
-                        return self.resolve_in_table(pin, table, &fault);
+                    if let Some(table) = self.make(pin, addr, Level::PTE)?
+                        && self.resolve_in_table(pin, table, &fault)?
+                    {
+                        return Ok(());
                     }
                 }
             }
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
         }
     }
 
@@ -182,7 +191,8 @@ impl<P: Platform> Tables<'_, P> {
         if effort.may_drain() { request } else { request.without_drain() }
     }
 
-    fn resolve_in_table(&self, pin: &Pin<'_, P>, table: Pfn, fault: &Fault<'_>) -> Result<(), Refusal> {
+    /// Makes the access possible through `table`. Answers false where it is dead: there is another, or none, by now.
+    fn resolve_in_table(&self, pin: &Pin<'_, P>, table: Pfn, fault: &Fault<'_>) -> Result<bool, Refusal> {
         let index = P::Paging::index(fault.addr, Level::PTE);
         let entries = self.entries(table);
         let mut spare = Spare { tables: *self, pin, fault, folio: None };
@@ -205,17 +215,20 @@ impl<P: Platform> Tables<'_, P> {
             {
                 let held = self.hold(leaf.pfn);
                 drop(locked);
-                return held.map_or(Ok(()), |held| {
-                    self.copy_on_write(&held, (table, index), fault.facts, fault.addr)
-                });
+                if let Some(held) = held {
+                    self.copy_on_write(&held, (table, index), fault.facts, fault.addr)?;
+                }
+                return Ok(true);
             }
             return match entry {
+                Entry::None if locked.is_dead() => Ok(false),
                 Entry::None => {
                     self.install_new(pin, &locked, index, fault, spare.folio.take());
-                    Ok(())
+                    Ok(true)
                 }
                 Entry::Leaf(leaf) => {
-                    self.upgrade(&locked, index, leaf, fault, &mut spare).map_err(Refusal::from)
+                    self.upgrade(&locked, index, leaf, fault, &mut spare)?;
+                    Ok(true)
                 }
                 Entry::Marker(PteMarker::Guard) => Err(FaultError::NotMapped.into()),
                 _ => Err(FaultError::Bus.into()),

@@ -5,7 +5,7 @@ use crate::huge::AtomicHugeDisable;
 use crate::layout::{Layout, Limits};
 use crate::section::Section;
 use crate::spaces::Spaces;
-use crate::table::Tables;
+use crate::table::{Spared, Tables};
 use crate::tree::RangeTree;
 use crate::usage::{SpaceFigures, Usage};
 use crate::vma::{LockSequence, VmFlags, Vma};
@@ -80,6 +80,7 @@ pub(crate) struct SpaceCore<P: Platform> {
     /// Flags that every new mapping gets (`mlockall(MCL_FUTURE)`). Changed under the mmap lock.
     pub(crate) default_flags: AtomicU64,
     pub(crate) huge_disable: AtomicHugeDisable,
+    pub(crate) spared: Spared,
     pub(crate) link: Link<P>,
 }
 
@@ -151,6 +152,7 @@ impl<P: Platform> SpaceCore<P> {
             brk: AtomicU64::new(layout.brk.0),
             default_flags: AtomicU64::new(0),
             huge_disable: AtomicHugeDisable::default(),
+            spared: Spared::default(),
             link: Link(Cell::new(None), Cell::new(None)),
         }
     }

@@ -9,7 +9,7 @@ use crate::khugepaged::Cursor;
 use crate::layout::{Layout, Limits};
 use crate::rmap::{Group, set_owner};
 use crate::space::{Space, SpaceCore, SpaceId};
-use crate::table::GatherTechnique;
+use crate::table::{GatherTechnique, RemapTechnique, TablesTechnique};
 use crate::tree::{Node, NodeStore, OutOfNodes};
 use crate::vma::{AnonGroup, Vma, VmaFacts};
 use core::fmt;
@@ -29,6 +29,10 @@ pub struct SpacesConfig {
     pub overcommit: Overcommit,
     /// How mappings are taken down.
     pub gather: GatherTechnique,
+    /// What becomes of empty tables.
+    pub tables: TablesTechnique,
+    /// In which pieces pages are moved.
+    pub mremap: RemapTechnique,
     /// The controls of large folios at the start.
     pub huge: HugeConfig,
 }
@@ -49,6 +53,8 @@ pub struct Spaces<P: Platform> {
     own: [Pfn; 2],
     commit: Commit,
     gather: GatherTechnique,
+    tables: TablesTechnique,
+    mremap: RemapTechnique,
     huge: HugeControls,
     next_space: AtomicU64,
     next_number: AtomicU64,
@@ -147,6 +153,8 @@ impl<P: Platform> Spaces<P> {
             own: [bits, slots],
             commit: Commit::new(config.overcommit, frames.totals().managed),
             gather: config.gather,
+            tables: config.tables,
+            mremap: config.mremap,
             huge: HugeControls::new(config.huge),
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
@@ -197,6 +205,16 @@ impl<P: Platform> Spaces<P> {
     #[inline]
     pub(crate) fn gather_technique(&self) -> GatherTechnique {
         self.gather
+    }
+
+    /// What becomes of empty tables.
+    pub(crate) fn tables_technique(&self) -> TablesTechnique {
+        self.tables
+    }
+
+    /// In which pieces pages are moved.
+    pub(crate) fn remap_technique(&self) -> RemapTechnique {
+        self.mremap
     }
 
     /// The controls of large folios.

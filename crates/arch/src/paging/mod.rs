@@ -25,6 +25,8 @@ impl Level {
     pub const PTE: Self = Self(0);
     /// The level whose entries map the tables of [`Level::PTE`], or 2 MiB pages.
     pub const PMD: Self = Self(1);
+    /// The level above, whose entries map the tables of [`Level::PMD`], or 1 GiB pages.
+    pub const PUD: Self = Self(2);
 
     /// The level above.
     #[inline]

@@ -8,7 +8,7 @@ use crate::gather::Gather;
 use crate::huge::HugeUse;
 use crate::section::Section;
 use crate::space::Space;
-use crate::table::Zap;
+use crate::table::{Hole, Zap};
 use crate::vma::{VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
 
@@ -145,6 +145,7 @@ impl<'s, P: Platform> Section<'s, P> {
             Effect::Drop => {
                 // Faults may go on: they come before or after, and the table locks keep each page whole.
                 self.tables().zap(part, Zap::Contents, gather);
+                self.tables().free_empty(part, Hole(part), gather);
                 Ok(())
             }
         }

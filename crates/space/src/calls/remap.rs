@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::gather::Gather;
 use crate::section::Section;
 use crate::space::Space;
-use crate::table::Hole;
+use crate::table::{Hole, Relocation};
 use crate::vma::{AnonGroup, Proposal, Protection, VmFlags, Vma, VmaFacts};
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
@@ -115,8 +115,13 @@ impl<P: Platform> Space<'_, P> {
     ) -> Result<VirtAddr, Error> {
         let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
         let mut section = Section::begin(self.spaces, self.core());
-        let remapped = section.remap(remap)?;
+        // One flush for all that the call moves and unmaps.
+        let mut gather = Gather::new(self.spaces, self.core(), FlushCause::Move);
+        let remapped = section.remap(remap, &mut gather);
+        gather.finish();
+        self.core().cpus.end_moves();
         drop(section);
+        let remapped = remapped?;
         if let Some(range) = remapped.populate {
             self.populate(range);
         }
@@ -125,26 +130,26 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl<'s, P: Platform> Section<'s, P> {
-    fn remap(&mut self, remap: Remap) -> Result<Remapped, Error> {
+    fn remap(&mut self, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
         if remap.names_target() {
             let limit = self.core.limits.load().mappings;
             if self.mappings() + 2 >= limit.saturating_sub(3) {
                 return Err(Error::MapCountLimit);
             }
             if remap.flags.contains(RemapFlags::FIXED) && remap.old.len() == remap.new_len {
-                return self.move_several(remap);
+                return self.move_several(remap, gather);
             }
         }
         let vma = self.check(&remap)?;
         if remap.names_target() {
-            return self.remap_to(remap);
+            return self.remap_to(remap, gather);
         }
         if remap.grown() > 0 {
-            return self.expand(vma, remap);
+            return self.expand(vma, remap, gather);
         }
         let kept = VirtAddr(remap.addr().0 + remap.new_len);
         if kept < remap.old.end() {
-            self.unmap_tail(VirtRange::new(kept, remap.old.end()))?;
+            self.unmap_tail(VirtRange::new(kept, remap.old.end()), gather)?;
         }
         Ok(Remapped { addr: remap.addr(), populate: None })
     }
@@ -186,15 +191,15 @@ impl<'s, P: Platform> Section<'s, P> {
         Ok(vma)
     }
 
-    fn unmap_tail(&mut self, range: VirtRange) -> Result<(), Error> {
+    fn unmap_tail(&mut self, range: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
         if range.end() > P::Paging::USER_END {
             return Err(Error::BadArgument);
         }
-        self.unmap_checked(range)
+        self.unmap_checked_into(range, gather)
     }
 
     /// Moves every mapping in the old range, with the gaps between them, without changing sizes.
-    fn move_several(&mut self, remap: Remap) -> Result<Remapped, Error> {
+    fn move_several(&mut self, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
         let mut moved: Option<Remapped> = None;
         let mut at = remap.addr();
         while let Some(vma) = self.first_in(VirtRange::new(at, remap.old.end())) {
@@ -206,36 +211,36 @@ impl<'s, P: Platform> Section<'s, P> {
             let target = VirtAddr(remap.target.0 + (part.start().0 - remap.addr().0));
             let one = Remap { old: part, new_len: part.len(), target, ..remap };
             self.check(&one)?;
-            let result = self.remap_to(one)?;
+            let result = self.remap_to(one, gather)?;
             moved.get_or_insert(result);
         }
         moved.ok_or(Error::BadAddress)
     }
 
     /// Moves one mapping to the target that the call names.
-    fn remap_to(&mut self, remap: Remap) -> Result<Remapped, Error> {
+    fn remap_to(&mut self, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
         let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
         let fixed = remap.flags.contains(RemapFlags::FIXED);
         if fixed && self.first_in(target).is_some() {
-            self.unmap_checked(target)?;
+            self.unmap_checked_into(target, gather)?;
             // An old range that wraps is not seen to overlap, and may have lost its mapping here.
             self.find(remap.addr()).ok_or(Error::BadAddress)?;
         }
         let mut old = remap.old;
         if old.len() > remap.new_len {
             let kept = VirtAddr(old.start().0 + remap.new_len);
-            self.unmap_tail(VirtRange::new(kept, old.end()))?;
+            self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
             old = VirtRange::new(old.start(), kept);
         }
         let vma = self.find(old.start()).ok_or(Error::BadAddress)?;
         if remap.flags.contains(RemapFlags::DONTUNMAP) {
             self.may_expand(vma.flags(), old.pages())?;
         }
-        self.relocate(vma, Remap { old, ..remap })
+        self.relocate(vma, Remap { old, ..remap }, gather)
     }
 
     /// Grows a mapping where it is if that is possible, else elsewhere.
-    fn expand(&mut self, vma: &'s Vma, remap: Remap) -> Result<Remapped, Error> {
+    fn expand(&mut self, vma: &'s Vma, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
         let facts = vma.facts();
         let end = VirtAddr(remap.addr().0.saturating_add(remap.new_len));
         let grown = VirtRange::new(remap.old.end(), end);
@@ -247,7 +252,7 @@ impl<'s, P: Platform> Section<'s, P> {
             if !remap.flags.contains(RemapFlags::MAYMOVE) {
                 return Err(Error::CannotGrow);
             }
-            return self.relocate(vma, remap);
+            return self.relocate(vma, remap, gather);
         }
         if facts.flags.contains(VmFlags::ACCOUNT) {
             self.spaces.commit().charge(grown.pages())?;
@@ -275,7 +280,12 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 
     /// Moves pages and mapping. The target is free. On failure everything is where it was.
-    fn relocate(&mut self, vma: &'s Vma, remap: Remap) -> Result<Remapped, Error> {
+    fn relocate(
+        &mut self,
+        vma: &'s Vma,
+        remap: Remap,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<Remapped, Error> {
         let facts = vma.facts();
         let old = remap.old;
         let to = self.place_moved(&facts, &remap)?;
@@ -305,34 +315,45 @@ impl<'s, P: Platform> Section<'s, P> {
         self.lock_range(old);
         // One for the target, and one in case that the source is in the middle of a mapping, which a merge with the
         // target may bring about.
+        if gather.has_shut() {
+            // They are in tables that may move.
+            gather.settle();
+        }
+        let job = Relocation {
+            from: old,
+            to,
+            room: self.room_of_move(vma, old, target),
+            target_room: self.room_around(target),
+        };
         let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
             let pin = self.spaces.platform().pin();
-            self.tables().prepare_move(&pin, old, to).map_err(Error::from).map(|()| prepared)
+            self.tables().prepare_move(&pin, &job).map_err(Error::from).map(|()| prepared)
         });
         let mut prepared = match ready {
             Ok(prepared) => prepared,
             Err(error) => {
-                self.drop_empty_tables(target);
+                // Tables that were made for it.
+                self.tables().unmap(target, Hole(self.room_around(target)), gather);
                 self.spaces.commit().release(charge);
                 return Err(error);
             }
         };
         let neighbours = self.neighbours_for(&proposal);
-        // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never at none.
+        // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never at none. If it
+        // unmaps the page there before this call flushes, it flushes every address (`begin_moves`).
         let family = self.map(&proposal, neighbours, &mut prepared);
-        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Move);
-        self.tables().relocate(old, to, &mut gather);
-        // The old translations are gone from every TLB before anyone can use, or unmap, the new ones.
-        gather.finish();
+        self.core.cpus.begin_moves();
+        self.tables().relocate(&job, gather);
         drop(family);
         if keep {
+            self.tables().free_empty(old, Hole(old), gather);
             self.keep_source(old);
         } else if !old.is_empty() {
             if accounted {
                 // Unmapping gives the charge of the old range back; the new one has taken it over.
                 self.spaces.commit().charge_unchecked(old.pages());
             }
-            self.unmap(old, &mut prepared);
+            self.unmap_into(old, &mut prepared, gather);
         }
         let locked = facts.flags.contains(VmFlags::LOCKED) && remap.grown() > 0;
         let populate = locked.then(|| VirtRange::new(VirtAddr(to.0 + old.len()), target.end()));
@@ -351,13 +372,18 @@ impl<'s, P: Platform> Section<'s, P> {
         self.set_vma(vma, VmaFacts { flags, anon, ..facts }, &family);
     }
 
-    /// Takes tables down that were made for a move that did not happen.
-    fn drop_empty_tables(&mut self, target: VirtRange) {
-        let below = self.last_starting_before(target.start()).map_or(VirtAddr(0), |vma| vma.range().end());
+    /// The room around `old`, a part of `vma`, in which nothing else is mapped, without `target`, where it goes.
+    fn room_of_move(&self, vma: &Vma, old: VirtRange, target: VirtRange) -> VirtRange {
+        let facts = vma.range();
+        let below = self.last_starting_before(facts.start()).map_or(VirtAddr(0), |vma| vma.range().end());
         let above =
-            self.first_ending_after(target.start()).map_or(VirtAddr(u64::MAX), |vma| vma.range().start());
-        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
-        self.tables().unmap(target, Hole(VirtRange::new(below, above)), &mut gather);
-        gather.finish();
+            self.first_ending_after(facts.end()).map_or(P::Paging::USER_END, |vma| vma.range().start());
+        let below = if facts.start() < old.start() { old.start() } else { below };
+        let above = if facts.end() > old.end() { old.end() } else { above };
+        if target.start() < old.start() {
+            VirtRange::new(below.max(target.end()), above)
+        } else {
+            VirtRange::new(below, above.min(target.start()))
+        }
     }
 }

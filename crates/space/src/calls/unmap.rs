@@ -1,6 +1,8 @@
 //! `munmap`.
 
+use crate::cpus::FlushCause;
 use crate::error::Error;
+use crate::gather::Gather;
 use crate::section::Section;
 use crate::space::Space;
 use crate::vma::Vma;
@@ -30,17 +32,30 @@ impl<P: Platform> Space<'_, P> {
     }
 }
 
-impl<P: Platform> Section<'_, P> {
+impl<'s, P: Platform> Section<'s, P> {
     /// Unmaps `range` with everything that can fail first.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn unmap_checked(&mut self, range: VirtRange) -> Result<(), Error> {
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
+        let result = self.unmap_checked_into(range, &mut gather);
+        gather.finish();
+        result
+    }
+
+    /// As [`unmap_checked`](Self::unmap_checked); what goes is in `gather` and still in the TLBs.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn unmap_checked_into(
+        &mut self,
+        range: VirtRange,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<(), Error> {
         let Some(first) = self.first_in(range).map(Vma::range) else { return Ok(()) };
         let splits = usize::from(first.start() < range.start() && range.end() < first.end());
         if splits > 0 && self.mappings() >= self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
         }
         let mut prepared = self.prepare(splits)?;
-        self.unmap(range, &mut prepared);
+        self.unmap_into(range, &mut prepared, gather);
         Ok(())
     }
 }

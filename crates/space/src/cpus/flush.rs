@@ -78,7 +78,7 @@ impl<P: Platform> SpaceCore<P> {
             return;
         }
         let asid = self.asid();
-        let whole = range.pages() > FLUSH_CEILING;
+        let whole = range.pages() > FLUSH_CEILING || cause != FlushCause::Move && self.cpus.is_moving();
         let flush = if whole { TlbFlush::Space { asid } } else { TlbFlush::Range { asid, range } };
         let mut others = reach.running;
         others.remove(pin.cpu());

@@ -51,6 +51,7 @@ pub use flush::FlushCause;
 
 use quire_arch::{Asid, CpuId, CpuMask};
 use quire_sync::AtomicCpuMask;
+use quire_sync::atomic::{AtomicUsize, Ordering};
 
 /// The CPUs of one space.
 #[derive(Debug, Default)]
@@ -60,6 +61,8 @@ pub(crate) struct SpaceCpus {
     running: AtomicCpuMask,
     /// CPUs that need no flush when they come to the space. Each sets its own bit only; flushes clear all.
     fresh: AtomicCpuMask,
+    /// Whether pages were moved to other addresses, and the flush of the old ones is still to come.
+    moving: AtomicUsize,
 }
 
 /// What a flush has to reach.
@@ -103,6 +106,23 @@ impl SpaceCpus {
         // Reads after a full barrier of its own.
         let running = self.running.load();
         Reach { running, spared: cleared.without(running).len() }
+    }
+
+    /// Pages are about to move, and [`end_moves`](Self::end_moves) comes after the one flush of where they were. The caller
+    /// holds the mmap lock for writing until then. A flush that somebody else needs in between is one of all addresses: who
+    /// takes a page away at its new place does not know the old one, which TLBs may still hold.
+    pub(crate) fn begin_moves(&self) {
+        // Pairs with `is_moving`: whoever finds a page at its new place, under the lock of the table, finds this.
+        self.moving.store(1, Ordering::Release);
+    }
+
+    /// The old places of all that moved are in no TLB.
+    pub(crate) fn end_moves(&self) {
+        self.moving.store(0, Ordering::Release);
+    }
+
+    fn is_moving(&self) -> bool {
+        self.moving.load(Ordering::Acquire) != 0
     }
 
     /// The CPUs that run the space.

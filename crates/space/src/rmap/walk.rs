@@ -69,8 +69,8 @@ impl<P: Platform> Spaces<P> {
     /// range in that mapping where they would be. The mappings of the group that owns the folio come first. A `visit`
     /// that breaks ends the walk.
     ///
-    /// The family lock is held shared meanwhile, so the mappings and their tables stay; entries may change under the
-    /// lock of their table. Pages of files and of shared memory are found nowhere yet. The caller is not pinned and
+    /// The family lock is held shared meanwhile, so the mappings stay; entries may change under the lock of their table, and
+    /// tables may go, but a `visit` is in a section of the epoch. Pages of files and of shared memory are found nowhere yet. The caller is not pinned and
     /// holds no lock of class Rmap or later.
     pub(crate) fn rmap_walk<B>(
         &self,
@@ -180,6 +180,9 @@ impl<P: Platform> HeldMappings<'_, P> {
                 let core = unsafe { &*vma.membership().core().cast::<SpaceCore<P>>() };
                 let facts = vma.facts();
                 if let Some(range) = facts.range_of(first, pages) {
+                    // Its tables may go meanwhile.
+                    let pin = self.spaces.platform().pin();
+                    let _epoch = self.spaces.frames().epoch().enter(&pin);
                     visit(&Tables::new(self.spaces, core), &facts, range)?;
                 }
             }

@@ -7,20 +7,34 @@ use crate::table::Hole;
 use crate::vma::VmFlags;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 
-impl<P: Platform> Section<'_, P> {
+impl<'s, P: Platform> Section<'s, P> {
     /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the range is
     /// inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
     pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
-        let Some(removed) = self.remove_mappings(range, prepared) else { return };
-        let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
-        let above = self
-            .first_ending_after(removed.start())
-            .map_or(P::Paging::table_range(VirtAddr(0), P::Paging::root_level()).end(), |vma| {
-                vma.range().start()
-            });
         let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
-        self.tables().unmap(removed, Hole(VirtRange::new(below, above)), &mut gather);
+        self.unmap_into(range, prepared, &mut gather);
         gather.finish();
+    }
+
+    /// As [`unmap`](Self::unmap); what goes is in `gather` and still in the TLBs.
+    pub(crate) fn unmap_into(
+        &mut self,
+        range: VirtRange,
+        prepared: &mut Prepared<'_, P>,
+        gather: &mut Gather<'s, P>,
+    ) {
+        if let Some(removed) = self.remove_mappings(range, prepared) {
+            self.tables().unmap(removed, Hole(self.room_around(removed)), gather);
+        }
+    }
+
+    /// The room from the end of the mapping below `range`, in which there is none, to the start of the one above.
+    pub(crate) fn room_around(&self, range: VirtRange) -> VirtRange {
+        let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
+        let everything = P::Paging::table_range(VirtAddr(0), P::Paging::root_level());
+        let above =
+            self.first_ending_after(range.start()).map_or(everything.end(), |vma| vma.range().start());
+        VirtRange::new(below, above)
     }
 
     /// Takes the mappings in `range` out of the tree and answers the smallest range that holds them.

@@ -1,10 +1,36 @@
 //! Unmapping: pages go, and tables under which nothing is left.
+//!
+//! A table that is left empty while mappings lie over it goes too (technique D). Its count of live entries says that it is
+//! empty, so no entry is looked at. It goes in two steps, none of which holds two locks: under its own lock it is seen to
+//! be empty and dies, so that nothing enters it any more; then its entry is taken out of the table above, which may
+//! be empty now. The gather flushes its addresses, since a CPU may remember the way to it, and frees it after the epoch.
+//!
+//! A table that a call empties without covering all that it is responsible for may lie at a border that the program goes
+//! to and fro over. So of each level one such table is *spared*, the last; it goes when another is.
 
-use super::Tables;
 use super::zap::Zap;
+use super::{Tables, TablesTechnique};
 use crate::gather::Gather;
+use quire_arch::paging::MAX_LEVELS;
 use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+use quire_sync::atomic::AtomicU64;
 use quire_sync::atomic::raw::Ordering;
+
+/// The tables of a space that were emptied last, one a level: by the first address that each is responsible for, so that it
+/// does not matter if it went otherwise. Read and written under the mmap lock held for writing.
+#[derive(Debug, Default)]
+pub(crate) struct Spared([AtomicU64; MAX_LEVELS]);
+
+impl Spared {
+    /// Notes the table at `level` that is responsible for `addr` and what comes after it. Answers the one before.
+    fn replace(&self, level: Level, addr: VirtAddr) -> Option<VirtAddr> {
+        let slot = &self.0[usize::from(level.0)];
+        let before = slot.load(Ordering::Relaxed);
+        // Addresses of tables are page aligned: one more says that there is one.
+        slot.store(addr.0 | 1, Ordering::Relaxed);
+        (before != 0 && before != addr.0 | 1).then_some(VirtAddr(before & !1))
+    }
+}
 
 /// The free room around an unmapped range: from the end of the mapping below it to the start of the one above.
 /// A table may go only if all that it covers lies in here.
@@ -29,14 +55,88 @@ impl<P: Platform> Tables<'_, P> {
     pub(crate) fn unmap(&self, unmapped: VirtRange, hole: Hole, gather: &mut Gather<'_, P>) {
         if !unmapped.is_empty() {
             self.unmap_below(self.core.root(), P::Paging::root_level(), unmapped, hole, gather);
+            self.free_empty(unmapped, hole, gather);
         }
     }
 
+    /// Takes every table for a part of `range` that has no entries, and each above it that this leaves without, into
+    /// `gather`, but for one a level that lies only partly in `hole`, where nothing is mapped or the call has emptied all.
+    /// The caller holds the mmap lock for writing; faults may go on.
+    pub(crate) fn free_empty(&self, range: VirtRange, hole: Hole, gather: &mut Gather<'_, P>) {
+        if self.spaces.tables_technique() == TablesTechnique::Free && !range.is_empty() {
+            self.free_empty_below(self.core.root(), P::Paging::root_level(), range, hole, gather);
+        }
+    }
+
+    fn free_empty_below(
+        &self,
+        table: Pfn,
+        level: Level,
+        range: VirtRange,
+        hole: Hole,
+        gather: &mut Gather<'_, P>,
+    ) {
+        let Some(below) = level.down() else { return };
+        for (index, part) in super::parts::<P::Paging>(range, level) {
+            let raw = self.entries(table)[index].load(Ordering::Acquire);
+            let Entry::Table(child) = P::Paging::decode(raw, level) else { continue };
+            if below > Level::PTE {
+                self.free_empty_below(child, below, part, hole, gather);
+            }
+            // A look without the lock: a table that is filled in this moment is not empty, and one that is emptied in this
+            // moment is emptied by nobody else.
+            if self.spaces.frames().known(child).live().load(Ordering::Relaxed) != 0 {
+                continue;
+            }
+            if hole.covers_table::<P::Paging>(part.start(), below) {
+                self.free_if_empty((table, index), (child, below), part.start(), gather);
+            } else {
+                self.spare(below, part.start(), gather);
+            }
+        }
+    }
+
+    /// Spares the empty table at `level` for `addr`; the one that was spared before goes, if it is empty still.
+    fn spare(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
+        let start = P::Paging::table_range(addr, level).start();
+        let Some(before) = self.core.spared.replace(level, start) else { return };
+        let above = Level(level.0 + 1);
+        let Some(parent) = self.find_table(before, above) else { return };
+        let index = P::Paging::index(before, above);
+        let raw = self.entries(parent)[index].load(Ordering::Acquire);
+        if let Entry::Table(child) = P::Paging::decode(raw, above)
+            && self.free_if_empty((parent, index), (child, level), before, gather)
+            && above < P::Paging::root_level()
+            && self.spaces.frames().known(parent).live().load(Ordering::Relaxed) == 0
+        {
+            self.spare(above, before, gather);
+        }
+    }
+
+    /// Unhooks `child`, a table for `addr`, from `parent` into `gather`, if it is empty. Answers whether it was.
+    fn free_if_empty(
+        &self,
+        (parent, index): (Pfn, usize),
+        (child, level): (Pfn, Level),
+        addr: VirtAddr,
+        gather: &mut Gather<'_, P>,
+    ) -> bool {
+        {
+            // Pinned for both steps: a fault that finds the table dead waits for the second.
+            let pin = self.pin();
+            if !self.lock(&pin, child, level).die_if_empty() {
+                return false;
+            }
+            self.lock(&pin, parent, Level(level.0 + 1)).take(index);
+        }
+        self.core.usage.table_gone();
+        gather.add_stale_table(P::Paging::table_range(addr, level));
+        gather.add_empty_table(child);
+        true
+    }
+
     fn unmap_below(&self, table: Pfn, level: Level, part: VirtRange, hole: Hole, gather: &mut Gather<'_, P>) {
-        let Some(below) = level.down() else {
-            self.zap_in_table(table, part, Zap::Mapping, gather);
-            return;
-        };
+        let Some(below) = level.down() else { return };
         for (index, part) in super::parts::<P::Paging>(part, level) {
             let raw = self.entries(table)[index].load(Ordering::Acquire);
             let child = match P::Paging::decode(raw, level) {
@@ -52,6 +152,8 @@ impl<P: Platform> Tables<'_, P> {
                 let pin = self.pin();
                 self.lock(&pin, table, level).take(index);
                 gather.add_unhooked(child, P::Paging::table_range(part.start(), below));
+            } else if below == Level::PTE {
+                self.zap_below(Some((table, index)), child, part, Zap::Mapping, gather);
             } else {
                 self.unmap_below(child, below, part, hole, gather);
             }

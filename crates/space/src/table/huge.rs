@@ -113,7 +113,7 @@ impl<P: Platform> Tables<'_, P> {
         facts: &VmaFacts,
     ) -> bool {
         let locked = self.lock_slot(pin, slot);
-        if locked.get(slot.index) != Entry::None {
+        if locked.get(slot.index) != Entry::None || locked.is_dead() {
             return false;
         }
         let start = self.slot_range(slot).start();

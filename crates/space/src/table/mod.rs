@@ -4,8 +4,11 @@
 //! (guarded by the lock) and what it is responsible for. Entries are read without locks and written only under the
 //! table's lock, by exchange or compare-exchange, since the MMU sets accessed and dirty bits meanwhile.
 //!
-//! Who may rely on a table staying hooked: whoever holds the mmap lock, or the lock of a VMA that the table covers
-//! a page of, or the lock of the family that this VMA is in. Others walk under the epoch and check under the table's lock that it is still hooked.
+//! Tables go when they are empty ([`free_empty`](Tables::free_empty)), and only the holder of the mmap lock for writing
+//! makes them go. So whoever holds it, in any way, may rely on the tables that he finds. Others (a fault that holds no more
+//! than its VMA, a walker of the rmap) look for them inside a section of the epoch, in which a table that is gone still is
+//! one, empty and dead. What is found in it is right: nothing. Who wants to put something in sees under its lock that it is
+//! dead ([`LockedTable::is_dead`]), and looks again from the root.
 
 mod change;
 mod copy;
@@ -15,18 +18,22 @@ mod lazy;
 mod look;
 mod relocate;
 mod run;
+mod technique;
 mod walk;
 mod zap;
 
 pub(crate) use copy::Copying;
-pub(crate) use free::Hole;
+pub(crate) use free::{Hole, Spared};
 pub(crate) use huge::HugeSlot;
+pub(crate) use relocate::Relocation;
 pub use run::GatherTechnique;
+pub use technique::{RemapTechnique, TablesTechnique};
 pub(crate) use walk::{Found, Place, Step};
 pub(crate) use zap::{Residency, Zap};
 
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
+use core::ops::Range;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, LockClass, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
     VirtRange,
@@ -50,6 +57,19 @@ impl<P: Platform> Clone for Tables<'_, P> {
 }
 
 impl<P: Platform> Copy for Tables<'_, P> {}
+
+/// The count of live entries of a table that was, or is about to be, unhooked, and gets no more entries.
+const DEAD: u32 = u32::MAX;
+
+/// What became of the wish for a table below another.
+enum Hooked {
+    /// There is one.
+    Table(Pfn),
+    /// A large leaf is in its place.
+    Leaf,
+    /// The upper one is dead.
+    Gone,
+}
 
 /// A table under its lock.
 pub(crate) struct LockedTable<'s, P: Platform> {
@@ -151,6 +171,26 @@ impl<P: Platform> LockedTable<'_, P> {
         }
     }
 
+    /// Empties an entry of a locked table that was just read as `seen`, and answers what it was at that very moment; counted
+    /// by the caller ([`count_taken`](Self::count_taken)).
+    #[inline]
+    pub(crate) fn empty_entry(slot: &AtomicU64, seen: u64) -> u64 {
+        let marked = P::Paging::ACCESSED | P::Paging::DIRTY;
+        if seen & marked == marked || !P::Paging::is_present_leaf(seen, Level::PTE) {
+            // There is nothing left for the MMU to set, so it does not write the entry.
+            slot.store(0, Ordering::Relaxed);
+            seen
+        } else {
+            slot.swap(0, Ordering::AcqRel)
+        }
+    }
+
+    /// Counts entries that [`empty_entry`](Self::empty_entry) emptied.
+    #[inline]
+    pub(crate) fn count_taken(&self, entries: usize) {
+        self.add_live(-(entries as i32));
+    }
+
     /// Empties `pages` live leaves from `index` on, whose accessed and dirty bits nobody asks for any more: what the MMU
     /// writes in this moment may be lost, so a store will do where an exchange would cost ten times as much.
     #[inline]
@@ -167,10 +207,38 @@ impl<P: Platform> LockedTable<'_, P> {
         self.frame.live().load(Ordering::Relaxed) == 0
     }
 
+    /// Whether the table is on its way out. Nothing may be put in.
+    #[inline]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.frame.live().load(Ordering::Relaxed) == DEAD
+    }
+
+    /// Says that nothing may be put in any more, if no entry is live, and answers whether that is so.
+    pub(crate) fn die_if_empty(&self) -> bool {
+        let empty = self.is_empty();
+        if empty {
+            self.frame.live().store(DEAD, Ordering::Relaxed);
+        }
+        empty
+    }
+
+    /// As [`die_if_empty`](Self::die_if_empty), if no entries but those of `leaving` are live. They are read once the table
+    /// is unhooked and flushed.
+    pub(crate) fn die_with(&self, leaving: Range<usize>) -> bool {
+        let live = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) != 0;
+        let last = self.entries[leaving].iter().filter(live).count()
+            == self.frame.live().load(Ordering::Relaxed) as usize;
+        if last {
+            self.frame.live().store(DEAD, Ordering::Relaxed);
+        }
+        last
+    }
+
     /// A plain addition: the count changes only under the table's lock.
     #[inline]
     fn add_live(&self, change: i32) {
         let live = self.frame.live();
+        debug_assert_ne!(live.load(Ordering::Relaxed), DEAD, "an entry of a dead table changed");
         live.store(live.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
     }
 }
@@ -234,27 +302,35 @@ impl<'s, P: Platform> Tables<'s, P> {
         addr: VirtAddr,
         lowest: Level,
     ) -> Result<Option<Pfn>, AllocError> {
-        let mut table = self.core.root();
-        let mut level = P::Paging::root_level();
-        while level > lowest
-            && let Some(below) = level.down()
-        {
-            let index = P::Paging::index(addr, level);
-            let raw = self.entries(table)[index].load(Ordering::Acquire);
-            table = match P::Paging::decode(raw, level) {
-                Entry::Table(pfn) => pfn,
-                Entry::Leaf(_) => return Ok(None),
-                _ => match self.hook(pin, table, level, addr)? {
-                    Some(pfn) => pfn,
-                    None => return Ok(None),
-                },
-            };
-            level = below;
+        let mut attempt = 0;
+        'look: loop {
+            let mut table = self.core.root();
+            let mut level = P::Paging::root_level();
+            while level > lowest
+                && let Some(below) = level.down()
+            {
+                let index = P::Paging::index(addr, level);
+                let raw = self.entries(table)[index].load(Ordering::Acquire);
+                table = match P::Paging::decode(raw, level) {
+                    Entry::Table(pfn) => pfn,
+                    Entry::Leaf(_) => return Ok(None),
+                    _ => match self.hook(pin, table, level, addr)? {
+                        Hooked::Table(pfn) => pfn,
+                        Hooked::Leaf => return Ok(None),
+                        Hooked::Gone => {
+                            P::relax(attempt);
+                            attempt = attempt.saturating_add(1);
+                            continue 'look;
+                        }
+                    },
+                };
+                level = below;
+            }
+            return Ok(Some(table));
         }
-        Ok(Some(table))
     }
 
-    /// Puts a new table below `parent` for `addr`, or finds that somebody else just did, or put a large leaf there (`None`).
+    /// Puts a new table below `parent` for `addr`, or finds that somebody else just did, or put a large leaf there.
     #[cfg_attr(debug_assertions, track_caller)]
     fn hook(
         &self,
@@ -262,7 +338,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         parent: Pfn,
         level: Level,
         addr: VirtAddr,
-    ) -> Result<Option<Pfn>, AllocError> {
+    ) -> Result<Hooked, AllocError> {
         let frames = self.spaces.frames();
         let below = Level(level.0 - 1);
         // Allocated before the lock is taken, and checked again after: no allocation under a table lock.
@@ -270,19 +346,20 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.spaces.init_table(new, below, P::Paging::table_range(addr, below).start(), self.core);
         let index = P::Paging::index(addr, level);
         let locked = self.lock(pin, parent, level);
-        let winner = match locked.get(index) {
-            Entry::Table(winner) => Some(winner),
-            Entry::Leaf(_) => None,
+        let found = match locked.get(index) {
+            Entry::Table(winner) => Hooked::Table(winner),
+            Entry::Leaf(_) => Hooked::Leaf,
+            _ if locked.is_dead() => Hooked::Gone,
             _ => {
                 locked.install(index, Entry::Table(new));
                 drop(locked);
                 self.core.usage.table_made();
-                return Ok(Some(new));
+                return Ok(Hooked::Table(new));
             }
         };
         drop(locked);
         self.spaces.release_unused(pin, new, Order::ZERO);
-        Ok(winner)
+        Ok(found)
     }
 
     /// The machine's pin, for locking a table.

@@ -96,9 +96,14 @@ impl<P: Platform> Tables<'_, P> {
 
     /// The PMD table that covers `addr`, if there is one. Lock-free.
     pub(crate) fn find_pmd(&self, addr: VirtAddr) -> Option<Pfn> {
+        self.find_table(addr, Level::PMD)
+    }
+
+    /// The table at `lowest`, above the bottom, that covers `addr`, if there is one. Lock-free.
+    pub(crate) fn find_table(&self, addr: VirtAddr, lowest: Level) -> Option<Pfn> {
         let mut table = self.core.root();
         let mut level = P::Paging::root_level();
-        while level > Level::PMD {
+        while level > lowest {
             // Acquire as above.
             let raw = self.entries(table)[P::Paging::index(addr, level)].load(Ordering::Acquire);
             let Entry::Table(pfn) = P::Paging::decode(raw, level) else { return None };

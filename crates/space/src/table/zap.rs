@@ -1,6 +1,6 @@
 //! Taking pages out of tables that stay.
 
-use super::{HugeSlot, LockedTable, Place, Step, Tables};
+use super::{HugeSlot, LockedTable, Place, Step, Tables, TablesTechnique};
 use crate::gather::{Gather, pages_from};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -86,6 +86,18 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     pub(super) fn zap_in_table(&self, table: Pfn, part: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
+        self.zap_below(None, table, part, what, gather);
+    }
+
+    /// As above. A table that would be empty after the flush can go before it, if the place of its entry is known.
+    pub(super) fn zap_below(
+        &self,
+        place: Option<(Pfn, usize)>,
+        table: Pfn,
+        part: VirtRange,
+        what: Zap,
+        gather: &mut Gather<'_, P>,
+    ) {
         let mut at = part.start();
         while at < part.end() {
             {
@@ -96,7 +108,17 @@ impl<P: Platform> Tables<'_, P> {
                     // One flush for all: the rest is taken out after it.
                     let rest = VirtRange::new(at, part.end());
                     let first = P::Paging::index(at, Level::PTE);
-                    shut(&locked, first..first + rest.pages() as usize);
+                    let entries = first..first + rest.pages() as usize;
+                    if let Some((parent, index)) = place
+                        && self.spaces.tables_technique() == TablesTechnique::Free
+                        && locked.die_with(entries.clone())
+                    {
+                        drop(locked);
+                        self.lock(&pin, parent, Level::PMD).take(index);
+                        gather.add_unhooked(table, P::Paging::table_range(at, Level::PTE));
+                        return;
+                    }
+                    shut(&locked, entries);
                     gather.add_stale(rest);
                     gather.add_shut(rest);
                     return;

@@ -1,0 +1,50 @@
+//! What the techniques of page tables leave to choose.
+
+/// What becomes of a table that is left without entries while mappings lie over it: technique D.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TablesTechnique {
+    /// It stays until the last mapping over it goes (before).
+    Keep,
+    /// It goes, and so do tables above it that this leaves empty.
+    #[default]
+    Free,
+}
+
+impl TablesTechnique {
+    /// Every strategy.
+    pub const ALL: [Self; 2] = [Self::Keep, Self::Free];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Free => "free",
+        }
+    }
+}
+
+/// The largest piece in which `mremap` moves pages: technique E.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum RemapTechnique {
+    /// Entry by entry (before).
+    Ptes,
+    /// Whole bottom tables where they fit, by their entry in the PMD table.
+    Pmds,
+    /// Also whole PMD tables, by their entry in the PUD table.
+    #[default]
+    Puds,
+}
+
+impl RemapTechnique {
+    /// Every strategy.
+    pub const ALL: [Self; 3] = [Self::Ptes, Self::Pmds, Self::Puds];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ptes => "ptes",
+            Self::Pmds => "pmds",
+            Self::Puds => "puds",
+        }
+    }
+}
