@@ -1,5 +1,6 @@
 //! One address space: its core, and the handle that users hold.
 
+use crate::calls::ForkSequence;
 use crate::cpus::SpaceCpus;
 use crate::huge::AtomicHugeDisable;
 use crate::layout::{Layout, Limits};
@@ -81,6 +82,7 @@ pub(crate) struct SpaceCore<P: Platform> {
     pub(crate) default_flags: AtomicU64,
     pub(crate) huge_disable: AtomicHugeDisable,
     pub(crate) spared: Spared,
+    pub(crate) forks: ForkSequence,
     pub(crate) link: Link<P>,
 }
 
@@ -153,6 +155,7 @@ impl<P: Platform> SpaceCore<P> {
             default_flags: AtomicU64::new(0),
             huge_disable: AtomicHugeDisable::default(),
             spared: Spared::default(),
+            forks: ForkSequence::default(),
             link: Link(Cell::new(None), Cell::new(None)),
         }
     }

@@ -17,7 +17,8 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{
-    AllocError, AllocRequest, CacheReport, FaultSite, FolioCounter, FrameFlags, Frames, Kind, SlabCache,
+    AllocError, AllocRequest, CacheReport, FaultSite, FolioCounter, FrameChain, FrameFlags, Frames, Kind,
+    SlabCache,
 };
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};
@@ -385,8 +386,14 @@ impl<P: Platform> Spaces<P> {
     /// Gives back a folio or a table that never became visible, or whose users are all gone.
     pub(crate) fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
         self.frames.known(pfn).map_count().store(0, Ordering::Relaxed);
-        let freed = self.frames.free(pin, pfn, order);
-        debug_assert!(freed.is_ok(), "an unused frame could not be freed: {freed:?}");
+        let mut chain = FrameChain::new();
+        let put = self.frames.put_folio(&mut chain, pfn, order);
+        debug_assert!(put.is_ok(), "an unused frame could not be freed: {put:?}");
+        if put == Ok(false) && order > Order::ZERO {
+            // Somebody pinned it by mistake, for a moment, and counts it as gone when he lets go of it.
+            self.frames.events().count_folio(pin, order, FolioCounter::NrAnon, 1);
+        }
+        self.frames.free_chain(pin, chain);
     }
 
     #[cfg_attr(debug_assertions, track_caller)]

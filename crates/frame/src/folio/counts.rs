@@ -9,8 +9,10 @@ use quire_sync::atomic::Ordering;
 pub const MAX_MAPS: u32 = 1 << 31;
 
 impl Folio<'_> {
+    /// Whether nobody but the caller can see the folio: an entry of his maps it, and he keeps that from changing, or looks at
+    /// it again afterwards.
     #[inline]
-    pub(super) fn is_exclusive(&self) -> bool {
+    pub fn is_exclusive(&self) -> bool {
         let word = self.frame.word();
         let alone = word.refs() == 1 || word.refs() >= PIN;
         alone

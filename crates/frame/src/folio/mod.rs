@@ -240,6 +240,25 @@ impl<P: Platform> Frames<P> {
         self.folio(pfn).frame.get(PIN)
     }
 
+    /// As [`pin_folio`](Self::pin_folio) for a caller that keeps nothing from being given back, and found `pfn` in an entry a
+    /// moment ago. Answers the folio that is pinned: `pfn` lies in it, and what else it is the caller has to look at again.
+    /// Until the caller lets go of a wrong one, whoever gives it back leaves that to him.
+    pub fn try_pin_folio(&self, pfn: Pfn) -> Option<Folio<'_>> {
+        let folio = self.folio(pfn);
+        if !folio.frame.try_get_mapped(PIN) {
+            return None;
+        }
+        // It may have been given back and used anew, or been split, before it was pinned. Now it stays as it is.
+        let now = self.folio(pfn);
+        if now.head == folio.head {
+            return Some(now);
+        }
+        let mut chain = FrameChain::new();
+        let _ = self.unpin_folio(&mut chain, folio.head);
+        self.free_chain(&self.platform().pin(), chain);
+        None
+    }
+
     /// Ends a pin. The folio enters `chain` if nobody else holds it.
     ///
     /// # Errors

@@ -173,6 +173,13 @@ impl Frame {
         self.update(|word| word.get(count).ok_or(())).is_ok()
     }
 
+    /// As [`get`](Self::get) for a caller that holds none, if a program's memory is here.
+    #[inline]
+    pub(crate) fn try_get_mapped(&self, count: u32) -> bool {
+        let mapped = |word: Word| matches!(word.kind(), Kind::Anonymous | Kind::File);
+        self.update(|word| if mapped(word) { word.get(count).ok_or(()) } else { Err(()) }).is_ok()
+    }
+
     /// Drops `count` references and tells whether none is left: then the caller gives the block back with
     /// [`Frames::free`](crate::Frames::free). Dropping more than there are drops nothing and answers false.
     #[inline]

@@ -35,7 +35,9 @@ impl<'m, P: Platform> Space<'m, P> {
 impl<P: Platform> Section<'_, P> {
     fn copy_to(&self, child: &Space<'_, P>) -> Result<(), Error> {
         let mut gather = Gather::new(self.spaces, self.core, FlushCause::Fork);
+        self.core.forks.begin();
         let result = self.copy_mappings(child, &mut gather);
+        self.core.forks.end();
         // Also after a failure: what may be written no more must not be writable in any TLB.
         gather.finish();
         result

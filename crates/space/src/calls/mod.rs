@@ -9,6 +9,7 @@ mod map;
 mod mincore;
 mod pagemap;
 mod pin;
+mod pin_fast;
 mod placement;
 mod populate;
 mod protect;
@@ -22,6 +23,7 @@ pub use lock::LockAll;
 pub use map::{MapFlags, MapRequest, MappedFile};
 pub use pagemap::PageState;
 pub use pin::PinnedPage;
+pub(crate) use pin_fast::ForkSequence;
 pub use remap::RemapFlags;
 pub use sync::SyncFlags;
 

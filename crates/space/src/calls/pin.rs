@@ -8,15 +8,15 @@ use crate::spaces::Spaces;
 use crate::table::{Found, HugeSlot, Tables};
 use crate::vma::{VmFlags, Vma, VmaFacts};
 use core::fmt;
-use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_arch::{Access, Entry, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, FrameChain};
 
 /// A page of a space that a device may read and write until this is dropped: it stays where it is, whatever the program
 /// does, and the program sees what the device writes until it unmaps the page. After a `fork` the child has a copy.
 #[must_use = "the pin ends when this is dropped"]
 pub struct PinnedPage<'m, P: Platform> {
-    spaces: &'m Spaces<P>,
-    pfn: Pfn,
+    pub(super) spaces: &'m Spaces<P>,
+    pub(super) pfn: Pfn,
 }
 
 impl<P: Platform> PinnedPage<'_, P> {
@@ -31,16 +31,22 @@ impl<P: Platform> Drop for PinnedPage<'_, P> {
         if self.pfn == self.spaces.zero_page() {
             return;
         }
-        let frames = self.spaces.frames();
         let pin = self.spaces.platform().pin();
         let mut chain = FrameChain::new();
-        let order = frames.folio(self.pfn).order();
-        let unpinned = frames.unpin_folio(&mut chain, self.pfn);
+        self.spaces.unpin(&mut chain, self.pfn);
+        self.spaces.frames().free_chain(&pin, chain);
+    }
+}
+
+impl<P: Platform> Spaces<P> {
+    /// Ends a pin. The folio enters `chain` if nobody else holds it.
+    pub(super) fn unpin(&self, chain: &mut FrameChain, pfn: Pfn) {
+        let order = self.frames().folio(pfn).order();
+        let unpinned = self.frames().unpin_folio(chain, pfn);
         debug_assert!(unpinned.is_ok(), "a pinned page could not be let go: {unpinned:?}");
         if unpinned == Ok(true) {
-            self.spaces.count_folio_gone(order);
+            self.count_folio_gone(order);
         }
-        frames.free_chain(&pin, chain);
     }
 }
 
@@ -58,6 +64,9 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// What an access of the program would get.
     pub fn pin_page(&self, addr: VirtAddr, access: Access) -> Result<PinnedPage<'m, P>, FaultError> {
+        if let Some(pinned) = self.pin_page_fast(addr, access) {
+            return Ok(pinned);
+        }
         let core = self.core();
         loop {
             {
@@ -72,6 +81,30 @@ impl<'m, P: Platform> Space<'m, P> {
                 }
             }
         }
+    }
+
+    /// Pins the pages from `addr`, which is page aligned, on until `wanted` are pinned, hands each to `take`, and answers how
+    /// many there are.
+    ///
+    /// # Errors
+    ///
+    /// As for [`pin_page`](Self::pin_page), if not even the first can be pinned.
+    pub fn pin_pages(
+        &self,
+        addr: VirtAddr,
+        wanted: u64,
+        access: Access,
+        mut take: impl FnMut(PinnedPage<'m, P>),
+    ) -> Result<u64, FaultError> {
+        for nth in 0..wanted {
+            let page = VirtAddr(addr.0.saturating_add(nth * PAGE_SIZE));
+            match self.pin_page(page, access) {
+                Ok(pinned) => take(pinned),
+                Err(error) if nth == 0 => return Err(error),
+                Err(_) => return Ok(nth),
+            }
+        }
+        Ok(wanted)
     }
 
     /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None` asks to look again.

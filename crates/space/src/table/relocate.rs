@@ -6,7 +6,7 @@
 //! moves. That is more than the move's own range where nothing lies before or after it.
 //!
 //! The holder of the mmap lock has write-locked all VMAs concerned and holds the lock of their family alone. So no fault
-//! and no walker of the rmap sees a table between its two places; the MMU and [`pin_pages_fast`](crate::Space::pin_pages_fast)
+//! and no walker of the rmap sees a table between its two places; the MMU and [`pin_page_fast`](crate::Space::pin_page_fast)
 //! may, and both look again.
 
 use super::{HugeSlot, LockedTable, RemapTechnique, Tables};

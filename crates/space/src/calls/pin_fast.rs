@@ -1,0 +1,105 @@
+//! Pinning without a lock.
+//!
+//! The walk is under the epoch, so the tables that it finds are tables, and what it reads may be old by the time that it
+//! has read it. So the page is pinned first, whatever it has become, and then everything is looked at again:
+//!
+//! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. Who unmaps the
+//!   page after that finds it pinned, and so does who copies it.
+//! - *The folio* is the one that the frame lay in: it was not split, nor given back and used anew, before it was pinned.
+//! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with a barrier
+//!   between its note and that look, and one between the pin and the look for the note, one of the two sees the other
+//!   (Linux has `write_protect_seq` for this).
+//!
+//! Where any of it fails, or the page is not the program's own beyond doubt, the slow way has the locks to find out.
+
+use super::pin::PinnedPage;
+use crate::space::Space;
+use crate::table::{Found, Tables};
+use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::{Folio, FrameChain, Kind};
+use quire_sync::atomic::raw::Ordering as EntryOrdering;
+use quire_sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Forks of a space: odd while one shares pages.
+#[derive(Debug, Default)]
+pub(crate) struct ForkSequence(AtomicU64);
+
+impl ForkSequence {
+    /// A fork begins to share pages. The caller holds the mmap lock for writing until it calls [`end`](Self::end).
+    pub(crate) fn begin(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the fence in `unchanged`: the looks for pins come after.
+        fence(Ordering::SeqCst);
+    }
+
+    /// It has shared what it will.
+    pub(crate) fn end(&self) {
+        // Release: pairs with the acquire in `read`. Who finds no fork under way finds what it left write-protected.
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// The number of forks, unless one is under way.
+    fn read(&self) -> Option<u64> {
+        let number = self.0.load(Ordering::Acquire);
+        (number & 1 == 0).then_some(number)
+    }
+
+    /// Whether no fork has begun since `number` was read. The caller has pinned a page before.
+    fn unchanged(&self, number: u64) -> bool {
+        // Pairs with the fence in `begin`.
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) == number
+    }
+}
+
+/// What a walk without locks found: where, and the entry itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    table: Pfn,
+    index: usize,
+    raw: u64,
+    pfn: Pfn,
+    writable: bool,
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// The entry that maps `addr` for `access`. Under the epoch.
+    fn see(&self, addr: VirtAddr, access: Access) -> Option<Seen> {
+        let (table, index, level) = match self.lookup(addr) {
+            Found::Table(table) => (table, P::Paging::index(addr, Level::PTE), Level::PTE),
+            Found::Huge(slot) => (slot.table, slot.index, Level::PMD),
+            Found::Nothing => return None,
+        };
+        let raw = self.entries(table)[index].load(EntryOrdering::Acquire);
+        let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return None };
+        let usable = leaf.flags.contains(access.needs()) && !leaf.flags.contains(LeafFlags::SPECIAL);
+        let nth = if level == Level::PTE { 0 } else { P::Paging::index(addr, Level::PTE) as u64 };
+        let writable = leaf.flags.contains(LeafFlags::WRITE);
+        usable.then_some(Seen { table, index, raw, pfn: leaf.pfn.offset(nth), writable })
+    }
+}
+
+impl<'m, P: Platform> Space<'m, P> {
+    /// Pins the page at `addr` as [`pin_page`](Self::pin_page) does, if that takes no fault and no lock: for a caller that
+    /// may not sleep. `None` says that the slow way has to find out.
+    pub fn pin_page_fast(&self, addr: VirtAddr, access: Access) -> Option<PinnedPage<'m, P>> {
+        let pin = self.spaces.platform().pin();
+        let _epoch = self.spaces.frames().epoch().enter(&pin);
+        let forks = &self.core().forks;
+        let number = forks.read()?;
+        let seen = self.tables().see(addr, access)?;
+        let folio = self.spaces.frames().try_pin_folio(seen.pfn)?;
+        if self.tables().see(addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
+            return Some(PinnedPage { spaces: self.spaces, pfn: seen.pfn });
+        }
+        let mut chain = FrameChain::new();
+        self.spaces.unpin(&mut chain, seen.pfn);
+        self.spaces.frames().free_chain(&pin, chain);
+        None
+    }
+}
+
+/// Whether a page of `folio`, which is pinned, is the program's own beyond doubt, so that no later write gets a copy.
+fn is_own(folio: &Folio<'_>) -> bool {
+    folio.kind() == Kind::Anonymous && folio.is_exclusive()
+}
