@@ -20,7 +20,7 @@ pub use quire_space::{
     Advice, Errno, Error, FaultError, FlushCause, GatherTechnique, GroupViolation, HugeConfig, HugeControls,
     HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
     KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping, OrderSet,
-    OutOfRange, Overcommit, PageState, PinnedPage, Protection, RemapFlags, SMAPS_MNEMONICS, SizeEnabled,
-    Space, SpaceFigures, SpaceId, SpaceViolation, SyncFlags, VmFlags,
+    OutOfRange, Overcommit, PageState, PinnedPage, Protection, RemapFlags, RemapTechnique, SMAPS_MNEMONICS,
+    SizeEnabled, Space, SpaceFigures, SpaceId, SpaceViolation, SyncFlags, TablesTechnique, VmFlags,
 };
 pub use techniques::{TechniqueError, Techniques};
