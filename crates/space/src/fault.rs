@@ -12,8 +12,8 @@ use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Pin, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
 
-/// Frames that a fault which finds no memory tries to free by splitting folios.
-const DEFERRED_PORTION: u64 = 512;
+/// Frames that a fault which finds no memory tries to free.
+const FREED_AT_ONCE: u64 = 512;
 
 /// Why a page could not be made available under the lock that was held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,11 +59,17 @@ impl<P: Platform> Space<'_, P> {
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         match self.fault_once(addr, access) {
-            Err(FaultError::OutOfMemory(_)) if self.spaces.split_deferred(DEFERRED_PORTION) > 0 => {
-                self.fault_once(addr, access)
-            }
+            Err(FaultError::OutOfMemory(_)) if self.make_room() => self.fault_once(addr, access),
             result => result,
         }
+    }
+
+    /// Frees memory that nobody needs: the huge page of zeros if it is not mapped, and parts of folios that wait to be split.
+    /// Answers whether there was any.
+    #[cold]
+    fn make_room(&self) -> bool {
+        let freed = self.spaces.shrink_huge_zero();
+        freed + self.spaces.split_deferred(FREED_AT_ONCE.saturating_sub(freed)) > 0
     }
 
     #[inline]
