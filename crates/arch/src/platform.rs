@@ -80,6 +80,8 @@ pub enum LockClass {
     Folio,
     /// Folios that wait to be split.
     DeferredSplit,
+    /// The huge page of zeros: whether there is one.
+    HugeZero,
     /// Ranges of frames that come into use and go out of it.
     Hotplug,
     /// A slab cache.

@@ -35,8 +35,6 @@ pub enum KnownDifference {
     Below2G,
     /// Linux frees a table that one `MADV_DONTNEED` covers as a whole, and moves one that a `mremap` covers.
     PageTables,
-    /// A read fault maps the huge page of zeros; here there is none.
-    HugeZero,
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible,
     /// Advice for a part of a large folio splits it, and its pages of zeros go.
@@ -59,7 +57,6 @@ impl KnownDifference {
         Self::NotBuilt,
         Self::Below2G,
         Self::PageTables,
-        Self::HugeZero,
         Self::AdviceSplits,
         Self::LowEligible,
     ];
@@ -80,7 +77,6 @@ impl KnownDifference {
             Self::NotBuilt => "not-built",
             Self::Below2G => "below-2g",
             Self::PageTables => "page-tables",
-            Self::HugeZero => "huge-zero",
             Self::AdviceSplits => "advice-splits",
             Self::LowEligible => "low-eligible",
         }
@@ -287,8 +283,6 @@ impl Past {
             return false;
         } else if call == Call::Madvise && SPLITTING.contains(&args[2]) && (zeros_gone || kept) {
             KnownDifference::AdviceSplits
-        } else if linux.whole_blocks(PageState::Zero).any(|block| !quire.is_zero_block(block)) {
-            KnownDifference::HugeZero
         } else if self.has_other_table(linux, quire) {
             KnownDifference::PageTables
         } else {

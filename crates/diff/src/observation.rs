@@ -164,14 +164,9 @@ impl Observation {
         self.pages.iter().filter(|run| run.state == state).map(|run| run.end - run.start).sum()
     }
 
-    /// Whether a PMD entry maps what is at `addr`.
+    /// Whether a PMD entry maps what is at `addr`, a folio or zeros.
     pub(crate) fn maps_large(&self, addr: u64) -> bool {
         self.pages.iter().any(|run| run.large && (run.start..run.end).contains(&addr))
-    }
-
-    /// The aligned blocks of [`LARGE`] bytes all of whose pages are in this state.
-    pub(crate) fn whole_blocks(&self, state: PageState) -> impl Iterator<Item = u64> {
-        self.blocks(move |run| run.state == state)
     }
 
     /// The blocks that PMD entries map.
@@ -185,11 +180,6 @@ impl Observation {
             let blocks = run.start.next_multiple_of(LARGE)..run.end;
             blocks.step_by(LARGE as usize).filter(|block| block + LARGE <= run.end)
         })
-    }
-
-    /// Whether all pages of a block are the page of zeros.
-    pub(crate) fn is_zero_block(&self, block: u64) -> bool {
-        self.whole_blocks(PageState::Zero).any(|other| other == block)
     }
 
     /// Adds pages, in one run with those before where they continue them.

@@ -129,7 +129,7 @@ impl<'m> Processes<'m> {
         });
         for &(start, end) in &self.start.gaps {
             space.pagemap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |pages, state| {
-                let large = pages.pages() > 1 && state == PageState::Anonymous;
+                let large = pages.pages() > 1;
                 seen.add_pages(Pages { start: pages.start().0, end: pages.end().0, state, large });
             });
         }
@@ -206,8 +206,9 @@ fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
         while let Some(run) = rest.next_if(|run| run.start < region.end) {
             let bytes = run.end.min(region.end) - run.start.max(region.start);
             resident += if run.state == PageState::Zero { 0 } else { bytes >> 10 };
-            anonymous += if run.state == PageState::Anonymous { bytes >> 10 } else { 0 };
-            large += if run.large { bytes >> 10 } else { 0 };
+            let own = if run.state == PageState::Anonymous { bytes >> 10 } else { 0 };
+            anonymous += own;
+            large += if run.large { own } else { 0 };
         }
         let Region { start, end, flags, .. } = region;
         seen.details.push(Detail { start, end, flags, resident, anonymous, large, ..Detail::NONE });

@@ -43,7 +43,7 @@ fn what_once_differed_is_alike() {
 fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
         KnownDifference::ExecuteOnly => false,
-        KnownDifference::HugeZero | KnownDifference::AdviceSplits | KnownDifference::LowEligible => {
+        KnownDifference::AdviceSplits | KnownDifference::LowEligible => {
             let path = "/sys/kernel/mm/transparent_hugepage/enabled";
             let on = std::fs::read_to_string(path).is_ok_and(|text| !text.contains("[never]"));
             if !on {

@@ -49,12 +49,13 @@ pub struct InUse {
 }
 
 impl<P: Platform> Memory<P> {
-    /// What is in use once nothing waits for an epoch any more. Two equal answers mean that nothing was lost between
+    /// What is in use once nothing waits for an epoch any more, without the huge page of zeros if nobody maps it. Two equal answers mean that nothing was lost between
     /// them.
     ///
     /// The machine must be quiet.
     pub fn in_use(&self) -> InUse {
         let frames = self.frames();
+        self.spaces().shrink_huge_zero();
         let pin = self.platform().pin();
         // Each pass may retire what the next one frees.
         for _ in 0..4 {

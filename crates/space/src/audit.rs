@@ -280,6 +280,7 @@ impl<P: Platform> Spaces<P> {
     /// Holds every frame's counts against what the walk of all tables found.
     fn audit_frames(&self, large_leaves: u64, report: Report<'_>) {
         let (mut whole_maps, mut mapped_whole) = (0, 0);
+        let huge_zero = self.huge_zero_page();
         self.frames().for_each_frame(|pfn, frame| {
             let kind = frame.kind();
             let seen = frame.audit().load(Ordering::Relaxed);
@@ -301,6 +302,15 @@ impl<P: Platform> Spaces<P> {
                 Kind::Table if frame.refs() != seen => {
                     report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
                 }
+                Kind::ZeroPage if Some(pfn) == huge_zero => {
+                    // Each entry that maps it has one, and the room.
+                    let (expected, found) = (u64::from(seen) + 1, u64::from(frame.refs()));
+                    if expected != found {
+                        let what = "references to the huge page of zeros";
+                        report(SpaceViolation::Count { space: None, what, expected, found });
+                    }
+                }
+                Kind::ZeroPage if pfn != self.zero_page() => report(SpaceViolation::Leaked { pfn, kind }),
                 Kind::Allocated if !self.owns(pfn) => report(SpaceViolation::Leaked { pfn, kind }),
                 _ => {}
             }
@@ -323,7 +333,7 @@ struct TableAudit<'s, P: Platform> {
     pages: Residency,
     /// Tables.
     count: u64,
-    /// Leaves in the place of bottom tables.
+    /// Leaves in the place of bottom tables that map folios.
     large: u64,
 }
 
@@ -352,6 +362,8 @@ impl<P: Platform> TableAudit<'_, P> {
                 (Entry::Table(child), Some(below)) => self.table(child, below, addr, report),
                 (Entry::Leaf(leaf), _) => {
                     large += u64::from(level > Level::PTE);
+                    let folio = level > Level::PTE && !leaf.flags.contains(LeafFlags::SPECIAL);
+                    self.large += u64::from(folio);
                     self.leaf(leaf, level, addr, report);
                 }
                 _ => {}
@@ -381,7 +393,6 @@ impl<P: Platform> TableAudit<'_, P> {
             next = frame.private().load(Ordering::Relaxed).checked_sub(1).map(Pfn);
         }
         self.count += found;
-        self.large += leaves;
         if found != leaves {
             report(SpaceViolation::Count { space, what: "deposited tables", expected: leaves, found });
         }
@@ -400,7 +411,12 @@ impl<P: Platform> TableAudit<'_, P> {
         let allowed = vma.is_some_and(|vma| vma.flags().leaf_flags().contains(flags & access));
         let pages = P::Paging::entry_bytes(level) / PAGE_SIZE;
         let fits = if flags.contains(LeafFlags::SPECIAL) {
-            pfn == spaces.zero_page() && !flags.contains(LeafFlags::WRITE)
+            let large = level > Level::PTE;
+            let zeros = if large { spaces.huge_zero_page() } else { Some(spaces.zero_page()) };
+            if large && zeros == Some(pfn) {
+                frames.known(pfn).audit().fetch_add(1, Ordering::Relaxed);
+            }
+            zeros == Some(pfn) && !flags.contains(LeafFlags::WRITE)
         } else {
             matches!(kind, Kind::Anonymous | Kind::File) && frames.folio(pfn).pages_from(pfn) >= pages
         };

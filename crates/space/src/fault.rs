@@ -13,8 +13,8 @@ use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
 use quire_sync::EpochGuard;
 
-/// Frames that a fault which finds no memory tries to free by splitting folios.
-const DEFERRED_PORTION: u64 = 512;
+/// Frames that a fault which finds no memory tries to free.
+const FREED_AT_ONCE: u64 = 512;
 
 /// Why a page could not be made available under the lock that was held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,20 +60,23 @@ impl<P: Platform> Space<'_, P> {
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         match self.fault_once(addr, access) {
-            Err(FaultError::OutOfMemory(cause)) if self.find_memory(cause) => self.fault_once(addr, access),
+            Err(FaultError::OutOfMemory(cause)) if self.make_room(cause) => self.fault_once(addr, access),
             result => result,
         }
     }
 
-    /// Frees what a fault that found no memory could not. Answers whether there was anything.
+    /// Frees memory that nobody needs: what waited for this fault to leave the epoch, the huge page of zeros if it is not
+    /// mapped, and parts of folios that wait to be split. Answers whether there was any.
     #[cold]
-    fn find_memory(&self, cause: AllocError) -> bool {
-        let reaped = cause == AllocError::OutOfMemory && {
-            // What waits for readers of the epoch waited for the fault itself.
+    fn make_room(&self, cause: AllocError) -> bool {
+        let reaped = if cause == AllocError::OutOfMemory {
             let pin = self.spaces.platform().pin();
-            self.spaces.frames().reap_all(&pin) > 0
+            self.spaces.frames().reap_all(&pin)
+        } else {
+            0
         };
-        reaped || self.spaces.split_deferred(DEFERRED_PORTION) > 0
+        let freed = reaped + self.spaces.shrink_huge_zero();
+        freed + self.spaces.split_deferred(FREED_AT_ONCE.saturating_sub(freed)) > 0
     }
 
     #[inline]

@@ -54,6 +54,8 @@ pub(crate) struct Gather<'s, P: Platform> {
     shut: Option<VirtRange>,
     /// Large leaves that were made unusable, and the part of each that is to go: those at the two ends of a range.
     cuts: ArrayVec<(HugeSlot, VirtRange), 2>,
+    /// The huge page of zeros, and the entries that mapped it.
+    zeros: Option<(Pfn, u32)>,
     /// Smallest range that holds every translation that must go.
     stale: Option<VirtRange>,
     cause: FlushCause,
@@ -78,6 +80,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             unhooked: None,
             shut: None,
             cuts: ArrayVec::new_const(),
+            zeros: None,
             stale: None,
             cause,
         }
@@ -137,6 +140,12 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn add_cut(&mut self, slot: HugeSlot, part: VirtRange) {
         let noted = self.cuts.try_push((slot, part));
         debug_assert!(noted.is_ok(), "a range has more than two ends");
+    }
+
+    /// Takes the reference of an entry that mapped the huge page of zeros. There is no other such page while it has one.
+    pub(crate) fn add_huge_zero(&mut self, zero: Pfn) {
+        let entries = self.zeros.map_or(0, |(_, entries)| entries);
+        self.zeros = Some((zero, entries + 1));
     }
 
     /// Takes a table of which no TLB knows any more.
@@ -203,7 +212,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Flushes the TLBs and gives everything back. Cannot fail and allocates nothing.
     pub(crate) fn finish(mut self) {
         let nothing = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
-        if nothing && self.unhooked.is_none() && self.stale.is_none() {
+        if nothing && self.unhooked.is_none() && self.stale.is_none() && self.zeros.is_none() {
             return;
         }
         self.settle();
@@ -214,12 +223,16 @@ impl<'s, P: Platform> Gather<'s, P> {
             tables.bury(table, &mut self);
         }
         let pin = self.spaces.platform().pin();
+        self.drop_noted();
         self.free_folios(&pin);
         self.spaces.frames().retire_chain(&pin, self.tables);
     }
 
-    /// Counts the noted runs as unmapped. The flush is done.
+    /// Counts the noted runs, and the entries of the huge page of zeros, as unmapped. The flush is done.
     fn drop_noted(&mut self) {
+        if let Some((zero, entries)) = self.zeros.take() {
+            self.spaces.let_huge_zero_go(zero, entries);
+        }
         while let Some(Noted { pfn, pages }) = self.noted.pop() {
             if pages > 0 {
                 self.unmap_flushed(pfn, pages);

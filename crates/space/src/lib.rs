@@ -20,6 +20,7 @@ mod error;
 mod fault;
 mod gather;
 mod huge;
+mod huge_zero;
 mod khugepaged;
 mod layout;
 mod resolve;

@@ -149,7 +149,7 @@ impl<P: Platform> Tables<'_, P> {
                     }
                 }
                 Found::Nothing => {
-                    if self.fault_huge(pin, &fault) {
+                    if self.fault_huge(pin, &fault)? {
                         return Ok(());
                     }
                     if let Some(table) = self.make(pin, addr, Level::PTE)?
@@ -176,7 +176,7 @@ impl<P: Platform> Tables<'_, P> {
 
     #[cold]
     fn large_orders(&self, fault: &Fault<'_>) -> OrderSet {
-        if !fault.is_write() || !fault.is_private() || !fault.facts.backing.is_anonymous() {
+        if !fault.is_private() || !fault.facts.backing.is_anonymous() {
             return OrderSet::EMPTY;
         }
         let policy = self.spaces.huge().policy();
@@ -328,7 +328,7 @@ impl<P: Platform> Tables<'_, P> {
     /// Makes the access possible to what a large leaf maps. Answers false where it is to be tried again: the leaf is gone,
     /// or was split, since a write needs a copy of one page.
     fn resolve_huge(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_>) -> Result<bool, Refusal> {
-        {
+        let zero = {
             let locked = self.lock_slot(pin, slot);
             let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Ok(false) };
             if leaf.flags.contains(fault.access.needs()) {
@@ -337,11 +337,8 @@ impl<P: Platform> Tables<'_, P> {
             if fault.access == Access::Execute && !fault.facts.flags.contains(VmFlags::EXEC) {
                 return Err(FaultError::AccessDenied.into());
             }
-            let folio = self.spaces.frames().lock_folio(leaf.pfn);
-            let own = !fault.is_write()
-                || !fault.is_private()
-                || folio.is_exclusive()
-                || folio.claim(Self::huge_pages());
+            let zero = leaf.flags.contains(LeafFlags::SPECIAL);
+            let own = !fault.is_write() || !zero && self.is_own_huge(leaf, fault);
             if own {
                 if fault.is_write() {
                     self.spaces.frames().events().add(pin, VmEvent::Pgreuse, 1);
@@ -349,47 +346,93 @@ impl<P: Platform> Tables<'_, P> {
                 locked.widen(slot.index, fault.allowed());
                 return Ok(true);
             }
+            zero
+        };
+        if let Some(order) = Self::huge_order().filter(|_| zero) {
+            return Ok(self.write_huge_zero(pin, slot, fault, order));
         }
         self.split_huge(slot);
         Ok(false)
     }
 
-    /// Maps a folio of the PMD's order where no table is, if the policy wants that and memory is there. Answers whether it
-    /// did.
-    fn fault_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_>) -> bool {
+    /// Whether the folio that a large leaf maps may be written to as it is.
+    fn is_own_huge(&self, leaf: Leaf, fault: &Fault<'_>) -> bool {
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        !fault.is_private() || folio.is_exclusive() || folio.claim(Self::huge_pages())
+    }
+
+    /// Maps a folio of the PMD's order where no table is, or for a read the huge page of zeros, if the policy wants that and
+    /// memory is there. Answers whether it did.
+    fn fault_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_>) -> Result<bool, Refusal> {
         let Some(order) = Self::huge_order().filter(|&order| self.orders(fault).contains(order)) else {
-            return false;
+            return Ok(false);
         };
+        // Also for zeros, as in Linux: a later collapse of them finds the group.
+        if !fault.facts.anon.is_some() {
+            return Err(Refusal::NeedsGroup);
+        }
+        if !fault.is_write() && self.spaces.huge().policy().zero_page() {
+            return Ok(self.fault_huge_zero(pin, fault, order));
+        }
         let frames = self.spaces.frames();
-        let events = frames.events();
         let Ok(head) = frames.allocate(pin, self.large_request(fault, order)) else {
-            events.count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
-            return false;
+            frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
+            return Ok(false);
         };
-        let made = self.new_deposit(pin, fault.addr).and_then(|deposit| {
-            let table = self.make(pin, fault.addr, Level::PMD);
-            let slot = table.map(|table| {
-                table.map(|table| HugeSlot { table, index: P::Paging::index(fault.addr, Level::PMD) })
-            });
-            match slot {
-                Ok(Some(slot)) if self.install_huge(pin, slot, (head, deposit), fault.facts) => Ok(true),
-                other => {
-                    self.spaces.release_unused(pin, deposit, Order::ZERO);
-                    other.map(|_| false)
+        match self.place_huge(pin, fault.addr) {
+            Ok(Some((slot, deposit))) => {
+                if self.install_huge(pin, slot, (head, deposit), fault.facts) {
+                    self.count_huge_fault(pin, order);
+                    return Ok(true);
                 }
+                self.spaces.release_unused(pin, deposit, Order::ZERO);
             }
-        });
-        match made {
-            Ok(true) => {
-                events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
-                events.count_folio(pin, order, FolioCounter::NrAnon, 1);
-                return true;
-            }
-            Ok(false) => {}
-            Err(_) => events.count_folio(pin, order, FolioCounter::AnonFaultFallback, 1),
+            Ok(None) => {}
+            Err(_) => frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1),
         }
         self.spaces.release_unused(pin, head, order);
+        Ok(false)
+    }
+
+    fn count_huge_fault(&self, pin: &Pin<'_, P>, order: Order) {
+        let events = self.spaces.frames().events();
+        events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
+        events.count_folio(pin, order, FolioCounter::NrAnon, 1);
+    }
+
+    /// Maps the huge page of zeros where no table is. Answers whether it did.
+    fn fault_huge_zero(&self, pin: &Pin<'_, P>, fault: &Fault<'_>, order: Order) -> bool {
+        let Ok(Some((slot, deposit))) = self.place_huge(pin, fault.addr) else { return false };
+        match self.spaces.hold_huge_zero(pin, order) {
+            Ok(zero) => {
+                if self.install_huge_zero(pin, slot, (zero, deposit), fault.facts) {
+                    return true;
+                }
+                self.spaces.let_huge_zero_go(zero, 1);
+            }
+            // Linux counts this in vmstat alone, not with the folios of the size.
+            Err(_) => self.spaces.frames().events().add(pin, VmEvent::ThpFaultFallback, 1),
+        }
+        self.spaces.release_unused(pin, deposit, Order::ZERO);
         false
+    }
+
+    /// Gives a program that writes to the huge page of zeros, mapped at `slot`, a folio in its place; as Linux whatever the
+    /// policy is by now. Where there is none the page of zeros is cut. Answers whether the access is possible.
+    fn write_huge_zero(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_>, order: Order) -> bool {
+        let frames = self.spaces.frames();
+        let Ok(head) = frames.allocate(pin, self.large_request(fault, order)) else {
+            frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
+            self.split_huge(slot);
+            return false;
+        };
+        let replaced = self.replace_huge_zero(pin, slot, head, fault.facts);
+        if replaced {
+            self.count_huge_fault(pin, order);
+        } else {
+            self.spaces.release_unused(pin, head, order);
+        }
+        replaced
     }
 }
 

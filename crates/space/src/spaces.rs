@@ -49,6 +49,8 @@ pub struct Spaces<P: Platform> {
     deferred: SpinLock<DeferredSplits, P>,
     khugepaged: SpinLock<Cursor, P>,
     zero_page: Pfn,
+    /// The huge one, while there is one, with a reference of the room's own.
+    huge_zero: SpinLock<Option<Pfn>, P>,
     current: CurrentSpaces<P>,
     /// The frame of the tag pool's bits, and the first of what `current` lies in.
     own: [Pfn; 2],
@@ -150,6 +152,7 @@ impl<P: Platform> Spaces<P> {
             deferred: SpinLock::new(LockClass::DeferredSplit, DeferredSplits::default()),
             khugepaged: SpinLock::new(LockClass::Khugepaged, Cursor::default()),
             zero_page,
+            huge_zero: SpinLock::new(LockClass::HugeZero, None),
             current,
             own: [bits, slots],
             commit: Commit::new(config.overcommit, frames.totals().managed),
@@ -179,6 +182,11 @@ impl<P: Platform> Spaces<P> {
     #[inline]
     pub fn zero_page(&self) -> Pfn {
         self.zero_page
+    }
+
+    /// The huge page of zeros, if there is one.
+    pub(crate) fn huge_zero(&self) -> &SpinLock<Option<Pfn>, P> {
+        &self.huge_zero
     }
 
     /// The space that each CPU runs.

@@ -81,7 +81,9 @@ impl<P: Platform> Spaces<P> {
         for _ in 0..ATTEMPTS {
             // Large leaves become tables first: what they map is counted page by page.
             let _ = self.rmap_walk(head, |tables, _, range| -> ControlFlow<()> {
-                if let Found::Huge(slot) = tables.lookup(range.start()) {
+                if let Found::Huge(slot) = tables.lookup(range.start())
+                    && tables.slot_maps(slot, head, order)
+                {
                     tables.split_huge(slot);
                 }
                 ControlFlow::Continue(())
@@ -142,19 +144,25 @@ impl<P: Platform> Spaces<P> {
     }
 }
 
-/// Counts the entries of `range` that map pages of the folio. Breaks at a large leaf.
+/// Counts the entries of `range` that map pages of the folio. Breaks at a large leaf that maps it.
 fn count_maps<P: Platform>(
     tables: &Tables<'_, P>,
     split: &mut FolioSplit<'_, P>,
     range: VirtRange,
 ) -> ControlFlow<()> {
-    let (head, pages) = (split.folio().head(), split.folio().order().pages());
+    let (head, order) = (split.folio().head(), split.folio().order());
+    let pages = order.pages();
     let mut flow = ControlFlow::Continue(());
     // The head lock is held, so no table lock may be taken, and none is needed: what maps the folio stays.
     tables.walk(range, &mut |place, part| {
-        let Place::Table(table) = place else {
-            flow = ControlFlow::Break(());
-            return Step::Next;
+        let table = match place {
+            Place::Table(table) => table,
+            Place::Huge(slot) => {
+                if tables.slot_maps(slot, head, order) {
+                    flow = ControlFlow::Break(());
+                }
+                return Step::Next;
+            }
         };
         let entries = tables.entries(table);
         let first = P::Paging::index(part.start(), Level::PTE);

@@ -91,7 +91,7 @@ impl Steps<'_> {
                 only if only & observe::PAGE_IS_PFNZERO != 0 => PageState::Zero,
                 _ => PageState::File,
             };
-            let large = categories & observe::PAGE_IS_HUGE != 0 && state == PageState::Anonymous;
+            let large = categories & observe::PAGE_IS_HUGE != 0;
             seen.add_pages(Pages { start, end, state, large });
         }
         let sums = &slot.sums[..slot.sum_count.load(Relaxed) as usize];

@@ -128,9 +128,10 @@ impl Driver {
 fn assert_may_hide(scenario: &Scenario, callers: &[FaultCaller]) {
     // A fault asks for one kind of object, the group of a mapping, and so for frames for those. Who asked for an object
     // is not known where the plan was aimed at frames only.
-    let group =
-        callers.iter().any(|caller| caller.site == "anon_vma" && FAULTS.contains(&caller.location.file()))
-            || callers.iter().all(|caller| ["table", "anonymous", "slab"].contains(&caller.site));
+    let group = callers
+        .iter()
+        .any(|caller| caller.site == "anon_vma" && FAULTS.contains(&caller.location.file()))
+        || callers.iter().all(|caller| ["table", "anonymous", "huge_zero", "slab"].contains(&caller.site));
     for caller in callers.iter().filter(|caller| caller.failed > 0) {
         let location = caller.location;
         assert!(

@@ -65,7 +65,8 @@ fn every_kth_allocation_fails() {
 #[test]
 fn allocations_of_one_kind_fail() {
     let classes = [FaultClass::Frames, FaultClass::Object].map(FaultAim::Class);
-    let sites = ["table", "anonymous", "slab", "vm_area_struct", "range_node", "mm_struct", "anon_vma"];
+    let sites =
+        ["table", "anonymous", "huge_zero", "slab", "vm_area_struct", "range_node", "mm_struct", "anon_vma"];
     let sites = sites.map(|name| FaultAim::Site(FaultSite::new(name)));
     let mut lines: Vec<_> = each_in_turn().rows().map(|row| row.line()).collect();
     lines.dedup();
@@ -77,7 +78,7 @@ fn allocations_of_one_kind_fail() {
             driver.run(scenario, FaultPlan::every(2).at(aim), &mut report);
         }
         for row in report.rows() {
-            let of_frames = ["table", "anonymous", "slab"].contains(&row.site());
+            let of_frames = ["table", "anonymous", "huge_zero", "slab"].contains(&row.site());
             let meant = match aim {
                 FaultAim::Class(class) => of_frames == (class == FaultClass::Frames),
                 FaultAim::Site(site) => row.site() == site.name(),

@@ -348,3 +348,63 @@ fn shuttle_the_split_of_what_waits_against_its_end() {
         });
     });
 }
+
+/// Runs `model` with a space that may have large leaves and has none yet.
+fn with_untouched(model: impl FnOnce(&Machine, &HostSpace<'_>)) {
+    with_spaces(HostConfig::with_ram(8 << 20).cpus(2), |machine, [space]| {
+        as_one_step(|| {
+            map_at(space, ELSEWHERE.0, MIB2, RW);
+            space.madvise(ELSEWHERE, MIB2, Advice::HugePage).expect("the mapping is there");
+        });
+        model(machine, space);
+    });
+}
+
+/// One CPU reads where another writes for the first time: a leaf with zeros may come before the folio, never after it.
+#[test]
+fn shuttle_nobody_reads_huge_zeros_after_another_cpu_wrote() {
+    check_some(511, FEW, || {
+        with_untouched(|machine, space| {
+            let written = Fact::default();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        for _ in 0..4 {
+                            let late = written.is_told();
+                            let seen = program.read_u64(ELSEWHERE).expect("mapped");
+                            assert!(seen == 9 || !late, "zeros after another CPU wrote");
+                        }
+                    });
+                });
+                scope.spawn(|| {
+                    write(machine, 1, space, ELSEWHERE, 9);
+                    written.tell();
+                });
+            });
+        });
+    });
+}
+
+/// The huge page of zeros is given back while an entry that maps it goes, and while another one comes.
+#[test]
+fn shuttle_the_huge_page_of_zeros_goes_while_it_is_wanted() {
+    check_some(512, FEW, || {
+        with_untouched(|machine, space| {
+            as_one_step(|| assert_eq!(read(machine, 0, space, ELSEWHERE), 0));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        space.madvise(ELSEWHERE, MIB2, Advice::DontNeed).expect("cannot fail");
+                        assert_eq!(program.read_u64(page(ELSEWHERE, 3)), Ok(0));
+                    });
+                });
+                scope.spawn(|| {
+                    for _ in 0..3 {
+                        machine.memory().spaces().shrink_huge_zero();
+                    }
+                });
+            });
+            as_one_step(|| assert_eq!(read(machine, 1, space, ELSEWHERE), 0));
+        });
+    });
+}

@@ -165,6 +165,10 @@ impl<'m, P: Platform> Space<'m, P> {
         if !leaf.flags.contains(access.needs()) {
             return Ok(None);
         }
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            // It reads the same, and is always there.
+            return Ok(Some(self.spaces.zero_page()));
+        }
         let own = facts.flags.contains(VmFlags::SHARED) || {
             let folio = frames.lock_folio(leaf.pfn);
             folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())

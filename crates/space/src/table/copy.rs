@@ -103,19 +103,9 @@ impl<P: Platform> Tables<'_, P> {
         copying: &Copying<'_>,
         gather: &mut Gather<'_, P>,
     ) -> Result<Step, AllocError> {
-        let frames = self.spaces.frames();
         let pin = self.pin();
         let range = self.slot_range(slot);
-        let deposit = child.new_deposit(&pin, range.start())?;
-        let made = child.make(&pin, range.start(), Level::PMD);
-        let target = match made {
-            Ok(Some(table)) => HugeSlot { table, index: slot.index },
-            other => {
-                self.spaces.release_unused(&pin, deposit, Order::ZERO);
-                return other.map(|_| Step::Next);
-            }
-        };
-        let pages = Self::huge_pages();
+        let Some((target, deposit)) = child.place_huge(&pin, range.start())? else { return Ok(Step::Next) };
         let step = {
             let (here, there);
             if slot.table < target.table {
@@ -127,36 +117,57 @@ impl<P: Platform> Tables<'_, P> {
             }
             match Self::huge_leaf(&here, slot) {
                 None => Ok(Step::Again),
-                Some(leaf) => {
-                    let folio = frames.lock_folio(leaf.pfn);
-                    let private = !copying.parent.flags.contains(VmFlags::SHARED);
-                    if folio.folio().may_be_pinned() {
-                        Ok(Step::Split)
-                    } else if !folio.add_maps(pages) {
-                        Err(AllocError::OutOfMemory)
-                    } else {
-                        let mut kept = here.entries[slot.index].load(Ordering::Relaxed);
-                        if private {
-                            folio.no_longer_exclusive();
-                        }
-                        if private && leaf.flags.contains(LeafFlags::READ) {
-                            kept = here.write_protect(slot.index);
+                Some(leaf) => match self.share_huge((&here, slot), leaf, child, copying) {
+                    Ok(Some(raw)) => {
+                        if leaf.flags.contains(LeafFlags::WRITE) {
                             gather.add_stale(range);
                         }
                         child.deposit(target, deposit);
-                        child.count_whole_map(&pin, leaf.pfn);
-                        there.put_raw(target.index, kept);
+                        there.put_raw(target.index, raw);
                         there.count_installed(1);
                         child.core.usage.table_made();
-                        let kind = folio.folio().kind();
-                        child.core.usage.pages_mapped(Residency::of(kind, u64::from(pages)));
                         return Ok(Step::Next);
                     }
-                }
+                    Ok(None) => Ok(Step::Split),
+                    Err(error) => Err(error),
+                },
             }
         };
         self.spaces.release_unused(&pin, deposit, Order::ZERO);
         step
+    }
+
+    /// Counts what the large leaf at `slot` maps as mapped by `child` too, and answers the child's leaf, or none if it is to
+    /// be copied page by page.
+    fn share_huge(
+        &self,
+        (here, slot): (&LockedTable<'_, P>, HugeSlot),
+        leaf: Leaf,
+        child: &Tables<'_, P>,
+        copying: &Copying<'_>,
+    ) -> Result<Option<u64>, AllocError> {
+        let raw = here.entries[slot.index].load(Ordering::Relaxed);
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            // The child has not used it yet.
+            let unused = if leaf.flags.contains(LeafFlags::READ) { raw & !P::Paging::ACCESSED } else { raw };
+            return Ok(self.spaces.hold_huge_zero_again(leaf.pfn).then_some(unused));
+        }
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        if folio.folio().may_be_pinned() {
+            return Ok(None);
+        }
+        if !folio.add_maps(Self::huge_pages()) {
+            return Err(AllocError::OutOfMemory);
+        }
+        let private = !copying.parent.flags.contains(VmFlags::SHARED);
+        if private {
+            folio.no_longer_exclusive();
+        }
+        let kind = folio.folio().kind();
+        child.core.usage.pages_mapped(Residency::of(kind, u64::from(Self::huge_pages())));
+        child.count_whole_map(&self.pin(), leaf.pfn);
+        let protects = private && leaf.flags.contains(LeafFlags::READ);
+        Ok(Some(if protects { here.write_protect(slot.index) } else { raw }))
     }
 
     /// Shares the pages of entries `from..end` of the parent's table with the child's, and answers why it stopped, if it did.

@@ -11,7 +11,7 @@ use crate::vma::VmaFacts;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
-use quire_frame::{AllocError, AllocRequest, Kind, VmEvent};
+use quire_frame::{AllocError, AllocRequest, Kind, LockedFolio, VmEvent};
 use quire_sync::atomic::raw::Ordering;
 
 /// The place of an entry in a PMD table.
@@ -21,7 +21,7 @@ pub(crate) struct HugeSlot {
     pub(crate) index: usize,
 }
 
-impl<P: Platform> Tables<'_, P> {
+impl<'s, P: Platform> Tables<'s, P> {
     /// The order of a folio that an entry of a PMD table maps, or `None` where the format has no such leaves.
     #[inline]
     pub(crate) fn huge_order() -> Option<Order> {
@@ -116,15 +116,83 @@ impl<P: Platform> Tables<'_, P> {
         if locked.get(slot.index) != Entry::None || locked.is_dead() {
             return false;
         }
-        let start = self.slot_range(slot).start();
-        let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
-        self.spaces.init_folio(head, Self::huge_pages(), facts, start);
-        self.count_whole_map(pin, head);
+        let leaf = self.init_leaf(pin, slot, head, facts);
         self.deposit(slot, deposit);
-        locked.install(slot.index, Entry::Leaf(Leaf { pfn: head, flags }));
+        locked.install(slot.index, leaf);
         self.core.usage.table_made();
-        self.core.usage.anonymous_mapped(u64::from(Self::huge_pages()));
         true
+    }
+
+    /// Makes `head`, a new folio, ready to be mapped at `slot`, counts it, and answers the leaf.
+    fn init_leaf(&self, pin: &Pin<'_, P>, slot: HugeSlot, head: Pfn, facts: &VmaFacts) -> Entry {
+        self.spaces.init_folio(head, Self::huge_pages(), facts, self.slot_range(slot).start());
+        self.count_whole_map(pin, head);
+        self.core.usage.anonymous_mapped(u64::from(Self::huge_pages()));
+        let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+        Entry::Leaf(Leaf { pfn: head, flags })
+    }
+
+    /// Maps the huge page of zeros `zero`, of which the caller holds a reference for this entry, as
+    /// [`install_huge`](Self::install_huge) does a folio.
+    pub(crate) fn install_huge_zero(
+        &self,
+        pin: &Pin<'_, P>,
+        slot: HugeSlot,
+        (zero, deposit): (Pfn, Pfn),
+        facts: &VmaFacts,
+    ) -> bool {
+        let locked = self.lock_slot(pin, slot);
+        if locked.get(slot.index) != Entry::None {
+            return false;
+        }
+        let flags = (facts.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::SPECIAL;
+        self.deposit(slot, deposit);
+        locked.install(slot.index, Entry::Leaf(Leaf { pfn: zero, flags }));
+        self.core.usage.table_made();
+        true
+    }
+
+    /// Maps `head`, a new folio of zeros, in the place of the huge page of zeros. Answers false, with nothing changed, where
+    /// that is not mapped any more.
+    pub(crate) fn replace_huge_zero(
+        &self,
+        pin: &Pin<'_, P>,
+        slot: HugeSlot,
+        head: Pfn,
+        facts: &VmaFacts,
+    ) -> bool {
+        let locked = self.lock_slot(pin, slot);
+        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
+        if !leaf.flags.contains(LeafFlags::SPECIAL) {
+            return false;
+        }
+        // First unusable, then the flush, then the folio: no CPU may go on reading zeros after another has written.
+        let shut = Leaf { flags: leaf.flags - LeafFlags::READ, ..leaf };
+        locked.replace(slot.index, Entry::Leaf(shut));
+        self.core.flush(self.spaces.frames(), pin, self.slot_range(slot), FlushCause::CopyOnWrite);
+        let new = self.init_leaf(pin, slot, head, facts);
+        locked.replace(slot.index, new);
+        self.spaces.let_huge_zero_go(leaf.pfn, 1);
+        true
+    }
+
+    /// A place for a large leaf around `addr`, with a table to deposit for it; `None` where something larger is there.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn place_huge(
+        &self,
+        pin: &Pin<'_, P>,
+        addr: VirtAddr,
+    ) -> Result<Option<(HugeSlot, Pfn)>, AllocError> {
+        let deposit = self.new_deposit(pin, addr)?;
+        match self.make(pin, addr, Level::PMD) {
+            Ok(Some(table)) => {
+                Ok(Some((HugeSlot { table, index: P::Paging::index(addr, Level::PMD) }, deposit)))
+            }
+            other => {
+                self.spaces.release_unused(pin, deposit, Order::ZERO);
+                other.map(|_| None)
+            }
+        }
     }
 
     /// Empties the large leaf at `slot` into `gather`, which is not full. Answers false if there is none any more.
@@ -132,6 +200,30 @@ impl<P: Platform> Tables<'_, P> {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
+        if leaf.flags.contains(LeafFlags::READ) {
+            gather.add_stale(self.slot_range(slot));
+        }
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            locked.take(slot.index);
+            gather.add_huge_zero(leaf.pfn);
+        } else {
+            self.zap_whole_folio(&pin, (&locked, slot), leaf, gather);
+        }
+        if let Some(table) = self.withdraw(slot) {
+            self.core.usage.table_gone();
+            gather.add_empty_table(table);
+        }
+        true
+    }
+
+    /// Empties the leaf at `slot`, which maps a folio.
+    fn zap_whole_folio(
+        &self,
+        pin: &Pin<'_, P>,
+        (locked, slot): (&LockedTable<'_, P>, HugeSlot),
+        leaf: Leaf,
+        gather: &mut Gather<'_, P>,
+    ) {
         let pages = Self::huge_pages();
         let folio = self.spaces.frames().lock_folio(leaf.pfn);
         locked.take(slot.index);
@@ -142,21 +234,36 @@ impl<P: Platform> Tables<'_, P> {
         }
         let (head, order, kind) = (folio.folio().head(), folio.folio().order(), folio.folio().kind());
         drop(folio);
-        self.uncount_whole_map(&pin, head);
-        if leaf.flags.contains(LeafFlags::READ) {
-            gather.add_stale(self.slot_range(slot));
-        }
+        self.uncount_whole_map(pin, head);
         gather.count_gone(Residency::of(kind, u64::from(pages)));
         if whole {
             gather.add_folio(head, order);
         } else {
             gather.add_run(leaf.pfn, pages);
         }
-        if let Some(table) = self.withdraw(slot) {
-            self.core.usage.table_gone();
-            gather.add_empty_table(table);
+    }
+
+    /// What page `nth` of a large leaf maps when it has an entry of its own.
+    fn page_of_leaf(&self, leaf: Leaf, nth: usize) -> Leaf {
+        let special = leaf.flags.contains(LeafFlags::SPECIAL);
+        let pfn = if special { self.spaces.zero_page() } else { leaf.pfn.offset(nth as u64) };
+        Leaf { pfn, ..leaf }
+    }
+
+    /// The folio that a large leaf maps, with its counts held still; none where that is the huge page of zeros.
+    fn lock_folio_of(&self, leaf: Leaf) -> Option<LockedFolio<'s, P>> {
+        let special = leaf.flags.contains(LeafFlags::SPECIAL);
+        (!special).then(|| self.spaces.frames().lock_folio(leaf.pfn))
+    }
+
+    /// Whether there is a leaf at `slot` that maps the folio of `order` at `head`. Without the lock of the table; it stays so
+    /// while the folio's counts are held still.
+    pub(crate) fn slot_maps(&self, slot: HugeSlot, head: Pfn, order: Order) -> bool {
+        let raw = self.entries(slot.table)[slot.index].load(Ordering::Relaxed);
+        match P::Paging::decode(raw, Level::PMD) {
+            Entry::Leaf(Leaf { pfn, .. }) => pfn.0.wrapping_sub(head.0) < order.pages(),
+            _ => false,
         }
-        true
     }
 
     /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page. Nothing is allocated, and
@@ -167,7 +274,7 @@ impl<P: Platform> Tables<'_, P> {
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
         let Some(table) = self.withdraw(slot) else { return };
         // Nobody may find the folio half mapped: not while its counts are held still.
-        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        let folio = self.lock_folio_of(leaf);
         // Unusable, but never none: whoever walks without the lock must not take it for a hole.
         let shut = Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ };
         let raw = locked.entries[slot.index]
@@ -179,12 +286,15 @@ impl<P: Platform> Tables<'_, P> {
         if let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PMD) {
             let entries = self.entries(table);
             for (nth, entry) in entries[..P::Paging::entries(Level::PTE)].iter().enumerate() {
-                let page = Leaf { pfn: leaf.pfn.offset(nth as u64), flags: leaf.flags };
-                entry.store(P::Paging::encode(Entry::Leaf(page), Level::PTE), Ordering::Relaxed);
+                let page = Entry::Leaf(self.page_of_leaf(leaf, nth));
+                entry.store(P::Paging::encode(page, Level::PTE), Ordering::Relaxed);
             }
             self.spaces.frames().known(table).live().store(Self::huge_pages(), Ordering::Relaxed);
         }
-        self.uncount_whole_map(&pin, folio.folio().head());
+        match &folio {
+            Some(folio) => self.uncount_whole_map(&pin, folio.folio().head()),
+            None => self.spaces.let_huge_zero_go(leaf.pfn, 1),
+        }
         // Release: whoever finds the table finds it filled. The entry was live and is again.
         let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
         locked.entries[slot.index].store(hooked, Ordering::Release);
@@ -223,20 +333,28 @@ impl<P: Platform> Tables<'_, P> {
         let Some(table) = self.withdraw(slot) else { return };
         let first = P::Paging::index(part.start(), Level::PTE);
         let gone = first..first + part.pages() as usize;
-        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        let folio = self.lock_folio_of(leaf);
+        let usable = Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf };
         let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
         for (nth, entry) in entries.iter().enumerate().filter(|(nth, _)| !gone.contains(nth)) {
-            let page = Leaf { pfn: leaf.pfn.offset(nth as u64), flags: leaf.flags | LeafFlags::READ };
-            entry.store(P::Paging::encode(Entry::Leaf(page), Level::PTE), Ordering::Relaxed);
+            let page = Entry::Leaf(self.page_of_leaf(usable, nth));
+            entry.store(P::Paging::encode(page, Level::PTE), Ordering::Relaxed);
         }
         let live = Self::huge_pages() - part.pages() as u32;
         self.spaces.frames().known(table).live().store(live, Ordering::Relaxed);
-        self.uncount_whole_map(&pin, folio.folio().head());
+        if let Some(folio) = &folio {
+            self.uncount_whole_map(&pin, folio.folio().head());
+        }
         // Release, as when a leaf is split.
         let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
         locked.entries[slot.index].store(hooked, Ordering::Release);
-        gather.count_gone(Residency::of(folio.folio().kind(), part.pages()));
-        gather.unmap_locked(folio, part.pages() as u32);
+        match folio {
+            Some(folio) => {
+                gather.count_gone(Residency::of(folio.folio().kind(), part.pages()));
+                gather.unmap_locked(folio, part.pages() as u32);
+            }
+            None => gather.add_huge_zero(leaf.pfn),
+        }
         self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
     }
 

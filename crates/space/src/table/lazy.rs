@@ -43,12 +43,14 @@ impl<P: Platform> Tables<'_, P> {
         });
     }
 
-    /// A part of what a large leaf maps is to be freed: the leaf is cut if nobody else has the folio, else left alone.
+    /// A part of what a large leaf maps is to be freed: the leaf is cut if nobody else has the folio, else left alone, as
+    /// zeros are.
     fn cut_to_free(&self, slot: HugeSlot) -> Step {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Step::Again };
-        let alone = self.spaces.frames().lock_folio(leaf.pfn).maps() == Self::huge_pages();
+        let alone = !leaf.flags.contains(LeafFlags::SPECIAL)
+            && self.spaces.frames().lock_folio(leaf.pfn).maps() == Self::huge_pages();
         if alone { Step::Split } else { Step::Next }
     }
 

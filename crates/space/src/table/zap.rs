@@ -258,10 +258,14 @@ impl<P: Platform> Tables<'_, P> {
 
     fn bury_huge(&self, slot: HugeSlot, leaf: Leaf, gather: &mut Gather<'_, P>) {
         let pin = self.pin();
-        let folio = self.spaces.frames().lock_folio(leaf.pfn);
-        gather.count_gone(Residency::of(folio.folio().kind(), u64::from(Self::huge_pages())));
-        self.uncount_whole_map(&pin, leaf.pfn);
-        gather.unmap_locked(folio, Self::huge_pages());
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            gather.add_huge_zero(leaf.pfn);
+        } else {
+            let folio = self.spaces.frames().lock_folio(leaf.pfn);
+            gather.count_gone(Residency::of(folio.folio().kind(), u64::from(Self::huge_pages())));
+            self.uncount_whole_map(&pin, leaf.pfn);
+            gather.unmap_locked(folio, Self::huge_pages());
+        }
         if let Some(table) = self.withdraw(slot) {
             self.core.usage.table_gone();
             gather.add_empty_table(table);

@@ -1,10 +1,10 @@
 //! Large folios: faults that want one, and what becomes of them in fork and moves.
 
-use crate::common::{MIB2, PAGE, RW, map_at};
+use crate::common::{HostSpace, MIB2, PAGE, RW, map_at};
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{Scene, access};
-use quire_arch::VirtAddr;
-use quire_mm::{Advice, Error, RemapFlags};
+use quire_arch::{VirtAddr, VirtRange};
+use quire_mm::{Advice, Error, PageState, RemapFlags};
 
 /// A border of every level of tables.
 const LARGE: u64 = 1 << 39;
@@ -18,15 +18,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .hides(|scene| assert_eq!(scene.read(LARGE), Ok(1)))
         // Where a failed attempt left a table, no leaf takes its place.
         .succeeded(|scene| assert!([MIB2, 16 * PAGE].contains(&scene.space.figures().resident))),
-    Scenario::new(
-        "a_fault_wants_a_folio_of_some_pages",
-        |scene| {
-            advised(scene);
-            // With a table there, no leaf takes its place.
-            scene.read(LARGE).expect("nothing fails yet");
-        },
-        |scene| access(scene.write(LARGE + 64 * PAGE, 1)),
-    )
+    Scenario::new("a_fault_wants_a_folio_of_some_pages", with_table, |scene| {
+        access(scene.write(LARGE + 64 * PAGE, 1))
+    })
     .undone(Undone::Contents)
     .hides(|scene| assert_eq!(scene.read(LARGE + 64 * PAGE), Ok(1)))
     .succeeded(|scene| assert_eq!(scene.space.figures().resident, 16 * PAGE)),
@@ -71,6 +65,34 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.space.figures().resident, MIB2);
     })
     .allocations(2..=2),
+    // Whatever is missing for the huge page of zeros, there is the small one.
+    Scenario::new("a_read_wants_the_huge_page_of_zeros", advised, |scene| access(scene.read(LARGE)))
+        .undone(Undone::Contents)
+        .hides(|scene| assert!(!maps_zeros(&scene.space, LARGE)))
+        .succeeded(|scene| assert_eq!(scene.space.figures().resident, 0)),
+    Scenario::new("a_write_to_the_huge_page_of_zeros", zeros, |scene| access(scene.write(LARGE, 1)))
+        .undone(Undone::Contents)
+        .hides(|scene| {
+            assert_eq!((scene.read(LARGE), scene.read(LARGE + PAGE)), (Ok(1), Ok(0)));
+            assert_eq!(scene.space.figures().resident, PAGE);
+        })
+        .succeeded(|scene| assert_eq!(scene.read(LARGE), Ok(1))),
+    Scenario::new("a_fork_with_the_huge_page_of_zeros_leaves_no_child", zeros, |scene| {
+        let child = scene.space.fork()?;
+        scene.others.borrow_mut().push(child);
+        Ok(())
+    })
+    .succeeded(|scene| assert!(maps_zeros(&scene.others.borrow()[0], LARGE))),
+    Scenario::new("the_huge_page_of_zeros_moves_or_stays", zeros, |scene| shift(scene, MIB2))
+        .refused(|scene, error| {
+            crate::scenario::is_no_frames(scene, error);
+            assert!(maps_zeros(&scene.space, LARGE));
+        })
+        .succeeded(|scene| assert!(maps_zeros(&scene.space, TARGET))),
+    Scenario::new("the_huge_page_of_zeros_is_cut_without_memory", zeros, |scene| {
+        scene.space.madvise(VirtAddr(LARGE + PAGE), PAGE, Advice::DontNeed)
+    })
+    .never(),
     // What splitting needs was deposited.
     Scenario::new("a_large_leaf_is_split_without_memory", large, |scene| {
         scene.space.madvise(VirtAddr(LARGE + PAGE), PAGE, Advice::DontNeed)
@@ -83,6 +105,27 @@ fn advised(scene: &Scene<'_>) {
     scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("nothing fails yet");
 }
 
+/// With a table there, no leaf takes its place.
+fn with_table(scene: &Scene<'_>) {
+    map_at(&scene.space, LARGE, MIB2, RW);
+    scene.read(LARGE).expect("nothing fails yet");
+    scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("as above");
+}
+
+/// The huge page of zeros.
+fn zeros(scene: &Scene<'_>) {
+    advised(scene);
+    scene.read(LARGE).expect("nothing fails yet");
+    assert!(maps_zeros(&scene.space, LARGE));
+}
+
+fn maps_zeros(space: &HostSpace<'_>, addr: u64) -> bool {
+    let mut large = false;
+    let range = VirtRange::new(VirtAddr(addr), VirtAddr(addr + MIB2));
+    space.pagemap(range, |pages, state| large |= pages == range && state == PageState::Zero);
+    large
+}
+
 fn large(scene: &Scene<'_>) {
     advised(scene);
     scene.write(LARGE + 100 * PAGE, 7).expect("nothing fails yet");
@@ -91,8 +134,7 @@ fn large(scene: &Scene<'_>) {
 
 /// A page of 64 KiB in a block of 2 MiB.
 fn small_pages(scene: &Scene<'_>) {
-    advised(scene);
-    scene.read(LARGE).expect("nothing fails yet");
+    with_table(scene);
     scene.write(LARGE + 100 * PAGE, 7).expect("nothing fails yet");
 }
 
