@@ -58,11 +58,12 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or the attention of the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
-        match self.fault_once(addr, access) {
-            Err(FaultError::OutOfMemory(_)) if self.spaces.split_deferred(DEFERRED_PORTION) > 0 => {
-                self.fault_once(addr, access)
+        loop {
+            match self.fault_once(addr, access) {
+                // Others may be faster to take what that freed. Each time there are fewer folios that wait.
+                Err(FaultError::OutOfMemory(_)) if self.spaces.split_deferred(DEFERRED_PORTION) > 0 => {}
+                result => return result,
             }
-            result => result,
         }
     }
 
@@ -136,8 +137,10 @@ impl<P: Platform> Space<'_, P> {
             };
             match resolved {
                 Ok(()) => return Ok(()),
+                // Not pinned any more: these may sleep.
+                Err(Refusal::Fault(FaultError::OutOfMemory(_)))
+                    if self.spaces.split_deferred(DEFERRED_PORTION) > 0 => {}
                 Err(Refusal::Fault(error)) => return Err(error),
-                // Not pinned any more: this may sleep.
                 Err(Refusal::NeedsGroup) => self.give_group(vma)?,
             }
         }

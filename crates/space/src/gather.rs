@@ -54,6 +54,8 @@ pub(crate) struct Gather<'s, P: Platform> {
     shut: Option<VirtRange>,
     /// Large leaves that were made unusable, and the part of each that is to go: those at the two ends of a range.
     cuts: ArrayVec<(HugeSlot, VirtRange), 2>,
+    /// What stays of large leaves that parts were moved out of: unusable until the flush.
+    reopened: ArrayVec<VirtRange, 2>,
     /// Smallest range that holds every translation that must go.
     stale: Option<VirtRange>,
     cause: FlushCause,
@@ -78,6 +80,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             unhooked: None,
             shut: None,
             cuts: ArrayVec::new_const(),
+            reopened: ArrayVec::new_const(),
             stale: None,
             cause,
         }
@@ -128,6 +131,13 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// fault can come. A range has two ends, so there are at most two.
     pub(crate) fn add_cut(&mut self, slot: HugeSlot, part: VirtRange) {
         let noted = self.cuts.try_push((slot, part));
+        debug_assert!(noted.is_ok(), "a range has more than two ends");
+    }
+
+    /// Notes that the leaves in `range` were made unusable and are to be usable again after the flush. No fault can come. As
+    /// for cuts there are at most two such ranges.
+    pub(crate) fn add_reopened(&mut self, range: VirtRange) {
+        let noted = self.reopened.try_push(range);
         debug_assert!(noted.is_ok(), "a range has more than two ends");
     }
 
@@ -188,6 +198,9 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
         while let Some((slot, part)) = self.cuts.pop() {
             tables.cut_huge(slot, part, &mut self);
+        }
+        while let Some(range) = self.reopened.pop() {
+            tables.reopen(range);
         }
         while let Some(table) = self.unhooked {
             let link = self.spaces.frames().known(table).owner().load(Ordering::Relaxed);

@@ -322,17 +322,19 @@ impl<'s, P: Platform> Section<'s, P> {
         let family = self.map(&proposal, neighbours, &mut prepared);
         let mut gather = Gather::new(self.spaces, self.core, FlushCause::Move);
         self.tables().relocate(old, to, &mut gather);
-        // The old translations are gone from every TLB before anyone can use, or unmap, the new ones.
-        gather.finish();
-        drop(family);
-        if keep {
-            self.keep_source(old);
-        } else if !old.is_empty() {
+        if !keep && !old.is_empty() {
             if accounted {
                 // Unmapping gives the charge of the old range back; the new one has taken it over.
                 self.spaces.commit().charge_unchecked(old.pages());
             }
-            self.unmap(old, &mut prepared);
+            // One flush for the old translations and the old tables.
+            self.unmap_into(old, &mut prepared, Some(&family), &mut gather);
+        }
+        // The old translations are gone from every TLB before anyone can fault on the new ones, or unmap them.
+        gather.finish();
+        drop(family);
+        if keep {
+            self.keep_source(old);
         }
         let locked = facts.flags.contains(VmFlags::LOCKED) && remap.grown() > 0;
         let populate = locked.then(|| VirtRange::new(VirtAddr(to.0 + old.len()), target.end()));

@@ -3,28 +3,45 @@
 use super::{Prepared, Section, clip_end, clip_start};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
+use crate::rmap::Family;
 use crate::table::Hole;
 use crate::vma::VmFlags;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 
-impl<P: Platform> Section<'_, P> {
+impl<'s, P: Platform> Section<'s, P> {
     /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the range is
     /// inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
     pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
-        let Some(removed) = self.remove_mappings(range, prepared) else { return };
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
+        self.unmap_into(range, prepared, None, &mut gather);
+        gather.finish();
+    }
+
+    /// The same with the caller's gather; and with the caller's hold on the family of all mappings in `range`, if it has one.
+    pub(crate) fn unmap_into(
+        &mut self,
+        range: VirtRange,
+        prepared: &mut Prepared<'_, P>,
+        family: Option<&Family<'s, P>>,
+        gather: &mut Gather<'s, P>,
+    ) {
+        let Some(removed) = self.remove_mappings(range, prepared, family) else { return };
         let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
         let above = self
             .first_ending_after(removed.start())
             .map_or(P::Paging::table_range(VirtAddr(0), P::Paging::root_level()).end(), |vma| {
                 vma.range().start()
             });
-        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
-        self.tables().unmap(removed, Hole(VirtRange::new(below, above)), &mut gather);
-        gather.finish();
+        self.tables().unmap(removed, Hole(VirtRange::new(below, above)), gather);
     }
 
     /// Takes the mappings in `range` out of the tree and answers the smallest range that holds them.
-    fn remove_mappings(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) -> Option<VirtRange> {
+    fn remove_mappings(
+        &mut self,
+        range: VirtRange,
+        prepared: &mut Prepared<'_, P>,
+        family: Option<&Family<'s, P>>,
+    ) -> Option<VirtRange> {
         let mut removed: Option<VirtRange> = None;
         let mut uncharged = 0;
         while let Some(vma) = self.first_in(range) {
@@ -38,14 +55,21 @@ impl<P: Platform> Section<'_, P> {
             }
             let before = clip_end(facts, part.start());
             let after = clip_start(facts, part.end());
-            let family = self.hold_family([facts.anon]);
+            let held;
+            let family = match family {
+                Some(family) => family,
+                None => {
+                    held = self.hold_family([facts.anon]);
+                    &held
+                }
+            };
             match (before.range.is_empty(), after.range.is_empty()) {
-                (true, true) => self.remove_vma(vma, &family),
-                (false, true) => self.set_vma(vma, before, &family),
-                (true, false) => self.set_vma(vma, after, &family),
+                (true, true) => self.remove_vma(vma, family),
+                (false, true) => self.set_vma(vma, before, family),
+                (true, false) => self.set_vma(vma, after, family),
                 (false, false) => {
-                    self.set_vma(vma, before, &family);
-                    self.insert_vma(after, prepared, &family);
+                    self.set_vma(vma, before, family);
+                    self.insert_vma(after, prepared, family);
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads to the next), one for
 //! each leaf. As in Linux they count as tables of the space.
 
-use super::{LockedTable, Residency, Tables};
+use super::{LockedTable, Place, Residency, Step, Tables};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::vma::VmaFacts;
@@ -219,17 +219,16 @@ impl<P: Platform> Tables<'_, P> {
     pub(crate) fn cut_huge(&self, slot: HugeSlot, part: VirtRange, gather: &mut Gather<'_, P>) {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
-        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
+        let Some(leaf) = Self::huge_leaf(&locked, slot) else {
+            // Somebody split the folio for another mapping, and with it this leaf: its entries are as unusable as it was.
+            drop(locked);
+            self.take_out_shut(part, gather);
+            self.reopen(self.slot_range(slot));
+            return;
+        };
         let Some(table) = self.withdraw(slot) else { return };
-        let first = P::Paging::index(part.start(), Level::PTE);
-        let gone = first..first + part.pages() as usize;
         let folio = self.spaces.frames().lock_folio(leaf.pfn);
-        let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
-        for (nth, entry) in entries.iter().enumerate().filter(|(nth, _)| !gone.contains(nth)) {
-            let page = Leaf { pfn: leaf.pfn.offset(nth as u64), flags: leaf.flags | LeafFlags::READ };
-            entry.store(P::Paging::encode(Entry::Leaf(page), Level::PTE), Ordering::Relaxed);
-        }
-        let live = Self::huge_pages() - part.pages() as u32;
+        let live = self.fill_around(table, Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf }, part);
         self.spaces.frames().known(table).live().store(live, Ordering::Relaxed);
         self.uncount_whole_map(&pin, folio.folio().head());
         // Release, as when a leaf is split.
@@ -238,6 +237,54 @@ impl<P: Platform> Tables<'_, P> {
         gather.count_gone(Residency::of(folio.folio().kind(), part.pages()));
         gather.unmap_locked(folio, part.pages() as u32);
         self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
+    }
+
+    /// Makes the leaves of tables in `range` usable again that were made unusable, all of them, before a flush that is done.
+    /// No fault can come.
+    pub(crate) fn reopen(&self, range: VirtRange) {
+        self.walk(range, &mut |place, part| {
+            if let Place::Table(table) = place {
+                let pin = self.pin();
+                let locked = self.lock(&pin, table, Level::PTE);
+                for (index, _) in Self::pages(part) {
+                    locked.widen(index, LeafFlags::READ);
+                }
+            }
+            Step::Next
+        });
+    }
+
+    /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page that does not lie in `part`;
+    /// those are the caller's, with the flags of the answer. Nothing is flushed, so the entries that stay are unusable: no
+    /// CPU may have translations of both sizes. `None`, with nothing changed, where the leaf is gone.
+    pub(crate) fn detach_part(&self, slot: HugeSlot, part: VirtRange) -> Option<Leaf> {
+        self.shut_huge(slot);
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let leaf = Self::huge_leaf(&locked, slot)?;
+        let table = self.withdraw(slot)?;
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
+        let live = self.fill_around(table, leaf, part);
+        self.spaces.frames().known(table).live().store(live, Ordering::Relaxed);
+        self.uncount_whole_map(&pin, folio.folio().head());
+        // Release, as when a leaf is split.
+        let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
+        locked.entries[slot.index].store(hooked, Ordering::Release);
+        self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
+        Some(leaf)
+    }
+
+    /// Fills `table`, which nobody knows, with entries for the pages of a large leaf, but for those in `part`. Answers how
+    /// many.
+    fn fill_around(&self, table: Pfn, leaf: Leaf, part: VirtRange) -> u32 {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let gone = first..first + part.pages() as usize;
+        let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
+        for (nth, entry) in entries.iter().enumerate().filter(|(nth, _)| !gone.contains(nth)) {
+            let page = Leaf { pfn: leaf.pfn.offset(nth as u64), flags: leaf.flags };
+            entry.store(P::Paging::encode(Entry::Leaf(page), Level::PTE), Ordering::Relaxed);
+        }
+        Self::huge_pages() - part.pages() as u32
     }
 
     /// Splits the large leaf that `addr` lies in the middle of, if there is one: the border of two mappings.

@@ -19,11 +19,9 @@ impl<P: Platform> Tables<'_, P> {
         let mut result = Ok(());
         self.walk(from, &mut |place, part| {
             let start = VirtAddr(to.0 + (part.start().0 - from.start().0));
-            if let Place::Huge(slot) = place {
-                // It moves as it is between places that are aligned alike.
-                if part != self.slot_range(slot) || Self::huge_range(start).start() != start {
-                    return Step::Split;
-                }
+            if let Place::Huge(slot) = place
+                && self.moves_whole(slot, part, start)
+            {
                 if result.is_ok() {
                     result = self.make(pin, start, Level::PMD).map(|_| ());
                 }
@@ -42,6 +40,11 @@ impl<P: Platform> Tables<'_, P> {
         result
     }
 
+    /// Whether the large leaf at `slot` moves as it is: all of it, between places that are aligned alike.
+    fn moves_whole(&self, slot: HugeSlot, part: VirtRange, to: VirtAddr) -> bool {
+        part == self.slot_range(slot) && Self::huge_range(to).start() == to
+    }
+
     /// Moves every entry of `from` to the same place behind `to`, whose tables exist and whose entries are none. The
     /// old translations are noted in `gather`; the caller holds both VMAs write-locked until it is finished.
     pub(crate) fn relocate(&self, from: VirtRange, to: VirtAddr, gather: &mut Gather<'_, P>) {
@@ -51,10 +54,16 @@ impl<P: Platform> Tables<'_, P> {
                 Place::Table(source) => source,
                 Place::Huge(slot) => {
                     let target = VirtAddr(to.0 + (part.start().0 - from.start().0));
-                    return self.relocate_huge(&pin, slot, target, gather);
+                    if self.moves_whole(slot, part, target) {
+                        return self.relocate_huge(&pin, slot, target, gather);
+                    }
+                    return self.relocate_part(&pin, slot, part, target, gather);
                 }
             };
             if self.lock(&pin, source, Level::PTE).is_empty() {
+                return Step::Next;
+            }
+            if self.relocate_table(&pin, part, VirtAddr(to.0 + (part.start().0 - from.start().0)), gather) {
                 return Step::Next;
             }
             let mut at = part.start();
@@ -99,6 +108,67 @@ impl<P: Platform> Tables<'_, P> {
         there.install(target.index, entry);
         if leaf.flags.contains(LeafFlags::READ) {
             gather.add_stale(range);
+        }
+        Step::Next
+    }
+
+    /// Moves the table of `part` as it is, if it was a large leaf when the move was prepared: somebody may have split the folio
+    /// for another mapping since, and there is no table at `to` then. Answers whether it did.
+    fn relocate_table(
+        &self,
+        pin: &Pin<'_, P>,
+        part: VirtRange,
+        to: VirtAddr,
+        gather: &mut Gather<'_, P>,
+    ) -> bool {
+        if self.find(to).is_some() {
+            return false;
+        }
+        let Some((from, there)) = self.find_pmd(part.start()).zip(self.find_pmd(to)) else { return false };
+        let index = P::Paging::index(part.start(), Level::PMD);
+        // One after the other: nobody else comes to either place.
+        let entry = self.lock(pin, from, Level::PMD).take(index);
+        if let Entry::Table(table) = entry {
+            let level = u64::from(Level::PTE.0);
+            self.spaces.frames().known(table).index().store(to.0 | level, Ordering::Relaxed);
+        }
+        self.lock(pin, there, Level::PMD).install(P::Paging::index(to, Level::PMD), entry);
+        gather.add_stale(part);
+        true
+    }
+
+    /// Moves `part` of what a large leaf maps to `to`, whose tables exist, page by page. What stays is unusable until `gather`
+    /// is finished: so one flush does for both.
+    fn relocate_part(
+        &self,
+        pin: &Pin<'_, P>,
+        slot: HugeSlot,
+        part: VirtRange,
+        to: VirtAddr,
+        gather: &mut Gather<'_, P>,
+    ) -> Step {
+        let usable = match Self::huge_leaf(&self.lock_slot(pin, slot), slot) {
+            None => return Step::Again,
+            Some(leaf) => leaf.flags.contains(LeafFlags::READ) && !leaf.flags.contains(LeafFlags::SPECIAL),
+        };
+        if !usable {
+            // No TLB knows it: it becomes a table without a flush.
+            return Step::Split;
+        }
+        let Some(leaf) = self.detach_part(slot, part) else { return Step::Again };
+        let range = self.slot_range(slot);
+        gather.add_stale(range);
+        if part != range {
+            gather.add_reopened(range);
+        }
+        let first = P::Paging::index(part.start(), Level::PTE) as u64;
+        let flags = leaf.flags | LeafFlags::READ;
+        for nth in 0..part.pages() {
+            let addr = VirtAddr(to.0 + nth * PAGE_SIZE);
+            if let Some(target) = self.find(addr) {
+                let page = Entry::Leaf(Leaf { pfn: leaf.pfn.offset(first + nth), flags });
+                self.lock(pin, target, Level::PTE).install(P::Paging::index(addr, Level::PTE), page);
+            }
         }
         Step::Next
     }
