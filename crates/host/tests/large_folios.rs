@@ -7,6 +7,7 @@ mod common;
 use common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, in_use, machine_with, map_at, page};
 use quire_arch::{Access, Order, Platform, VirtAddr};
 use quire_host::{HostConfig, Machine, Vcpu};
+use quire_mm::text::HugeFile;
 use quire_mm::{
     Advice, Errno, Error, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, KhugepagedSetting, MemoryConfig,
     SizeEnabled, SplitError, VmEvent,
@@ -294,8 +295,14 @@ fn the_background_step_collapses_what_fits_its_limits() {
     assert_eq!((step.collapsed, step.out_of_memory), (2, false));
     assert!(step.scanned < 10_000, "all spaces were seen once: {step:?}");
     assert_eq!(memory.khugepaged_step().collapsed, 0);
-    assert!(memory.spaces().khugepaged_totals().0 >= 2);
-    assert_eq!(memory.spaces().khugepaged_totals().1, 5);
+    let (scans, collapsed) = memory.spaces().khugepaged_totals();
+    assert!(scans >= 2);
+    assert_eq!(collapsed, 5);
+    for (file, figure) in [(HugeFile::FullScans, scans), (HugeFile::PagesCollapsed, collapsed)] {
+        let mut text = String::new();
+        file.read(memory, &mut text).unwrap();
+        assert_eq!(text, format!("{figure}\n"), "{file}");
+    }
     assert_audit(&machine);
 }
 

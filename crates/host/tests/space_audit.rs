@@ -7,9 +7,9 @@ mod common;
 use common::{HostSpace, PAGE, RW, assert_audit, map_at};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameViolation, Kind};
+use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameFlags, FrameViolation, Kind};
 use quire_host::{Finding, HostConfig, Machine, Vcpu};
-use quire_mm::{Advice, MemoryConfig, SpaceViolation, Violation};
+use quire_mm::{Advice, MemoryConfig, OrderSet, SizeEnabled, SpaceViolation, Violation};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 type Format = X86_64Level4;
@@ -321,6 +321,75 @@ fn a_page_of_no_group_and_one_of_a_strangers() {
         owner(&child).store(below, Ordering::Relaxed);
         assert_audit(machine);
     });
+}
+
+#[test]
+fn a_private_page_that_one_of_two_can_write_to() {
+    scene(|machine, _, space| {
+        let child = space.fork().unwrap();
+        assert_audit(machine);
+        for (owner, other) in [(space, &child), (&child, space)] {
+            let page = leaf(machine, owner, BASE);
+            set(machine, owner, BASE, Entry::Leaf(Leaf { flags: page.flags | LeafFlags::WRITE, ..page }));
+            // Found where the walk comes to the page again, whoever comes first.
+            finds(machine, |v| {
+                let expected = |space: &HostSpace<'_>| SpaceViolation::NotExclusive {
+                    space: space.id(),
+                    addr: VirtAddr(BASE),
+                    pfn: page.pfn,
+                    marked: false,
+                };
+                *v == expected(owner) || *v == expected(other)
+            });
+            set(machine, owner, BASE, Entry::Leaf(page));
+            assert_audit(machine);
+        }
+        // What only one maps may be writable.
+        child.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
+        let page = leaf(machine, space, BASE);
+        set(machine, space, BASE, Entry::Leaf(Leaf { flags: page.flags | LeafFlags::WRITE, ..page }));
+        assert_audit(machine);
+    });
+}
+
+/// By entries and by one leaf for all; whether both map the same pages or each some of them.
+#[test]
+fn a_folio_of_two_spaces_that_is_marked_as_exclusive() {
+    for order in [4, 9].map(|order| Order::new(order).unwrap()) {
+        scene(|machine, cpu, space| {
+            let memory = machine.memory();
+            memory
+                .spaces()
+                .huge()
+                .change(|policy| policy.with_sizes(OrderSet::of(order), SizeEnabled::Always));
+            let area = BASE + (1 << 30);
+            map_at(space, area, order.bytes(), RW);
+            cpu.program(space).write_u64(VirtAddr(area), 1).unwrap();
+            let level = if order == Order::PMD { Level::PMD } else { Level::PTE };
+            let raw = slot(machine, space, area, level).load(Ordering::Relaxed);
+            let Entry::Leaf(Leaf { pfn, .. }) = Format::decode(raw, level) else { panic!("no page") };
+            let head = memory.frames().known(pfn);
+            assert!(head.word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE));
+            assert_audit(machine);
+
+            let child = space.fork().unwrap();
+            assert_audit(machine);
+            let plant = || {
+                head.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
+                finds(machine, |v| matches!(v, SpaceViolation::NotExclusive { marked: true, .. }));
+                head.clear_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
+                assert_audit(machine);
+            };
+            plant();
+            let half = order.bytes() / 2;
+            space.munmap(VirtAddr(area), half).unwrap();
+            child.munmap(VirtAddr(area + half), half).unwrap();
+            plant();
+            drop(child);
+            head.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
+            assert_audit(machine);
+        });
+    }
 }
 
 #[test]

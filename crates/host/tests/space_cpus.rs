@@ -187,6 +187,65 @@ fn an_unmapping_of_parts_of_large_leaves_sends_one_shootdown() {
     assert_audit(&machine);
 }
 
+/// The translations of the old place, its tables, and what stays of large leaves that are cut: one shootdown for all.
+#[test]
+fn a_move_of_any_size_sends_one_shootdown() {
+    let machine = machine(64, 2);
+    let (cpus, space) = (vcpus(&machine), space(&machine));
+    const LARGE: VirtAddr = VirtAddr(1 << 30);
+    const FAR: VirtAddr = VirtAddr(1 << 40);
+    let pages = MIB2 / PAGE;
+    for large in [false, true] {
+        for (first, count, to) in [
+            (0, 3 * pages, FAR),
+            (0, 3 * pages, page(FAR, 5)),
+            (0, pages, page(FAR, 1)),
+            (pages, pages, FAR),
+            (3, 1, FAR),
+            (100, 1300, page(FAR, 100)),
+            (700, 836, FAR),
+            (pages - 1, 2, page(FAR, pages - 1)),
+        ] {
+            for kept in [RemapFlags::empty(), RemapFlags::DONTUNMAP] {
+                let case = format!("{count} pages from {first} on to {to:?}, large: {large}, {kept:?}");
+                map_at(&space, LARGE.0, 3 * MIB2, RW);
+                let advice = if large { Advice::HugePage } else { Advice::NoHugePage };
+                space.madvise(LARGE, 3 * MIB2, advice).unwrap();
+                for cpu in &cpus {
+                    for at in 0..3 * pages {
+                        cpu.program(&space).write_u64(page(LARGE, at), at + 1).unwrap();
+                    }
+                }
+                let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | kept;
+                let moved = sent(&machine, || {
+                    let bytes = count * PAGE;
+                    let moved = cpus[1].run(|| space.mremap(page(LARGE, first), bytes, bytes, flags, to));
+                    assert_eq!(moved, Ok(to), "{case}");
+                });
+                assert_eq!(moved, Sent { shootdowns: 1, interrupts: 1 }, "{case}");
+                assert_audit(&machine);
+                for cpu in &cpus {
+                    for at in 0..3 * pages {
+                        let old = cpu.program(&space).read_u64(page(LARGE, at));
+                        if !(first..first + count).contains(&at) {
+                            assert_eq!(old, Ok(at + 1), "{case}");
+                            continue;
+                        }
+                        assert_eq!(old, if kept.is_empty() { Err(NOT_MAPPED) } else { Ok(0) }, "{case}");
+                        let new = page(to, at - first);
+                        assert_eq!(cpu.program(&space).read_u64(new), Ok(at + 1), "{case}");
+                        cpu.program(&space).write_u64(new, at + 1).unwrap();
+                    }
+                }
+                assert_audit(&machine);
+                space.munmap(to, count * PAGE).unwrap();
+                space.munmap(LARGE, 3 * MIB2).unwrap();
+            }
+        }
+    }
+    assert_audit(&machine);
+}
+
 /// A change of the page at `BASE`, and what a read and a write say afterwards.
 type Change = (fn(&HostSpace<'_>), AccessResult<u64>, AccessResult<()>);
 

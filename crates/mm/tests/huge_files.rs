@@ -110,6 +110,8 @@ fn files_read_as_linux_boots_with_madvise() {
         ("khugepaged/max_ptes_swap", "64\n"),
         ("khugepaged/max_ptes_shared", "256\n"),
         ("khugepaged/defrag", "1\n"),
+        ("khugepaged/full_scans", "0\n"),
+        ("khugepaged/pages_collapsed", "0\n"),
     ] {
         assert_eq!(read(memory, find(path)), expected, "{path}");
     }
@@ -118,7 +120,7 @@ fn files_read_as_linux_boots_with_madvise() {
         assert_eq!(HugeFile::find(path), Err(Errno::ENOENT), "{path:?}");
     }
     let paths: BTreeSet<String> = HugeFile::all().map(|file| file.to_string()).collect();
-    assert_eq!(paths.len(), 5 + 7 + 8 * (1 + 7));
+    assert_eq!(paths.len(), 5 + 7 + 2 + 8 * (1 + 7));
     for file in HugeFile::all() {
         assert_eq!(HugeFile::find(&file.to_string()), Ok(file));
     }
@@ -177,6 +179,8 @@ fn writes_are_taken_and_refused_as_by_linux() {
         ("khugepaged/pages_to_scan", "0", Err(Errno::EINVAL)),
         ("khugepaged/pages_to_scan", "1", Ok("1\n")),
         ("hpage_pmd_size", "2097152", Err(Errno::EACCES)),
+        ("khugepaged/full_scans", "0", Err(Errno::EACCES)),
+        ("khugepaged/pages_collapsed", "", Err(Errno::EACCES)),
         ("hugepages-64kB/stats/split", "", Err(Errno::EACCES)),
     ] {
         let file = find(path);

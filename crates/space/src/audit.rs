@@ -1,5 +1,7 @@
 //! The auditor's part of this room: every table, page, count and mapping is recounted from the roots.
 
+mod sharing;
+
 use crate::rmap::{GroupAudit, GroupViolation};
 use crate::space::{SpaceCore, SpaceId};
 use crate::spaces::Spaces;
@@ -110,6 +112,18 @@ pub enum SpaceViolation {
         /// The page.
         pfn: Pfn,
     },
+    /// A private page is mapped here and once more, or another page of its folio by another space, though somebody believes
+    /// that it is his own: what he writes is seen by others.
+    NotExclusive {
+        /// Whose mapping.
+        space: SpaceId,
+        /// Where.
+        addr: VirtAddr,
+        /// The page.
+        pfn: Pfn,
+        /// Whether the folio is marked as exclusive; else an entry allows writes.
+        marked: bool,
+    },
     /// A TLB translates what the tables do not, and no flush comes before its use.
     StaleTranslation(CachedTranslation),
     /// A CPU runs a space and is not in its set of CPUs, or is and does not.
@@ -155,6 +169,10 @@ impl fmt::Display for SpaceViolation {
             }
             Self::PageOwner { space, addr, pfn } => {
                 write!(f, "space {}: {pfn:?} at {addr:?} is not owned by a group of its mapping", space.get())
+            }
+            Self::NotExclusive { space, addr, pfn, marked } => {
+                let why = if *marked { "its folio is marked as exclusive" } else { "an entry allows writes" };
+                write!(f, "space {}: {pfn:?} at {addr:?} is mapped by others too, but {why}", space.get())
             }
             Self::StaleTranslation(stale) => write!(f, "stale TLB entry: {stale:?}"),
             Self::Running { space, cpu, current: true } => {
@@ -202,6 +220,7 @@ impl<P: Platform> Spaces<P> {
         let large_leaves = sums.large_leaves;
         self.audit_groups(report);
         self.audit_frames(large_leaves, report);
+        self.audit_sharing(report);
         self.audit_current(report);
         self.platform().for_each_cached_translation(&mut |cached| self.audit_cached(cached, report));
         self.frames().clear_audit();

@@ -59,9 +59,12 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or the attention of the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
-        match self.fault_once(addr, access) {
-            Err(FaultError::OutOfMemory(cause)) if self.make_room(cause) => self.fault_once(addr, access),
-            result => result,
+        loop {
+            match self.fault_once(addr, access) {
+                // Others may be faster to take what that freed. Each time there is less.
+                Err(FaultError::OutOfMemory(cause)) if self.make_room(cause) => {}
+                result => return result,
+            }
         }
     }
 
@@ -150,8 +153,9 @@ impl<P: Platform> Space<'_, P> {
             };
             match resolved {
                 Ok(()) => return Ok(()),
+                // Not pinned any more: these may sleep.
+                Err(Refusal::Fault(FaultError::OutOfMemory(cause))) if self.make_room(cause) => {}
                 Err(Refusal::Fault(error)) => return Err(error),
-                // Not pinned any more: this may sleep.
                 Err(Refusal::NeedsGroup) => self.give_group(vma)?,
             }
         }

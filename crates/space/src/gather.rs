@@ -56,6 +56,8 @@ pub(crate) struct Gather<'s, P: Platform> {
     cuts: ArrayVec<(HugeSlot, VirtRange), 2>,
     /// The huge page of zeros, and the entries that mapped it.
     zeros: Option<(Pfn, u32)>,
+    /// What stays of large leaves that parts were moved out of: unusable until the flush.
+    reopened: ArrayVec<VirtRange, 2>,
     /// Smallest range that holds every translation that must go.
     stale: Option<VirtRange>,
     cause: FlushCause,
@@ -81,6 +83,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             shut: None,
             cuts: ArrayVec::new_const(),
             zeros: None,
+            reopened: ArrayVec::new_const(),
             stale: None,
             cause,
         }
@@ -148,6 +151,13 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.zeros = Some((zero, entries + 1));
     }
 
+    /// Notes that the leaves in `range` were made unusable and are to be usable again after the flush. No fault can come. As
+    /// for cuts there are at most two such ranges.
+    pub(crate) fn add_reopened(&mut self, range: VirtRange) {
+        let noted = self.reopened.try_push(range);
+        debug_assert!(noted.is_ok(), "a range has more than two ends");
+    }
+
     /// Takes a table of which no TLB knows any more.
     #[inline]
     pub(crate) fn add_empty_table(&mut self, pfn: Pfn) {
@@ -189,7 +199,7 @@ impl<'s, P: Platform> Gather<'s, P> {
 
     /// Whether entries were made unusable, and are still in their tables.
     pub(crate) fn has_shut(&self) -> bool {
-        self.shut.is_some() || !self.cuts.is_empty()
+        self.shut.is_some() || !self.cuts.is_empty() || !self.reopened.is_empty()
     }
 
     /// Flushes, and takes out of the tables what was made unusable.
@@ -206,6 +216,9 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
         while let Some((slot, part)) = self.cuts.pop() {
             tables.cut_huge(slot, part, self);
+        }
+        while let Some(range) = self.reopened.pop() {
+            tables.reopen(range);
         }
     }
 

@@ -270,6 +270,57 @@ fn shuttle_a_leaf_is_cut_while_it_moves() {
     });
 }
 
+/// Splitting the folio for the child makes tables of the parent's leaf too, also while the parent cuts a part off.
+#[test]
+fn shuttle_a_leaf_is_split_while_a_part_is_unmapped() {
+    check_some(511, FEW, || {
+        with_leaf(|machine, space, child| {
+            let far = page(ELSEWHERE, 511);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _ = child.split_folio(ELSEWHERE, Order::ZERO);
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        space.munmap(far, PAGE).expect("the end of a mapping can go");
+                        assert_eq!(program.read_u64(far), Err(NOT_MAPPED));
+                    });
+                });
+            });
+            as_one_step(|| {
+                assert_eq!(space.figures().resident, MIB2 - PAGE);
+                assert_eq!((read(machine, 0, space, ELSEWHERE), read(machine, 1, child, far)), (7, 7));
+            });
+        });
+    });
+}
+
+/// The same while the parent's leaf moves, to where nothing was prepared for a table.
+#[test]
+fn shuttle_a_leaf_is_split_while_it_moves() {
+    check_some(512, FEW, || {
+        with_leaf(|machine, space, child| {
+            let there = VirtAddr(ELSEWHERE.0 + 4 * MIB2);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _ = child.split_folio(ELSEWHERE, Order::ZERO);
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                        space.mremap(ELSEWHERE, MIB2, MIB2, flags, there).expect("memory");
+                        assert_eq!(program.read_u64(there), Ok(7), "the pages are lost");
+                    });
+                });
+            });
+            as_one_step(|| {
+                assert_eq!(space.figures().resident, MIB2);
+                assert_eq!(read(machine, 0, space, page(there, 511)), 7);
+            });
+        });
+    });
+}
+
 /// Folios of four pages from here on, wherever they fit.
 fn small_folios(machine: &Machine) {
     let four = OrderSet::of(Order::new(2).expect("an order"));

@@ -8,7 +8,7 @@ use quire_space::{Errno, HugeControls, HugeDefrag, HugeEnabled, KhugepagedSettin
 
 /// A file of `/sys/kernel/mm/transparent_hugepage`. Its `Display` is the path below that folder.
 ///
-/// Missing are the files of shared memory (`shmem_enabled`) and of swap, and what khugepaged counts.
+/// Missing are the files of shared memory (`shmem_enabled`) and of swap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HugeFile {
     /// `enabled`.
@@ -27,6 +27,10 @@ pub enum HugeFile {
     Counter(Order, FolioCounter),
     /// A file of the folder `khugepaged`.
     Khugepaged(KhugepagedSetting),
+    /// `khugepaged/full_scans`: times that all spaces were gone through. Cannot be written.
+    FullScans,
+    /// `khugepaged/pages_collapsed`: blocks that were collapsed. Cannot be written.
+    PagesCollapsed,
 }
 
 impl fmt::Display for HugeFile {
@@ -42,6 +46,8 @@ impl fmt::Display for HugeFile {
                 write!(f, "hugepages-{}kB/stats/{}", order.bytes() >> 10, counter.name())
             }
             Self::Khugepaged(setting) => write!(f, "khugepaged/{}", setting.name()),
+            Self::FullScans => f.write_str("khugepaged/full_scans"),
+            Self::PagesCollapsed => f.write_str("khugepaged/pages_collapsed"),
         }
     }
 }
@@ -56,6 +62,7 @@ impl HugeFile {
         [Self::Enabled, Self::Defrag, Self::UseZeroPage, Self::ShrinkUnderused, Self::PmdSize]
             .into_iter()
             .chain(KhugepagedSetting::ALL.iter().map(|&setting| Self::Khugepaged(setting)))
+            .chain([Self::FullScans, Self::PagesCollapsed])
             .chain(sizes)
     }
 
@@ -70,7 +77,7 @@ impl HugeFile {
 
     /// Whether it can be written.
     pub const fn is_writable(self) -> bool {
-        !matches!(self, Self::PmdSize | Self::Counter(..))
+        !matches!(self, Self::PmdSize | Self::Counter(..) | Self::FullScans | Self::PagesCollapsed)
     }
 
     /// Writes what a program reads there.
@@ -92,6 +99,8 @@ impl HugeFile {
                 writeln!(out, "{}", memory.frames().events().folios(order, counter))
             }
             Self::Khugepaged(setting) => writeln!(out, "{}", huge.khugepaged(setting)),
+            Self::FullScans => writeln!(out, "{}", memory.spaces().khugepaged_totals().0),
+            Self::PagesCollapsed => writeln!(out, "{}", memory.spaces().khugepaged_totals().1),
         }
     }
 
@@ -142,7 +151,9 @@ impl HugeFile {
                 let value = number(line).ok().and_then(|value| value.try_into().ok()).ok_or(Errno::EINVAL)?;
                 huge.set_khugepaged(setting, value).map_err(|_| Errno::EINVAL)?;
             }
-            Self::PmdSize | Self::Counter(..) => return Err(Errno::EACCES),
+            Self::PmdSize | Self::Counter(..) | Self::FullScans | Self::PagesCollapsed => {
+                return Err(Errno::EACCES);
+            }
         }
         Ok(())
     }

@@ -85,7 +85,7 @@ impl<P: Platform> Tables<'_, P> {
             }
             // A look without the lock: a table that is filled in this moment is not empty, and one that is emptied in this
             // moment is emptied by nobody else.
-            if self.spaces.frames().known(child).live().load(Ordering::Relaxed) != 0 {
+            if !self.is_empty(child) {
                 continue;
             }
             if hole.covers_table::<P::Paging>(part.start(), below) {
@@ -107,7 +107,7 @@ impl<P: Platform> Tables<'_, P> {
         if let Entry::Table(child) = P::Paging::decode(raw, above)
             && self.free_if_empty((parent, index), (child, level), before, gather)
             && above < P::Paging::root_level()
-            && self.spaces.frames().known(parent).live().load(Ordering::Relaxed) == 0
+            && self.is_empty(parent)
         {
             self.spare(above, before, gather);
         }

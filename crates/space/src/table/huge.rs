@@ -4,7 +4,7 @@
 //! were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads to the next), one for
 //! each leaf. As in Linux they count as tables of the space.
 
-use super::{LockedTable, Residency, Tables};
+use super::{LockedTable, Place, Residency, Step, Tables};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::vma::VmaFacts;
@@ -244,7 +244,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     }
 
     /// What page `nth` of a large leaf maps when it has an entry of its own.
-    fn page_of_leaf(&self, leaf: Leaf, nth: usize) -> Leaf {
+    pub(super) fn page_of_leaf(&self, leaf: Leaf, nth: usize) -> Leaf {
         let special = leaf.flags.contains(LeafFlags::SPECIAL);
         let pfn = if special { self.spaces.zero_page() } else { leaf.pfn.offset(nth as u64) };
         Leaf { pfn, ..leaf }
@@ -329,18 +329,16 @@ impl<'s, P: Platform> Tables<'s, P> {
     pub(crate) fn cut_huge(&self, slot: HugeSlot, part: VirtRange, gather: &mut Gather<'_, P>) {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
-        let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
+        let Some(leaf) = Self::huge_leaf(&locked, slot) else {
+            // Somebody split the folio for another mapping, and with it this leaf: its entries are as unusable as it was.
+            drop(locked);
+            self.take_out_shut(part, gather);
+            self.reopen(self.slot_range(slot));
+            return;
+        };
         let Some(table) = self.withdraw(slot) else { return };
-        let first = P::Paging::index(part.start(), Level::PTE);
-        let gone = first..first + part.pages() as usize;
         let folio = self.lock_folio_of(leaf);
-        let usable = Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf };
-        let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
-        for (nth, entry) in entries.iter().enumerate().filter(|(nth, _)| !gone.contains(nth)) {
-            let page = Entry::Leaf(self.page_of_leaf(usable, nth));
-            entry.store(P::Paging::encode(page, Level::PTE), Ordering::Relaxed);
-        }
-        let live = Self::huge_pages() - part.pages() as u32;
+        let live = self.fill_around(table, Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf }, part);
         self.spaces.frames().known(table).live().store(live, Ordering::Relaxed);
         if let Some(folio) = &folio {
             self.uncount_whole_map(&pin, folio.folio().head());
@@ -356,6 +354,62 @@ impl<'s, P: Platform> Tables<'s, P> {
             None => gather.add_huge_zero(leaf.pfn),
         }
         self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
+    }
+
+    /// Makes the leaves of tables in `range` usable again that were made unusable, all of them, before a flush that is done.
+    /// No fault can come.
+    pub(crate) fn reopen(&self, range: VirtRange) {
+        self.walk(range, &mut |place, part| {
+            if let Place::Table(table) = place {
+                let pin = self.pin();
+                let locked = self.lock(&pin, table, Level::PTE);
+                for (index, _) in Self::pages(part) {
+                    locked.widen(index, LeafFlags::READ);
+                }
+            }
+            Step::Next
+        });
+    }
+
+    /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page that does not lie in `part`;
+    /// those are the caller's, with the flags of the answer. Nothing is flushed, so the entries that stay are unusable: no
+    /// CPU may have translations of both sizes. `None`, with nothing changed, where the leaf is gone.
+    pub(crate) fn detach_part(
+        &self,
+        slot: HugeSlot,
+        part: VirtRange,
+        gather: &mut Gather<'_, P>,
+    ) -> Option<Leaf> {
+        self.shut_huge(slot);
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let leaf = Self::huge_leaf(&locked, slot)?;
+        let table = self.withdraw(slot)?;
+        let folio = self.lock_folio_of(leaf);
+        let live = self.fill_around(table, leaf, part);
+        self.spaces.frames().known(table).live().store(live, Ordering::Relaxed);
+        match &folio {
+            Some(folio) => self.uncount_whole_map(&pin, folio.folio().head()),
+            None => gather.add_huge_zero(leaf.pfn),
+        }
+        // Release, as when a leaf is split.
+        let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
+        locked.entries[slot.index].store(hooked, Ordering::Release);
+        self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
+        Some(leaf)
+    }
+
+    /// Fills `table`, which nobody knows, with entries for the pages of a large leaf, but for those in `part`. Answers how
+    /// many.
+    fn fill_around(&self, table: Pfn, leaf: Leaf, part: VirtRange) -> u32 {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let gone = first..first + part.pages() as usize;
+        let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
+        for (nth, entry) in entries.iter().enumerate().filter(|(nth, _)| !gone.contains(nth)) {
+            let page = Entry::Leaf(self.page_of_leaf(leaf, nth));
+            entry.store(P::Paging::encode(page, Level::PTE), Ordering::Relaxed);
+        }
+        Self::huge_pages() - part.pages() as u32
     }
 
     /// Splits the large leaf that `addr` lies in the middle of, if there is one: the border of two mappings.

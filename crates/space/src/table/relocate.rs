@@ -11,7 +11,9 @@
 
 use super::{HugeSlot, LockedTable, RemapTechnique, Tables};
 use crate::gather::Gather;
-use quire_arch::{Entry, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_arch::{
+    Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
+};
 use quire_frame::AllocError;
 use quire_sync::atomic::raw::Ordering;
 
@@ -54,6 +56,8 @@ enum Piece {
     Table(Level),
     /// A large leaf, to a place that is aligned alike.
     Huge(HugeSlot),
+    /// Pages that a large leaf maps, to where they cannot go as one.
+    Part(HugeSlot),
     /// Entries of this bottom table.
     Pages(Pfn),
 }
@@ -66,10 +70,8 @@ impl<P: Platform> Tables<'_, P> {
             match piece {
                 Piece::Table(level) => self.make(pin, start, level).map(|_| ()),
                 Piece::Huge(_) => self.make(pin, start, Level::PMD).map(|_| ()),
-                Piece::Pages(table) => {
-                    if self.spaces.frames().known(table).live().load(Ordering::Relaxed) == 0 {
-                        return Ok(());
-                    }
+                Piece::Pages(table) if self.is_empty(table) => Ok(()),
+                Piece::Pages(_) | Piece::Part(_) => {
                     // A table's worth of pages meets at most two tables on the other side.
                     self.find_or_make(pin, start)?;
                     self.find_or_make(pin, VirtAddr(start.0 + part.len() - PAGE_SIZE))?;
@@ -85,9 +87,16 @@ impl<P: Platform> Tables<'_, P> {
         let moved = self.for_each_piece(job, |piece, part| {
             let pin = self.pin();
             let to = job.target(part.start());
+            let target = VirtRange::new(to, VirtAddr(to.0 + part.len()));
             match piece {
                 Piece::Table(level) => self.relocate_table(&pin, level, part, to, gather),
                 Piece::Huge(slot) => self.relocate_huge(&pin, slot, to, gather),
+                Piece::Part(slot) => self.relocate_part(&pin, slot, part, to, gather),
+                Piece::Pages(table) if self.is_empty(table) => {}
+                // Somebody who split the folio for another mapping has made a table of what was prepared as a leaf.
+                Piece::Pages(_) if Self::huge_range(to) == target && self.find(to).is_none() => {
+                    self.relocate_table(&pin, Level::PMD, part, to, gather);
+                }
                 Piece::Pages(table) => self.relocate_pages(&pin, table, part, to, gather),
             }
             Ok::<(), core::convert::Infallible>(())
@@ -96,7 +105,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Calls `visit` with the pieces of the move, in the order of their addresses, each with the part of the range that it
-    /// is. What is empty is passed over. A large leaf that cannot move as one becomes a table.
+    /// is. What is empty is passed over.
     fn for_each_piece<E>(
         &self,
         job: &Relocation,
@@ -128,11 +137,8 @@ impl<P: Platform> Tables<'_, P> {
                     Entry::Leaf(_) => {
                         let slot = HugeSlot { table, index };
                         let start = job.target(at);
-                        if part != entry || Self::huge_range(start).start() != start {
-                            self.split_huge(slot);
-                            continue 'next;
-                        }
-                        visit(Piece::Huge(slot), part)?;
+                        let whole = part == entry && Self::huge_range(start).start() == start;
+                        visit(if whole { Piece::Huge(slot) } else { Piece::Part(slot) }, part)?;
                     }
                     _ => {}
                 }
@@ -141,6 +147,11 @@ impl<P: Platform> Tables<'_, P> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the table has no live entries, seen without its lock.
+    pub(super) fn is_empty(&self, table: Pfn) -> bool {
+        self.spaces.frames().known(table).live().load(Ordering::Relaxed) == 0
     }
 
     /// Whether what the entry at `level` for the addresses `entry` leads to can move as it is. A table that was left at the
@@ -196,6 +207,42 @@ impl<P: Platform> Tables<'_, P> {
                 gather.add_stale(range);
             }
         });
+    }
+
+    /// Moves `part` of what a large leaf maps, page by page. What stays is unusable until `gather` is finished, so one flush
+    /// does for both.
+    fn relocate_part(
+        &self,
+        pin: &Pin<'_, P>,
+        slot: HugeSlot,
+        part: VirtRange,
+        to: VirtAddr,
+        gather: &mut Gather<'_, P>,
+    ) {
+        let leaf = Self::huge_leaf(&self.lock_slot(pin, slot), slot);
+        if !leaf.is_some_and(|leaf| leaf.flags.contains(LeafFlags::READ)) {
+            // No TLB knows it: it becomes a table without a flush.
+            self.split_huge(slot);
+            if let Some(table) = self.find(part.start()) {
+                self.relocate_pages(pin, table, part, to, gather);
+            }
+            return;
+        }
+        let range = self.slot_range(slot);
+        let Some(leaf) = self.detach_part(slot, part, gather) else { return };
+        gather.add_stale(range);
+        if part != range {
+            gather.add_reopened(range);
+        }
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let usable = Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf };
+        for nth in 0..part.pages() {
+            let addr = VirtAddr(to.0 + nth * PAGE_SIZE);
+            if let Some(target) = self.find(addr) {
+                let page = Entry::Leaf(self.page_of_leaf(usable, first + nth as usize));
+                self.lock(pin, target, Level::PTE).install(P::Paging::index(addr, Level::PTE), page);
+            }
+        }
     }
 
     /// Moves the entries of `part`, all in the bottom table `source`.

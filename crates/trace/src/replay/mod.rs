@@ -1,9 +1,10 @@
 //! Running a recorded memory life again, on Quire.
 //!
 //! One address space for each recorded one, one vCPU for each recorded CPU, and every thread on the vCPU that its
-//! event names. Events run in the order of the trace, which is a valid serialisation of the run. Calls get their
-//! recorded arguments; where Linux chose an address, Quire chooses too, starting from the recorded layout; every
-//! result is held against the recorded one. Touches go through the software MMU.
+//! event names. A CPU runs the thread that an event last named there, until that thread is seen elsewhere or ends: then
+//! it has no space, and no shootdown reaches it. Events run in the order of the trace, which is a valid serialisation of
+//! the run. Calls get their recorded arguments; where Linux chose an address, Quire chooses too, starting from the
+//! recorded layout; every result is held against the recorded one. Touches go through the software MMU.
 //!
 //! A difference is counted, and then the space is brought to where Linux was, so that one difference does not make
 //! a thousand.
@@ -14,6 +15,7 @@ mod image;
 mod plan;
 mod report;
 mod run;
+mod schedule;
 mod touch;
 
 pub use figures::{AllocatorFigures, ProcessReport};

@@ -5,11 +5,13 @@ use super::call::{self, Verdict};
 use super::figures::{AllocatorFigures, ProcessReport};
 use super::image;
 use super::report::{Gap, Mismatch, ReplayReport};
+use super::schedule::Schedule;
 use super::touch::{self, Touched};
 use crate::event::{
     CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LostCause, TaskId,
 };
 use crate::format::TraceHeader;
+use quire_arch::Platform;
 use quire_host::{HostPlatform, Machine, Vcpu};
 use quire_mm::abi::CallNumber;
 use quire_mm::{Memory, Space};
@@ -47,6 +49,7 @@ struct Process {
 pub(super) struct Run<'m> {
     machine: &'m Machine,
     vcpus: Vec<Vcpu>,
+    schedule: Schedule,
     header: TraceHeader,
     /// By the number of the thread, which counts from 0.
     tasks: Vec<Option<Task<'m>>>,
@@ -70,6 +73,7 @@ impl<'m> Run<'m> {
     pub(super) fn new(machine: &'m Machine, vcpus: Vec<Vcpu>, header: &TraceHeader, audits: Audits) -> Self {
         Self {
             machine,
+            schedule: Schedule::new(vcpus.len()),
             vcpus,
             header: header.clone(),
             tasks: Vec::new(),
@@ -124,6 +128,33 @@ impl<'m> Run<'m> {
         }
     }
 
+    /// The thread of `event` runs on the vCPU that the event names, which is the answer. The vCPU that it comes from, if it
+    /// does, is idle.
+    fn switch(&mut self, event: &Event) -> usize {
+        let cpu = event.cpu as usize % self.vcpus.len();
+        if let Some(arrival) = self.schedule.enter(event.task, cpu) {
+            if let Some(left) = arrival.left {
+                self.idle(left);
+            }
+            match self.task(event.task).and_then(|task| task.space.as_ref()) {
+                Some(space) => self.load(cpu, space),
+                None => self.idle(cpu),
+            }
+        }
+        cpu
+    }
+
+    /// Makes `space` the one that a vCPU runs.
+    fn load(&self, cpu: usize, space: &Space<'_, HostPlatform>) {
+        self.vcpus[cpu].run(|| space.activate(&self.machine.memory().platform().pin()));
+    }
+
+    /// Leaves a vCPU without a space.
+    fn idle(&self, cpu: usize) {
+        let memory = self.machine.memory();
+        self.vcpus[cpu].run(|| memory.spaces().deactivate(&memory.platform().pin()));
+    }
+
     fn task(&self, task: TaskId) -> Option<&Task<'m>> {
         self.tasks.get(task.0 as usize)?.as_ref()
     }
@@ -147,12 +178,12 @@ impl<'m> Run<'m> {
     }
 
     fn fault(&mut self, event: &Event, fault: &Fault) {
+        let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
         let process = &mut self.processes[task.process].report;
         process.faults += 1;
         let Some(space) = &task.space else { return };
-        let vcpu = &self.vcpus[event.cpu as usize % self.vcpus.len()];
-        let found = match touch::replay(vcpu, space, fault) {
+        let found = match touch::replay(&self.vcpus[cpu], space, fault) {
             Touched::Same => return,
             Touched::Unsupported(what) => return process.add_gap(Gap(what.to_owned())),
             Touched::Differs(found) | Touched::OutOfMemory(found) => found,
@@ -166,13 +197,13 @@ impl<'m> Run<'m> {
     }
 
     fn call(&mut self, event: &Event, call: &crate::event::Call) {
+        let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
         let process = &mut self.processes[task.process].report;
         process.calls += 1;
         let Some(space) = &task.space else { return };
-        let vcpu = &self.vcpus[event.cpu as usize % self.vcpus.len()];
         let files = &mut self.files;
-        match vcpu.run(|| call::replay(space, call, files)) {
+        match self.vcpus[cpu].run(|| call::replay(space, call, files)) {
             Verdict::Same => {}
             Verdict::Unsupported(gap) => process.add_gap(gap),
             Verdict::Differs(found) => {
@@ -195,8 +226,9 @@ impl<'m> Run<'m> {
             // The first event of the trace: the root process.
             None => self.add_process(recorded.pid),
         };
+        let cpu = self.switch(event);
         self.leave_space(event.task);
-        let vcpu = &self.vcpus[event.cpu as usize % self.vcpus.len()];
+        let vcpu = &self.vcpus[cpu];
         let (machine, files) = (self.machine, &mut self.files);
         let (space, failures) = vcpu.run(|| image::build(machine, recorded, files));
         let report = &mut self.processes[process].report;
@@ -210,6 +242,10 @@ impl<'m> Run<'m> {
                 found: "part of it".to_owned(),
             });
         }
+        match &space {
+            Some(space) => self.load(cpu, space),
+            None => self.idle(cpu),
+        }
         let task = Task { process, space: space.map(Rc::new) };
         if self.put(event.task, task) {
             self.processes[process].threads += 1;
@@ -218,6 +254,7 @@ impl<'m> Run<'m> {
     }
 
     fn clone_task(&mut self, event: &Event, clone: &CloneFacts) {
+        let cpu = self.switch(event);
         let Some(parent) = self.task(event.task) else { return };
         let (parent_process, space) = (parent.process, parent.space.clone());
         let process = if clone.same_process { parent_process } else { self.add_process(clone.child_pid) };
@@ -225,8 +262,7 @@ impl<'m> Run<'m> {
         let space = match space {
             Some(space) if clone.shares_memory => Some(space),
             Some(space) => {
-                let vcpu = &self.vcpus[event.cpu as usize % self.vcpus.len()];
-                vcpu.run(|| space.fork()).map_err(|error| failure = Some(error)).ok().map(Rc::new)
+                self.vcpus[cpu].run(|| space.fork()).map_err(|error| failure = Some(error)).ok().map(Rc::new)
             }
             None => None,
         };
@@ -263,6 +299,9 @@ impl<'m> Run<'m> {
     }
 
     fn exit(&mut self, task: TaskId, status: ExitStatus) {
+        if let Some(cpu) = self.schedule.leave(task) {
+            self.idle(cpu);
+        }
         self.leave_space(task);
         let Some(task) = self.tasks.get_mut(task.0 as usize).and_then(Option::take) else { return };
         let process = &mut self.processes[task.process];

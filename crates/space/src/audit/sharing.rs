@@ -1,0 +1,92 @@
+//! Private pages that somebody believes to be his own: those that an entry lets him write without a fault, and those of
+//! folios that carry the exclusive mark. Nobody else may map them.
+//!
+//! The audit words serve a second time here. That of a page says whether it was met, and whether by an entry that allows
+//! writes; that of an exclusive folio's first page also by which space.
+
+use super::{Report, SpaceViolation};
+use crate::spaces::Spaces;
+use crate::table::Tables;
+use core::sync::atomic::Ordering;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::{FrameFlags, Kind};
+
+/// An entry maps the page.
+const MAPPED: u32 = 1;
+/// One of them allows writes.
+const WRITABLE: u32 = 2;
+/// Where the number of the space starts that maps an exclusive folio.
+const SPACE_SHIFT: u32 = 2;
+
+impl<P: Platform> Spaces<P> {
+    /// Looks for private pages that are not as exclusive as an entry or a mark says. The audit words are scratch.
+    pub(super) fn audit_sharing(&self, report: Report<'_>) {
+        self.frames().clear_audit();
+        let mut number = 0;
+        self.for_each(|core| {
+            number += 1;
+            let _guard = core.mmap_lock.read(self.platform());
+            let walk = SharingAudit { tables: Tables::new(self, core), number };
+            walk.table(core.root(), P::Paging::root_level(), VirtAddr(0), report);
+        });
+    }
+}
+
+/// A walk over the leaves of one space.
+struct SharingAudit<'s, P: Platform> {
+    tables: Tables<'s, P>,
+    /// The number of the space in this audit, from 1 on.
+    number: u32,
+}
+
+impl<P: Platform> SharingAudit<'_, P> {
+    fn table(&self, table: Pfn, level: Level, start: VirtAddr, report: Report<'_>) {
+        // What is no table was reported before.
+        if self.tables.spaces.frames().frame(table).is_none_or(|frame| frame.kind() != Kind::Table) {
+            return;
+        }
+        for (index, slot) in self.tables.entries(table)[..P::Paging::entries(level)].iter().enumerate() {
+            let addr = VirtAddr(start.0 + index as u64 * P::Paging::entry_bytes(level));
+            match (P::Paging::decode(slot.load(Ordering::Relaxed), level), level.down()) {
+                (Entry::Table(child), Some(below)) => self.table(child, below, addr, report),
+                (Entry::Leaf(leaf), _) => self.leaf(leaf, level, addr, report),
+                _ => {}
+            }
+        }
+    }
+
+    fn leaf(&self, Leaf { pfn, flags }: Leaf, level: Level, addr: VirtAddr, report: Report<'_>) {
+        let frames = self.tables.spaces.frames();
+        if flags.contains(LeafFlags::SPECIAL) || frames.frame(pfn).is_none() {
+            return;
+        }
+        let folio = frames.folio(pfn);
+        if folio.kind() != Kind::Anonymous {
+            return;
+        }
+        let marked = folio.frame().word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
+        let strange = marked && !self.is_first_to_map(folio.head());
+        let write = if flags.contains(LeafFlags::WRITE) { WRITABLE } else { 0 };
+        let pages = folio.pages_from(pfn).min(P::Paging::entry_bytes(level) / PAGE_SIZE);
+        for nth in 0..pages {
+            let pfn = pfn.offset(nth);
+            let before = frames.known(pfn).audit().fetch_or(MAPPED | write, Ordering::Relaxed);
+            let owned = marked || (before | write) & WRITABLE != 0;
+            if strange || before & MAPPED != 0 && owned {
+                let (space, addr) = (self.tables.core.id(), VirtAddr(addr.0 + nth * PAGE_SIZE));
+                report(SpaceViolation::NotExclusive { space, addr, pfn, marked });
+            }
+        }
+    }
+
+    /// Whether no other space was found to map the exclusive folio `head`; if so this one is noted.
+    fn is_first_to_map(&self, head: Pfn) -> bool {
+        let word = self.tables.spaces.frames().known(head).audit();
+        let own = self.number << SPACE_SHIFT;
+        let found = word.load(Ordering::Relaxed) & !(MAPPED | WRITABLE);
+        if found == 0 {
+            word.fetch_or(own, Ordering::Relaxed);
+        }
+        found == 0 || found == own
+    }
+}
