@@ -2,10 +2,10 @@
 
 use crate::common::RW;
 use crate::common::{HostSpace, MIB2, NOT_MAPPED, PAGE, map_at, page};
-use crate::harness::{Fact, check, check_some, map, on_cpu, with_space, with_spaces};
+use crate::harness::{Fact, check, check_some, map, on_cpu, with_space, with_spaces, with_spaces_of};
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
-use quire_mm::{Advice, OrderSet, RemapFlags, SizeEnabled};
+use quire_mm::{Advice, MemoryConfig, OrderSet, RemapFlags, RemapTechnique, SizeEnabled};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -181,7 +181,12 @@ fn shuttle_a_first_write_against_a_move() {
 
 /// A machine with room for a few folios of 2 MiB, and a space that has one, shared with a child and mapped by a leaf.
 fn with_leaf(model: impl FnOnce(&Machine, &HostSpace<'_>, &HostSpace<'_>)) {
-    with_spaces(HostConfig::with_ram(8 << 20).cpus(2), |machine, [space]| {
+    with_leaf_of(MemoryConfig::default(), model);
+}
+
+/// The same with other techniques.
+fn with_leaf_of(config: MemoryConfig, model: impl FnOnce(&Machine, &HostSpace<'_>, &HostSpace<'_>)) {
+    with_spaces_of(HostConfig::with_ram(8 << 20).cpus(2), config, |machine, [space]| {
         as_one_step(|| {
             map_at(space, ELSEWHERE.0, MIB2, RW);
             space.madvise(ELSEWHERE, MIB2, Advice::HugePage).expect("the mapping is there");
@@ -295,11 +300,13 @@ fn shuttle_a_leaf_is_split_while_a_part_is_unmapped() {
     });
 }
 
-/// The same while the parent's leaf moves, to where nothing was prepared for a table.
+/// The same while the parent's leaf moves, to where nothing was prepared for a table. Tables do not move here.
 #[test]
 fn shuttle_a_leaf_is_split_while_it_moves() {
     check_some(512, FEW, || {
-        with_leaf(|machine, space, child| {
+        let mut config = MemoryConfig::default();
+        config.techniques.mremap = RemapTechnique::Ptes;
+        with_leaf_of(config, |machine, space, child| {
             let there = VirtAddr(ELSEWHERE.0 + 4 * MIB2);
             thread::scope(|scope| {
                 scope.spawn(|| {
