@@ -1,6 +1,6 @@
 # Adds up a profile of callgrind (--dump-instr=yes --compress-pos=no). First file: where atomic instructions are, an address
 # a line, as objdump prints them. Second file: the profile. Prints counts of five kinds: all instructions; those that look
-# for the first frame of a folio; those that read entries and count them as unmapped, without the ones before; those of the
+# for the first frame of a folio; those that read entries, count them as unmapped and note what is mapped in part; those of the
 # memory manager; atomic instructions.
 function named(text,    id) { # A name is written out where it occurs first, with a number that stands for it from then on.
     match(text, /\([0-9]+\)/)
