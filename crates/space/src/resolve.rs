@@ -271,7 +271,7 @@ impl<P: Platform> Tables<'_, P> {
         self.core.usage.anonymous_mapped(pages);
         let raw = P::Paging::encode(Entry::Leaf(Leaf { pfn, flags }), Level::PTE);
         for nth in 0..pages {
-            locked.put_raw(first + nth as usize, P::Paging::frames_on(raw, nth));
+            LockedTable::<P>::put_raw(&locked.entries[first + nth as usize], P::Paging::frames_on(raw, nth));
         }
         locked.count_installed(pages as usize);
         let events = self.spaces.frames().events();

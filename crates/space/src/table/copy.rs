@@ -123,7 +123,7 @@ impl<P: Platform> Tables<'_, P> {
                             gather.add_stale(range);
                         }
                         child.deposit(target, deposit);
-                        there.put_raw(target.index, raw);
+                        LockedTable::<P>::put_raw(&there.entries[target.index], raw);
                         there.count_installed(1);
                         child.core.usage.table_made();
                         return Ok(Step::Next);

@@ -129,12 +129,12 @@ impl<P: Platform> LockedTable<'_, P> {
         P::Paging::decode(raw, self.level)
     }
 
-    /// Writes `raw`, a leaf, into an entry that is none; counted by the caller ([`count_installed`](Self::count_installed)).
+    /// Writes `raw` into an entry of a locked table that is none; counted by the caller ([`count_installed`](Self::count_installed)).
     /// Release as in [`install`](Self::install). The MMU does not write to entries that are none, so a store will do.
     #[inline]
-    pub(crate) fn put_raw(&self, index: usize, raw: u64) {
-        debug_assert_eq!(self.entries[index].load(Ordering::Relaxed), 0, "an entry was not none");
-        self.entries[index].store(raw, Ordering::Release);
+    pub(crate) fn put_raw(slot: &AtomicU64, raw: u64) {
+        debug_assert_eq!(slot.load(Ordering::Relaxed), 0, "an entry was not none");
+        slot.store(raw, Ordering::Release);
     }
 
     /// Counts entries that [`put_raw`](Self::put_raw) wrote.

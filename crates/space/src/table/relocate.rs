@@ -1,7 +1,7 @@
 //! Moving pages from one range to another, in the largest pieces that fit (technique E).
 //!
-//! A piece is a PMD table by its entry in the PUD table, a bottom table by its entry in the PMD table, a large leaf, or
-//! the entries of a bottom table. A table moves as it is, with all that it maps, in two steps under the locks of both upper
+//! A piece is some PMD tables by their entries in the PUD table, some bottom tables by their entries in the PMD table, a
+//! large leaf, or entries of a bottom table. A table moves as it is, with all that it maps, in two steps under the locks of both upper
 //! tables, so it must map nothing else: the addresses that it is responsible for, on either side, may hold nothing but what
 //! moves. That is more than the move's own range where nothing lies before or after it.
 //!
@@ -15,7 +15,7 @@ use quire_arch::{
     Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
 use quire_frame::AllocError;
-use quire_sync::atomic::raw::Ordering;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// What is to be moved.
 #[derive(Clone, Copy, Debug)]
@@ -36,24 +36,27 @@ impl Relocation {
         VirtAddr(self.to.0.wrapping_add(addr.0.wrapping_sub(self.from.start().0)))
     }
 
-    /// Whether both sides of `entry`, what an entry of an upper table is responsible for, hold nothing but what moves.
-    fn may_take(&self, entry: VirtRange) -> bool {
-        let start = self.target(entry.start());
+    /// How many entries of an upper table, from the one that is responsible for `entry` on, can move: both sides of each hold
+    /// nothing but what moves.
+    fn entries(&self, entry: VirtRange) -> usize {
         let bytes = entry.len();
-        start.0 & (bytes - 1) == 0
-            && self.room.covers(entry)
-            && start
-                .0
-                .checked_add(bytes)
-                .is_some_and(|end| self.target_room.covers(VirtRange::new(start, VirtAddr(end))))
+        let start = self.target(entry.start());
+        let below = entry.start() < self.room.start() || start < self.target_room.start();
+        if start.0 & (bytes - 1) != 0 || below || start.0.checked_add(bytes).is_none() {
+            return 0;
+        }
+        let room = self.room.end().0.saturating_sub(entry.start().0) / bytes;
+        let target_room = self.target_room.end().0.saturating_sub(start.0) / bytes;
+        let wanted = (self.from.end().0 - entry.start().0).div_ceil(bytes);
+        room.min(target_room).min(wanted) as usize
     }
 }
 
 /// What moves in one step.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
-    /// The table that the entry at this level leads to.
-    Table(Level),
+    /// The tables that entries at this level lead to, all in one table on either side. Some may be none.
+    Tables(Level),
     /// A large leaf, to a place that is aligned alike.
     Huge(HugeSlot),
     /// Pages that a large leaf maps, to where they cannot go as one.
@@ -68,7 +71,7 @@ impl<P: Platform> Tables<'_, P> {
         self.for_each_piece(job, |piece, part| {
             let start = job.target(part.start());
             match piece {
-                Piece::Table(level) => self.make(pin, start, level).map(|_| ()),
+                Piece::Tables(level) => self.make(pin, start, level).map(|_| ()),
                 Piece::Huge(_) => self.make(pin, start, Level::PMD).map(|_| ()),
                 Piece::Pages(table) if self.is_empty(table) => Ok(()),
                 Piece::Pages(_) | Piece::Part(_) => {
@@ -89,13 +92,13 @@ impl<P: Platform> Tables<'_, P> {
             let to = job.target(part.start());
             let target = VirtRange::new(to, VirtAddr(to.0 + part.len()));
             match piece {
-                Piece::Table(level) => self.relocate_table(&pin, level, part, to, gather),
+                Piece::Tables(level) => self.relocate_tables(&pin, level, part, to, gather),
                 Piece::Huge(slot) => self.relocate_huge(&pin, slot, to, gather),
                 Piece::Part(slot) => self.relocate_part(&pin, slot, part, to, gather),
                 Piece::Pages(table) if self.is_empty(table) => {}
                 // Somebody who split the folio for another mapping has made a table of what was prepared as a leaf.
                 Piece::Pages(_) if Self::huge_range(to) == target && self.find(to).is_none() => {
-                    self.relocate_table(&pin, Level::PMD, part, to, gather);
+                    self.relocate_tables(&pin, Level::PMD, part, to, gather);
                 }
                 Piece::Pages(table) => self.relocate_pages(&pin, table, part, to, gather),
             }
@@ -125,10 +128,14 @@ impl<P: Platform> Tables<'_, P> {
                 let part = VirtRange::new(at, entry.end().min(job.from.end()));
                 let index = P::Paging::index(at, level);
                 let raw = self.entries(table)[index].load(Ordering::Acquire);
+                if level <= largest
+                    && let Some(end) = self.movable_until(job, table, level, entry)
+                {
+                    at = end.min(job.from.end());
+                    visit(Piece::Tables(level), VirtRange::new(part.start(), at))?;
+                    continue 'next;
+                }
                 match P::Paging::decode(raw, level) {
-                    Entry::Table(_) if level <= largest && self.may_move(job, level, entry) => {
-                        visit(Piece::Table(level), part)?;
-                    }
                     Entry::Table(child) if level == Level::PMD => visit(Piece::Pages(child), part)?,
                     Entry::Table(child) => {
                         (table, level) = (child, Level(level.0 - 1));
@@ -154,21 +161,33 @@ impl<P: Platform> Tables<'_, P> {
         self.spaces.frames().known(table).live().load(Ordering::Relaxed) == 0
     }
 
-    /// Whether what the entry at `level` for the addresses `entry` leads to can move as it is. A table that was left at the
-    /// other side is in the way: then the move goes on below.
-    fn may_move(&self, job: &Relocation, level: Level, entry: VirtRange) -> bool {
-        job.may_take(entry) && {
-            let to = job.target(entry.start());
-            let there = self.find_table(to, level);
-            there.is_none_or(|table| {
-                self.entries(table)[P::Paging::index(to, level)].load(Ordering::Relaxed) == 0
-            })
-        }
+    /// The end of the entries of `table`, at `level`, from the one for the addresses `entry` on, that lead to tables which can
+    /// move as they are; `None` if that cannot. A table that was left at the other side is in the way: then the move goes
+    /// on below.
+    fn movable_until(
+        &self,
+        job: &Relocation,
+        table: Pfn,
+        level: Level,
+        entry: VirtRange,
+    ) -> Option<VirtAddr> {
+        let there = job.target(entry.start());
+        let (index, target_index) = (P::Paging::index(entry.start(), level), P::Paging::index(there, level));
+        let most = job.entries(entry).min(P::Paging::entries(level) - index.max(target_index));
+        let target = self.find_table(there, level).map(|target| self.entries(target));
+        let entries = self.entries(table)[index..index + most].iter();
+        let movable = |(nth, entry): &(usize, &AtomicU64)| {
+            let raw = entry.load(Ordering::Acquire);
+            // Nothing moves anywhere, but is no reason to begin.
+            let is_table = matches!(P::Paging::decode(raw, level), Entry::Table(_)) || raw == 0 && *nth > 0;
+            is_table && target.is_none_or(|target| target[target_index + nth].load(Ordering::Relaxed) == 0)
+        };
+        let count = entries.enumerate().take_while(movable).count() as u64;
+        (count > 0).then(|| VirtAddr(entry.start().0 + count * entry.len()))
     }
 
-    /// Moves the table that the entry at `level` leads to, of which `part` is what moves. The table at `level` for `to`
-    /// exists.
-    fn relocate_table(
+    /// Moves the tables that the entries at `level` for `part` lead to. The table at `level` for `to` exists.
+    fn relocate_tables(
         &self,
         pin: &Pin<'_, P>,
         level: Level,
@@ -178,15 +197,27 @@ impl<P: Platform> Tables<'_, P> {
     ) {
         let (source, target) = (self.find_table(part.start(), level), self.find_table(to, level));
         let Some((source, target)) = source.zip(target) else { return };
-        let (index, target_index) = (P::Paging::index(part.start(), level), P::Paging::index(to, level));
+        let (first, shift) = (P::Paging::index(part.start(), level), P::Paging::index(to, level));
+        let last = P::Paging::index(VirtAddr(part.end().0 - 1), level);
         let below = Level(level.0 - 1);
         self.with_both(pin, (source, target), level, |from, there| {
-            // Read only now, under the locks.
-            let Entry::Table(child) = from.take(index) else { return };
-            let start = P::Paging::table_range(to, below).start();
-            let frame = self.spaces.frames().known(child);
-            frame.index().store(start.0 | u64::from(below.0), Ordering::Relaxed);
-            there.install(target_index, Entry::Table(child));
+            let mut moved = 0;
+            for (slot, nth) in from.entries[first..=last].iter().zip(0..) {
+                // Read only now, under the locks. The MMU sets no bits of such an entry that anybody asks for.
+                let raw = slot.load(Ordering::Relaxed);
+                let Entry::Table(child) = P::Paging::decode(raw, level) else { continue };
+                if below > Level::PTE {
+                    let start =
+                        P::Paging::table_range(to, below).start().0 + nth * P::Paging::entry_bytes(level);
+                    let frame = self.spaces.frames().known(child);
+                    frame.index().store(start | u64::from(below.0), Ordering::Relaxed);
+                }
+                slot.store(0, Ordering::Relaxed);
+                LockedTable::<P>::put_raw(&there.entries[shift + nth as usize], raw);
+                moved += 1;
+            }
+            from.count_taken(moved);
+            there.count_installed(moved);
         });
         gather.add_stale(part);
     }
@@ -301,22 +332,25 @@ fn relocate_run<P: Platform>(
     shift: usize,
     pages: usize,
 ) -> Option<(usize, usize)> {
-    let mut stale: Option<(usize, usize)> = None;
-    let mut moved = 0;
-    let entries = from.entries[first..first + pages].iter().zip(shift..);
-    for (nth, (slot, target)) in entries.enumerate() {
+    let (from_entries, entries) = (&from.entries[first..first + pages], &there.entries[shift..shift + pages]);
+    let usable = |entry: &AtomicU64| P::Paging::is_present_leaf(entry.load(Ordering::Relaxed), Level::PTE);
+    // The first is found at once, as a rule.
+    let first_usable = from_entries.iter().position(usable);
+    let (mut last_usable, mut moved) = (0, 0);
+    for (nth, (slot, target)) in from_entries.iter().zip(entries).enumerate() {
         let seen = slot.load(Ordering::Relaxed);
         if seen == 0 {
             continue;
         }
         // Each entry keeps its own bits: a run must not inherit those of its first.
         let raw = LockedTable::<P>::empty_entry(slot, seen);
-        there.put_raw(target, raw);
+        LockedTable::<P>::put_raw(target, raw);
         moved += 1;
         if P::Paging::is_present_leaf(raw, Level::PTE) {
-            stale = Some((stale.map_or(nth, |(start, _)| start), nth + 1));
+            last_usable = nth + 1;
         }
     }
+    let stale = first_usable.map(|first| (first, last_usable));
     from.count_taken(moved);
     there.count_installed(moved);
     stale
@@ -341,14 +375,14 @@ mod tests {
             target_room,
         };
         let wide = job(range(MIB, 7 * MIB), range(9 * MIB, 15 * MIB));
-        assert!(wide.may_take(range(2 * MIB, 4 * MIB)), "its start is aligned down");
-        assert!(wide.may_take(range(4 * MIB, 6 * MIB)), "and its end up");
+        assert_ne!(wide.entries(range(2 * MIB, 4 * MIB)), 0, "its start is aligned down");
+        assert_ne!(wide.entries(range(4 * MIB, 6 * MIB)), 0, "and its end up");
         let after_neighbour = job(range(3 * MIB, 7 * MIB), range(9 * MIB, 15 * MIB));
-        assert!(!after_neighbour.may_take(range(2 * MIB, 4 * MIB)));
-        assert!(after_neighbour.may_take(range(4 * MIB, 6 * MIB)));
+        assert_eq!(after_neighbour.entries(range(2 * MIB, 4 * MIB)), 0);
+        assert_ne!(after_neighbour.entries(range(4 * MIB, 6 * MIB)), 0);
         let before_neighbour = job(range(MIB, 7 * MIB), range(9 * MIB, 13 * MIB));
-        assert!(before_neighbour.may_take(range(2 * MIB, 4 * MIB)));
-        assert!(!before_neighbour.may_take(range(4 * MIB, 6 * MIB)));
+        assert_ne!(before_neighbour.entries(range(2 * MIB, 4 * MIB)), 0);
+        assert_eq!(before_neighbour.entries(range(4 * MIB, 6 * MIB)), 0);
     }
 
     #[test]
@@ -360,9 +394,9 @@ mod tests {
             room: everywhere,
             target_room: everywhere,
         };
-        assert!(job.may_take(range(2 * MIB, 4 * MIB)));
+        assert_ne!(job.entries(range(2 * MIB, 4 * MIB)), 0);
         job.to = VirtAddr(32 * MIB + PAGE_SIZE);
-        assert!(!job.may_take(range(2 * MIB, 4 * MIB)));
+        assert_eq!(job.entries(range(2 * MIB, 4 * MIB)), 0);
     }
 
     #[test]
@@ -373,8 +407,8 @@ mod tests {
             room: range(0, 1 << 40),
             target_room: range(0, 3 * MIB),
         };
-        assert!(job.may_take(range(2 * MIB, 4 * MIB)));
+        assert_ne!(job.entries(range(2 * MIB, 4 * MIB)), 0);
         let job = Relocation { from: range(1024 * MIB, 1025 * MIB), to: VirtAddr(1023 * MIB), ..job };
-        assert!(!job.may_take(range(0, 2048 * MIB)));
+        assert_eq!(job.entries(range(0, 2048 * MIB)), 0);
     }
 }
