@@ -92,7 +92,8 @@ pub(crate) struct DiffArguments {
     /// Print every combination of call, flag and result with its count, not only those that never occurred
     #[arg(long)]
     pub(crate) coverage: bool,
-    /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all)
+    /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
+    /// tables=keep|free, mremap=ptes|pmds|puds)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Print JSON objects
@@ -118,7 +119,8 @@ pub(crate) struct MachineArguments {
     /// RAM of the machine, e.g. 64M; by default enough for the recording
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all)
+    /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
+    /// tables=keep|free, mremap=ptes|pmds|puds)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Hold every TLB hit against the page tables

@@ -33,7 +33,7 @@ pub enum KnownDifference {
     NotBuilt,
     /// `MAP_32BIT` begins to look for room at a random place.
     Below2G,
-    /// Linux frees a table that one `MADV_DONTNEED` covers as a whole, and moves one that a `mremap` covers.
+    /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
     PageTables,
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible,
