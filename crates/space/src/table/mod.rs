@@ -393,7 +393,8 @@ fn parts<F: PagingFormat>(range: VirtRange, level: Level) -> impl Iterator<Item 
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Fills in the descriptor of a table that is not hooked yet.
+    /// Fills in the descriptor of a table that is not hooked yet. `start` is kept up to date only for tables above the bottom:
+    /// nobody asks a bottom table where it is.
     pub(crate) fn init_table(&self, table: Pfn, level: Level, start: VirtAddr, core: &SpaceCore<P>) {
         let frame = self.frames().known(table);
         // Addresses of tables are page aligned, so the level fits below.
