@@ -1,7 +1,8 @@
 #!/bin/bash
 # Instructions per operation of the memory manager, counted by valgrind: the same on a busy machine and an idle one.
 # Two runs with different numbers of operations; the difference of their counts is the operations' own. For the teardown of
-# mappings, page by page and a run at a time, also what of them is what, and how many are atomic.
+# mappings, page by page and a run at a time, also what of them is what; for these, for empty tables and for moves, also how
+# many are atomic.
 set -euo pipefail
 
 for tool in valgrind:valgrind objdump:binutils; do
@@ -17,7 +18,7 @@ built() { # CRATE BENCH
         grep -o "\"executable\":\"[^\"]*$2-[^\"]*\"" | tail -n 1 | cut -d'"' -f4
 }
 bench=$(built quire-host faults)
-gather=$(built quire-lab gather)
+lab=$(built quire-lab count)
 few=2000
 many=12000
 work=$(mktemp -d)
@@ -43,11 +44,11 @@ done
 
 # Populated memory of 16 MiB that goes or is copied, in 1 and in 3 rounds.
 pages=4096
-objdump -d --no-show-raw-insn "$gather" | grep -E '\slock |\sxchg .*\(' | cut -d: -f1 | tr -d ' ' >"$work/atomic"
+objdump -d --no-show-raw-insn "$lab" | grep -E '\slock |\sxchg .*\(' | cut -d: -f1 | tr -d ' ' >"$work/atomic"
 
 profile() { # NAME COUNT [OPTION...]
     valgrind --tool=callgrind --callgrind-out-file="$work/out" --dump-instr=yes --compress-pos=no "${@:3}" \
-        "$gather" count "$1" "$2" >"$work/log" 2>&1
+        "$lab" count "$1" "$2" >"$work/log" 2>&1
     awk -f scripts/instructions.awk "$work/atomic" "$work/out"
 }
 
@@ -56,8 +57,8 @@ for job in munmap exit fork; do
     for folios in 4k 32k 64k 2m; do
         for technique in pages runs; do
             name=$job-$folios-$technique
-            low=$(profile "$name" 1 --collect-atstart=no '--toggle-collect=*gather::count::measured*')
-            high=$(profile "$name" 3 --collect-atstart=no '--toggle-collect=*gather::count::measured*')
+            low=$(profile "$name" 1 --collect-atstart=no '--toggle-collect=*measured::measured*')
+            high=$(profile "$name" 3 --collect-atstart=no '--toggle-collect=*measured::measured*')
             echo "$low $high" | awk -v name="$name" -v pages=$((2 * pages)) '{
                 printf "%-34s %9.2f %9.2f %9.2f %9.3f\n", name, ($6 - $1) / pages, ($7 - $2) / pages,
                     ($8 - $3) / pages, ($10 - $5) / pages }'
@@ -75,4 +76,31 @@ for folios in 4k 64k all; do
             printf "%-34s %9.1f %9.1f %9.1f %9.3f\n", name, ($6 - $1) / 4e3, ($9 - $4) / 4e3, ($7 - $2) / 4e3,
                 ($10 - $5) / 4e3 }'
     done
+done
+
+# What `quire lab` times, one operation of it: NAME OPERATIONS-A-ROUND.
+compare() {
+    for technique in "${@:3}"; do
+        name=$1-$technique
+        low=$(profile "$name" 1 --collect-atstart=no '--toggle-collect=*measured::measured*')
+        high=$(profile "$name" 3 --collect-atstart=no '--toggle-collect=*measured::measured*')
+        echo "$low $high" | awk -v name="$name" -v count=$((2 * $2)) '{
+            printf "%-34s %12.2f %9.3f\n", name, ($6 - $1) / count, ($10 - $5) / count }'
+    done
+}
+
+printf '\n%-34s %12s %9s\n' 'empty tables kept and freed' all atomic
+compare fault 4096 keep free
+compare loop 8 keep free
+for border in beside page whole tables pmds; do
+    compare "$border" 1000 keep free
+done
+
+printf '\n%-34s %12s %9s\n' 'mremap, a call' all atomic
+for move in gib-pud gib-pmd gib-same; do
+    compare "$move" 2 ptes pmds puds
+done
+printf '\n%-34s %12s %9s\n' 'mremap, a page of 16 MiB' all atomic
+for move in pages-pmd pages-page; do
+    compare "$move" 8192 ptes pmds puds
 done

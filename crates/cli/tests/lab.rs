@@ -8,12 +8,12 @@ fn quire(arguments: &[&str]) -> Output {
 
 #[test]
 fn an_experiment_that_does_not_exist_is_one_line_and_exit_code_2() {
-    for names in [&["lab", "pcq"][..], &["lab", "gathers", "--quick"], &["lab", "pcp", "mremap", "--json"]] {
+    for names in [&["lab", "pcq"][..], &["lab", "gathers", "--quick"], &["lab", "pcp", "mremaps", "--json"]] {
         let output = quire(names);
         assert_eq!(output.status.code(), Some(2), "{names:?}");
         let line = String::from_utf8(output.stderr).expect("text");
         assert_eq!(line.lines().count(), 1, "{line}");
-        assert!(line.starts_with("quire: ") && line.contains("pcp, gather"), "{line}");
+        assert!(line.starts_with("quire: ") && line.contains("pcp, gather, tables, mremap"), "{line}");
         assert!(output.stdout.is_empty(), "{names:?}");
     }
 }
@@ -66,4 +66,24 @@ fn a_quick_run_of_gather_says_the_same_of_teardown() {
             .iter()
             .any(|object| object["case"] == "munmap, pages of 4 KiB" && object["linux"].is_number())
     );
+}
+
+#[test]
+fn a_quick_run_of_tables_says_what_is_left_of_empty_ones() {
+    let objects = quick_run("tables");
+    for emptying in ["DONTNEED of 64 KiB", "munmap of every second 1 MiB", "mremap of every second 1 MiB"] {
+        let case = format!("4 GiB, {emptying}, a page in 32");
+        let (before, after) = figure(&objects, &case, "page_tables_at_the_end");
+        assert!(before >= 8192.0 && after <= 24.0, "{emptying}: {before} {after}");
+    }
+}
+
+#[test]
+fn a_quick_run_of_mremap_says_what_moves_by_pmds_too() {
+    let objects = quick_run("mremap");
+    let cases = ["1 GiB, aligned to 1 GiB, a page in 16", "1 GiB, aligned to 1 GiB, a page in 16 (pmds)"];
+    for case in cases {
+        let (before, after) = figure(&objects, case, "time_min");
+        assert!(before > 0.0 && after > 0.0, "{case}: {before} {after}");
+    }
 }

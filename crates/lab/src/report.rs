@@ -2,7 +2,8 @@
 
 use core::fmt::Debug;
 use quire_frame::PcpTechnique;
-use quire_space::GatherTechnique;
+use quire_mm::Techniques;
+use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
 use serde::Serialize;
 
 /// A technique whose strategies an experiment compares.
@@ -18,6 +19,9 @@ pub trait Compared: Copy + PartialEq + Debug + 'static {
 
     /// Its name on the command line.
     fn name(self) -> &'static str;
+
+    /// It, and the usual strategies of all other techniques.
+    fn techniques(self) -> Techniques;
 }
 
 impl Compared for PcpTechnique {
@@ -29,6 +33,12 @@ impl Compared for PcpTechnique {
     fn name(self) -> &'static str {
         self.name()
     }
+
+    fn techniques(self) -> Techniques {
+        let mut techniques = Techniques::default();
+        techniques.pcp = self;
+        techniques
+    }
 }
 
 impl Compared for GatherTechnique {
@@ -39,6 +49,46 @@ impl Compared for GatherTechnique {
 
     fn name(self) -> &'static str {
         self.name()
+    }
+
+    fn techniques(self) -> Techniques {
+        let mut techniques = Techniques::default();
+        techniques.gather = self;
+        techniques
+    }
+}
+
+impl Compared for TablesTechnique {
+    const ALL: &'static [Self] = &Self::ALL;
+    const BEFORE: Self = Self::Keep;
+    const AFTER: Self = Self::Free;
+    const BEFORE_TEXT: &'static str = "with empty tables kept";
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+
+    fn techniques(self) -> Techniques {
+        let mut techniques = Techniques::default();
+        techniques.tables = self;
+        techniques
+    }
+}
+
+impl Compared for RemapTechnique {
+    const ALL: &'static [Self] = &Self::ALL;
+    const BEFORE: Self = Self::Ptes;
+    const AFTER: Self = Self::Puds;
+    const BEFORE_TEXT: &'static str = "entry by entry";
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+
+    fn techniques(self) -> Techniques {
+        let mut techniques = Techniques::default();
+        techniques.mremap = self;
+        techniques
     }
 }
 

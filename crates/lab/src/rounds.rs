@@ -11,6 +11,21 @@ impl Series {
         self.0.push(figure);
     }
 
+    /// Of one round, or 0 if there was no such.
+    pub fn nth(&self, round: usize) -> f64 {
+        self.0.get(round).copied().unwrap_or(0.0)
+    }
+
+    /// The last round's, or 0 without a round.
+    pub fn last(&self) -> f64 {
+        self.0.last().copied().unwrap_or(0.0)
+    }
+
+    /// The most, or 0 without a round.
+    pub fn max(&self) -> f64 {
+        self.0.iter().copied().max_by(f64::total_cmp).unwrap_or(0.0)
+    }
+
     /// The least, or 0 without a round: what the code costs.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().min_by(f64::total_cmp).unwrap_or(0.0)
@@ -68,9 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn a_series_has_a_minimum_a_median_a_mean_and_ratios() {
+    fn a_series_has_its_rounds_and_what_they_come_to() {
         let own = series(&[3.0, 1.0, 8.0]);
-        assert_eq!((own.min(), own.median(), own.mean()), (1.0, 3.0, 4.0));
+        assert_eq!((own.min(), own.median(), own.mean(), own.max()), (1.0, 3.0, 4.0, 8.0));
+        assert_eq!((own.nth(1), own.nth(3), own.last()), (1.0, 0.0, 8.0));
         assert_eq!(own.ratio_to(&series(&[1.0, 1.0, 4.0])), 2.0);
         assert_eq!(Series::default().median(), 0.0);
     }

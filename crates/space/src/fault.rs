@@ -16,6 +16,18 @@ use quire_sync::EpochGuard;
 /// Frames that a fault which finds no memory tries to free.
 const FREED_AT_ONCE: u64 = 512;
 
+/// Times that a VMA is looked for again beside a change of mappings.
+const LOOKS: u32 = 32;
+
+/// Why a look for a VMA without a lock held none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Missed {
+    /// It is about to change, or to go.
+    Changing,
+    /// There is none, or the tree was changing and led elsewhere.
+    Elsewhere,
+}
+
 /// Why a page could not be made available under the lock that was held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
@@ -89,7 +101,7 @@ impl<P: Platform> Space<'_, P> {
             self.spaces.frames().events().add(&pin, VmEvent::Pgfault, 1);
             // To the end: the lock of the VMA keeps neither its tables nor itself.
             let epoch = self.spaces.frames().epoch().enter(&pin);
-            if let Some(hold) = self.hold_vma(&epoch, addr) {
+            if let Some(hold) = self.find_and_hold(&epoch, addr) {
                 match self.tables().resolve(&pin, hold.vma, addr, access) {
                     Ok(()) => return Ok(()),
                     Err(Refusal::Fault(error)) => return Err(error),
@@ -102,19 +114,53 @@ impl<P: Platform> Space<'_, P> {
 
     /// Finds the VMA of `addr` without a lock and holds it by its own.
     #[inline]
-    fn hold_vma(&self, epoch: &EpochGuard<'_>, addr: VirtAddr) -> Option<VmaHold<'_, P>> {
+    fn find_and_hold(&self, epoch: &EpochGuard<'_>, addr: VirtAddr) -> Option<VmaHold<'_, P>> {
+        match self.hold_vma(epoch, addr) {
+            Ok(hold) => Some(hold),
+            Err(missed) => self.look_again(epoch, addr, missed),
+        }
+    }
+
+    /// Where a change of other mappings was in the way of the look, it is over in a moment, while the mmap lock may be held
+    /// for long.
+    #[cold]
+    fn look_again(
+        &self,
+        epoch: &EpochGuard<'_>,
+        addr: VirtAddr,
+        mut missed: Missed,
+    ) -> Option<VmaHold<'_, P>> {
+        let mut attempt = 0;
+        while missed == Missed::Elsewhere && attempt < LOOKS && self.core().mmap_lock.is_write_locked() {
+            P::relax(attempt);
+            attempt += 1;
+            match self.hold_vma(epoch, addr) {
+                Ok(hold) => return Some(hold),
+                Err(again) => missed = again,
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn hold_vma(&self, epoch: &EpochGuard<'_>, addr: VirtAddr) -> Result<VmaHold<'_, P>, Missed> {
         let core = self.core();
         let platform = self.spaces.platform();
-        let found = core.vmas.find_lockless(addr, epoch)?;
+        let found = core.vmas.find_lockless(addr, epoch).ok_or(Missed::Elsewhere)?;
         // SAFETY: a VMA that was found under the epoch is not reused before the section of the epoch ends, and one
         // that is held shared is not retired before it is let go.
         let vma: &Vma = unsafe { &*found.as_ptr() };
-        if !vma.lock.try_read(&core.sequence, || platform.unpark(vma_key(vma))) {
-            return None;
-        }
-        let hold = VmaHold { platform, vma };
+        let locked = vma.lock.try_read(&core.sequence, || platform.unpark(vma_key(vma)));
         // What the lookup saw may have been torn: only now, under the lock, is the range to be believed.
-        vma.range().contains(addr).then_some(hold)
+        let holds = vma.range().contains(addr);
+        if locked {
+            let hold = VmaHold { platform, vma };
+            if holds { Ok(hold) } else { Err(Missed::Elsewhere) }
+        } else if holds {
+            Err(Missed::Changing)
+        } else {
+            Err(Missed::Elsewhere)
+        }
     }
 
     #[cold]

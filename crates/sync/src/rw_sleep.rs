@@ -7,12 +7,21 @@ use quire_arch::{LockClass, Platform};
 const WRITER: u32 = 1 << 31;
 /// Somebody sleeps. New readers wait while it is set, so that writers are not starved.
 const WAITERS: u32 = 1 << 30;
-const READERS: u32 = WAITERS - 1;
+/// Somebody slept, was woken, and others were faster, [`PATIENCE`] times. Only who has slept may take the lock.
+const STARVED: u32 = 1 << 29;
+const READERS: u32 = STARVED - 1;
+/// Times that a sleeper is woken in vain before it insists. Without any it would wait as long as somebody takes the lock
+/// again at once each time that he releases it; with few every second hold would be a switch of threads.
+const PATIENCE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 /// Attempts before a waiter goes to sleep: a holder that runs is usually done within this.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
 /// A reader-writer lock whose waiters sleep on [`Platform::park`]. It guards no value of its own: what it orders
 /// is said where it is used.
+///
+/// Who comes while others hold it may overtake those that were just woken, which saves switches, but not for ever: one that
+/// was overtaken some times keeps all that have not slept out. It takes the lock in the end, so what it asked for is
+/// taken back; others that are out of patience then ask anew.
 ///
 /// Acquire on the way in pairs with release on the way out, on the one word.
 #[derive(Debug)]
@@ -30,14 +39,20 @@ impl RwSleepLock {
     /// Takes the lock shared.
     #[inline]
     pub fn read<'l, P: Platform>(&'l self, platform: &'l P) -> RwSleepReadGuard<'l, P> {
-        self.enter(platform, |word| if word & (WRITER | WAITERS) == 0 { Some(word + 1) } else { None });
+        self.enter(platform, |word, insists| {
+            let against = if insists { WRITER } else { WRITER | WAITERS | STARVED };
+            (word & against == 0).then_some((word + 1) & !STARVED)
+        });
         RwSleepReadGuard { lock: self, platform }
     }
 
     /// Takes the lock alone.
     #[inline]
     pub fn write<'l, P: Platform>(&'l self, platform: &'l P) -> RwSleepWriteGuard<'l, P> {
-        self.enter(platform, |word| if word & (WRITER | READERS) == 0 { Some(word | WRITER) } else { None });
+        self.enter(platform, |word, insists| {
+            let against = if insists { WRITER | READERS } else { WRITER | READERS | STARVED };
+            (word & against == 0).then_some((word | WRITER) & !STARVED)
+        });
         RwSleepWriteGuard { lock: self, platform }
     }
 
@@ -51,12 +66,12 @@ impl RwSleepLock {
     }
 
     #[inline]
-    fn enter<P: Platform>(&self, platform: &P, next: impl Fn(u32) -> Option<u32>) {
+    fn enter<P: Platform>(&self, platform: &P, next: impl Fn(u32, bool) -> Option<u32>) {
         if cfg!(debug_assertions) {
             P::lock_taken(self.class);
         }
         let word = self.word.load(Ordering::Relaxed);
-        let taken = next(word).is_some_and(|new| {
+        let taken = next(word, false).is_some_and(|new| {
             self.word.compare_exchange(word, new, Ordering::Acquire, Ordering::Relaxed).is_ok()
         });
         if !taken {
@@ -65,11 +80,12 @@ impl RwSleepLock {
     }
 
     #[cold]
-    fn wait<P: Platform>(&self, platform: &P, next: impl Fn(u32) -> Option<u32>) {
-        let mut attempt = 0;
+    fn wait<P: Platform>(&self, platform: &P, next: impl Fn(u32, bool) -> Option<u32>) {
+        let (mut attempt, mut slept) = (0, 0);
         loop {
+            let insists = slept >= PATIENCE;
             let word = self.word.load(Ordering::Relaxed);
-            if let Some(new) = next(word) {
+            if let Some(new) = next(word, insists) {
                 if self.word.compare_exchange_weak(word, new, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }
@@ -81,13 +97,15 @@ impl RwSleepLock {
                 // released before, and then `still` sees a word that can be taken.
                 platform.park(self.key(), &mut || {
                     let word = self.word.load(Ordering::Relaxed);
-                    next(word).is_none()
-                        && (word & WAITERS != 0
+                    let noted = word | WAITERS | if insists { STARVED } else { 0 };
+                    next(word, insists).is_none()
+                        && (word == noted
                             || self
                                 .word
-                                .compare_exchange(word, word | WAITERS, Ordering::Relaxed, Ordering::Relaxed)
+                                .compare_exchange(word, noted, Ordering::Relaxed, Ordering::Relaxed)
                                 .is_ok())
                 });
+                slept += 1;
             }
         }
     }

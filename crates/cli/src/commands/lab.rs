@@ -3,7 +3,7 @@
 use crate::args::LabArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say};
-use quire_lab::{Compared, LabError, Record, Report, gather, pcp};
+use quire_lab::{Compared, LabError, Record, Report, gather, mremap, pcp, tables};
 use std::process::ExitCode;
 
 /// How much slower a case may be before it is named as slower.
@@ -17,7 +17,7 @@ type Show = Box<dyn Fn(bool) -> bool>;
 type Run = fn(bool, Progress<'_>) -> Result<Show, LabError>;
 
 /// Every experiment, by its name.
-const EXPERIMENTS: [(&str, Run); 2] = [
+const EXPERIMENTS: [(&str, Run); 4] = [
     (pcp::NAME, |quick, progress| {
         let scale = if quick { pcp::Scale::QUICK } else { pcp::Scale::FULL };
         pcp::run(&scale, progress).map(to_be_shown)
@@ -25,6 +25,14 @@ const EXPERIMENTS: [(&str, Run); 2] = [
     (gather::NAME, |quick, progress| {
         let scale = if quick { gather::Scale::QUICK } else { gather::Scale::FULL };
         gather::run(&scale, progress).map(to_be_shown)
+    }),
+    (tables::NAME, |quick, progress| {
+        let scale = if quick { tables::Scale::QUICK } else { tables::Scale::FULL };
+        tables::run(&scale, progress).map(to_be_shown)
+    }),
+    (mremap::NAME, |quick, progress| {
+        let scale = if quick { mremap::Scale::QUICK } else { mremap::Scale::FULL };
+        mremap::run(&scale, progress).map(to_be_shown)
     }),
 ];
 

@@ -1,13 +1,13 @@
 //! A build-like load: the recorded life of a compiler driver and the four programs that it starts, again and again. Each
 //! process forks or is forked, execs, maps, touches and exits.
 
-use super::folios::Folios;
 use super::interrupts::by_cause;
 use super::scale::Scale;
-use super::site::{Flushes, flushes_of};
 use crate::error::LabError;
+use crate::folios::Folios;
 use crate::report::{Compared, Figure, Metric, RATIO, Report, Section};
 use crate::rounds::{Series, in_turn};
+use crate::site::{Flushes, flushes_of};
 use quire_arch::Order;
 use quire_host::Machine;
 use quire_mm::{GatherTechnique, HugeConfig, InUse, OrderSet, SizeEnabled, Techniques};

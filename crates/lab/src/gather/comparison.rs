@@ -1,12 +1,14 @@
 //! One workload under both strategies and on Linux, round by round in turn.
 
-use super::folios::pages;
-use super::linux::{Job, Linux};
-use super::site::{Flushes, Site};
+use super::Site;
+use super::linux::{self, Job};
 use crate::error::LabError;
-use crate::gather::folios::Folios;
+use crate::folios::Folios;
+use crate::folios::pages;
+use crate::linux::Linux;
 use crate::report::{Compared, Figure, Metric, RATIO};
 use crate::rounds::{Series, in_turn};
+use crate::site::Flushes;
 use quire_mm::GatherTechnique;
 
 /// Rounds before those that count.
@@ -114,7 +116,7 @@ impl Comparison {
     ) -> Result<Self, LabError> {
         // First, while this process is small.
         sites.clear();
-        let linux = Linux::start(case.linux, case.bytes, case.folios, case.host_controls);
+        let linux = linux::start(case.linux, case.bytes, case.folios, case.host_controls);
         for technique in GatherTechnique::ALL {
             sites.push(Site::new(technique, case.bytes, 1, case.folios.config())?);
         }

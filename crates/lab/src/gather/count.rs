@@ -1,9 +1,10 @@
 //! One thing done some times and nothing else, for tools that count instructions (`scripts/instructions.sh`).
 
+use super::Site;
 use super::builds::Builds;
-use super::folios::Folios;
-use super::site::Site;
 use crate::error::LabError;
+use crate::folios::Folios;
+use crate::measured::measured;
 use quire_arch::Order;
 use quire_mm::{GatherTechnique, OrderSet};
 
@@ -52,15 +53,9 @@ fn count_on(job: &str, technique: GatherTechnique, folios: Folios, times: u64) -
         site.populate(&space, BYTES, folios)?;
         match job {
             "exit" => site.run(|| measured(|| drop(space))),
-            "munmap" => site.run(|| measured(|| space.munmap(super::site::START, BYTES)))?,
+            "munmap" => site.run(|| measured(|| space.munmap(crate::site::START, BYTES)))?,
             _ => drop(site.run(|| measured(|| space.fork()))?),
         }
     }
     Ok(())
-}
-
-/// What is counted: `callgrind --toggle-collect='*gather::count::measured*'`.
-#[inline(never)]
-fn measured<R>(work: impl FnOnce() -> R) -> R {
-    work()
 }

@@ -1,12 +1,13 @@
 //! `fork` of a process with populated memory, and the end of the child that touched nothing.
 
+use super::Site;
 use super::comparison::{Case, Comparison, Round, Workload};
-use super::folios::Folios;
 use super::linux::Job;
 use super::scale::Scale;
-use super::site::{HostSpace, Site};
 use crate::error::LabError;
+use crate::folios::Folios;
 use crate::report::{Report, Section};
+use crate::site::HostSpace;
 use quire_arch::Order;
 use quire_mm::GatherTechnique;
 use std::time::Instant;

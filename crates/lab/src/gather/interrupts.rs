@@ -2,12 +2,13 @@
 //! one runs meanwhile. Counts, no times: they are the same on a busy machine.
 
 use super::PIECE;
-use super::folios::Folios;
+use super::Site;
 use super::scale::Scale;
-use super::site::{Flushes, HostSpace, RW, START, Site};
 use crate::crew::pause;
 use crate::error::LabError;
+use crate::folios::Folios;
 use crate::report::{Figure, Metric, Report, Section};
+use crate::site::{Flushes, HostSpace, RW, START};
 use core::sync::atomic::{AtomicBool, Ordering};
 use quire_arch::{Access, Order, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::Vcpu;

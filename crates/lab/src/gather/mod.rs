@@ -6,12 +6,10 @@
 mod builds;
 mod comparison;
 mod count;
-mod folios;
 mod fork;
 mod interrupts;
 mod linux;
 mod scale;
-mod site;
 mod teardown;
 
 pub use count::count;
@@ -23,6 +21,9 @@ use quire_mm::GatherTechnique;
 
 /// The experiment's name on the command line.
 pub const NAME: &str = "gather";
+
+/// A machine under one strategy.
+type Site = crate::site::Site<GatherTechnique>;
 
 /// Bytes of memory that go at a time where memory goes in pieces.
 const PIECE: u64 = 64 << 10;

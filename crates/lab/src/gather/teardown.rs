@@ -1,13 +1,14 @@
 //! Populated memory that goes: by one `munmap`, in pieces, with a child that maps it too, and by the exit of a process.
 
 use super::PIECE;
+use super::Site;
 use super::comparison::{Case, Comparison, Round, Workload};
-use super::folios::{Folios, pages};
 use super::linux::Job;
 use super::scale::Scale;
-use super::site::{HostSpace, START, Site};
 use crate::error::LabError;
+use crate::folios::{Folios, pages};
 use crate::report::{Report, Section};
+use crate::site::{HostSpace, START};
 use quire_arch::{Order, VirtAddr};
 use quire_mm::GatherTechnique;
 use std::time::Instant;

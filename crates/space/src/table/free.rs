@@ -6,7 +6,8 @@
 //! be empty now. The gather flushes its addresses, since a CPU may remember the way to it, and frees it after the epoch.
 //!
 //! A table that a call empties without covering all that it is responsible for may lie at a border that the program goes
-//! to and fro over. So of each level one such table is *spared*, the last; it goes when another is.
+//! to and fro over, or one of two that it uses in turn. So of each level two such tables are *spared*, the last; they go when
+//! others are.
 
 use super::zap::Zap;
 use super::{Tables, TablesTechnique};
@@ -16,19 +17,25 @@ use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange}
 use quire_sync::atomic::AtomicU64;
 use quire_sync::atomic::raw::Ordering;
 
-/// The tables of a space that were emptied last, one a level: by the first address that each is responsible for, so that it
+/// The tables of a space that were emptied last, two a level, the latest first: by the first address that each is responsible for, so that it
 /// does not matter if it went otherwise. Read and written under the mmap lock held for writing.
 #[derive(Debug, Default)]
-pub(crate) struct Spared([AtomicU64; MAX_LEVELS]);
+pub(crate) struct Spared([[AtomicU64; 2]; MAX_LEVELS]);
 
 impl Spared {
-    /// Notes the table at `level` that is responsible for `addr` and what comes after it. Answers the one before.
-    fn replace(&self, level: Level, addr: VirtAddr) -> Option<VirtAddr> {
-        let slot = &self.0[usize::from(level.0)];
-        let before = slot.load(Ordering::Relaxed);
+    /// Notes the table at `level` that is responsible for `addr` and what comes after it. Answers the one that it pushes out.
+    fn push(&self, level: Level, addr: VirtAddr) -> Option<VirtAddr> {
+        let [latest, older] = &self.0[usize::from(level.0)];
         // Addresses of tables are page aligned: one more says that there is one.
-        slot.store(addr.0 | 1, Ordering::Relaxed);
-        (before != 0 && before != addr.0 | 1).then_some(VirtAddr(before & !1))
+        let noted = addr.0 | 1;
+        let before = latest.load(Ordering::Relaxed);
+        if before == noted {
+            return None;
+        }
+        latest.store(noted, Ordering::Relaxed);
+        let last = older.load(Ordering::Relaxed);
+        older.store(before, Ordering::Relaxed);
+        (last != 0 && last != noted).then_some(VirtAddr(last & !1))
     }
 }
 
@@ -60,7 +67,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Takes every table for a part of `range` that has no entries, and each above it that this leaves without, into
-    /// `gather`, but for one a level that lies only partly in `hole`, where nothing is mapped or the call has emptied all.
+    /// `gather`, but for two a level that lie only partly in `hole`, where nothing is mapped or the call has emptied all.
     /// The caller holds the mmap lock for writing; faults may go on.
     pub(crate) fn free_empty(&self, range: VirtRange, hole: Hole, gather: &mut Gather<'_, P>) {
         if self.spaces.tables_technique() == TablesTechnique::Free && !range.is_empty() {
@@ -96,10 +103,10 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Spares the empty table at `level` for `addr`; the one that was spared before goes, if it is empty still.
+    /// Spares the empty table at `level` for `addr`; the one that was spared longest goes, if it is empty still.
     fn spare(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let start = P::Paging::table_range(addr, level).start();
-        let Some(before) = self.core.spared.replace(level, start) else { return };
+        let Some(before) = self.core.spared.push(level, start) else { return };
         let above = Level(level.0 + 1);
         let Some(parent) = self.find_table(before, above) else { return };
         let index = P::Paging::index(before, above);

@@ -1,7 +1,7 @@
 //! Memory of the process that measures Linux: mapped, filled with folios of one size, and unmapped.
 
 use super::controls::Control;
-use crate::gather::folios::{Folios, pages};
+use crate::folios::{Folios, pages};
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use quire_arch::{Order, PAGE_SIZE};
@@ -10,7 +10,7 @@ const PMD: usize = Order::PMD.bytes() as usize;
 const PAGE: usize = PAGE_SIZE as usize;
 
 /// Bytes that the host can give out without hardship.
-pub(super) fn available() -> Option<u64> {
+pub(crate) fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
@@ -18,10 +18,13 @@ pub(super) fn available() -> Option<u64> {
 
 /// Mapped memory that starts at a border of 2 MiB. Unmapped by whoever has it; a process that ends needs not.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Area {
+pub(crate) struct Area {
     start: NonNull<u8>,
     bytes: usize,
 }
+
+// SAFETY: addresses, of which nobody makes a reference; whoever has a copy reads and writes whole words there.
+unsafe impl Sync for Area {}
 
 fn map(at: *mut c_void, bytes: usize, flags: i32) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
@@ -39,36 +42,58 @@ impl Area {
         Some(loose.part(before, bytes))
     }
 
-    /// Populated memory in `folios`, or `None` if it did not come in these.
-    pub(super) fn populated(bytes: u64, folios: Folios, control: &Control) -> Option<Self> {
-        let set = control.set()?;
+    /// New memory of single pages, none of which is there yet.
+    pub(crate) fn empty(bytes: u64) -> Option<Self> {
         let area = Self::new(bytes as usize)?;
-        let had = set.made();
         area.advise(libc::MADV_NOHUGEPAGE)?;
-        if folios.order > Order::ZERO {
-            if folios.order < Order::PMD {
-                area.make_tables()?;
-            }
-            area.advise(libc::MADV_HUGEPAGE)?;
-        }
-        area.write();
-        // Others on the host may have made some too, but hardly of this size.
-        if folios.order > Order::ZERO && set.made().wrapping_sub(had) < folios.in_bytes(bytes) {
+        Some(area)
+    }
+
+    /// Populated memory in `folios`, or `None` if it did not come in these.
+    pub(crate) fn populated(bytes: u64, folios: Folios, control: &Control) -> Option<Self> {
+        let area = Self::new(bytes as usize)?;
+        if area.fill(folios, control, 1).is_none() {
             area.unmap();
             return None;
-        }
-        drop(set);
-        if folios.order == Order::PMD && !folios.by_pmd {
-            for block in area.blocks() {
-                block.part(0, PAGE).protect(libc::PROT_READ)?;
-                block.part(0, PAGE).protect(libc::PROT_READ | libc::PROT_WRITE)?;
-            }
         }
         Some(area)
     }
 
+    /// New memory of `bytes` bytes at `start`, where nothing is mapped.
+    pub(crate) fn at(start: usize, bytes: u64) -> Option<Self> {
+        let start = map(without_provenance_mut(start), bytes as usize, libc::MAP_FIXED_NOREPLACE)?;
+        Some(Self { start, bytes: bytes as usize })
+    }
+
+    /// Writes to every `stride`th page of new memory. `None` if it did not come in `folios`, of which each is written to.
+    pub(crate) fn fill(self, folios: Folios, control: &Control, stride: u64) -> Option<()> {
+        let set = control.set()?;
+        let had = set.made();
+        self.advise(libc::MADV_NOHUGEPAGE)?;
+        if folios.order > Order::ZERO {
+            if folios.order < Order::PMD {
+                self.make_tables()?;
+            }
+            self.advise(libc::MADV_HUGEPAGE)?;
+        }
+        self.write_some(stride);
+        // Others on the host may have made some too, but hardly of this size.
+        let wanted = folios.in_bytes(self.bytes as u64);
+        if folios.order > Order::ZERO && set.made().wrapping_sub(had) < wanted {
+            return None;
+        }
+        drop(set);
+        if folios.order == Order::PMD && !folios.by_pmd {
+            for block in self.blocks() {
+                block.part(0, PAGE).protect(libc::PROT_READ)?;
+                block.part(0, PAGE).protect(libc::PROT_READ | libc::PROT_WRITE)?;
+            }
+        }
+        Some(())
+    }
+
     /// `bytes` bytes from the byte `from` on.
-    pub(super) fn part(self, from: usize, bytes: usize) -> Self {
+    pub(crate) fn part(self, from: usize, bytes: usize) -> Self {
         assert!(from + bytes <= self.bytes, "not a part of the area");
         // SAFETY: in the area, or at its end.
         Self { start: unsafe { self.start.add(from) }, bytes }
@@ -93,14 +118,18 @@ impl Area {
     }
 
     /// Writes to each page.
-    pub(super) fn write(self) {
-        for page in 0..pages(self.bytes as u64) as usize {
+    pub(crate) fn write(self) {
+        self.write_some(1);
+    }
+
+    fn write_some(self, stride: u64) {
+        for page in (0..pages(self.bytes as u64) as usize).step_by(stride as usize) {
             // SAFETY: mapped, writable, and nobody else's.
             unsafe { self.start.add(page * PAGE).cast::<usize>().write_volatile(page) };
         }
     }
 
-    fn advise(self, advice: i32) -> Option<()> {
+    pub(crate) fn advise(self, advice: i32) -> Option<()> {
         // SAFETY: the advice changes how the area's own memory is backed, and no contents.
         (unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, advice) } == 0).then_some(())
     }
@@ -111,7 +140,7 @@ impl Area {
     }
 
     /// Unmaps it. Neither it nor a part of it is used again.
-    pub(super) fn unmap(self) {
+    pub(crate) fn unmap(self) {
         if self.bytes > 0 {
             // SAFETY: the area owns its addresses, and nobody has a reference into it.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };

@@ -5,35 +5,39 @@
 //! another thread may have held the allocator's lock.
 
 mod controls;
-mod jobs;
 mod memory;
+mod process;
+mod sharer;
 
-use super::folios::Folios;
-use controls::Control;
-use jobs::Work;
-use quire_arch::Order;
+pub(crate) use controls::Control;
+pub(crate) use memory::Area;
+pub(crate) use process::{Host, OnHost};
+pub(crate) use sharer::beside;
+
+use memory::available;
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 use rustix::pipe::pipe;
 
-/// What the process does in a round.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Job {
-    /// Populates memory and unmaps all of it at once.
-    Munmap,
-    /// Unmaps every second piece of populated memory, in calls of [`PIECE`](super::PIECE) bytes.
-    Pieces,
-    /// Unmaps populated memory that a child maps too.
-    Shared,
-    /// Ends a child that populated memory.
-    Exit,
-    /// Writes to all of populated memory, forks, and ends the child.
-    Fork,
+/// What the process does in a round. It is made before the process is, and allocates nothing in a round.
+pub(crate) trait Work {
+    /// Does a round and answers its figures. `None` where Linux cannot do it: it has no such folios, does not let us set
+    /// its controls, or had no memory to give.
+    fn round(&mut self) -> Option<Answer>;
 }
 
 /// The most figures that a round has.
-const FIGURES: usize = 2;
-type Answer = [f64; FIGURES];
+pub(crate) const FIGURES: usize = 5;
+/// What a round gave. Figures that the work has not are 0.
+pub(crate) type Answer = [f64; FIGURES];
+
+/// An answer whose first figures are `known`.
+pub(crate) fn answer<const KNOWN: usize>(known: [f64; KNOWN]) -> Answer {
+    let mut answer = [0.0; FIGURES];
+    answer[..KNOWN].copy_from_slice(&known);
+    answer
+}
+
 const ANSWER: usize = size_of::<Answer>();
 
 const ROUND: u8 = b'r';
@@ -41,22 +45,18 @@ const END: u8 = b'e';
 
 /// The process.
 #[derive(Debug)]
-pub(super) struct Linux {
+pub(crate) struct Linux {
     pid: libc::pid_t,
     requests: OwnedFd,
     answers: OwnedFd,
 }
 
 impl Linux {
-    /// Starts the process for `job` on `bytes` of memory in `folios`. `None` where the host does not have the memory to
-    /// spare, or where it would have to set a control and may not.
-    pub(super) fn start(job: Job, bytes: u64, folios: Folios, may_set: bool) -> Option<Self> {
-        let needs_control = folios.order > Order::ZERO;
-        // A machine for each strategy comes beside it.
-        if needs_control && !may_set || memory::available()? < 4 * bytes {
+    /// Starts the process for `work`. `None` where the host cannot spare `room` bytes of memory.
+    pub(crate) fn start(room: u64, mut work: impl Work) -> Option<Self> {
+        if available()? < room {
             return None;
         }
-        let control = Control::of(folios);
         let (requests_end, requests) = pipe().ok()?;
         let (answers, answers_end) = pipe().ok()?;
         // SAFETY: the child calls nothing but `serve`, which allocates nothing and ends with `_exit`.
@@ -64,14 +64,13 @@ impl Linux {
         if pid == 0 {
             // Else it would keep itself waiting after this process is gone.
             drop(requests);
-            serve(&mut Work::new(job, bytes, folios), &control, &requests_end, &answers_end);
+            serve(&mut work, &requests_end, &answers_end);
         }
         (pid > 0).then_some(Self { pid, requests, answers })
     }
 
-    /// Does a round and answers its figures in nanoseconds for each page. `None` where Linux cannot do the same: it has no
-    /// such folios, does not let us set its controls, or had none to give.
-    pub(super) fn round(&mut self) -> Option<Answer> {
+    /// Does a round and answers its figures. `None` where Linux cannot do the same.
+    pub(crate) fn round(&mut self) -> Option<Answer> {
         write(&self.requests, &[ROUND]).ok()?;
         let mut bytes = [0; ANSWER];
         (read(&self.answers, &mut bytes).ok()? == ANSWER).then_some(())?;
@@ -93,14 +92,14 @@ impl Drop for Linux {
 
 /// The life of the process: rounds until it is told to end, or whoever asks is gone. It finishes its round and restores
 /// the controls also when that process panics or is killed.
-fn serve(work: &mut Work, control: &Control, requests: &OwnedFd, answers: &OwnedFd) -> ! {
+fn serve(work: &mut impl Work, requests: &OwnedFd, answers: &OwnedFd) -> ! {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: no handler is installed.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let mut request = [0];
     while matches!(read(requests, &mut request), Ok(1)) && request[0] == ROUND {
-        let answer = work.round(control).unwrap_or([f64::NAN; FIGURES]);
+        let answer = work.round().unwrap_or([f64::NAN; FIGURES]);
         let mut bytes = [0; ANSWER];
         for (bytes, figure) in bytes.as_chunks_mut().0.iter_mut().zip(answer) {
             *bytes = figure.to_ne_bytes();
@@ -113,18 +112,34 @@ fn serve(work: &mut Work, control: &Control, requests: &OwnedFd, answers: &Owned
     unsafe { libc::_exit(0) }
 }
 
+/// Nanoseconds on the clock that all processes share.
+pub(crate) fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is the caller's own.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_job_is_done_with_pages_round_after_round() {
-        for job in [Job::Munmap, Job::Pieces, Job::Shared, Job::Exit, Job::Fork] {
-            let mut linux = Linux::start(job, 8 << 20, Folios::PAGES, false).expect("room for 8 MiB");
-            for round in 0..3 {
-                let figures = linux.round().expect("pages need no control");
-                assert!(figures[0] > 0.0, "{job:?}, round {round}: {figures:?}");
-            }
+    #[derive(Default)]
+    struct Count(u32);
+
+    impl Work for Count {
+        fn round(&mut self) -> Option<Answer> {
+            self.0 += 1;
+            (self.0 < 3).then(|| [f64::from(self.0), 0.0, 0.0, 0.0, 7.0])
         }
+    }
+
+    #[test]
+    fn the_process_keeps_its_state_from_round_to_round_until_it_cannot_go_on() {
+        let mut linux = Linux::start(0, Count::default()).expect("a process");
+        assert_eq!(linux.round(), Some([1.0, 0.0, 0.0, 0.0, 7.0]));
+        assert_eq!(linux.round(), Some([2.0, 0.0, 0.0, 0.0, 7.0]));
+        assert_eq!(linux.round(), None);
+        assert!(Linux::start(u64::MAX, Count::default()).is_none(), "no host has the room");
     }
 }

@@ -1,31 +1,51 @@
-//! What the process does in a round.
+//! What the host's Linux does beside: the work of its process.
 
-use super::controls::Control;
-use super::memory::Area;
-use super::{Answer, Job};
-use crate::gather::PIECE;
-use crate::gather::folios::{Folios, pages};
+use super::PIECE;
+use crate::folios::{Folios, pages};
+use crate::linux::{Answer, Area, Control, Linux, Work, answer, now};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
+use quire_arch::Order;
+
+/// What the process does in a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Job {
+    /// Populates memory and unmaps all of it at once.
+    Munmap,
+    /// Unmaps every second piece of populated memory, in calls of [`PIECE`] bytes.
+    Pieces,
+    /// Unmaps populated memory that a child maps too.
+    Shared,
+    /// Ends a child that populated memory.
+    Exit,
+    /// Writes to all of populated memory, forks, and ends the child.
+    Fork,
+}
+
+/// Starts the process for `job` on `bytes` of memory in `folios`. `None` where the host does not have the memory to spare,
+/// or where it would have to set a control and may not.
+pub(super) fn start(job: Job, bytes: u64, folios: Folios, may_set: bool) -> Option<Linux> {
+    if folios.order > Order::ZERO && !may_set {
+        return None;
+    }
+    // A machine for each strategy comes beside it.
+    Linux::start(
+        4 * bytes,
+        Teardown { job, bytes, folios, control: Control::of(folios), area: None, word: None },
+    )
+}
 
 /// A job with what it keeps from round to round.
 #[derive(Debug)]
-pub(super) struct Work {
+struct Teardown {
     job: Job,
     bytes: u64,
     folios: Folios,
+    control: Control,
     /// What a fork copies.
     area: Option<Area>,
     /// Where a child leaves the time.
     word: Option<&'static AtomicU64>,
-}
-
-/// Nanoseconds on the clock that all processes share.
-fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is the caller's own.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Calls `child` in a new process, which ends then, if it has not before.
@@ -45,49 +65,47 @@ fn wait(pid: libc::pid_t) {
     unsafe { libc::waitpid(pid, null_mut(), 0) };
 }
 
-impl Work {
-    pub(super) const fn new(job: Job, bytes: u64, folios: Folios) -> Self {
-        Self { job, bytes, folios, area: None, word: None }
-    }
-
-    pub(super) fn round(&mut self, control: &Control) -> Option<Answer> {
+impl Work for Teardown {
+    fn round(&mut self) -> Option<Answer> {
         match self.job {
-            Job::Munmap => self.munmap(control),
-            Job::Pieces => self.pieces(control),
-            Job::Shared => self.shared(control),
-            Job::Exit => self.exit(control),
-            Job::Fork => self.fork(control),
+            Job::Munmap => self.munmap(),
+            Job::Pieces => self.pieces(),
+            Job::Shared => self.shared(),
+            Job::Exit => self.exit(),
+            Job::Fork => self.fork(),
         }
     }
+}
 
-    fn populated(&self, control: &Control) -> Option<Area> {
-        Area::populated(self.bytes, self.folios, control)
+impl Teardown {
+    fn populated(&self) -> Option<Area> {
+        Area::populated(self.bytes, self.folios, &self.control)
     }
 
     fn a_page(&self, ns: u64) -> f64 {
         ns as f64 / pages(self.bytes) as f64
     }
 
-    fn munmap(&self, control: &Control) -> Option<Answer> {
-        let area = self.populated(control)?;
+    fn munmap(&self) -> Option<Answer> {
+        let area = self.populated()?;
         let start = now();
         area.unmap();
-        Some([self.a_page(now() - start), 0.0])
+        Some(answer([self.a_page(now() - start)]))
     }
 
-    fn pieces(&self, control: &Control) -> Option<Answer> {
-        let area = self.populated(control)?;
+    fn pieces(&self) -> Option<Answer> {
+        let area = self.populated()?;
         let mut pieces = (0..self.bytes / PIECE).map(|nth| area.part((nth * PIECE) as usize, PIECE as usize));
         let start = now();
         pieces.by_ref().step_by(2).for_each(Area::unmap);
         // Half of the pages.
         let time = 2 * (now() - start);
         area.unmap();
-        Some([self.a_page(time), 0.0])
+        Some(answer([self.a_page(time)]))
     }
 
-    fn shared(&self, control: &Control) -> Option<Answer> {
-        let area = self.populated(control)?;
+    fn shared(&self) -> Option<Answer> {
+        let area = self.populated()?;
         let child = fork(|| {
             loop {
                 // SAFETY: waits for a signal.
@@ -100,7 +118,7 @@ impl Work {
         // SAFETY: the child, which exists until it is waited for.
         unsafe { libc::kill(child, libc::SIGKILL) };
         wait(child);
-        Some([self.a_page(time), 0.0])
+        Some(answer([self.a_page(time)]))
     }
 
     /// A word that children share with this process.
@@ -118,24 +136,24 @@ impl Work {
         self.word
     }
 
-    fn exit(&mut self, control: &Control) -> Option<Answer> {
+    fn exit(&mut self) -> Option<Answer> {
         let word = self.word()?;
         word.store(0, Ordering::Relaxed);
         let child = fork(|| {
-            if self.populated(control).is_some() {
+            if self.populated().is_some() {
                 word.store(now(), Ordering::Release);
             }
         })?;
         wait(child);
         let end = now();
         let start = word.load(Ordering::Acquire);
-        (start > 0).then(|| [self.a_page(end - start), 0.0])
+        (start > 0).then(|| answer([self.a_page(end - start)]))
     }
 
-    fn fork(&mut self, control: &Control) -> Option<Answer> {
+    fn fork(&mut self) -> Option<Answer> {
         let word = self.word()?;
         if self.area.is_none() {
-            self.area = self.populated(control);
+            self.area = self.populated();
         }
         self.area?.write();
         let start = now();
@@ -151,6 +169,22 @@ impl Work {
         wait(child);
         let end = now();
         let started = word.swap(0, Ordering::Acquire);
-        Some([self.a_page(forked), self.a_page(end.saturating_sub(started))])
+        Some(answer([self.a_page(forked), self.a_page(end.saturating_sub(started))]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_job_is_done_with_pages_round_after_round() {
+        for job in [Job::Munmap, Job::Pieces, Job::Shared, Job::Exit, Job::Fork] {
+            let mut linux = start(job, 8 << 20, Folios::PAGES, false).expect("room for 8 MiB");
+            for round in 0..3 {
+                let figures = linux.round().expect("pages need no control");
+                assert!(figures[0] > 0.0, "{job:?}, round {round}: {figures:?}");
+            }
+        }
     }
 }

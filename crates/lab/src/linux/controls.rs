@@ -1,6 +1,6 @@
 //! Linux's controls of large folios, set for a while.
 
-use crate::gather::folios::Folios;
+use crate::folios::Folios;
 use core::ffi::CStr;
 use quire_arch::Order;
 use rustix::fd::OwnedFd;
@@ -13,7 +13,7 @@ const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Which files say whether a program may have folios of one size, and how many it got. Made before the process that uses
 /// it, since it allocates.
 #[derive(Debug)]
-pub(super) struct Control(Option<Files>);
+pub(crate) struct Control(Option<Files>);
 
 #[derive(Debug)]
 struct Files {
@@ -23,7 +23,7 @@ struct Files {
 
 impl Control {
     /// The control of `folios`.
-    pub(super) fn of(folios: Folios) -> Self {
+    pub(crate) fn of(folios: Folios) -> Self {
         let folder = format!("{FOLDER}/hugepages-{}kB", folios.bytes() / 1024);
         let name = |file: &str| CString::new(format!("{folder}/{file}")).ok();
         let files = || Some(Files { enabled: name("enabled")?, made: name("stats/anon_fault_alloc")? });
@@ -32,7 +32,7 @@ impl Control {
 
     /// Lets all programs that ask for it have folios of the size, until what is answered is dropped: for as short as can be,
     /// since others on the host see it. `None` where that is not to be had.
-    pub(super) fn set(&self) -> Option<Set> {
+    pub(crate) fn set(&self) -> Option<Set> {
         let Some(files) = &self.0 else { return Some(Set { enabled: None, made: None }) };
         let made = open_file(&files.made, OFlags::RDONLY)?;
         let file = open_file(&files.enabled, OFlags::RDWR)?;
@@ -53,7 +53,7 @@ fn open_file(path: &CStr, flags: OFlags) -> Option<OwnedFd> {
 
 /// A control that is set.
 #[derive(Debug)]
-pub(super) struct Set {
+pub(crate) struct Set {
     /// Held for its drop.
     #[expect(dead_code, reason = "restores the control when it is dropped")]
     enabled: Option<Enabled>,
@@ -62,7 +62,7 @@ pub(super) struct Set {
 
 impl Set {
     /// Folios of the size that faults have made so far on the whole host. 0 for single pages.
-    pub(super) fn made(&self) -> u64 {
+    pub(crate) fn made(&self) -> u64 {
         let Some(file) = &self.made else { return 0 };
         let mut text = [0; 32];
         let len = pread(file, &mut text, 0).unwrap_or(0);

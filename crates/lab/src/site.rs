@@ -1,39 +1,40 @@
 //! A machine on which programs' mappings are made and taken down.
 
-use super::folios::{Folios, pages};
 use crate::error::LabError;
+use crate::folios::{Folios, pages};
+use crate::report::Compared;
 use quire_arch::{Order, PAGE_SIZE, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
-    FlushCause, FolioCounter, GatherTechnique, HugeConfig, MapFlags, MapRequest, MemoryConfig, Overcommit,
-    Protection, Space, Techniques, VmEvent,
+    FlushCause, FolioCounter, HugeConfig, MapFlags, MapRequest, MemoryConfig, Overcommit, Protection, Space,
+    VmEvent,
 };
 
-pub(super) const RW: Protection = Protection::READ.union(Protection::WRITE);
+pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 
 /// Where memory is mapped: a border of every level of tables, with nothing near.
-pub(super) const START: VirtAddr = VirtAddr(1 << 39);
+pub(crate) const START: VirtAddr = VirtAddr(1 << 39);
 
 /// RAM beside what programs populate: tables, a child's tables, the memory map, lists and watermarks.
 const SPARE: u64 = 64 << 20;
 
-pub(super) type HostSpace<'m> = Space<'m, HostPlatform>;
+pub(crate) type HostSpace<'m> = Space<'m, HostPlatform>;
 
 /// A machine under one strategy, with the handle of its first vCPU. Its others can be had from it.
 #[derive(Debug)]
-pub(super) struct Site {
-    pub(super) technique: GatherTechnique,
+pub(crate) struct Site<T> {
+    pub(crate) technique: T,
     machine: Machine,
     vcpu: Vcpu,
 }
 
 /// Flushes that went to other CPUs, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Flushes {
+pub(crate) struct Flushes {
     /// How many, in the order of [`FlushCause::ALL`].
-    pub(super) shootdowns: [u64; FlushCause::ALL.len()],
+    pub(crate) shootdowns: [u64; FlushCause::ALL.len()],
     /// CPUs that were interrupted for them.
-    pub(super) interrupts: [u64; FlushCause::ALL.len()],
+    pub(crate) interrupts: [u64; FlushCause::ALL.len()],
 }
 
 impl Flushes {
@@ -46,29 +47,23 @@ impl Flushes {
     }
 
     /// What happened since `before`.
-    pub(super) fn since(self, before: Self) -> Self {
+    pub(crate) fn since(self, before: Self) -> Self {
         self.zip(before, |now, before| now - before)
     }
 
     /// Both together.
-    pub(super) fn plus(self, more: Self) -> Self {
+    pub(crate) fn plus(self, more: Self) -> Self {
         self.zip(more, |own, more| own + more)
     }
 }
 
-impl Site {
+impl<T: Compared> Site<T> {
     /// A machine with room for programs that populate `bytes`, under `technique`.
-    pub(super) fn new(
-        technique: GatherTechnique,
-        bytes: u64,
-        cpus: usize,
-        huge: HugeConfig,
-    ) -> Result<Self, LabError> {
+    pub(crate) fn new(technique: T, bytes: u64, cpus: usize, huge: HugeConfig) -> Result<Self, LabError> {
         // A 64th of RAM is the memory map, and tables take a 512th for each who maps it.
         let ram = (bytes + bytes / 8 + SPARE).next_multiple_of(Order::MAX.bytes());
         let host = HostConfig { large_pages: true, prefault: true, ..HostConfig::with_ram(ram).cpus(cpus) };
-        let mut techniques = Techniques::default();
-        techniques.gather = technique;
+        let techniques = technique.techniques();
         let config =
             MemoryConfig { techniques, huge, overcommit: Overcommit::Always, ..MemoryConfig::default() };
         let machine = Machine::new(&host, config)?;
@@ -76,22 +71,27 @@ impl Site {
         Ok(Self { technique, machine, vcpu })
     }
 
-    pub(super) fn machine(&self) -> &Machine {
+    pub(crate) fn machine(&self) -> &Machine {
         &self.machine
     }
 
+    /// The first vCPU.
+    pub(crate) fn vcpu(&self) -> &Vcpu {
+        &self.vcpu
+    }
+
     /// Does kernel work on the first vCPU.
-    pub(super) fn run<R>(&self, work: impl FnOnce() -> R) -> R {
+    pub(crate) fn run<R>(&self, work: impl FnOnce() -> R) -> R {
         self.vcpu.run(work)
     }
 
     /// A new, empty space.
-    pub(super) fn space(&self) -> Result<HostSpace<'_>, LabError> {
+    pub(crate) fn space(&self) -> Result<HostSpace<'_>, LabError> {
         Ok(self.run(|| self.machine.memory().create_space())?)
     }
 
     /// Maps `bytes` at [`START`] and writes to each page. Fails if the memory does not come in `folios`.
-    pub(super) fn populate(&self, space: &HostSpace<'_>, bytes: u64, folios: Folios) -> Result<(), LabError> {
+    pub(crate) fn populate(&self, space: &HostSpace<'_>, bytes: u64, folios: Folios) -> Result<(), LabError> {
         let request = MapRequest::anonymous(bytes, RW).at(START, MapFlags::FIXED_NOREPLACE);
         let had = self.folios_made(folios.order);
         self.run(|| space.mmap(&request))?;
@@ -108,12 +108,13 @@ impl Site {
         Ok(())
     }
 
-    fn folios_made(&self, order: Order) -> u64 {
+    /// Folios of `order` that faults have made so far.
+    pub(crate) fn folios_made(&self, order: Order) -> u64 {
         self.machine.memory().frames().events().folios(order, FolioCounter::AnonFaultAlloc)
     }
 
     /// Writes to each page of what is mapped at [`START`].
-    pub(super) fn write(&self, space: &HostSpace<'_>, bytes: u64) -> Result<(), LabError> {
+    pub(crate) fn write(&self, space: &HostSpace<'_>, bytes: u64) -> Result<(), LabError> {
         self.vcpu.program(space).inside(|guest| {
             (0..pages(bytes)).try_for_each(|page| {
                 let addr = VirtAddr(START.0 + page * PAGE_SIZE);
@@ -134,23 +135,23 @@ impl Site {
     }
 
     /// Flushes that went to other CPUs so far.
-    pub(super) fn flushes(&self) -> Flushes {
+    pub(crate) fn flushes(&self) -> Flushes {
         flushes_of(&self.machine)
     }
 
     /// Base pages that are free or on the CPUs' lists.
-    pub(super) fn available(&self) -> u64 {
+    pub(crate) fn available(&self) -> u64 {
         let frames = self.machine.memory().frames();
         frames.free_frames() + frames.zone_reports().map(|zone| zone.pcp).sum::<u64>()
     }
 
     /// What is in use when nothing waits. Two equal answers mean that nothing was lost between them.
-    pub(super) fn in_use(&self) -> quire_mm::InUse {
+    pub(crate) fn in_use(&self) -> quire_mm::InUse {
         self.run(|| self.machine.memory().in_use())
     }
 
     /// Ends an experiment that gave back what it took: `before` was in use at its start. Says what is not as it should be.
-    pub(super) fn findings(&self, before: quire_mm::InUse) -> Vec<String> {
+    pub(crate) fn findings(&self, before: quire_mm::InUse) -> Vec<String> {
         let mut findings: Vec<String> = self.machine.audit().iter().map(ToString::to_string).collect();
         let now = self.in_use();
         if now != before {
@@ -161,7 +162,7 @@ impl Site {
 }
 
 /// Flushes on `machine` that went to other CPUs so far.
-pub(super) fn flushes_of(machine: &Machine) -> Flushes {
+pub(crate) fn flushes_of(machine: &Machine) -> Flushes {
     let events = machine.memory().frames().events();
     let sum = |counter: fn(FlushCause) -> VmEvent| {
         core::array::from_fn(|cause| events.sum(counter(FlushCause::ALL[cause])))

@@ -1,0 +1,131 @@
+//! A job on Quire under every strategy and on the host's Linux, round by round in turn.
+
+use crate::error::LabError;
+use crate::folios::Folios;
+use crate::linux::{Answer, Control, FIGURES, Linux, OnHost};
+use crate::process::{Process, Quire};
+use crate::report::{Compared, Figure, Metric};
+use crate::rounds::{Series, in_turn};
+use crate::site::Site;
+use quire_arch::Order;
+
+/// What a process does in rounds. The same for whoever runs it, so that all do the same.
+pub(crate) trait Job: Clone {
+    /// Bytes of addresses that it uses.
+    fn area(&self) -> u64;
+    /// Does a round and answers its figures. Allocates nothing.
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error>;
+}
+
+/// What the machines are like and how often the job is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Bytes of memory that the job has populated at most, tables included.
+    pub(crate) memory: u64,
+    pub(crate) folios: Folios,
+    /// Rounds that do not count.
+    pub(crate) warm_up: usize,
+    pub(crate) rounds: usize,
+    /// Whether the host's controls of large folios may be set for Linux.
+    pub(crate) host_controls: bool,
+}
+
+/// The rounds of everybody.
+#[derive(Debug)]
+pub(crate) struct Outcome<T> {
+    quire: Vec<(T, [Series; FIGURES])>,
+    linux: Option<[Series; FIGURES]>,
+    /// What was found wrong on the machines.
+    pub(crate) findings: Vec<String>,
+}
+
+enum Subject<'s, T, J> {
+    Quire(T, Quire<'s, T>, J, [Series; FIGURES]),
+    /// `None` once it turned out that Linux cannot do the same.
+    Linux(Option<Linux>, [Series; FIGURES]),
+}
+
+fn add(series: &mut [Series; FIGURES], answer: Answer) {
+    series.iter_mut().zip(answer).for_each(|(series, figure)| series.add(figure));
+}
+
+impl<T: Compared> Outcome<T> {
+    /// Has everybody do `job`.
+    pub(crate) fn of(terms: Terms, job: &impl Job) -> Result<Self, LabError> {
+        // First, while this process is small.
+        let may = terms.folios.order == Order::ZERO || terms.host_controls;
+        let on_host = || OnHost { job: job.clone(), control: Control::of(terms.folios), start: None };
+        // A machine for each strategy comes beside it.
+        let room = (T::ALL.len() as u64 + 2) * terms.memory;
+        let linux = if may { Linux::start(room, on_host()) } else { None };
+        let sites = T::ALL
+            .iter()
+            .map(|&technique| Site::new(technique, terms.memory, 1, terms.folios.config()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let in_use: Vec<_> = sites.iter().map(Site::in_use).collect();
+        let spaces = sites.iter().map(Site::space).collect::<Result<Vec<_>, _>>()?;
+        let mut subjects: Vec<_> = sites
+            .iter()
+            .zip(&spaces)
+            .map(|(site, space)| {
+                Subject::Quire(site.technique, Quire::new(site, space), job.clone(), Default::default())
+            })
+            .collect();
+        subjects.push(Subject::Linux(linux, Default::default()));
+        in_turn(&mut subjects, terms.warm_up + terms.rounds, |subject, number| {
+            let counts = number >= terms.warm_up;
+            match subject {
+                Subject::Quire(_, process, job, series) => {
+                    let answer = job.round(process)?;
+                    if counts {
+                        add(series, answer);
+                    }
+                }
+                Subject::Linux(linux, series) => {
+                    let answer = linux.as_mut().and_then(Linux::round);
+                    match answer {
+                        Some(answer) if counts => add(series, answer),
+                        Some(_) => {}
+                        None => *linux = None,
+                    }
+                }
+            }
+            Ok::<(), LabError>(())
+        })?;
+        let mut outcome = Self { quire: Vec::new(), linux: None, findings: Vec::new() };
+        for subject in subjects {
+            match subject {
+                Subject::Quire(technique, _, _, series) => outcome.quire.push((technique, series)),
+                Subject::Linux(linux, series) => outcome.linux = linux.map(|_| series),
+            }
+        }
+        for (site, space) in sites.iter().zip(spaces) {
+            site.run(|| drop(space));
+        }
+        for (site, before) in sites.iter().zip(in_use) {
+            let found = site.findings(before).into_iter();
+            outcome.findings.extend(found.map(|finding| format!("{}: {finding}", site.technique.name())));
+        }
+        Ok(outcome)
+    }
+
+    /// One of the figures of a round as `of` sums its rounds up.
+    pub(crate) fn figure(
+        &self,
+        case: &str,
+        metric: Metric,
+        nth: usize,
+        of: impl Fn(&Series) -> f64,
+    ) -> Figure<T> {
+        let series = |technique| self.quire.iter().find(|(other, _)| *other == technique);
+        Figure::new(case, metric, |technique| series(technique).map(|(_, series)| of(&series[nth])))
+            .with_linux(self.linux.as_ref().map(|linux| of(&linux[nth])))
+    }
+
+    /// The median of the ratios of rounds to those of the strategy that ours is compared with.
+    pub(crate) fn ratio(&self, case: &str, metric: Metric, nth: usize) -> Figure<T> {
+        let series = |technique| self.quire.iter().find(|(other, _)| *other == technique);
+        let base = series(T::BEFORE).map(|(_, series)| &series[nth]);
+        Figure::new(case, metric, |technique| Some(series(technique)?.1[nth].ratio_to(base?)))
+    }
+}

@@ -1,0 +1,144 @@
+//! The process that measures, as one that does what a process of Quire does.
+
+use super::controls::Control;
+use super::memory::Area;
+use super::{Answer, Work};
+use crate::contest::Job;
+use crate::folios::{Folios, pages};
+use crate::process::Process;
+use core::ptr::{null_mut, with_exposed_provenance_mut};
+use quire_arch::{Access, PAGE_SIZE};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::read;
+
+/// What the area starts at a multiple of.
+const BORDER: usize = 1 << 30;
+
+/// The process itself, with the addresses of its area.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host<'c> {
+    start: usize,
+    control: &'c Control,
+}
+
+impl<'c> Host<'c> {
+    /// One whose area of `bytes` bytes starts at `start`, or has to be found.
+    pub(crate) fn again(start: Option<usize>, bytes: u64, control: &'c Control) -> Option<Self> {
+        match start {
+            Some(start) => Some(Self { start, control }),
+            None => Self::new(bytes, control),
+        }
+    }
+
+    /// Where its area starts.
+    pub(crate) const fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Finds `bytes` of free addresses. They stay free until the process maps something there itself, as long as it maps
+    /// nothing large elsewhere.
+    fn new(bytes: u64, control: &'c Control) -> Option<Self> {
+        let bytes = bytes as usize + 3 * BORDER;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: new addresses anywhere, of which nobody else knows when they go.
+        let found = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+        if found == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe { libc::munmap(found, bytes) };
+        // Room on both sides, so that no neighbour shares a table of the area's; small mappings go to its end.
+        Some(Self { start: (found.addr() + BORDER).next_multiple_of(BORDER), control })
+    }
+
+    fn at<T>(&self, at: u64) -> *mut T {
+        with_exposed_provenance_mut(self.start.wrapping_add(at as usize))
+    }
+}
+
+/// What a call that answers 0 if it went well comes to.
+fn done(answer: i32) -> Result<(), ()> {
+    if answer == 0 { Ok(()) } else { Err(()) }
+}
+
+impl Process for Host<'_> {
+    type Error = ();
+
+    fn map(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
+        let area = Area::at(self.at::<u8>(at).addr(), bytes).ok_or(())?;
+        area.advise(libc::MADV_NOHUGEPAGE).ok_or(())
+    }
+
+    fn populate(&mut self, at: u64, bytes: u64, stride: u64, folios: Folios) -> Result<(), ()> {
+        let area = Area::at(self.at::<u8>(at).addr(), bytes).ok_or(())?;
+        area.fill(folios, self.control, stride).ok_or(())
+    }
+
+    fn touch(&mut self, at: u64, bytes: u64, stride: u64, access: Access) -> Result<(), ()> {
+        for page in (0..pages(bytes)).step_by(stride as usize) {
+            let word = self.at::<u64>(at + page * PAGE_SIZE);
+            // SAFETY: mapped by this process, writable, and nobody else's.
+            unsafe {
+                if access == Access::Write {
+                    word.write_volatile(page);
+                } else {
+                    word.read_volatile();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dont_need(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
+        // SAFETY: nobody has a reference into the area.
+        done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_DONTNEED) })
+    }
+
+    fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
+        // SAFETY: as above.
+        done(unsafe { libc::munmap(self.at(at), bytes as usize) })
+    }
+
+    fn relocate(&mut self, at: u64, bytes: u64, to: u64) -> Result<(), ()> {
+        let (bytes, flags) = (bytes as usize, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+        // SAFETY: as above; the target is in the area too.
+        let moved = unsafe { libc::mremap(self.at(at), bytes, bytes, flags, self.at::<u8>(to)) };
+        if moved == libc::MAP_FAILED { Err(()) } else { Ok(()) }
+    }
+
+    fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, ()> {
+        // SAFETY: as above; it goes where nothing is.
+        let moved = unsafe { libc::mremap(self.at(at), bytes as usize, new as usize, libc::MREMAP_MAYMOVE) };
+        if moved == libc::MAP_FAILED { Err(()) } else { Ok((moved.addr().wrapping_sub(self.start)) as u64) }
+    }
+
+    fn sizes(&mut self) -> Result<[u64; 2], ()> {
+        let status = open(c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let mut text = [0; 4096];
+        let len = read(status.map_err(|_| ())?, &mut text).map_err(|_| ())?;
+        let figure = |name: &[u8]| {
+            let at = text[..len].windows(name.len()).position(|part| part == name)? + name.len();
+            let digits = text[at..len].iter().skip_while(|byte| byte.is_ascii_whitespace());
+            let digits = digits.take_while(|byte| byte.is_ascii_digit());
+            Some(digits.fold(0, |number, &digit| number * 10 + u64::from(digit - b'0')))
+        };
+        figure(b"VmPTE:").zip(figure(b"VmRSS:")).map(|(tables, resident)| [tables, resident]).ok_or(())
+    }
+}
+
+/// A job for the process.
+#[derive(Debug)]
+pub(crate) struct OnHost<J> {
+    pub(crate) job: J,
+    pub(crate) control: Control,
+    /// Where its area starts, once it has one.
+    pub(crate) start: Option<usize>,
+}
+
+impl<J: Job> Work for OnHost<J> {
+    fn round(&mut self) -> Option<Answer> {
+        let mut host = Host::again(self.start, self.job.area(), &self.control)?;
+        self.start = Some(host.start);
+        self.job.round(&mut host).ok()
+    }
+}

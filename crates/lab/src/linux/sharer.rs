@@ -1,0 +1,90 @@
+//! Processes that share the memory of the one that measures, as threads do: what they fault, they fault in one space.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::{NonNull, null_mut};
+
+/// Bytes of stack: the work makes few calls.
+const STACK: usize = 256 << 10;
+/// The most at a time.
+const MOST: usize = 8;
+
+/// What one of them is to do.
+struct Start<'w> {
+    work: &'w (dyn Fn(usize) + Sync),
+    number: usize,
+}
+
+extern "C" fn run(start: *mut c_void) -> c_int {
+    // SAFETY: `beside` made it and waits for us.
+    let start = unsafe { &*start.cast::<Start<'_>>() };
+    (start.work)(start.number);
+    0
+}
+
+/// Calls `work` with 1 to `sharers` in a process each, which share this one's memory, and with 0 here, all at once. `None` if
+/// a process could not be had. The work allocates nothing and makes no call that a new thread could not make without the
+/// library's knowledge of it.
+pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()> {
+    let mut pids = [0; MOST];
+    let mut stacks = [None; MOST];
+    let starts: [Start<'_>; MOST] = core::array::from_fn(|nth| Start { work, number: nth + 1 });
+    let mut started = true;
+    for nth in 0..sharers.min(MOST) {
+        stacks[nth] = stack();
+        let Some(stack) = stacks[nth] else {
+            started = false;
+            break;
+        };
+        // SAFETY: the top of a stack of its own.
+        let top = unsafe { stack.byte_add(STACK) };
+        let start: *const Start<'_> = &raw const starts[nth];
+        // SAFETY: `run` gets a start and a stack that stay until it has ended: it is waited for below.
+        pids[nth] = unsafe {
+            libc::clone(run, top.as_ptr(), libc::CLONE_VM | libc::SIGCHLD, start.cast_mut().cast())
+        };
+        if pids[nth] < 0 {
+            started = false;
+            break;
+        }
+    }
+    if started {
+        work(0);
+    } else {
+        // Those that run wait for those that do not.
+        for pid in pids.into_iter().filter(|&pid| pid > 0) {
+            // SAFETY: a child of this process that nobody has waited for.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+    }
+    for (pid, stack) in pids.into_iter().zip(stacks) {
+        if pid > 0 {
+            // SAFETY: a child of this process.
+            unsafe { libc::waitpid(pid, null_mut(), 0) };
+        }
+        if let Some(stack) = stack {
+            // SAFETY: nobody runs on it any more.
+            unsafe { libc::munmap(stack.as_ptr(), STACK) };
+        }
+    }
+    started.then_some(())
+}
+
+fn stack() -> Option<NonNull<c_void>> {
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory anywhere.
+    let mapped = unsafe { libc::mmap(null_mut(), STACK, access, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED { None } else { NonNull::new(mapped) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn everybody_works_on_the_same_memory() {
+        let seen = [const { AtomicUsize::new(0) }; 3];
+        beside(2, &|number| seen[number].store(number + 1, Ordering::Relaxed)).expect("two processes");
+        assert_eq!(seen.map(|seen| seen.load(Ordering::Relaxed)), [1, 2, 3]);
+    }
+}

@@ -1,0 +1,231 @@
+//! Memory that moves to and fro between two places: of all sizes, aligned in every way, in small and in large folios.
+
+use super::TIME_RATIO;
+use super::scale::Scale;
+use crate::contest::{Job, Outcome, Terms};
+use crate::error::LabError;
+use crate::folios::{Folios, pages};
+use crate::linux::{Answer, answer, now};
+use crate::process::Process;
+use crate::report::{Figure, Metric, Report, Section};
+use crate::rounds::Series;
+use core::fmt;
+use quire_arch::{Access, Order, PAGE_SIZE};
+use quire_space::RemapTechnique;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// From one place to the other: more than the largest move, and a multiple of what a PUD entry is responsible for.
+const APART: u64 = 32 * GIB;
+const WARM_UP: usize = 1;
+
+const TIME_MIN: Metric = Metric::lower("time_min", "us/call");
+const TIME_MEDIAN: Metric = Metric::lower("time_median", "us/call");
+const A_PAGE: Metric = Metric::lower("time_a_page", "ns/page");
+
+/// How the two places lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Alignment {
+    /// At borders of PUD entries.
+    Pud,
+    /// At borders of PMD entries, and not alike at those of PUD entries.
+    Pmd,
+    /// A page behind borders of PUD entries, both.
+    SamePage,
+    /// One at such a border, one a page behind it.
+    Page,
+}
+
+impl Alignment {
+    const ALL: [Self; 4] = [Self::Pud, Self::Pmd, Self::SamePage, Self::Page];
+
+    const fn places(self) -> [u64; 2] {
+        match self {
+            Self::Pud => [0, APART],
+            Self::Pmd => [0, APART + 3 * Order::PMD.bytes()],
+            Self::SamePage => [PAGE_SIZE, APART + PAGE_SIZE],
+            Self::Page => [0, APART + PAGE_SIZE],
+        }
+    }
+}
+
+impl fmt::Display for Alignment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pud => "aligned to 1 GiB",
+            Self::Pmd => "aligned to 2 MiB",
+            Self::SamePage => "both offset by a page",
+            Self::Page => "one offset by a page",
+        })
+    }
+}
+
+/// What moves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) bytes: u64,
+    pub(super) alignment: Alignment,
+    /// Of so many pages one is there.
+    pub(super) stride: u64,
+    pub(super) folios: Folios,
+    /// Whether the pages are read between moves.
+    pub(super) read: bool,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes {
+            GIB.. => write!(f, "{} GiB", self.bytes / GIB)?,
+            MIB.. => write!(f, "{} MiB", self.bytes / MIB)?,
+            _ => write!(f, "{} KiB", self.bytes / KIB)?,
+        }
+        write!(f, ", {}", self.alignment)?;
+        if self.folios.order > Order::ZERO {
+            write!(f, ", {}", self.folios)?;
+        }
+        if self.stride > 1 {
+            write!(f, ", a page in {}", self.stride)?;
+        }
+        if self.read { f.write_str(", read between") } else { Ok(()) }
+    }
+}
+
+/// Moves to and fro.
+#[derive(Clone, Debug)]
+pub(super) struct Moves {
+    case: Case,
+    /// Pairs of moves in a round.
+    pairs: u64,
+    populated: bool,
+}
+
+impl Moves {
+    pub(super) const fn new(case: Case, pairs: u64) -> Self {
+        Self { case, pairs, populated: false }
+    }
+
+    /// Pages that are there.
+    const fn pages(&self) -> u64 {
+        pages(self.case.bytes).div_ceil(self.case.stride)
+    }
+}
+
+impl Job for Moves {
+    fn area(&self) -> u64 {
+        2 * APART
+    }
+
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error> {
+        let Case { bytes, alignment, stride, folios, read } = self.case;
+        let [here, there] = alignment.places();
+        if !self.populated {
+            process.populate(here, bytes, stride, folios)?;
+            self.populated = true;
+        }
+        let mut time = 0;
+        if read {
+            for (from, to) in (0..self.pairs).flat_map(|_| [(here, there), (there, here)]) {
+                process.touch(from, bytes, stride, Access::Read)?;
+                let start = now();
+                process.relocate(from, bytes, to)?;
+                time += now() - start;
+            }
+        } else {
+            let start = now();
+            for (from, to) in (0..self.pairs).flat_map(|_| [(here, there), (there, here)]) {
+                process.relocate(from, bytes, to)?;
+            }
+            time = now() - start;
+        }
+        let a_call = time as f64 / (2 * self.pairs) as f64;
+        Ok(answer([a_call / 1000.0, a_call / self.pages() as f64]))
+    }
+}
+
+fn all(scale: &Scale) -> Vec<(&'static str, Vec<Case>)> {
+    let case =
+        |bytes, alignment, stride, read| Case { bytes, alignment, stride, folios: Folios::PAGES, read };
+    let small = [4 * KIB, 64 * KIB, 2 * MIB, 64 * MIB]
+        .into_iter()
+        .flat_map(|bytes| [Alignment::Pmd, Alignment::Page].map(|alignment| case(bytes, alignment, 1, false)))
+        .chain([Alignment::Pmd, Alignment::Page].map(|alignment| case(64 * MIB, alignment, 1, true)));
+    let gib = [false, true]
+        .into_iter()
+        .flat_map(|read| Alignment::ALL.map(|alignment| case(GIB, alignment, scale.stride, read)));
+    // So many pages fit into no memory: one for each table.
+    let largest = [Alignment::Pud, Alignment::Pmd, Alignment::Page]
+        .map(|alignment| case(scale.largest, alignment, 512, false));
+    let folios = [Folios::of(Order::ALL[4]), Folios::PMD].into_iter().flat_map(|folios| {
+        [Alignment::Pud, Alignment::Pmd, Alignment::Page]
+            .map(|alignment| Case { folios, ..case(scale.folio_bytes, alignment, 1, false) })
+    });
+    let mut gib: Vec<_> = gib.collect();
+    if scale.largest > GIB {
+        gib.extend(largest);
+    }
+    vec![
+        ("mremap of up to 64 MiB of pages", small.collect()),
+        ("mremap of 1 GiB of pages and more", gib),
+        ("mremap of large folios", folios.collect()),
+    ]
+}
+
+pub(super) fn steps(scale: &Scale) -> u64 {
+    all(scale).iter().map(|(_, cases)| cases.len() as u64).sum()
+}
+
+pub(super) fn run(
+    scale: &Scale,
+    report: &mut Report<RemapTechnique>,
+    step: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    for (title, cases) in all(scale) {
+        let mut figures = Vec::new();
+        for case in cases {
+            let name = case.to_string();
+            step(&name);
+            // So that a round takes no time that the clock cannot tell.
+            let pairs = (GIB / case.bytes).clamp(2, 500);
+            let job = Moves::new(case, pairs);
+            let terms = Terms {
+                // Two sets of tables: those that were left, and those that a move needs.
+                memory: job.pages() * PAGE_SIZE + case.bytes / 256 + (8 << 20),
+                folios: case.folios,
+                warm_up: WARM_UP,
+                rounds: scale.rounds,
+                host_controls: scale.host_controls,
+            };
+            let outcome = Outcome::of(terms, &job)?;
+            figures.extend(times(&outcome, &name));
+            report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
+        }
+        report.sections.push(Section { title: title.to_owned(), figures });
+    }
+    Ok(())
+}
+
+/// The times of calls, and of each page.
+pub(super) fn times(outcome: &Outcome<RemapTechnique>, name: &str) -> Vec<Figure<RemapTechnique>> {
+    vec![
+        outcome.figure(name, TIME_MIN, 0, Series::min),
+        outcome.figure(name, TIME_MEDIAN, 0, Series::median),
+        outcome.figure(name, A_PAGE, 1, Series::min),
+        outcome.ratio(name, TIME_RATIO, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_its_name() {
+        let cases: Vec<_> = all(&Scale::FULL).into_iter().flat_map(|(_, cases)| cases).collect();
+        let names: std::collections::HashSet<_> = cases.iter().map(ToString::to_string).collect();
+        assert_eq!((names.len(), cases.len()), (27, 27));
+        assert!(names.contains("1 GiB, one offset by a page, read between"));
+        assert!(names.contains("16 GiB, aligned to 2 MiB, a page in 512"));
+        assert!(names.contains("1 GiB, aligned to 1 GiB, folios of 64 KiB"));
+    }
+}

@@ -1,0 +1,120 @@
+//! Memory that is touched and given back again and again: where freeing tables is for nothing.
+
+use super::TIME_RATIO;
+use super::scale::Scale;
+use crate::contest::{Job, Outcome, Terms};
+use crate::error::LabError;
+use crate::folios::Folios;
+use crate::linux::{Answer, answer, now};
+use crate::process::Process;
+use crate::report::{Metric, Report, Section};
+use crate::rounds::Series;
+use quire_arch::{Access, Order, PAGE_SIZE};
+use quire_space::TablesTechnique;
+
+const TABLE: u64 = Order::PMD.bytes();
+const WARM_UP: usize = 1;
+
+const TIME_MIN: Metric = Metric::lower("time_min", "ns/call");
+const TIME_MEDIAN: Metric = Metric::lower("time_median", "ns/call");
+
+/// What is touched and given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Border {
+    /// A page beside others in its table, which is never empty.
+    Beside,
+    /// A page alone in its table.
+    Page,
+    /// All that a table is responsible for, with one page of it touched.
+    Whole,
+    /// A page alone in its table, in turn in two tables.
+    TwoTables,
+    /// The same in two tables with a PMD table each.
+    TwoPmdTables,
+}
+
+impl Border {
+    pub(super) const ALL: [(Self, &'static str, &'static str); 5] = [
+        (Self::Beside, "a page, its table in use", "beside"),
+        (Self::Page, "a page, its table empty", "page"),
+        (Self::Whole, "2 MiB with a page in it", "whole"),
+        (Self::TwoTables, "a page of two tables in turn", "tables"),
+        (Self::TwoPmdTables, "a page of two PMD tables in turn", "pmds"),
+    ];
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Borders {
+    border: Border,
+    calls: u64,
+    mapped: bool,
+}
+
+impl Borders {
+    pub(super) const fn new(border: Border, calls: u64) -> Self {
+        Self { border, calls, mapped: false }
+    }
+
+    fn call<P: Process>(&self, nth: u64, process: &mut P) -> Result<(), P::Error> {
+        let (at, bytes) = match self.border {
+            Border::Beside | Border::Page => (TABLE / 2, PAGE_SIZE),
+            Border::Whole => (0, TABLE),
+            Border::TwoTables => (TABLE / 2 + nth % 2 * TABLE, PAGE_SIZE),
+            Border::TwoPmdTables => (TABLE / 2 + nth % 2 * (1 << 30), PAGE_SIZE),
+        };
+        process.touch(at, PAGE_SIZE, 1, Access::Write)?;
+        process.dont_need(at, bytes)
+    }
+}
+
+impl Job for Borders {
+    fn area(&self) -> u64 {
+        2 << 30
+    }
+
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error> {
+        if !self.mapped {
+            process.map(0, self.area())?;
+            self.mapped = true;
+            if self.border == Border::Beside {
+                process.touch(0, PAGE_SIZE, 1, Access::Write)?;
+            }
+        }
+        let start = now();
+        (0..self.calls).try_for_each(|nth| self.call(nth, process))?;
+        Ok(answer([(now() - start) as f64 / self.calls as f64]))
+    }
+}
+
+pub(super) fn steps() -> u64 {
+    Border::ALL.len() as u64
+}
+
+pub(super) fn run(
+    scale: &Scale,
+    report: &mut Report<TablesTechnique>,
+    step: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    let mut figures = Vec::new();
+    for (border, what, _) in Border::ALL {
+        let name = format!("touch and DONTNEED of {what}");
+        step(&name);
+        let terms = Terms {
+            memory: 16 << 20,
+            folios: Folios::PAGES,
+            warm_up: WARM_UP,
+            rounds: scale.rounds,
+            host_controls: false,
+        };
+        let outcome = Outcome::of(terms, &Borders::new(border, scale.calls))?;
+        figures.extend([
+            outcome.figure(&name, TIME_MIN, 0, Series::min),
+            outcome.figure(&name, TIME_MEDIAN, 0, Series::median),
+            outcome.ratio(&name, TIME_RATIO, 0),
+        ]);
+        report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
+    }
+    let title = "Memory that is touched and given back again and again: ns for both".to_owned();
+    report.sections.push(Section { title, figures });
+    Ok(())
+}

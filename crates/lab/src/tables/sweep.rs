@@ -1,0 +1,154 @@
+//! The posted loop: a large mapping of which a little is touched and given back at a time, until all of it was. What of its
+//! page tables is there at the end, and what the loop takes.
+
+use super::TIME_RATIO;
+use super::scale::Scale;
+use crate::contest::{Job, Outcome, Terms};
+use crate::error::LabError;
+use crate::folios::Folios;
+use crate::linux::{Answer, answer, now};
+use crate::process::Process;
+use crate::report::{Metric, Report, Section};
+use crate::rounds::Series;
+use quire_arch::{Access, Order, PAGE_SIZE};
+use quire_space::TablesTechnique;
+
+const STEP: u64 = Order::PMD.bytes();
+const MIB: u64 = 1 << 20;
+
+const TABLES: Metric = Metric::lower("page_tables_at_the_end", "kB");
+const MOST: Metric = Metric::lower("most_page_tables", "kB");
+const TIME_MIN: Metric = Metric::lower("time_min", "us/step");
+const TIME_MEDIAN: Metric = Metric::lower("time_median", "us/step");
+
+/// How memory is given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Emptying {
+    /// By `DONTNEED` of pieces of this size.
+    DontNeed { offset: u64, piece: u64 },
+    /// The same after reads: nothing but the zero page was mapped.
+    Zeros { offset: u64 },
+    /// By `munmap` of the first half of each step, which alone was touched.
+    Unmap,
+    /// By `mremap` of that half to elsewhere, over what was moved there before.
+    Move,
+}
+
+/// The cases, with the title of each and whether each page is touched whatever the scale says.
+const CASES: [(&str, Emptying, bool); 9] = [
+    ("DONTNEED of 2 MiB, as posted", Emptying::DontNeed { offset: 0, piece: STEP }, true),
+    ("DONTNEED of 2 MiB", Emptying::DontNeed { offset: 0, piece: STEP }, false),
+    ("DONTNEED of 2 MiB at an offset of 4 KiB", Emptying::DontNeed { offset: PAGE_SIZE, piece: STEP }, false),
+    ("DONTNEED of 2 MiB at an offset of 1 MiB", Emptying::DontNeed { offset: MIB, piece: STEP }, false),
+    ("DONTNEED of 1 MiB", Emptying::DontNeed { offset: 0, piece: MIB }, false),
+    ("DONTNEED of 64 KiB", Emptying::DontNeed { offset: 0, piece: 64 << 10 }, false),
+    ("DONTNEED of 2 MiB of zero pages at an offset of 4 KiB", Emptying::Zeros { offset: PAGE_SIZE }, false),
+    ("munmap of every second 1 MiB", Emptying::Unmap, false),
+    ("mremap of every second 1 MiB", Emptying::Move, false),
+];
+
+/// The loop, a part of it a round.
+#[derive(Clone, Debug)]
+pub(super) struct Sweep {
+    emptying: Emptying,
+    stride: u64,
+    span: u64,
+    a_round: u64,
+    at: u64,
+    /// Page tables of the process itself, which are there before.
+    own: u64,
+}
+
+impl Sweep {
+    pub(super) fn new(emptying: Emptying, stride: u64, span: u64, rounds: u64) -> Self {
+        Self { emptying, stride, span, a_round: span / STEP / rounds, at: 0, own: 0 }
+    }
+
+    /// A place apart, at a border of PMD tables.
+    fn apart(&self) -> u64 {
+        self.span.next_multiple_of(1 << 30) + (1 << 30)
+    }
+
+    fn step<P: Process>(&self, at: u64, process: &mut P) -> Result<(), P::Error> {
+        match self.emptying {
+            Emptying::DontNeed { offset, piece } => {
+                let at = at + offset;
+                process.touch(at, STEP, self.stride, Access::Write)?;
+                (0..STEP / piece).try_for_each(|nth| process.dont_need(at + nth * piece, piece))
+            }
+            Emptying::Zeros { offset } => {
+                process.touch(at + offset, STEP, self.stride, Access::Read)?;
+                process.dont_need(at + offset, STEP)
+            }
+            Emptying::Unmap => {
+                process.touch(at, STEP / 2, self.stride, Access::Write)?;
+                process.unmap(at, STEP / 2)
+            }
+            Emptying::Move => {
+                process.touch(at, STEP / 2, self.stride, Access::Write)?;
+                process.relocate(at, STEP / 2, self.apart())
+            }
+        }
+    }
+}
+
+impl Job for Sweep {
+    fn area(&self) -> u64 {
+        self.apart() + STEP
+    }
+
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error> {
+        if self.at == 0 {
+            [self.own, _] = process.sizes()?;
+            process.map(0, self.span + STEP)?;
+        }
+        let start = now();
+        for nth in 0..self.a_round {
+            self.step(self.at + nth * STEP, process)?;
+        }
+        let time = (now() - start) as f64 / 1000.0 / self.a_round as f64;
+        self.at += self.a_round * STEP;
+        let [tables, _] = process.sizes()?;
+        Ok(answer([time, tables.saturating_sub(self.own) as f64]))
+    }
+}
+
+pub(super) fn steps() -> u64 {
+    CASES.len() as u64
+}
+
+pub(super) fn run(
+    scale: &Scale,
+    report: &mut Report<TablesTechnique>,
+    step: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    let mut figures = Vec::new();
+    let gib = scale.span as f64 / f64::from(1 << 30);
+    for (what, emptying, each_page) in CASES {
+        let stride = if each_page { 1 } else { scale.stride };
+        let pages = if each_page { String::new() } else { format!(", a page in {stride}") };
+        let name = format!("{gib} GiB, {what}{pages}");
+        step(&name);
+        let terms = Terms {
+            // Its tables, two mappings a step, and what is touched.
+            memory: scale.span / 256 + (32 << 20),
+            folios: Folios::PAGES,
+            warm_up: 0,
+            rounds: scale.sweep_rounds,
+            host_controls: false,
+        };
+        let job = Sweep::new(emptying, stride, scale.span, scale.sweep_rounds as u64);
+        let outcome = Outcome::of(terms, &job)?;
+        figures.extend([
+            outcome.figure(&name, TABLES, 1, Series::last),
+            outcome.figure(&name, MOST, 1, Series::max),
+            outcome.figure(&name, TIME_MIN, 0, Series::min),
+            outcome.figure(&name, TIME_MEDIAN, 0, Series::median),
+            outcome.ratio(&name, TIME_RATIO, 0),
+        ]);
+        report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
+    }
+    let title = format!("{gib} GiB touched and given back 2 MiB at a time: page tables at the end");
+    report.sections.push(Section { title, figures });
+    Ok(())
+}
