@@ -128,14 +128,16 @@ impl<P: Platform> Tables<'_, P> {
                 let part = VirtRange::new(at, entry.end().min(job.from.end()));
                 let index = P::Paging::index(at, level);
                 let raw = self.entries(table)[index].load(Ordering::Acquire);
+                let found = P::Paging::decode(raw, level);
                 if level <= largest
+                    && matches!(found, Entry::Table(_))
                     && let Some(end) = self.movable_until(job, table, level, entry)
                 {
                     at = end.min(job.from.end());
                     visit(Piece::Tables(level), VirtRange::new(part.start(), at))?;
                     continue 'next;
                 }
-                match P::Paging::decode(raw, level) {
+                match found {
                     Entry::Table(child) if level == Level::PMD => visit(Piece::Pages(child), part)?,
                     Entry::Table(child) => {
                         (table, level) = (child, Level(level.0 - 1));
@@ -178,8 +180,8 @@ impl<P: Platform> Tables<'_, P> {
         let entries = self.entries(table)[index..index + most].iter();
         let movable = |(nth, entry): &(usize, &AtomicU64)| {
             let raw = entry.load(Ordering::Acquire);
-            // Nothing moves anywhere, but is no reason to begin.
-            let is_table = matches!(P::Paging::decode(raw, level), Entry::Table(_)) || raw == 0 && *nth > 0;
+            // Nothing moves anywhere.
+            let is_table = raw == 0 || matches!(P::Paging::decode(raw, level), Entry::Table(_));
             is_table && target.is_none_or(|target| target[target_index + nth].load(Ordering::Relaxed) == 0)
         };
         let count = entries.enumerate().take_while(movable).count() as u64;
