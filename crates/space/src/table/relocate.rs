@@ -88,6 +88,14 @@ impl<P: Platform> Tables<'_, P> {
             match piece {
                 Piece::Table(level) => self.relocate_table(&pin, level, part, to, gather),
                 Piece::Huge(slot) => self.relocate_huge(&pin, slot, to, gather),
+                // A leaf when the move was prepared, which a walker of the rmap has split since: there is no table for its
+                // entries on the other side, and nothing else in its block on either.
+                Piece::Pages(_)
+                    if self.find(to).is_none()
+                        && self.may_move(job, Level::PMD, Self::huge_range(part.start())) =>
+                {
+                    self.relocate_table(&pin, Level::PMD, part, to, gather);
+                }
                 Piece::Pages(table) => self.relocate_pages(&pin, table, part, to, gather),
             }
             Ok::<(), core::convert::Infallible>(())
@@ -174,6 +182,7 @@ impl<P: Platform> Tables<'_, P> {
             let Entry::Table(child) = from.take(index) else { return };
             let start = P::Paging::table_range(to, below).start();
             let frame = self.spaces.frames().known(child);
+            // Those below keep theirs: of a bottom table only the level is asked.
             frame.index().store(start.0 | u64::from(below.0), Ordering::Relaxed);
             there.install(target_index, Entry::Table(child));
         });
