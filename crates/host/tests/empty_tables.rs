@@ -10,16 +10,17 @@ use common::{
 use quire_arch::{Access, VirtAddr};
 use quire_host::{HostConfig, Machine};
 use quire_mm::{Advice, MemoryConfig, Overcommit, RemapFlags, TablesTechnique, VmEvent};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const BASE: VirtAddr = VirtAddr(1 << 39);
 /// A space keeps two empty tables a level.
 const KEPT: u64 = 6 * PAGE;
 
-/// A machine with one CPU that promises more memory than it has.
+/// A machine that promises more memory than it has.
 fn roomy(mib: u64, technique: TablesTechnique) -> Machine {
     let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
     config.techniques.tables = technique;
-    machine_with(&HostConfig::with_ram(mib << 20).cpus(1).paranoid(), config)
+    machine_with(&HostConfig::with_ram(mib << 20).cpus(3).paranoid(), config)
 }
 
 fn tables(space: &HostSpace<'_>) -> u64 {
@@ -303,4 +304,84 @@ fn whole_blocks_go_under_faults() {
     cpu.run(|| dontneed(&space, BASE, 4 * MIB2));
     assert_eq!(space.figures().resident, 0);
     assert!(tables(&space) <= 4 * PAGE);
+}
+
+/// A CPU may remember the way to a table in which nothing could be used, so its end is flushed too.
+#[test]
+fn a_table_that_nothing_used_is_flushed_when_it_goes() {
+    let machine = machine(16, 2);
+    let space = machine.memory().create_space().unwrap();
+    let cpus = [0, 1].map(|number| machine.vcpu(number).unwrap());
+    map_at(&space, BASE.0, 2 * MIB2, RW);
+    cpus[0].program(&space).write_u64(page(BASE, 3), 1).unwrap();
+    cpus[0].run(|| space.mprotect(BASE, 2 * MIB2, common::NONE, false)).unwrap();
+    assert!(cpus[1].program(&space).read_u64(BASE).is_err());
+    let sent = || machine.memory().frames().events().sum(VmEvent::NrTlbRemoteFlush);
+    let before = (sent(), tables(&space));
+    assert_eq!(before.1, 3 * PAGE);
+    cpus[0].run(|| dontneed(&space, BASE, MIB2));
+    assert!(tables(&space) < 3 * PAGE);
+    assert_eq!(sent(), before.0 + 1);
+    assert_audit(&machine);
+}
+
+/// A table that is freed while a fault is in its section of the epoch stays in limbo for as long as that lasts. If it is all
+/// the memory that there is, the fault has to leave first. Here it waits, in between, for a CPU that does not answer.
+#[test]
+fn a_fault_finds_the_table_that_it_held_in_limbo() {
+    let machine = roomy(8, TablesTechnique::Free);
+    let (space, frames) = (machine.memory().create_space().unwrap(), machine.memory().frames());
+    let (small, full) = (VirtAddr(BASE.0 + GIB), VirtAddr(BASE.0 + 2 * GIB));
+    map_at(&space, BASE.0, MIB2, RW);
+    space.madvise(BASE, MIB2, Advice::HugePage).unwrap();
+    machine.vcpu(0).unwrap().program(&space).write_u64(BASE, 1).unwrap();
+    assert_eq!(frames.events().pmd_mapped(), 1);
+    let child = space.fork().unwrap();
+    {
+        let cpu = machine.vcpu(1).unwrap();
+        let program = cpu.program(&child);
+        for start in [small, full] {
+            map_at(&child, start.0, GIB, RW);
+        }
+        // A table with nothing but a page of zeros, and then all memory there is.
+        assert_eq!(program.read_u64(small), Ok(0));
+        let mut written = 0;
+        while program.write_u64(page(full, written), 1).is_ok() {
+            written += 1;
+        }
+        assert_eq!(frames.totals().free, 0);
+    }
+    let sent = || machine.memory().platform().counters().shootdowns;
+    let before = sent();
+    let (inside, dropped) = (AtomicBool::new(false), AtomicBool::new(false));
+    let within_reason = |fact: &dyn Fn() -> bool| {
+        (0..2_000_000).any(|_| {
+            std::thread::yield_now();
+            fact()
+        })
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = machine.vcpu(2).unwrap();
+            cpu.program(&space).inside(|guest| {
+                assert_eq!(guest.read_u64(BASE), Ok(1));
+                inside.store(true, Ordering::SeqCst);
+                assert!(within_reason(&|| dropped.load(Ordering::SeqCst)));
+            });
+        });
+        scope.spawn(|| {
+            let cpu = machine.vcpu(0).unwrap();
+            assert!(within_reason(&|| inside.load(Ordering::SeqCst)));
+            // The leaf is cut and flushed, then a page is copied.
+            cpu.program(&space).write_u64(BASE, 2).unwrap();
+        });
+        scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            assert!(within_reason(&|| sent() > before));
+            cpu.run(|| dontneed(&child, small, MIB2));
+            dropped.store(true, Ordering::SeqCst);
+        });
+    });
+    assert_eq!(machine.vcpu(1).unwrap().program(&child).read_u64(BASE), Ok(1));
+    assert_audit(&machine);
 }

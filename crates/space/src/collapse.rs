@@ -1,7 +1,8 @@
 //! Collapse: the pages of an aligned block become one large folio, mapped by one PMD entry.
 //!
 //! The mmap lock is held alone and the VMA is write-locked, so no fault is in the block; the family lock is held alone, so
-//! no walk of the rmap is. The table is unhooked and flushed, so the MMU is out of it; then pages are copied, and the leaf
+//! no walk of the rmap is. The table is unhooked and flushed, so the MMU is out of it. Only a fast pin may have come since the
+//! first look for pins; so there is another, and if it finds one the table is hooked again. Then pages are copied, and the leaf
 //! takes the table's place. The old table goes with all that it maps through the gather, as any table that dies whole.
 
 use crate::cpus::FlushCause;
@@ -11,6 +12,7 @@ use crate::table::{Found, HugeSlot, Tables};
 use crate::vma::{Vma, VmaFacts};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
+use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::Ordering;
 
 /// What a collapse may not do.
@@ -69,9 +71,9 @@ impl<'s, P: Platform> Section<'s, P> {
         let (head, deposit) = tables.allocate_collapse(start, order).map_err(CollapseError::OutOfMemory)?;
         let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
         let mut gather = Gather::new(self.spaces, self.core, FlushCause::Collapse);
-        tables.replace_by_leaf(slot, table, (head, deposit), &facts, &mut gather);
+        let result = tables.replace_by_leaf(slot, table, (head, deposit), &facts, &mut gather);
         gather.finish();
-        Ok(())
+        result
     }
 }
 
@@ -122,7 +124,8 @@ impl<P: Platform> Tables<'_, P> {
         made
     }
 
-    /// Copies what `table` maps to the new folio `head` and puts a leaf in its place. The table goes to `gather`.
+    /// Copies what `table` maps to the new folio `head` and puts a leaf in its place. The table goes to `gather`. Where a page
+    /// was pinned meanwhile all stays as it is.
     fn replace_by_leaf(
         &self,
         slot: HugeSlot,
@@ -130,15 +133,24 @@ impl<P: Platform> Tables<'_, P> {
         (head, deposit): (Pfn, Pfn),
         facts: &VmaFacts,
         gather: &mut Gather<'_, P>,
-    ) {
+    ) -> Result<(), CollapseError> {
         let platform = self.spaces.platform();
-        let range = self.slot_range(slot);
         {
             let pin = self.pin();
-            self.lock_slot(&pin, slot).take(slot.index);
-            gather.add_unhooked(table, range);
+            let hooked = self.lock_slot(&pin, slot).take(slot.index);
             // What the MMU wrote until here is in the pages; from here on it writes no more.
+            gather.add_stale(self.slot_range(slot));
             gather.flush(&pin);
+            // Pairs with the fence in `pin_page_fast`: who pinned a page before this is seen here, and who pins one later sees
+            // that the table is gone.
+            fence(Ordering::SeqCst);
+            if self.maps_held_page(table) {
+                self.lock_slot(&pin, slot).install(slot.index, hooked);
+                self.spaces.release_unused(&pin, deposit, Order::ZERO);
+                self.spaces.release_unused(&pin, head, self.spaces.frames().folio(head).order());
+                return Err(CollapseError::Busy);
+            }
+            gather.add_flushed(table);
         }
         let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
         for (nth, entry) in entries.iter().enumerate() {
@@ -159,6 +171,18 @@ impl<P: Platform> Tables<'_, P> {
         if let Some(order) = Self::huge_order() {
             self.spaces.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
         }
+        Ok(())
+    }
+
+    /// Whether `table`, which nobody can change, maps a folio to which somebody has a reference.
+    fn maps_held_page(&self, table: Pfn) -> bool {
+        let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
+        entries.iter().any(|entry| match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
+            Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
+                self.spaces.frames().folio(pfn).frame().refs() != 1
+            }
+            _ => false,
+        })
     }
 }
 

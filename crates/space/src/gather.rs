@@ -170,6 +170,12 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline]
     pub(crate) fn add_unhooked(&mut self, pfn: Pfn, range: VirtRange) {
         self.add_stale(range);
+        self.add_flushed(pfn);
+    }
+
+    /// As [`add_unhooked`](Self::add_unhooked), of a table that was flushed since it was unhooked.
+    #[inline]
+    pub(crate) fn add_flushed(&mut self, pfn: Pfn) {
         let link = self.unhooked.map_or(0, |before| before.0 + 1);
         self.spaces.frames().known(pfn).owner().store(link, Ordering::Relaxed);
         self.unhooked = Some(pfn);

@@ -2,7 +2,7 @@
 
 use crate::common::RW;
 use crate::common::{HostSpace, MIB2, NOT_MAPPED, PAGE, map_at, page};
-use crate::harness::{Fact, check, check_some, map, on_cpu, with_space, with_spaces, with_spaces_of};
+use crate::harness::{Fact, check, check_some, map, on_cpu, with_space, with_spaces, with_spaces_by};
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
 use quire_mm::{Advice, MemoryConfig, OrderSet, RemapFlags, RemapTechnique, SizeEnabled};
@@ -186,7 +186,7 @@ fn with_leaf(model: impl FnOnce(&Machine, &HostSpace<'_>, &HostSpace<'_>)) {
 
 /// The same with other techniques.
 fn with_leaf_of(config: MemoryConfig, model: impl FnOnce(&Machine, &HostSpace<'_>, &HostSpace<'_>)) {
-    with_spaces_of(HostConfig::with_ram(8 << 20).cpus(2), config, |machine, [space]| {
+    with_spaces_by(HostConfig::with_ram(8 << 20).cpus(2), config, |machine, [space]| {
         as_one_step(|| {
             map_at(space, ELSEWHERE.0, MIB2, RW);
             space.madvise(ELSEWHERE, MIB2, Advice::HugePage).expect("the mapping is there");

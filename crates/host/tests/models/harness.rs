@@ -1,6 +1,8 @@
 //! Running a model under many schedules.
 
-use crate::common::{HostProgram, HostSpace, PAGE, RW, assert_audit, in_use, machine_of, map_at, setting};
+use crate::common::{
+    self, HostProgram, HostSpace, PAGE, RW, assert_audit, in_use, machine_of, map_at, setting,
+};
 use quire_arch::VirtAddr;
 use quire_host::{HostConfig, Machine};
 use quire_mm::MemoryConfig;
@@ -104,16 +106,16 @@ pub(crate) fn with_spaces<const N: usize>(
     host: HostConfig,
     model: impl FnOnce(&Machine, &[HostSpace<'_>; N]),
 ) {
-    with_spaces_of(host, MemoryConfig::default(), model);
+    with_spaces_by(host, MemoryConfig::default(), model);
 }
 
 /// The same with other techniques.
-pub(crate) fn with_spaces_of<const N: usize>(
+pub(crate) fn with_spaces_by<const N: usize>(
     host: HostConfig,
     config: MemoryConfig,
     model: impl FnOnce(&Machine, &[HostSpace<'_>; N]),
 ) {
-    let machine = as_one_step(|| crate::common::machine_with(&host.paranoid(), config));
+    let machine = as_one_step(|| common::machine_with(&host.paranoid(), config));
     let before = as_one_step(|| in_use(&machine));
     // A space whose model has failed stays: its exit may find what the failure left, and panic once more.
     let spaces = ManuallyDrop::new(as_one_step(|| {

@@ -15,3 +15,4 @@ mod frames;
 mod rmap;
 mod shootdowns;
 mod spaces;
+mod tables;

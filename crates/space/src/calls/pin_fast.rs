@@ -4,7 +4,7 @@
 //! has read it. So the page is pinned first, whatever it has become, and then everything is looked at again:
 //!
 //! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. Who unmaps the
-//!   page after that finds it pinned, and so does who copies it.
+//!   page after that finds it pinned, and so does who copies it. (A collapse unhooks the table, then looks for pins.)
 //! - *The folio* is the one that the frame lay in: it was not split, nor given back and used anew, before it was pinned.
 //! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with a barrier
 //!   between its note and that look, and one between the pin and the look for the note, one of the two sees the other
@@ -28,7 +28,7 @@ impl ForkSequence {
     /// A fork begins to share pages. The caller holds the mmap lock for writing until it calls [`end`](Self::end).
     pub(crate) fn begin(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
-        // Pairs with the fence in `unchanged`: the looks for pins come after.
+        // Pairs with the fence in `pin_page_fast`: the looks for pins come after.
         fence(Ordering::SeqCst);
     }
 
@@ -44,10 +44,8 @@ impl ForkSequence {
         (number & 1 == 0).then_some(number)
     }
 
-    /// Whether no fork has begun since `number` was read. The caller has pinned a page before.
+    /// Whether no fork has begun since `number` was read. The caller has pinned a page before, and there is a fence between.
     fn unchanged(&self, number: u64) -> bool {
-        // Pairs with the fence in `begin`.
-        fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) == number
     }
 }
@@ -89,6 +87,8 @@ impl<'m, P: Platform> Space<'m, P> {
         let number = forks.read()?;
         let seen = self.tables().see(addr, access)?;
         let folio = self.spaces.frames().try_pin_folio(seen.pfn)?;
+        // Pairs with those of a fork and of a collapse, between what they change and their looks for pins.
+        fence(Ordering::SeqCst);
         if self.tables().see(addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
             return Some(PinnedPage { spaces: self.spaces, pfn: seen.pfn });
         }
@@ -102,4 +102,48 @@ impl<'m, P: Platform> Space<'m, P> {
 /// Whether a page of `folio`, which is pinned, is the program's own beyond doubt, so that no later write gets a copy.
 fn is_own(folio: &Folio<'_>) -> bool {
     folio.kind() == Kind::Anonymous && folio.is_exclusive()
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+    use quire_sync::atomic::AtomicU32;
+
+    /// A page, as far as a pin and a fork ask for it.
+    #[derive(Debug, Default)]
+    struct Page {
+        pins: AtomicU32,
+        shared: AtomicU32,
+    }
+
+    /// Of a fork that shares what is not pinned and a pin that wants what is not shared, one sees the other.
+    #[test]
+    fn loom_of_a_fast_pin_and_a_fork_one_sees_the_other() {
+        loom::model(|| {
+            let state = Arc::new((ForkSequence::default(), Page::default()));
+            let forking = {
+                let state = Arc::clone(&state);
+                thread::spawn(move || {
+                    let (forks, page) = &*state;
+                    forks.begin();
+                    let shares = page.pins.load(Ordering::Relaxed) == 0;
+                    if shares {
+                        page.shared.store(1, Ordering::Relaxed);
+                    }
+                    forks.end();
+                    shares
+                })
+            };
+            let (forks, page) = &*state;
+            let pinned = forks.read().is_some_and(|number| {
+                page.pins.fetch_add(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                page.shared.load(Ordering::Relaxed) == 0 && forks.unchanged(number)
+            });
+            let shared = forking.join().expect("the fork ends");
+            assert!(!(pinned && shared), "a pinned page is shared");
+        });
+    }
 }

@@ -325,6 +325,8 @@ impl<'s, P: Platform> Section<'s, P> {
             room: self.room_of_move(vma, old, target),
             target_room: self.room_around(target),
         };
+        // Else a table that was spared would move along, and be found by no call that looks for it.
+        self.tables().free_spared(old, gather);
         let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
             let pin = self.spaces.platform().pin();
             self.tables().prepare_move(&pin, &job).map_err(Error::from).map(|()| prepared)

@@ -46,11 +46,11 @@ macro_rules! flush_causes {
 }
 
 flush_causes! {
-    /// Pages were unmapped, by `munmap` or by a call that replaces, shrinks or moves a mapping.
+    /// Pages were unmapped, by `munmap`, `brk`, or a mapping that takes the place of others.
     Unmap = "unmap", TlbShootdownUnmap, TlbInterruptUnmap;
     /// Permissions were taken away.
     Protect = "protect", TlbShootdownProtect, TlbInterruptProtect;
-    /// Pages moved to other addresses.
+    /// `mremap`: pages moved to other addresses, or were unmapped on the way.
     Move = "move", TlbShootdownMove, TlbInterruptMove;
     /// The contents of a mapping were dropped.
     Discard = "discard", TlbShootdownDiscard, TlbInterruptDiscard;

@@ -23,6 +23,11 @@ impl<'s, P: Platform> Section<'s, P> {
         prepared: &mut Prepared<'_, P>,
         gather: &mut Gather<'s, P>,
     ) {
+        if gather.has_shut() {
+            // Of an earlier part of the same call. What is to be taken out after the flush is noted as one range, and what
+            // lies between that part and this one stays.
+            gather.settle();
+        }
         if let Some(removed) = self.remove_mappings(range, prepared) {
             self.tables().unmap(removed, Hole(self.room_around(removed)), gather);
         }

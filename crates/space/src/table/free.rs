@@ -37,6 +37,18 @@ impl Spared {
         older.store(before, Ordering::Relaxed);
         (last != 0 && last != noted).then_some(VirtAddr(last & !1))
     }
+
+    /// Forgets a table at `level` whose address is `wanted`, and answers the address.
+    fn take(&self, level: Level, wanted: impl Fn(VirtAddr) -> bool) -> Option<VirtAddr> {
+        self.0[usize::from(level.0)].iter().find_map(|slot| {
+            let noted = slot.load(Ordering::Relaxed);
+            let found = noted != 0 && wanted(VirtAddr(noted & !1));
+            found.then(|| {
+                slot.store(0, Ordering::Relaxed);
+                VirtAddr(noted & !1)
+            })
+        })
+    }
 }
 
 /// The free room around an unmapped range: from the end of the mapping below it to the start of the one above.
@@ -106,17 +118,37 @@ impl<P: Platform> Tables<'_, P> {
     /// Spares the empty table at `level` for `addr`; the one that was spared longest goes, if it is empty still.
     fn spare(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let start = P::Paging::table_range(addr, level).start();
-        let Some(before) = self.core.spared.push(level, start) else { return };
+        if let Some(before) = self.core.spared.push(level, start) {
+            self.free_if_spared(level, before, gather);
+        }
+    }
+
+    /// Takes the spared tables for parts of `range` into `gather`, if they are empty still. As for
+    /// [`free_empty`](Self::free_empty); no fault can come to the range.
+    pub(crate) fn free_spared(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
+        let mut level = Level::PTE;
+        while level < P::Paging::root_level() {
+            let lies_in = |addr: VirtAddr| !P::Paging::table_range(addr, level).intersect(range).is_empty();
+            while let Some(addr) = self.core.spared.take(level, lies_in) {
+                self.free_if_spared(level, addr, gather);
+            }
+            level = Level(level.0 + 1);
+        }
+    }
+
+    /// Unhooks the table at `level` for `addr`, which was spared, if there is still one and it is empty. What that leaves empty
+    /// is spared in its place.
+    fn free_if_spared(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let above = Level(level.0 + 1);
-        let Some(parent) = self.find_table(before, above) else { return };
-        let index = P::Paging::index(before, above);
+        let Some(parent) = self.find_table(addr, above) else { return };
+        let index = P::Paging::index(addr, above);
         let raw = self.entries(parent)[index].load(Ordering::Acquire);
         if let Entry::Table(child) = P::Paging::decode(raw, above)
-            && self.free_if_empty((parent, index), (child, level), before, gather)
+            && self.free_if_empty((parent, index), (child, level), addr, gather)
             && above < P::Paging::root_level()
             && self.is_empty(parent)
         {
-            self.spare(above, before, gather);
+            self.spare(above, addr, gather);
         }
     }
 

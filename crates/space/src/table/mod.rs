@@ -278,6 +278,10 @@ impl<'s, P: Platform> Tables<'s, P> {
     {
         let frame = self.spaces.frames().known(table);
         frame.lock_word().lock::<P>(lock_class(level));
+        debug_assert!(
+            matches!(frame.kind(), Kind::Table | Kind::Gathered | Kind::Limbo),
+            "a table was freed while somebody could find it"
+        );
         LockedTable { entries: self.entries(table), frame, level, execution: core::marker::PhantomData }
     }
 

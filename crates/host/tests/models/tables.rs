@@ -1,0 +1,649 @@
+//! Tables that go when they are empty and tables that move, and those who find them without the mmap lock: faults, walkers of
+//! the rmap, fast pins.
+
+use crate::common::{HostSpace, NOT_MAPPED, PAGE, RW, map_at, page};
+use crate::harness::{Fact, check_some, map, on_cpu, with_spaces_by};
+use quire_arch::{Access, Order, Pfn, Platform, VirtAddr};
+use quire_frame::Kind;
+use quire_host::{HostConfig, HostPlatform, Machine};
+use quire_mm::{
+    Advice, MemoryConfig, OrderSet, Overcommit, PinnedPage, RemapFlags, RemapTechnique, SizeEnabled,
+};
+use quire_sync::atomic::as_one_step;
+use shuttle::thread;
+use std::mem::ManuallyDrop;
+
+/// The last page below a border of every level of tables.
+const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
+/// The page before.
+const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
+/// What a bottom table, and what a PMD table, is responsible for.
+const PMD: u64 = 2 << 20;
+const PUD: u64 = 1 << 30;
+/// As near to borders as `ADDR`, behind other tables of every level.
+const ELSEWHERE: VirtAddr = VirtAddr((1 << 40) - PAGE);
+/// Schedules of what has large leaves: each split is a thousand steps.
+const FEW: u64 = 600;
+/// Of the others: there are many.
+const SOME: u64 = 2000;
+const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+
+/// A small machine that promises more than it has, since tables cover much, and a space in it.
+fn roomy(cpus: usize, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
+    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    with_spaces_by(HostConfig::with_ram(1 << 20).cpus(cpus), config, |machine, [space]| {
+        model(machine, space)
+    });
+}
+
+/// The same with room for a few folios of 2 MiB.
+fn roomy_with_leaves(mremap: RemapTechnique, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
+    let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    config.techniques.mremap = mremap;
+    with_spaces_by(HostConfig::with_ram(8 << 20).cpus(2), config, |machine, [space]| model(machine, space));
+}
+
+fn write(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
+    on_cpu(machine, cpu, space, |program| program.write_u64(addr, value)).expect("mapped");
+}
+
+fn read(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
+    on_cpu(machine, cpu, space, |program| program.read_u64(addr)).expect("mapped")
+}
+
+fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
+    ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
+}
+
+/// Drops the contents of the bottom table of `addr`, of its PMD table, or of its PUD table: the call covers all of it.
+fn drop_all(space: &HostSpace<'_>, addr: VirtAddr, bytes: u64) {
+    space.madvise(VirtAddr(addr.0 & !(bytes - 1)), bytes, Advice::DontNeed).expect("cannot fail");
+}
+
+/// Maps `bytes` that end behind `addr`, and writes `value` there: the mapping has its group, so a fault takes no mmap lock.
+fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, bytes: u64, value: u64) {
+    as_one_step(|| {
+        map_at(space, addr.0 + PAGE - bytes, bytes, RW);
+        write(machine, 0, space, addr, value);
+    });
+}
+
+/// Gives back what waits for an epoch that has passed.
+fn reap(machine: &Machine) {
+    let pin = machine.memory().platform().pin();
+    machine.memory().frames().reap_all(&pin);
+}
+
+/// The only private page of the machine.
+fn private_page(machine: &Machine) -> Pfn {
+    let mut found = None;
+    as_one_step(|| {
+        machine.memory().frames().for_each_frame(|pfn, frame| {
+            if frame.kind() == Kind::Anonymous {
+                found = Some(pfn);
+            }
+        });
+    });
+    found.expect("a page was written to")
+}
+
+/// races.md, D: a fault finds a table that goes, and the tables above it go too. Its write is there afterwards, or was dropped;
+/// no table stays behind, and none goes with the page.
+#[test]
+fn shuttle_a_fault_against_the_end_of_its_tables() {
+    for (seed, bytes) in [(601, PMD), (602, PUD), (603, PUD << 9)] {
+        check_some(seed, SOME, move || {
+            roomy(3, |machine, space| {
+                written(machine, space, ADDR, bytes, 1);
+                let dropped = Fact::default();
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        on_cpu(machine, 0, space, |program| {
+                            program.write_u64(ADDR, 2).expect("mapped");
+                            let late = dropped.is_told();
+                            program.write_u64(BEFORE, 3).expect("mapped");
+                            if late {
+                                assert_eq!(
+                                    program.read_u64(BEFORE),
+                                    Ok(3),
+                                    "a write into a table that is gone"
+                                );
+                            }
+                        });
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |_| drop_all(space, ADDR, bytes));
+                        dropped.tell();
+                    });
+                    scope.spawn(|| on_cpu(machine, 2, space, |_| reap(machine)));
+                });
+                as_one_step(|| {
+                    let seen = read(machine, 0, space, ADDR);
+                    assert!(seen == 0 || seen == 2, "{seen}");
+                    drop_all(space, ADDR, bytes);
+                    assert_eq!(space.figures().resident, 0);
+                    // What is left are those above.
+                    let above = [PMD, PUD].into_iter().filter(|&table| table >= bytes).count() as u64;
+                    assert_eq!(space.figures().page_tables, above * PAGE);
+                });
+            });
+        });
+    }
+}
+
+/// A table is gone, and its epoch has passed, and its frame is a table for other addresses, while a fault is about to put a page
+/// into it: only its own section of the epoch keeps that from happening.
+#[test]
+fn shuttle_a_table_is_not_reused_under_a_fault() {
+    check_some(622, SOME, || {
+        roomy(2, |machine, space| {
+            written(machine, space, ADDR, PMD, 1);
+            written(machine, space, ELSEWHERE, PMD, 1);
+            as_one_step(|| {
+                drop_all(space, ELSEWHERE, PMD);
+                reap(machine);
+            });
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |_| space.fault(BEFORE, Access::Write)).expect("mapped");
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| {
+                        drop_all(space, ADDR, PMD);
+                        as_one_step(|| (0..3).for_each(|_| reap(machine)));
+                        space.fault(ELSEWHERE, Access::Write).expect("mapped");
+                    });
+                });
+            });
+        });
+    });
+}
+
+/// Two tables of one PMD table die, and it too, while faults make new ones: one that finds the PMD table dead looks again.
+#[test]
+fn shuttle_tables_are_made_below_one_that_dies() {
+    check_some(604, SOME, || {
+        roomy(3, |machine, space| {
+            let other = VirtAddr(ADDR.0 - PMD);
+            written(machine, space, ADDR, PUD, 1);
+            as_one_step(|| write(machine, 0, space, other, 1));
+            thread::scope(|scope| {
+                for (cpu, addr) in [ADDR, other].into_iter().enumerate() {
+                    scope.spawn(move || write(machine, cpu, space, addr, 2));
+                }
+                scope.spawn(|| on_cpu(machine, 2, space, |_| drop_all(space, ADDR, PUD)));
+            });
+            as_one_step(|| {
+                for addr in [ADDR, other] {
+                    let seen = read(machine, 0, space, addr);
+                    assert!(seen == 0 || seen == 2, "{seen}");
+                }
+            });
+        });
+    });
+}
+
+/// The same for a large leaf, which goes into a PMD table by itself.
+#[test]
+fn shuttle_a_leaf_is_made_in_a_table_that_dies() {
+    check_some(605, 2 * FEW, || {
+        roomy_with_leaves(RemapTechnique::Puds, |machine, space| {
+            let other = VirtAddr(ADDR.0 - PMD);
+            as_one_step(|| {
+                let start = map_at(space, ADDR.0 + PAGE - PUD, PUD, RW);
+                write(machine, 0, space, other, 1);
+                // One mapping, so that the call covers all of the PMD table.
+                space.madvise(start, PUD, Advice::HugePage).expect("the mapping is there");
+            });
+            thread::scope(|scope| {
+                scope.spawn(|| write(machine, 0, space, ADDR, 2));
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| drop_all(space, other, PUD));
+                });
+            });
+            as_one_step(|| {
+                let seen = read(machine, 0, space, ADDR);
+                assert!(seen == 0 || seen == 2, "{seen}");
+            });
+        });
+    });
+}
+
+/// A table is spared, and goes when another is emptied; faults in it come before, after, or find it dead.
+#[test]
+fn shuttle_a_fault_in_a_table_that_was_spared() {
+    check_some(606, SOME, || {
+        roomy(2, |machine, space| {
+            let other = VirtAddr(ADDR.0 - PMD);
+            written(machine, space, ADDR, 2 * PMD, 1);
+            as_one_step(|| {
+                write(machine, 0, space, other, 1);
+                space.madvise(ADDR, PAGE, Advice::DontNeed).expect("cannot fail");
+            });
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    write(machine, 0, space, ADDR, 2);
+                    assert_eq!(read(machine, 0, space, ADDR), 2, "a page in a table that is gone");
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| {
+                        space.madvise(other, PAGE, Advice::DontNeed).expect("cannot fail");
+                    });
+                });
+            });
+            as_one_step(|| assert_eq!(read(machine, 1, space, ADDR), 2));
+        });
+    });
+}
+
+/// A device writes to a page that it has pinned.
+fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>, value: u64) {
+    // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
+    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write_volatile(value) };
+}
+
+fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>) -> u64 {
+    // SAFETY: as above.
+    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read_volatile() }
+}
+
+/// Pins the page at `ADDR` without a lock while `others` go on with it on CPU 1, which map `ELSEWHERE` and write 9 there. What
+/// the device writes to its page in the end must be nobody else's memory.
+fn pin_against(machine: &Machine, space: &HostSpace<'_>, others: impl FnOnce() + Send) {
+    let mut pinned = None;
+    thread::scope(|scope| {
+        scope.spawn(|| pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write)));
+        scope.spawn(others);
+    });
+    as_one_step(|| {
+        if let Some(pinned) = &pinned {
+            device_writes(machine, pinned, 5);
+        }
+        assert_eq!(read(machine, 1, space, ELSEWHERE), 9, "a device wrote to another page");
+        drop(pinned);
+    });
+}
+
+/// races.md, D: a fast pin reads tables that are going, and pins what its frame has become.
+#[test]
+fn shuttle_a_fast_pin_against_the_end_of_its_tables() {
+    check_some(607, SOME, || {
+        roomy(2, |machine, space| {
+            written(machine, space, ADDR, PMD, 1);
+            // It has its group, by another page.
+            written(machine, space, ELSEWHERE, 2 * PAGE, 1);
+            as_one_step(|| space.madvise(ELSEWHERE, PAGE, Advice::DontNeed)).expect("cannot fail");
+            pin_against(machine, space, || {
+                on_cpu(machine, 1, space, |_| {
+                    drop_all(space, ADDR, PMD);
+                    as_one_step(|| reap(machine));
+                    space.fault(ELSEWHERE, Access::Write).expect("mapped");
+                });
+                as_one_step(|| write(machine, 1, space, ELSEWHERE, 9));
+            });
+        });
+    });
+}
+
+/// The frame is unmapped and used anew: by a page, or by one that a fault gives back unused, since another was faster.
+#[test]
+fn shuttle_a_fast_pin_against_the_reuse_of_its_frame() {
+    check_some(608, SOME, || {
+        roomy(3, |machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            written(machine, space, ELSEWHERE, 2 * PAGE, 1);
+            as_one_step(|| space.madvise(ELSEWHERE, PAGE, Advice::DontNeed)).expect("cannot fail");
+            pin_against(machine, space, || {
+                on_cpu(machine, 1, space, |_| space.munmap(ADDR, PAGE)).expect("the end of a mapping can go");
+                thread::scope(|scope| {
+                    for cpu in [1, 2] {
+                        scope.spawn(move || {
+                            on_cpu(machine, cpu, space, |_| space.fault(ELSEWHERE, Access::Write))
+                                .expect("mapped");
+                        });
+                    }
+                });
+                as_one_step(|| write(machine, 1, space, ELSEWHERE, 9));
+            });
+        });
+    });
+}
+
+/// races.md, "Huge pages and fork": what is pinned is never shared, and stays the parent's.
+#[test]
+fn shuttle_a_fast_pin_against_a_fork() {
+    check_some(609, SOME, || {
+        roomy(2, |machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            let (mut pinned, mut child) = (None, None);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write));
+                    if let Some(pinned) = &pinned {
+                        device_writes(machine, pinned, 5);
+                    }
+                });
+                scope.spawn(|| {
+                    let made =
+                        ManuallyDrop::new(on_cpu(machine, 1, space, |_| space.fork()).expect("memory"));
+                    child = Some(made);
+                });
+            });
+            as_one_step(|| {
+                let child = child.expect("it was made");
+                let seen = read(machine, 1, &child, ADDR);
+                assert!(seen == 1 || seen == 5, "{seen}");
+                if let Some(pinned) = &pinned {
+                    device_writes(machine, pinned, 6);
+                    assert_eq!(read(machine, 0, space, ADDR), 6, "the program lost the page that is pinned");
+                    write(machine, 0, space, ADDR, 7);
+                    assert_eq!(device_reads(machine, pinned), 7, "the program got a copy of a pinned page");
+                }
+                assert_eq!(
+                    read(machine, 1, &child, ADDR),
+                    seen,
+                    "the child sees what the device wrote later"
+                );
+                drop((pinned, ManuallyDrop::into_inner(child)));
+            });
+        });
+    });
+}
+
+/// The page moves with its table, and another comes to be where it was. What is pinned is one of the two.
+#[test]
+fn shuttle_a_fast_pin_against_a_move_of_its_table() {
+    for (seed, bytes) in [(610, PMD), (611, PUD)] {
+        check_some(seed, SOME, move || {
+            roomy(2, |machine, space| {
+                written(machine, space, ADDR, bytes, 1);
+                let mut pinned = None;
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write));
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |program| {
+                            move_end(space, ADDR, ELSEWHERE, bytes);
+                            map(space, ADDR, 1);
+                            program.write_u64(ADDR, 2).expect("mapped");
+                        });
+                    });
+                });
+                as_one_step(|| {
+                    if let Some(pinned) = &pinned {
+                        device_writes(machine, pinned, 7);
+                        let seen = [ADDR, ELSEWHERE].map(|addr| read(machine, 0, space, addr));
+                        assert!(seen == [7, 1] || seen == [2, 7], "{seen:?}");
+                    }
+                });
+            });
+        });
+    }
+}
+
+/// A collapse looks for pins, and a pin may come after that look: one of the two must give way.
+#[test]
+fn shuttle_a_fast_pin_against_a_collapse() {
+    check_some(612, FEW, || {
+        roomy_with_leaves(RemapTechnique::Puds, |machine, space| {
+            written(machine, space, ADDR, PMD, 1);
+            let mut pinned = None;
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write));
+                });
+                scope.spawn(|| {
+                    // Done, or too busy.
+                    let start = VirtAddr(ADDR.0 + PAGE - PMD);
+                    let _ = on_cpu(machine, 1, space, |_| space.madvise(start, PMD, Advice::Collapse));
+                });
+            });
+            as_one_step(|| {
+                if let Some(pinned) = &pinned {
+                    device_writes(machine, pinned, 7);
+                    assert_eq!(read(machine, 0, space, ADDR), 7, "the program lost the page that is pinned");
+                } else {
+                    assert_eq!(read(machine, 0, space, ADDR), 1);
+                }
+            });
+        });
+    });
+}
+
+/// Moves the `bytes` that end behind `from` to where they end behind `to`.
+fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
+    let start = |end: VirtAddr| VirtAddr(end.0 + PAGE - bytes);
+    space.mremap(start(from), bytes, bytes, MOVE, start(to)).expect("there is memory enough");
+}
+
+/// races.md, E: faults in both ranges and beside them while whole tables move.
+#[test]
+fn shuttle_faults_against_a_move_of_their_table() {
+    for (seed, bytes) in [(613, PMD), (614, PUD)] {
+        check_some(seed, SOME, move || {
+            roomy(3, |machine, space| {
+                let beside = page(ELSEWHERE, 1);
+                written(machine, space, ADDR, bytes, 1);
+                written(machine, space, beside, PAGE, 1);
+                let (old, new) = (Fact::default(), Fact::default());
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        on_cpu(machine, 0, space, |program| {
+                            for (addr, value, fact) in [(ADDR, 2, &old), (ELSEWHERE, 3, &new)] {
+                                match program.write_u64(addr, value) {
+                                    Ok(()) => fact.tell(),
+                                    Err(error) => assert_eq!(error, NOT_MAPPED),
+                                }
+                            }
+                            // The MMU finds the new place at once, but a fault only when the locks of the move are gone.
+                            if space.fault(ELSEWHERE, Access::Write).is_ok() {
+                                assert_eq!(
+                                    program.read_u64(ADDR),
+                                    Err(NOT_MAPPED),
+                                    "the old place after the new"
+                                );
+                            }
+                        });
+                    });
+                    scope.spawn(|| on_cpu(machine, 1, space, |_| move_end(space, ADDR, ELSEWHERE, bytes)));
+                    scope.spawn(|| {
+                        write(machine, 2, space, beside, 4);
+                        assert_eq!(read(machine, 2, space, beside), 4);
+                    });
+                });
+                as_one_step(|| {
+                    let expected = if new.is_told() { 3 } else { 1 + u64::from(old.is_told()) };
+                    assert_eq!(read(machine, 0, space, ELSEWHERE), expected);
+                    assert_eq!(read(machine, 0, space, beside), 4);
+                    let gone = on_cpu(machine, 0, space, |program| program.read_u64(ADDR));
+                    assert_eq!(gone, Err(NOT_MAPPED));
+                });
+            });
+        });
+    }
+}
+
+/// A neighbour makes the table that covers the target in part: a table that moved there would lie over it.
+#[test]
+fn shuttle_a_neighbour_makes_a_table_where_a_move_goes() {
+    check_some(623, SOME, || {
+        roomy(2, |machine, space| {
+            let neighbour = VirtAddr(ELSEWHERE.0 - PAGE);
+            written(machine, space, ADDR, PAGE, 1);
+            as_one_step(|| {
+                // It has its group, by a page behind another table.
+                let start = map_at(space, neighbour.0 + PAGE - PMD, PMD, RW);
+                write(machine, 0, space, start, 1);
+            });
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |_| space.fault(neighbour, Access::Write)).expect("mapped");
+                });
+                scope.spawn(|| on_cpu(machine, 1, space, |_| move_end(space, ADDR, ELSEWHERE, PAGE)));
+            });
+            as_one_step(|| {
+                assert_eq!(read(machine, 0, space, ELSEWHERE), 1);
+                assert_eq!(read(machine, 0, space, neighbour), 0);
+                assert_eq!(space.figures().resident, 3 * PAGE);
+            });
+        });
+    });
+}
+
+/// The rmap finds a page at one place at any time, though its table moves; there and back, so that either place comes first.
+#[test]
+fn shuttle_a_walk_against_a_move_of_its_table() {
+    for (seed, bytes) in [(615, PMD), (616, PUD)] {
+        check_some(seed, SOME, move || {
+            roomy(2, |machine, space| {
+                written(machine, space, ADDR, bytes, 1);
+                // The rest of the mapping stays, so that what comes back is found first.
+                let page = private_page(machine);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        for _ in 0..2 {
+                            let mut places = Vec::new();
+                            machine.memory().spaces().for_each_map(page, |_, addr| places.push(addr));
+                            assert!(places == [ADDR] || places == [ELSEWHERE], "found at {places:?}");
+                        }
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |_| {
+                            move_end(space, ADDR, ELSEWHERE, bytes);
+                            move_end(space, ELSEWHERE, ADDR, bytes);
+                        });
+                    });
+                });
+            });
+        });
+    }
+}
+
+/// races.md, D: walkers of the rmap read tables that are going; a third CPU gives them back and uses them anew.
+#[test]
+fn shuttle_a_walk_against_the_end_of_its_tables() {
+    check_some(617, SOME, || {
+        roomy(3, |machine, space| {
+            written(machine, space, ADDR, PUD, 1);
+            let page = private_page(machine);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..2 {
+                        machine.memory().spaces().for_each_map(page, |_, addr| assert_eq!(addr, ADDR));
+                    }
+                });
+                scope.spawn(|| on_cpu(machine, 1, space, |_| drop_all(space, ADDR, PUD)));
+                scope.spawn(|| {
+                    on_cpu(machine, 2, space, |program| {
+                        reap(machine);
+                        program.write_u64(BEFORE, 3).expect("mapped");
+                    });
+                });
+            });
+        });
+    });
+}
+
+/// Folios of four pages wherever they fit, and an aligned place for one.
+const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
+
+fn small_folios(machine: &Machine) {
+    let four = OrderSet::of(Order::new(2).expect("an order"));
+    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
+}
+
+/// A split counts what maps a folio while one process drops it with the tables, and the other moves it with them.
+#[test]
+fn shuttle_a_split_against_tables_that_go_and_move() {
+    check_some(618, SOME, || {
+        roomy(3, |machine, space| {
+            as_one_step(|| small_folios(machine));
+            written(machine, space, ADDR, PMD, 7);
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    // Too busy, or done: nobody notices.
+                    machine.memory().spaces().split_deferred(u64::MAX);
+                    let _ = space.split_folio(ADDR, Order::ZERO);
+                });
+                scope.spawn(|| on_cpu(machine, 1, &child, |_| drop_all(&child, ADDR, PMD)));
+                scope.spawn(|| {
+                    on_cpu(machine, 2, space, |program| {
+                        space.madvise(FOUR, PAGE, Advice::DontNeed).expect("cannot fail");
+                        move_end(space, ADDR, ELSEWHERE, PMD);
+                        assert_eq!(program.read_u64(ELSEWHERE), Ok(7), "the pages are lost");
+                    });
+                });
+            });
+            as_one_step(|| {
+                assert_eq!(read(machine, 1, &child, ADDR), 0);
+                assert_eq!(read(machine, 0, space, ELSEWHERE), 7);
+                drop(ManuallyDrop::into_inner(child));
+            });
+        });
+    });
+}
+
+/// A leaf that moves is split by a process that shares it: before the move, while it is prepared, after it.
+#[test]
+fn shuttle_a_leaf_is_split_by_a_relative_while_it_moves() {
+    for (seed, mremap) in [(619, RemapTechnique::Ptes), (620, RemapTechnique::Puds)] {
+        check_some(seed, FEW, move || {
+            roomy_with_leaves(mremap, |machine, space| {
+                let (block, there) = (VirtAddr(1 << 40), VirtAddr((1 << 40) + (1 << 39)));
+                as_one_step(|| {
+                    map_at(space, block.0, PMD, RW);
+                    space.madvise(block, PMD, Advice::HugePage).expect("the mapping is there");
+                    write(machine, 0, space, page(block, 5), 7);
+                });
+                let child = fork(space);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let _ = child.split_folio(block, Order::ZERO);
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |program| {
+                            space.mremap(block, PMD, PMD, MOVE, there).expect("memory");
+                            assert_eq!(program.read_u64(page(there, 5)), Ok(7), "the pages are lost");
+                        });
+                    });
+                });
+                as_one_step(|| {
+                    assert_eq!(read(machine, 0, &child, page(block, 5)), 7);
+                    drop(ManuallyDrop::into_inner(child));
+                });
+            });
+        });
+    }
+}
+
+/// A relative forks and exits while tables move: the counts of what both map, and the family of both.
+#[test]
+fn shuttle_a_fork_of_a_relative_against_a_move_of_tables() {
+    check_some(621, SOME, || {
+        roomy(2, |machine, space| {
+            written(machine, space, ADDR, PUD, 1);
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let grandchild =
+                        ManuallyDrop::new(on_cpu(machine, 0, &child, |_| child.fork()).expect("memory"));
+                    write(machine, 0, &grandchild, ADDR, 5);
+                    assert_eq!(read(machine, 0, &child, ADDR), 1);
+                    drop(ManuallyDrop::into_inner(grandchild));
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        move_end(space, ADDR, ELSEWHERE, PUD);
+                        program.write_u64(ELSEWHERE, 2).expect("mapped");
+                    });
+                });
+            });
+            as_one_step(|| {
+                assert_eq!((read(machine, 0, space, ELSEWHERE), read(machine, 1, &child, ADDR)), (2, 1));
+                drop(ManuallyDrop::into_inner(child));
+            });
+        });
+    });
+}
