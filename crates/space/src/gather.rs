@@ -203,9 +203,14 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Whether entries were made unusable, and are still in their tables.
+    /// Whether entries were made unusable that are still to be taken out of their tables.
     pub(crate) fn has_shut(&self) -> bool {
-        self.shut.is_some() || !self.cuts.is_empty() || !self.reopened.is_empty()
+        self.shut.is_some() || !self.cuts.is_empty()
+    }
+
+    /// Whether entries are unusable, and in their tables, until the flush.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.has_shut() || !self.reopened.is_empty()
     }
 
     /// Flushes, and takes out of the tables what was made unusable.

@@ -315,7 +315,7 @@ impl<'s, P: Platform> Section<'s, P> {
         self.lock_range(old);
         // One for the target, and one in case that the source is in the middle of a mapping, which a merge with the
         // target may bring about.
-        if gather.has_shut() {
+        if gather.is_unsettled() {
             // They are in tables that may move.
             gather.settle();
         }
