@@ -77,6 +77,12 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     /// Whether `raw` is a leaf that the MMU can use. Cheaper than [`decode`](Self::decode).
     fn is_present_leaf(raw: u64, level: Level) -> bool;
 
+    /// Whether `raw`, an entry at `level`, leads to a table. A format may have a cheaper way than [`decode`](Self::decode).
+    #[inline]
+    fn is_table(raw: u64, level: Level) -> bool {
+        matches!(Self::decode(raw, level), Entry::Table(_))
+    }
+
     /// The present leaf `raw` with writes forbidden.
     fn without_write(raw: u64) -> u64;
 
@@ -229,6 +235,26 @@ mod tests {
         let used = X86_64Level4::decode(raw | X86_64Level4::ACCESSED | X86_64Level4::DIRTY, Level::PTE);
         let Entry::Leaf(used) = used else { panic!("still a leaf") };
         assert_eq!(used.flags, leaf.flags | LeafFlags::ACCESSED | LeafFlags::DIRTY);
+    }
+
+    fn the_cheap_look_for_a_table_agrees<F: PagingFormat>() {
+        // Every combination of the bits beside the frame number, at every level, with and without one.
+        for bits in 0..1u64 << 13 {
+            let raw = bits & 0xfff | (bits >> 12) << 63;
+            for raw in [raw, raw | 7 << 12] {
+                for level in 0..F::LEVELS {
+                    let decoded = matches!(F::decode(raw, Level(level)), Entry::Table(_));
+                    assert_eq!(F::is_table(raw, Level(level)), decoded, "{raw:#x} at {level}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tables_are_told_by_their_raw_form() {
+        the_cheap_look_for_a_table_agrees::<X86_64Level4>();
+        the_cheap_look_for_a_table_agrees::<X86_64Level5>();
+        the_cheap_look_for_a_table_agrees::<Invented3>();
     }
 
     fn runs_are_told_by_their_raw_form<F: PagingFormat>() {

@@ -95,6 +95,11 @@ impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
     }
 
     #[inline]
+    fn is_table(raw: u64, level: Level) -> bool {
+        raw & (PRESENT | LARGE) == PRESENT && level > Level::PTE
+    }
+
+    #[inline]
     fn without_write(raw: u64) -> u64 {
         raw & !WRITABLE
     }

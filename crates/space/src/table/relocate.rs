@@ -181,7 +181,7 @@ impl<P: Platform> Tables<'_, P> {
         let movable = |(nth, entry): &(usize, &AtomicU64)| {
             let raw = entry.load(Ordering::Acquire);
             // Nothing moves anywhere.
-            let is_table = raw == 0 || matches!(P::Paging::decode(raw, level), Entry::Table(_));
+            let is_table = raw == 0 || P::Paging::is_table(raw, level);
             is_table && target.is_none_or(|target| target[target_index + nth].load(Ordering::Relaxed) == 0)
         };
         let count = entries.enumerate().take_while(movable).count() as u64;
@@ -207,8 +207,12 @@ impl<P: Platform> Tables<'_, P> {
             for (slot, nth) in from.entries[first..=last].iter().zip(0..) {
                 // Read only now, under the locks. The MMU sets no bits of such an entry that anybody asks for.
                 let raw = slot.load(Ordering::Relaxed);
-                let Entry::Table(child) = P::Paging::decode(raw, level) else { continue };
-                if below > Level::PTE {
+                if !P::Paging::is_table(raw, level) {
+                    continue;
+                }
+                if below > Level::PTE
+                    && let Entry::Table(child) = P::Paging::decode(raw, level)
+                {
                     let start =
                         P::Paging::table_range(to, below).start().0 + nth * P::Paging::entry_bytes(level);
                     let frame = self.spaces.frames().known(child);
