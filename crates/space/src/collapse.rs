@@ -150,7 +150,7 @@ impl<P: Platform> Tables<'_, P> {
                 self.spaces.release_unused(&pin, head, self.spaces.frames().folio(head).order());
                 return Err(CollapseError::Busy);
             }
-            gather.add_flushed(table);
+            gather.add_unhooked(table);
         }
         let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
         for (nth, entry) in entries.iter().enumerate() {

@@ -165,17 +165,10 @@ impl<'s, P: Platform> Gather<'s, P> {
         debug_assert!(gathered.is_ok(), "an unhooked table could not be gathered: {gathered:?}");
     }
 
-    /// Takes a table, responsible for `range`, that was just unhooked from its parent with all that it leads to. Nobody
-    /// but the MMU can change it, and nobody at all after the flush.
+    /// Takes a table that was unhooked from its parent with all that it leads to; the caller notes what may be cached of it.
+    /// Nobody but the MMU can change it, and nobody at all after the flush.
     #[inline]
-    pub(crate) fn add_unhooked(&mut self, pfn: Pfn, range: VirtRange) {
-        self.add_stale(range);
-        self.add_flushed(pfn);
-    }
-
-    /// As [`add_unhooked`](Self::add_unhooked), of a table that was flushed since it was unhooked.
-    #[inline]
-    pub(crate) fn add_flushed(&mut self, pfn: Pfn) {
+    pub(crate) fn add_unhooked(&mut self, pfn: Pfn) {
         let link = self.unhooked.map_or(0, |before| before.0 + 1);
         self.spaces.frames().known(pfn).owner().store(link, Ordering::Relaxed);
         self.unhooked = Some(pfn);

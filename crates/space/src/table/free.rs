@@ -190,7 +190,13 @@ impl<P: Platform> Tables<'_, P> {
                 // All that it leads to goes with it: it is read after the flush.
                 let pin = self.pin();
                 self.lock(&pin, table, level).take(index);
-                gather.add_unhooked(child, P::Paging::table_range(part.start(), below));
+                // Nothing else that it is responsible for was mapped since the last flush of it.
+                if self.is_empty(child) {
+                    gather.add_stale_table(part);
+                } else {
+                    gather.add_stale(part);
+                }
+                gather.add_unhooked(child);
             } else if below == Level::PTE {
                 self.zap_below(Some((table, index)), child, part, Zap::Mapping, gather);
             } else {

@@ -115,7 +115,8 @@ impl<P: Platform> Tables<'_, P> {
                     {
                         drop(locked);
                         self.lock(&pin, parent, Level::PMD).take(index);
-                        gather.add_unhooked(table, P::Paging::table_range(at, Level::PTE));
+                        gather.add_stale(rest);
+                        gather.add_unhooked(table);
                         return;
                     }
                     shut(&locked, entries);
