@@ -74,7 +74,7 @@ fn a_quick_run_of_tables_says_what_is_left_of_empty_ones() {
     for emptying in ["DONTNEED of 64 KiB", "munmap of every second 1 MiB", "mremap of every second 1 MiB"] {
         let case = format!("4 GiB, {emptying}, a page in 32");
         let (before, after) = figure(&objects, &case, "page_tables_at_the_end");
-        assert!(before >= 8192.0 && after <= 24.0, "{emptying}: {before} {after}");
+        assert!(before >= 8192.0 && after <= 28.0, "{emptying}: {before} {after}");
     }
 }
 

@@ -13,8 +13,8 @@ use quire_mm::{Advice, MemoryConfig, Overcommit, RemapFlags, TablesTechnique, Vm
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BASE: VirtAddr = VirtAddr(1 << 39);
-/// A space keeps two empty tables a level.
-const KEPT: u64 = 6 * PAGE;
+/// A space keeps two empty bottom tables, and one of each level above.
+const KEPT: u64 = 4 * PAGE;
 
 /// A machine that promises more memory than it has.
 fn roomy(mib: u64, technique: TablesTechnique) -> Machine {

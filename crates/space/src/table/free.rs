@@ -6,8 +6,8 @@
 //! be empty now. The gather flushes its addresses, since a CPU may remember the way to it, and frees it after the epoch.
 //!
 //! A table that a call empties without covering all that it is responsible for may lie at a border that the program goes
-//! to and fro over, or one of two that it uses in turn. So of each level two such tables are *spared*, the last; they go when
-//! others are.
+//! to and fro over, or one of two that it uses in turn. So the last two such bottom tables are *spared*, and the last one of each
+//! level above; they go when others are.
 
 use super::zap::Zap;
 use super::{Tables, TablesTechnique};
@@ -17,7 +17,7 @@ use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange}
 use quire_sync::atomic::AtomicU64;
 use quire_sync::atomic::raw::Ordering;
 
-/// The tables of a space that were emptied last, two a level, the latest first: by the first address that each is responsible for, so that it
+/// The tables of a space that were emptied last, the latest of each level first: by the first address that each is responsible for, so that it
 /// does not matter if it went otherwise. Read and written under the mmap lock held for writing.
 #[derive(Debug, Default)]
 pub(crate) struct Spared([[AtomicU64; 2]; MAX_LEVELS]);
@@ -33,8 +33,13 @@ impl Spared {
             return None;
         }
         latest.store(noted, Ordering::Relaxed);
-        let last = older.load(Ordering::Relaxed);
-        older.store(before, Ordering::Relaxed);
+        let last = if level == Level::PTE {
+            let last = older.load(Ordering::Relaxed);
+            older.store(before, Ordering::Relaxed);
+            last
+        } else {
+            before
+        };
         (last != 0 && last != noted).then_some(VirtAddr(last & !1))
     }
 
@@ -79,7 +84,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Takes every table for a part of `range` that has no entries, and each above it that this leaves without, into
-    /// `gather`, but for two a level that lie only partly in `hole`, where nothing is mapped or the call has emptied all.
+    /// `gather`, but for the few that are spared where they lie only partly in `hole`, where nothing is mapped or the call has emptied all.
     /// The caller holds the mmap lock for writing; faults may go on.
     pub(crate) fn free_empty(&self, range: VirtRange, hole: Hole, gather: &mut Gather<'_, P>) {
         if self.spaces.tables_technique() == TablesTechnique::Free && !range.is_empty() {
