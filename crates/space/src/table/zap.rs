@@ -241,7 +241,9 @@ impl<P: Platform> Tables<'_, P> {
     /// below it are gathered.
     pub(crate) fn bury(&self, table: Pfn, gather: &mut Gather<'_, P>) {
         let level = self.level_of(table);
-        if level == Level::PTE {
+        if self.is_empty(table) {
+            // What it led to has moved, or has gone before.
+        } else if level == Level::PTE {
             self.bury_bottom(table, gather);
         } else {
             for (index, slot) in self.entries(table)[..P::Paging::entries(level)].iter().enumerate() {
