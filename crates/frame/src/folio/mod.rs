@@ -215,6 +215,7 @@ impl<P: Platform> Frames<P> {
 
     /// A tail does not say where its block starts. The first frame that is no tail among those that a larger and larger
     /// block with `pfn` in it could start at is the block's: all nearer ones lie inside of it.
+    #[inline(never)]
     fn folio_of_tail(&self, pfn: Pfn) -> Folio<'_> {
         let mut attempt = 0;
         loop {
