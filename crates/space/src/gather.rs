@@ -206,6 +206,26 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.has_shut() || !self.reopened.is_empty()
     }
 
+    /// Sets aside what is to be flushed, to see what comes to it; see [`settle_since`](Self::settle_since).
+    pub(crate) fn set_aside(&mut self) -> Option<VirtRange> {
+        if self.is_unsettled() {
+            self.settle();
+        }
+        self.stale.take()
+    }
+
+    /// Flushes, as [`settle`](Self::settle), if something came to it since `aside` was set aside. If nothing did, that is still
+    /// to be flushed.
+    pub(crate) fn settle_since(&mut self, aside: Option<VirtRange>) {
+        let came = self.stale.is_some() || self.has_shut();
+        if let Some(range) = aside {
+            self.add_stale(range);
+        }
+        if came {
+            self.settle();
+        }
+    }
+
     /// Flushes, and takes out of the tables what was made unusable.
     pub(crate) fn settle(&mut self) {
         {

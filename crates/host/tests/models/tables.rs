@@ -647,3 +647,54 @@ fn shuttle_a_fork_of_a_relative_against_a_move_of_tables() {
         });
     });
 }
+
+/// A page moves over another. Once somebody has written to the new one nobody reads the old one any more.
+#[test]
+fn shuttle_a_page_that_is_replaced_is_flushed_before_another_comes() {
+    check_some(624, SOME, || {
+        with_spaces_by(
+            HostConfig::with_ram(1 << 20).cpus(3),
+            MemoryConfig::default(),
+            |machine, [space]: &[_; 1]| {
+                map(space, ADDR, 1);
+                map(space, ELSEWHERE, 1);
+                let written = Fact::default();
+                as_one_step(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        program.write_u64(ADDR, 7).expect("mapped");
+                        program.write_u64(ELSEWHERE, 2).expect("mapped");
+                    });
+                });
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        on_cpu(machine, 0, space, |program| {
+                            for _ in 0..3 {
+                                let late = written.is_told();
+                                match program.read_u64(ELSEWHERE) {
+                                    Ok(seen) => {
+                                        assert!(!late || seen == 9, "{seen}: the page that was replaced")
+                                    }
+                                    Err(error) => assert!(!late && error == NOT_MAPPED, "{error:?}"),
+                                }
+                            }
+                        });
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |_| {
+                            space.mremap(ADDR, PAGE, PAGE, MOVE, ELSEWHERE).expect("memory");
+                        });
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 2, space, |program| {
+                            // Only a write to the page that came is one that all must see.
+                            if program.read_u64(ELSEWHERE) == Ok(7) {
+                                program.write_u64(ELSEWHERE, 9).expect("mapped for good");
+                                written.tell();
+                            }
+                        });
+                    });
+                });
+            },
+        );
+    });
+}

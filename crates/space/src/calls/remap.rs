@@ -222,7 +222,11 @@ impl<'s, P: Platform> Section<'s, P> {
         let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
         let fixed = remap.flags.contains(RemapFlags::FIXED);
         if fixed && self.first_in(target).is_some() {
-            self.unmap_checked_into(target, gather)?;
+            // What moves here can be used as soon as it is here: nobody may go on with what was here once another has.
+            let aside = gather.set_aside();
+            let unmapped = self.unmap_checked_into(target, gather);
+            gather.settle_since(aside);
+            unmapped?;
             // An old range that wraps is not seen to overlap, and may have lost its mapping here.
             self.find(remap.addr()).ok_or(Error::BadAddress)?;
         }
