@@ -58,11 +58,7 @@ impl<T: Compared> Outcome<T> {
         // A machine for each strategy comes beside it.
         let room = (T::ALL.len() as u64 + 2) * terms.memory;
         let linux = if may { Linux::start(room, on_host()) } else { None };
-        let sites = T::ALL
-            .iter()
-            .map(|&technique| Site::new(technique, terms.memory, 1, terms.folios.config()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let in_use: Vec<_> = sites.iter().map(Site::in_use).collect();
+        let sites = Site::for_each_strategy(terms.memory, 1, terms.folios)?;
         let spaces = sites.iter().map(Site::space).collect::<Result<Vec<_>, _>>()?;
         let mut subjects: Vec<_> = sites
             .iter()
@@ -102,10 +98,7 @@ impl<T: Compared> Outcome<T> {
         for (site, space) in sites.iter().zip(spaces) {
             site.run(|| drop(space));
         }
-        for (site, before) in sites.iter().zip(in_use) {
-            let found = site.findings(before).into_iter();
-            outcome.findings.extend(found.map(|finding| format!("{}: {finding}", site.technique.name())));
-        }
+        outcome.findings.extend(sites.iter().flat_map(Site::findings));
         Ok(outcome)
     }
 

@@ -6,8 +6,8 @@ use crate::report::Compared;
 use quire_arch::{Order, PAGE_SIZE, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
-    FlushCause, FolioCounter, HugeConfig, MapFlags, MapRequest, MemoryConfig, Overcommit, Protection, Space,
-    VmEvent,
+    FlushCause, FolioCounter, HugeConfig, InUse, MapFlags, MapRequest, MemoryConfig, Overcommit, Protection,
+    Space, VmEvent,
 };
 
 pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
@@ -26,6 +26,8 @@ pub(crate) struct Site<T> {
     pub(crate) technique: T,
     machine: Machine,
     vcpu: Vcpu,
+    /// What was in use at the start.
+    in_use: InUse,
 }
 
 /// Flushes that went to other CPUs, by cause.
@@ -68,7 +70,13 @@ impl<T: Compared> Site<T> {
             MemoryConfig { techniques, huge, overcommit: Overcommit::Always, ..MemoryConfig::default() };
         let machine = Machine::new(&host, config)?;
         let vcpu = machine.vcpu(0)?;
-        Ok(Self { technique, machine, vcpu })
+        let in_use = vcpu.run(|| machine.memory().in_use());
+        Ok(Self { technique, machine, vcpu, in_use })
+    }
+
+    /// One for each strategy.
+    pub(crate) fn for_each_strategy(bytes: u64, cpus: usize, folios: Folios) -> Result<Vec<Self>, LabError> {
+        T::ALL.iter().map(|&technique| Self::new(technique, bytes, cpus, folios.config())).collect()
     }
 
     pub(crate) fn machine(&self) -> &Machine {
@@ -145,19 +153,15 @@ impl<T: Compared> Site<T> {
         frames.free_frames() + frames.zone_reports().map(|zone| zone.pcp).sum::<u64>()
     }
 
-    /// What is in use when nothing waits. Two equal answers mean that nothing was lost between them.
-    pub(crate) fn in_use(&self) -> quire_mm::InUse {
-        self.run(|| self.machine.memory().in_use())
-    }
-
-    /// Ends an experiment that gave back what it took: `before` was in use at its start. Says what is not as it should be.
-    pub(crate) fn findings(&self, before: quire_mm::InUse) -> Vec<String> {
+    /// Ends an experiment that gave back what it took. Says what is not as it was, or should be.
+    pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
         let mut findings: Vec<String> = self.machine.audit().iter().map(ToString::to_string).collect();
-        let now = self.in_use();
-        if now != before {
-            findings.push(format!("before it {before:?}, after it {now:?}"));
+        let now = self.run(|| self.machine.memory().in_use());
+        if now != self.in_use {
+            findings.push(format!("before it {:?}, after it {now:?}", self.in_use));
         }
-        findings
+        let technique = self.technique.name();
+        findings.into_iter().map(move |finding| format!("{technique}: {finding}"))
     }
 }
 

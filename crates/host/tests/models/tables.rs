@@ -698,3 +698,42 @@ fn shuttle_a_page_that_is_replaced_is_flushed_before_another_comes() {
         );
     });
 }
+
+/// races.md, E: a collapse of what moves, at either place, and a fork beside the move of whole tables.
+#[test]
+fn shuttle_a_collapse_and_a_fork_against_a_move_of_their_table() {
+    for (seed, bytes) in [(625, PMD), (626, PUD)] {
+        check_some(seed, FEW, move || {
+            roomy_with_leaves(RemapTechnique::Puds, |machine, space| {
+                written(machine, space, ADDR, bytes, 1);
+                let places = [ADDR, ELSEWHERE];
+                let value_in = |space: &HostSpace<'_>| {
+                    let mut values =
+                        places.map(|addr| on_cpu(machine, 0, space, |program| program.read_u64(addr)));
+                    values.sort_by_key(Result::is_err);
+                    values
+                };
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        for addr in places {
+                            let start = VirtAddr(addr.0 + PAGE - PMD);
+                            // There, or not there any more or yet.
+                            let _ =
+                                on_cpu(machine, 0, space, |_| space.madvise(start, PMD, Advice::Collapse));
+                        }
+                        let child = ManuallyDrop::new(space.fork().expect("there is memory enough"));
+                        as_one_step(|| {
+                            assert_eq!(value_in(&child), [Ok(1), Err(NOT_MAPPED)], "the child's page");
+                            drop(ManuallyDrop::into_inner(child));
+                        });
+                    });
+                    scope.spawn(|| on_cpu(machine, 1, space, |_| move_end(space, ADDR, ELSEWHERE, bytes)));
+                });
+                as_one_step(|| {
+                    assert_eq!(read(machine, 0, space, ELSEWHERE), 1);
+                    assert_eq!(value_in(space), [Ok(1), Err(NOT_MAPPED)]);
+                });
+            });
+        });
+    }
+}

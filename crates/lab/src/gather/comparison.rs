@@ -117,11 +117,8 @@ impl Comparison {
         // First, while this process is small.
         sites.clear();
         let linux = linux::start(case.linux, case.bytes, case.folios, case.host_controls);
-        for technique in GatherTechnique::ALL {
-            sites.push(Site::new(technique, case.bytes, 1, case.folios.config())?);
-        }
+        *sites = Site::for_each_strategy(case.bytes, 1, case.folios)?;
         let sites: &'s [Site] = sites;
-        let in_use: Vec<_> = sites.iter().map(Site::in_use).collect();
         let mut subjects = Vec::new();
         for site in sites {
             subjects.push(Subject::Quire(site.technique, make(site)?, Outcome::default()));
@@ -140,10 +137,7 @@ impl Comparison {
                 Subject::Linux(linux, series) => comparison.linux = linux.map(|_| series),
             }
         }
-        for (site, before) in sites.iter().zip(in_use) {
-            let found = site.findings(before).into_iter();
-            comparison.findings.extend(found.map(|finding| format!("{}: {finding}", site.technique.name())));
-        }
+        comparison.findings.extend(sites.iter().flat_map(Site::findings));
         Ok(comparison)
     }
 

@@ -198,11 +198,7 @@ pub(super) fn run(
     report: &mut Report<GatherTechnique>,
     step: &mut dyn FnMut(&str),
 ) -> Result<(), LabError> {
-    let sites = GatherTechnique::ALL
-        .into_iter()
-        .map(|technique| Site::new(technique, 2 * scale.other_bytes, 2, Folios::PAGES.config()))
-        .collect::<Result<Vec<_>, _>>()?;
-    let in_use: Vec<_> = sites.iter().map(Site::in_use).collect();
+    let sites = Site::for_each_strategy(2 * scale.other_bytes, 2, Folios::PAGES)?;
     let mut figures = Vec::new();
     for call in calls() {
         step(call.name);
@@ -219,12 +215,8 @@ pub(super) fn run(
     report
         .sections
         .push(Section { title: "Shootdowns and interrupts of a call, by cause".to_owned(), figures });
-    for (site, before) in sites.iter().zip(in_use) {
-        let found = site.findings(before).into_iter();
-        report
-            .findings
-            .extend(found.map(|finding| format!("interrupts, {}: {finding}", site.technique.name())));
-    }
+    let found = sites.iter().flat_map(Site::findings);
+    report.findings.extend(found.map(|finding| format!("interrupts, {finding}")));
     Ok(())
 }
 

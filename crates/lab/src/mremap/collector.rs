@@ -283,11 +283,7 @@ pub(super) fn run(
         let bytes = REGIONS * scale.region + faulting as u64 * scale.fault_bytes;
         let work = OnLinux { faulting, scale: *scale, control: Control::of(Folios::PAGES), start: None };
         let linux = Linux::start(5 * bytes, work);
-        let sites = RemapTechnique::ALL
-            .into_iter()
-            .map(|technique| Site::new(technique, bytes, 2 + faulting, Folios::PAGES.config()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let in_use: Vec<_> = sites.iter().map(Site::in_use).collect();
+        let sites = Site::for_each_strategy(bytes, 2 + faulting, Folios::PAGES)?;
         let spaces = sites.iter().map(Site::space).collect::<Result<Vec<_>, _>>()?;
         let mut subjects = Vec::new();
         for (site, space) in sites.iter().zip(&spaces) {
@@ -304,12 +300,8 @@ pub(super) fn run(
         for (site, space) in sites.iter().zip(spaces) {
             site.run(|| drop(space));
         }
-        for (site, before) in sites.iter().zip(in_use) {
-            let found = site.findings(before).into_iter();
-            report
-                .findings
-                .extend(found.map(|finding| format!("{name}, {}: {finding}", site.technique.name())));
-        }
+        let found = sites.iter().flat_map(Site::findings);
+        report.findings.extend(found.map(|finding| format!("{name}, {finding}")));
     }
     let title = "A collector moves regions while other threads fault in memory of their own".to_owned();
     report.sections.push(Section { title, figures });

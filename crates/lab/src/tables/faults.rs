@@ -143,11 +143,7 @@ pub(super) fn run(
         step(&name);
         let all = threads as u64 * scale.fault_bytes;
         let linux = Linux::start(4 * all, OnLinux { threads, bytes: scale.fault_bytes });
-        let sites = TablesTechnique::ALL
-            .into_iter()
-            .map(|technique| Site::new(technique, all, 1 + threads, Folios::PAGES.config()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let in_use: Vec<_> = sites.iter().map(Site::in_use).collect();
+        let sites = Site::for_each_strategy(all, 1 + threads, Folios::PAGES)?;
         let spaces = sites.iter().map(Site::space).collect::<Result<Vec<_>, _>>()?;
         let mut subjects: Vec<_> = sites
             .iter()
@@ -167,12 +163,8 @@ pub(super) fn run(
         for (site, space) in sites.iter().zip(spaces) {
             site.run(|| drop(space));
         }
-        for (site, before) in sites.iter().zip(in_use) {
-            let found = site.findings(before).into_iter();
-            report
-                .findings
-                .extend(found.map(|finding| format!("{name}, {}: {finding}", site.technique.name())));
-        }
+        let found = sites.iter().flat_map(Site::findings);
+        report.findings.extend(found.map(|finding| format!("{name}, {finding}")));
     }
     let title = "Page faults in memory of one process, each thread in a mapping of its own".to_owned();
     report.sections.push(Section { title, figures });

@@ -380,12 +380,12 @@ impl<'s, P: Platform> Section<'s, P> {
 
     /// The room around `old`, a part of `vma`, in which nothing else is mapped, without `target`, where it goes.
     fn room_of_move(&self, vma: &Vma, old: VirtRange, target: VirtRange) -> VirtRange {
-        let facts = vma.range();
-        let below = self.last_starting_before(facts.start()).map_or(VirtAddr(0), |vma| vma.range().end());
+        let whole = vma.range();
+        let below = self.last_starting_before(whole.start()).map_or(VirtAddr(0), |vma| vma.range().end());
         let above =
-            self.first_ending_after(facts.end()).map_or(P::Paging::USER_END, |vma| vma.range().start());
-        let below = if facts.start() < old.start() { old.start() } else { below };
-        let above = if facts.end() > old.end() { old.end() } else { above };
+            self.first_ending_after(whole.end()).map_or(P::Paging::USER_END, |vma| vma.range().start());
+        let below = if whole.start() < old.start() { old.start() } else { below };
+        let above = if whole.end() > old.end() { old.end() } else { above };
         if target.start() < old.start() {
             VirtRange::new(below.max(target.end()), above)
         } else {

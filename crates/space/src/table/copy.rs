@@ -65,7 +65,7 @@ impl<P: Platform> Tables<'_, P> {
         copying: &Copying<'_>,
         gather: &mut Gather<'_, P>,
     ) -> Result<(), AllocError> {
-        if self.spaces.frames().known(table).live().load(Ordering::Relaxed) == 0 {
+        if self.is_empty(table) {
             return Ok(());
         }
         // Nothing large was mapped in the child yet: it has no other mapping here.

@@ -306,32 +306,29 @@ impl<'s, P: Platform> Tables<'s, P> {
         addr: VirtAddr,
         lowest: Level,
     ) -> Result<Option<Pfn>, AllocError> {
+        let mut table = self.core.root();
+        let mut level = P::Paging::root_level();
         let mut attempt = 0;
-        'look: loop {
-            let mut table = self.core.root();
-            let mut level = P::Paging::root_level();
-            while level > lowest
-                && let Some(below) = level.down()
-            {
-                let index = P::Paging::index(addr, level);
-                let raw = self.entries(table)[index].load(Ordering::Acquire);
-                table = match P::Paging::decode(raw, level) {
-                    Entry::Table(pfn) => pfn,
-                    Entry::Leaf(_) => return Ok(None),
-                    _ => match self.hook(pin, table, level, addr)? {
-                        Hooked::Table(pfn) => pfn,
-                        Hooked::Leaf => return Ok(None),
-                        Hooked::Gone => {
-                            P::relax(attempt);
-                            attempt = attempt.saturating_add(1);
-                            continue 'look;
-                        }
-                    },
-                };
-                level = below;
-            }
-            return Ok(Some(table));
+        while level > lowest
+            && let Some(below) = level.down()
+        {
+            let index = P::Paging::index(addr, level);
+            let raw = self.entries(table)[index].load(Ordering::Acquire);
+            (table, level) = match P::Paging::decode(raw, level) {
+                Entry::Table(pfn) => (pfn, below),
+                Entry::Leaf(_) => return Ok(None),
+                _ => match self.hook(pin, table, level, addr)? {
+                    Hooked::Table(pfn) => (pfn, below),
+                    Hooked::Leaf => return Ok(None),
+                    Hooked::Gone => {
+                        P::relax(attempt);
+                        attempt = attempt.saturating_add(1);
+                        (self.core.root(), P::Paging::root_level())
+                    }
+                },
+            };
         }
+        Ok(Some(table))
     }
 
     /// Puts a new table below `parent` for `addr`, or finds that somebody else just did, or put a large leaf there.
