@@ -64,6 +64,8 @@ pub struct CachedTranslation {
 pub enum LockClass {
     /// Where the background step for large folios goes on.
     Khugepaged,
+    /// Which swap devices there are: held while one comes or goes.
+    SwapDevices,
     /// The list of all spaces of a machine.
     Spaces,
     /// An address space's mmap lock.
@@ -82,6 +84,20 @@ pub enum LockClass {
     DeferredSplit,
     /// The huge page of zeros: whether there is one.
     HugeZero,
+    /// 512 slots of a swap device.
+    SwapCluster,
+    /// A swap device's lists of clusters.
+    SwapLists,
+    /// What a device of compressed RAM knows about its slots.
+    CompressedSlot,
+    /// A pool of compressed pages.
+    CompressedPool,
+    /// Which memory groups there are.
+    MemoryGroups,
+    /// The lists by age of one memory group and node.
+    Lru,
+    /// What one CPU has not yet put there.
+    LruIncoming,
     /// Ranges of frames that come into use and go out of it.
     Hotplug,
     /// A slab cache.

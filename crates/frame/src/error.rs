@@ -58,6 +58,8 @@ pub enum FreeError {
     },
     /// Somebody holds the frame's lock.
     Locked,
+    /// The folio is on a list of folios by age ([`FrameFlags::LRU`](crate::FrameFlags::LRU)).
+    Listed,
     /// The frame belongs to a slab cache, which alone gives it back.
     Slab,
     /// The block's first frame is fine, but this one inside it is mapped, referenced or no part of the block.
@@ -79,6 +81,7 @@ impl fmt::Display for FreeError {
             Self::Mapped { maps } => write!(f, "the frame is mapped {maps} times"),
             Self::Referenced { references } => write!(f, "the frame has {references} references"),
             Self::Locked => f.write_str("the frame's lock is held"),
+            Self::Listed => f.write_str("the folio is on a list by age"),
             Self::Slab => f.write_str("the frame belongs to a slab cache"),
             Self::BadTail { pfn } => write!(f, "{pfn:?} inside the block is in use"),
         }

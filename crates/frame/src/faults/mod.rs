@@ -94,7 +94,7 @@ impl Faults {
     /// Whether the operation that is about to happen must fail.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn strikes(&self, class: FaultClass, site: FaultSite) -> bool {
+    pub fn strikes(&self, class: FaultClass, site: FaultSite) -> bool {
         self.mode.load(Ordering::Relaxed) != OFF && self.count(class, site)
     }
 

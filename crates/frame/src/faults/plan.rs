@@ -11,6 +11,10 @@ pub enum FaultClass {
     Frames,
     /// Allocating an object of a slab cache.
     Object,
+    /// Reading from a device.
+    DeviceRead,
+    /// Writing to a device.
+    DeviceWrite,
 }
 
 /// A name for what an operation is for, so that a plan can aim at it.

@@ -18,6 +18,7 @@
 
 mod counts;
 mod given_back;
+mod list;
 mod lock;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
@@ -25,6 +26,7 @@ mod models;
 mod split;
 
 pub use counts::MAX_MAPS;
+pub use list::FolioList;
 pub use lock::FolioGuard;
 pub use split::{FolioSplit, SplitError};
 

@@ -59,6 +59,9 @@ pub struct Frame {
     /// The CPU whose list the block was given out from.
     home: AtomicU16,
     zone: ZoneId,
+    /// The memory group that the folio is charged to, and which of its lists the folio is on.
+    memory_group: AtomicU16,
+    list: AtomicU16,
 }
 
 #[cfg(not(loom))]
@@ -79,6 +82,8 @@ impl Frame {
             audit: AtomicU32::new(0),
             home: AtomicU16::new(0),
             zone,
+            memory_group: AtomicU16::new(0),
+            list: AtomicU16::new(0),
         }
     }
 
@@ -252,6 +257,19 @@ impl Frame {
     #[inline]
     pub fn live(&self) -> &AtomicU32 {
         &self.live
+    }
+
+    /// The memory group that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero whenever the frame is
+    /// given back.
+    #[inline]
+    pub fn memory_group(&self) -> &AtomicU16 {
+        &self.memory_group
+    }
+
+    /// Which list the folio is on while it has [`FrameFlags::LRU`]: the meaning is that of the room of the lists.
+    #[inline]
+    pub fn list(&self) -> &AtomicU16 {
+        &self.list
     }
 
     /// The zone that the frame belongs to.

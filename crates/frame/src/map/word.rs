@@ -9,7 +9,7 @@
 //! | 0..5 | [`Kind`] |
 //! | 5..9 | order of the block that starts here |
 //! | 9..12 | [`Migratetype`]: of the list for free frames, of the request for given-out ones |
-//! | 16..32 | [`FrameFlags`] |
+//! | 12..32 | [`FrameFlags`] |
 //! | 32..64 | references; above everything else, so that an overflow falls off instead of changing the rest |
 
 use super::migratetype::Migratetype;
@@ -108,7 +108,7 @@ impl Kind {
 bitflags! {
     /// What the users of a given-out frame note about it. Cleared when the frame is given back.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct FrameFlags: u16 {
+    pub struct FrameFlags: u32 {
         /// A program asked that the frame stays in RAM.
         const MLOCKED = 1 << 0;
         /// The contents differ from what is stored elsewhere.
@@ -128,6 +128,25 @@ bitflags! {
         const LOCKED = 1 << 7;
         /// Somebody sleeps until it is given back.
         const WAITERS = 1 << 8;
+        /// The folio is on a list of folios by age, which refuses to see it given back: whoever drops the last reference
+        /// takes it off first.
+        const LRU = 1 << 9;
+        /// It belongs on a list of folios that were used of late.
+        const ACTIVE = 1 << 10;
+        /// It was used of late before it was last paged out.
+        const WORKINGSET = 1 << 11;
+        /// It is in the swap cache, which holds a reference.
+        const SWAP_CACHE = 1 << 12;
+        /// A device is writing it.
+        const WRITEBACK = 1 << 13;
+        /// It could not be read: what it holds must be seen by nobody.
+        const READ_FAILED = 1 << 14;
+        /// It was read before anybody asked, and nobody has yet.
+        const READAHEAD = 1 << 15;
+        /// It is to be given back as soon as it is written.
+        const RECLAIM = 1 << 16;
+        /// It holds pages that programs locked and is on no list that reclaim looks at.
+        const UNEVICTABLE = 1 << 17;
     }
 }
 
@@ -136,8 +155,8 @@ const ORDER_SHIFT: u32 = 5;
 const ORDER_MASK: u64 = 0xf;
 const MIGRATETYPE_SHIFT: u32 = 9;
 const MIGRATETYPE_MASK: u64 = 0x7;
-const FLAGS_SHIFT: u32 = 16;
-const FLAGS_MASK: u64 = 0xffff << FLAGS_SHIFT;
+const FLAGS_SHIFT: u32 = 12;
+const FLAGS_MASK: u64 = 0xf_ffff << FLAGS_SHIFT;
 const REFS_SHIFT: u32 = 32;
 
 /// One reference, as it is added to the word.
@@ -204,7 +223,7 @@ impl Word {
     /// The users' notes.
     #[inline]
     pub const fn flags(self) -> FrameFlags {
-        FrameFlags::from_bits_truncate((self.0 >> FLAGS_SHIFT) as u16)
+        FrameFlags::from_bits_truncate(((self.0 & FLAGS_MASK) >> FLAGS_SHIFT) as u32)
     }
 
     /// References to the block.
@@ -227,9 +246,10 @@ impl Word {
         let kind = self.0 & KIND_MASK;
         let ordinary =
             kind >= Kind::Allocated as u64 && kind != Kind::Slab as u64 && kind != Kind::CacheArea as u64;
-        // The order is the block's, and nobody has the folio lock.
+        // The order is the block's, nobody has the folio lock, and no list of folios leads to it.
         let expected = (order.get() as u64) << ORDER_SHIFT;
-        let mask = ORDER_MASK << ORDER_SHIFT | Self::flag_bits(FrameFlags::LOCKED);
+        let mask =
+            ORDER_MASK << ORDER_SHIFT | Self::flag_bits(FrameFlags::LOCKED.union(FrameFlags::LRU));
         if ordinary && self.0 & mask == expected && self.refs() <= 1 {
             let kept = self.0 & (MIGRATETYPE_MASK << MIGRATETYPE_SHIFT | ORDER_MASK << ORDER_SHIFT);
             return Ok(Self(kept | Kind::Gathered as u64));
@@ -249,6 +269,7 @@ impl Word {
             Kind::Free | Kind::Pcp | Kind::Gathered | Kind::Limbo => FreeError::DoubleFree,
             _ if self.refs() > 1 => FreeError::Referenced { references: self.refs() },
             _ if self.flags().contains(FrameFlags::LOCKED) => FreeError::Locked,
+            _ if self.flags().contains(FrameFlags::LRU) => FreeError::Listed,
             _ => FreeError::WrongOrder { allocated: self.order() },
         }
     }

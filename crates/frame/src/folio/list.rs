@@ -1,0 +1,114 @@
+//! Lists of folios that are given out: what the rooms of memory groups and of reclaim sort folios by.
+//!
+//! A folio is on one list at most, linked through the descriptor of its first frame, and has
+//! [`FrameFlags::LRU`](crate::FrameFlags::LRU) meanwhile. The flag, and whatever says on which list it is, belong to the
+//! room that owns the lists; this is only the linking.
+
+use crate::chain::walk;
+use crate::map::{FrameIndex, MemoryMap};
+use quire_arch::Pfn;
+
+/// A list of folios. Whoever owns it has a lock around it, which guards the links of what is on it too.
+///
+/// The front is where folios enter, the back where the oldest is.
+#[derive(Debug)]
+pub struct FolioList {
+    first: FrameIndex,
+    last: FrameIndex,
+    folios: u32,
+}
+
+impl Default for FolioList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FolioList {
+    /// A list of nothing.
+    pub const fn new() -> Self {
+        Self { first: FrameIndex::NONE, last: FrameIndex::NONE, folios: 0 }
+    }
+
+    /// Whether nothing is on the list.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.first == FrameIndex::NONE
+    }
+
+    /// Folios on the list.
+    #[inline]
+    pub fn folios(&self) -> u32 {
+        self.folios
+    }
+
+    /// The folio at the front.
+    #[inline]
+    pub fn first(&self, map: &MemoryMap) -> Option<Pfn> {
+        self.first.some().map(|index| map.pfn(index))
+    }
+
+    /// The oldest folio.
+    #[inline]
+    pub fn last(&self, map: &MemoryMap) -> Option<Pfn> {
+        self.last.some().map(|index| map.pfn(index))
+    }
+
+    /// Puts the folio at `head`, which is on no list, to the front.
+    #[inline]
+    pub fn push_front(&mut self, map: &MemoryMap, head: Pfn) {
+        self.link(map, map.index(head), (FrameIndex::NONE, self.first));
+    }
+
+    /// Puts the folio at `head`, which is on no list, to the back.
+    #[inline]
+    pub fn push_back(&mut self, map: &MemoryMap, head: Pfn) {
+        self.link(map, map.index(head), (self.last, FrameIndex::NONE));
+    }
+
+    fn link(&mut self, map: &MemoryMap, index: FrameIndex, (prev, next): (FrameIndex, FrameIndex)) {
+        let frame = map.at(index);
+        frame.set_prev(prev);
+        frame.set_next(next);
+        self.join(map, prev, index);
+        match next.some() {
+            Some(next) => map.at(next).set_prev(index),
+            None => self.last = index,
+        }
+        self.folios += 1;
+    }
+
+    /// Makes `next` what comes after `prev`.
+    fn join(&mut self, map: &MemoryMap, prev: FrameIndex, next: FrameIndex) {
+        match prev.some() {
+            Some(prev) => map.at(prev).set_next(next),
+            None => self.first = next,
+        }
+    }
+
+    /// Takes the folio at `head`, which is on this list, off it.
+    #[inline]
+    pub fn remove(&mut self, map: &MemoryMap, head: Pfn) {
+        let frame = map.known(head);
+        let (prev, next) = (frame.prev(), frame.next());
+        self.join(map, prev, next);
+        match next.some() {
+            Some(next) => map.at(next).set_prev(prev),
+            None => self.last = prev,
+        }
+        self.folios -= 1;
+    }
+
+    /// Takes the oldest folio off.
+    #[inline]
+    pub fn pop_back(&mut self, map: &MemoryMap) -> Option<Pfn> {
+        let last = self.last(map)?;
+        self.remove(map, last);
+        Some(last)
+    }
+
+    /// The folios from the front to the back. On a damaged list it ends after one more than are said to be on it.
+    pub fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = Pfn> + use<'m> {
+        walk(map, self.first, u64::from(self.folios)).map(|index| map.pfn(index))
+    }
+}

@@ -1,0 +1,162 @@
+//! What a swap device is.
+//!
+//! A device keeps pages in slots. Work is begun with [`submit`](SwapDevice::submit). A device that does all of it there
+//! and then says so ([`DeviceFlags::SYNCHRONOUS`]). Any other takes notes and answers later: whoever waits for
+//! something parks on the device's [`wait_key`](SwapDevice::wait_key) and then [`reap`](SwapDevice::reap)s what is done,
+//! whoever began it. No memory is allocated for a request on the way down: it is a few words that the device copies to a
+//! queue of its own.
+
+use bitflags::bitflags;
+use core::fmt;
+use quire_arch::{Pfn, Platform};
+use quire_frame::Frames;
+
+bitflags! {
+    /// What a device is like.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct DeviceFlags: u8 {
+        /// Work is done when `submit` returns.
+        const SYNCHRONOUS = 1 << 0;
+        /// Wants to hear of clusters that are free again ([`SwapDevice::discard`]).
+        const DISCARD = 1 << 1;
+        /// Wants to hear of each slot that is free again ([`SwapDevice::freed`]).
+        const NOTES_FREED = 1 << 2;
+        /// Finding a place takes the device long, so slots near each other are read together.
+        const SEEKS = 1 << 3;
+    }
+}
+
+/// Which way a page goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
+    /// From the device to RAM.
+    Read,
+    /// From RAM to the device.
+    Write,
+}
+
+/// Pages to read or write: consecutive frames, consecutive slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageIo {
+    /// Which way.
+    pub direction: Direction,
+    /// The first slot.
+    pub slot: u64,
+    /// The first frame.
+    pub pfn: Pfn,
+    /// How many pages.
+    pub pages: u32,
+}
+
+/// Why pages could not be read or written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceError {
+    /// The medium failed.
+    Io,
+    /// What came back is not what was written.
+    Corrupt,
+    /// The device has no room for a page that compresses so badly, or is at its limit.
+    NoSpace,
+    /// The slot is not one of the device's.
+    OutOfRange,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Io => "the device failed",
+            Self::Corrupt => "the device returned damaged data",
+            Self::NoSpace => "the device has no room",
+            Self::OutOfRange => "there is no such slot",
+        })
+    }
+}
+
+impl core::error::Error for DeviceError {}
+
+/// What became of work that was to begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "work that was not taken has to be begun again"]
+pub enum Submitted {
+    /// It is done, well or not.
+    Done(Result<(), DeviceError>),
+    /// [`SwapDevice::reap`] will tell.
+    Begun,
+    /// The device's queue is full: reap, wait, and come again.
+    QueueFull,
+}
+
+/// What a device tells of itself. Sizes in bytes, counts in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeviceReport {
+    /// Pages that it keeps.
+    pub stored_pages: u64,
+    /// Of these, pages all of whose words are equal.
+    pub same_pages: u64,
+    /// Of these, pages that are kept as they are because they do not compress.
+    pub huge_pages: u64,
+    /// What the pages come to once compressed.
+    pub compressed_bytes: u64,
+    /// RAM that the device uses for them.
+    pub used_bytes: u64,
+    /// The most that it used so far.
+    pub peak_bytes: u64,
+    /// The most that it may use; none if there is no limit.
+    pub limit_bytes: Option<u64>,
+    /// Pages of RAM that compaction freed.
+    pub compacted_pages: u64,
+}
+
+/// A place for pages that are not in RAM.
+///
+/// Every method may be called from all CPUs at once. `submit` and `discard` are called without locks and without a pin, `freed`
+/// with spin locks held.
+pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
+    /// What kind of device it is, in a word.
+    fn kind(&self) -> &'static str;
+
+    /// Number of slots. Never changes.
+    fn slots(&self) -> u64;
+
+    /// What it is like. Never changes.
+    fn flags(&self) -> DeviceFlags;
+
+    /// Begins to read or write. The frames stay what they are until the work is done; while a page is written, a program
+    /// may be changing it, and whatever is written of it then is written again later.
+    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted;
+
+    /// Hands over work that is done: each once.
+    fn reap(&self, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+        let _ = done;
+    }
+
+    /// Whether `reap` would find something.
+    fn has_done(&self) -> bool {
+        false
+    }
+
+    /// On what to park until [`has_done`](Self::has_done): the device unparks it each time that work is done.
+    fn wait_key(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// What these slots hold is needed no more. Does not allocate, fail or sleep.
+    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
+        let _ = (frames, slot, count);
+    }
+
+    /// None of these slots, a cluster or the end of the last one, is in use.
+    fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
+        let _ = (frames, slot, count);
+    }
+
+    /// Statistics.
+    fn report(&self) -> DeviceReport {
+        DeviceReport::default()
+    }
+
+    /// The last use: whatever the device has of the machine's frames goes back.
+    fn close(&self, frames: &Frames<P>) {
+        let _ = frames;
+    }
+}
