@@ -7,7 +7,8 @@ mod common;
 
 use common::{Machine, TEST, frames};
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, Kind, MAX_MAPS, MapsLeft, PcpTechnique};
+use quire_frame::{AllocRequest, FrameChain, FrameFlags, Frames, Kind, MAX_MAPS, MapsLeft, PcpTechnique};
+use std::sync::atomic::Ordering;
 
 fn machine() -> Frames<Machine> {
     frames(&[(0, 4096)], 2, PcpTechnique::All)
@@ -77,4 +78,50 @@ fn a_folio_goes_with_its_last_reference() {
     assert_eq!(chain.pages(), order.pages());
     frames.free_chain(&pin, chain);
     common::assert_sound(&frames);
+}
+
+/// Splits a folio of eight pages, with pages 4 and 5 mapped by nobody, into parts of two.
+fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> bool) -> (Pfn, u64) {
+    let head = folio(frames, Order::ALL[3]);
+    let frame = frames.known(head);
+    let flags = FrameFlags::LRU | FrameFlags::ACTIVE | FrameFlags::WORKINGSET | FrameFlags::LOCKED;
+    frame.set_flags(flags);
+    frame.memory_group().store(7, Ordering::Relaxed);
+    let pin = frames.platform().pin();
+    let locked = frames.lock_folio(head);
+    assert!(locked.add_maps(6));
+    let mut split = frames.begin_split(locked);
+    [0, 1, 2, 3, 6, 7].into_iter().for_each(|nth| split.count_map(nth));
+    let mut unmapped = FrameChain::new();
+    split.finish_with(Order::ALL[1], 0, false, &mut unmapped, list).expect("nobody else holds it");
+    let pages = unmapped.pages();
+    frames.free_chain(&pin, unmapped);
+    (head, pages)
+}
+
+#[test]
+fn parts_are_charged_and_listed_as_the_folio_was() {
+    for listed in [false, true] {
+        let frames = machine();
+        let mut asked = Vec::new();
+        let (head, unmapped) = split_listed(&frames, |part| {
+            asked.push(part);
+            listed
+        });
+        let part = |nth: u64| Pfn(head.0 + nth);
+        assert_eq!((asked, unmapped), (vec![part(6), part(2)], 2));
+        let kept = FrameFlags::ACTIVE | FrameFlags::WORKINGSET;
+        let others = if listed { kept | FrameFlags::LRU } else { kept };
+        for (nth, flags) in [(0, kept | FrameFlags::LRU | FrameFlags::LOCKED), (2, others), (6, others)] {
+            let frame = frames.known(part(nth));
+            let group = frame.memory_group().load(Ordering::Relaxed);
+            assert_eq!(
+                (frame.word().flags(), frame.word().order(), group),
+                (flags, Order::ALL[1], 7),
+                "{nth}"
+            );
+        }
+        let group = frames.known(part(4)).memory_group().load(Ordering::Relaxed);
+        assert_eq!(group, 0, "what nobody maps is given back, and charged to nobody");
+    }
 }

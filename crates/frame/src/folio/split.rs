@@ -4,6 +4,10 @@
 //! counts are kept in the descriptors of the pages, which the parts will need them in anyway. If they add up to what the
 //! head says, and nobody but the mappings and the caller holds a reference, each part gets its own state; else all is as
 //! before. No entry changes: it names a frame, and what folio that is in is the descriptor's business.
+//!
+//! A folio on a list by age stays on it: it is the first part then. The other mapped parts go to the same list if the
+//! owner of the lists does the split and holds the list's lock ([`FolioSplit::finish_with`]); else they are on none. Each
+//! is charged to the folio's memory group. Parts that nobody maps are not: their charge is the caller's to give back.
 
 use super::{Folio, LockedFolio};
 use crate::chain::FrameChain;
@@ -87,11 +91,29 @@ impl<P: Platform> FolioSplit<'_, P> {
     ///
     /// See [`SplitError`]; with `unless_mapped` a folio all of whose pages are mapped is left as it is.
     pub fn finish(
+        self,
+        to: Order,
+        held: u32,
+        unless_mapped: bool,
+        unmapped: &mut FrameChain,
+    ) -> Result<(), SplitError> {
+        self.finish_with(to, held, unless_mapped, unmapped, |_| false)
+    }
+
+    /// As [`finish`](Self::finish). `list` is called with the first frame of each mapped part but the first, from the last
+    /// to the first, before anybody can see that it is one. If it answers true it has put the part on a list, and the part
+    /// has [`FrameFlags::LRU`]. Whoever sees that takes the list's lock, which the caller holds until this returns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`finish`](Self::finish); then `list` was not called.
+    pub fn finish_with(
         mut self,
         to: Order,
         held: u32,
         unless_mapped: bool,
         unmapped: &mut FrameChain,
+        mut list: impl FnMut(Pfn) -> bool,
     ) -> Result<(), SplitError> {
         let Folio { head, order, frame } = self.locked.folio;
         let word = frame.word();
@@ -109,6 +131,9 @@ impl<P: Platform> FolioSplit<'_, P> {
             return Err(SplitError::Busy);
         }
         let (owner, index) = (frame.owner().load(Ordering::Relaxed), frame.index().load(Ordering::Relaxed));
+        let group = frame.memory_group().load(Ordering::Relaxed);
+        // Flags change by whoever has a reference, and those that say where it is listed also under the list's lock.
+        let word = frame.word();
         let mut flags = word.flags() - FrameFlags::PARTLY_MAPPED;
         flags.set(
             FrameFlags::ANONYMOUS_EXCLUSIVE,
@@ -129,7 +154,14 @@ impl<P: Platform> FolioSplit<'_, P> {
             page.index().store(index + first, Ordering::Relaxed);
             page.live().store(0, Ordering::Relaxed);
             page.map_count().store(maps, Ordering::Release);
-            let flags = if part == 0 { flags } else { flags - (FrameFlags::LOCKED | FrameFlags::WAITERS) };
+            let mut flags = flags;
+            if part > 0 {
+                flags.remove(FrameFlags::LOCKED | FrameFlags::WAITERS | FrameFlags::LRU);
+                if maps > 0 {
+                    page.memory_group().store(group, Ordering::Relaxed);
+                    flags.set(FrameFlags::LRU, list(Pfn(head.0 + first)));
+                }
+            }
             let refs = if part == 0 { u32::from(maps > 0) + held } else { 1 };
             page.set_word(word.part(to, flags, refs));
             if part > 0 && maps == 0 {

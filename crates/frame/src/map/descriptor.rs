@@ -214,8 +214,9 @@ impl Frame {
         self.change_flags(FrameFlags::empty(), flags)
     }
 
+    /// As [`set_flags`](Self::set_flags), and clears `clear` in the same step.
     #[inline]
-    fn change_flags(&self, set: FrameFlags, clear: FrameFlags) -> Option<FrameFlags> {
+    pub fn change_flags(&self, set: FrameFlags, clear: FrameFlags) -> Option<FrameFlags> {
         self.update(|word| word.change_flags(set, clear).ok_or(())).ok().map(Word::flags)
     }
 

@@ -1,0 +1,64 @@
+//! Nanoseconds for what each fault does here: a charge from the CPU's stock and back, and a folio that is listed and taken
+//! off again. `cargo bench -p quire-group`.
+
+#![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
+
+#[allow(dead_code, reason = "shared with the tests")]
+#[path = "../../frame/tests/common/mod.rs"]
+mod common;
+
+use common::{TEST, frames};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, Kind, PcpTechnique};
+use quire_group::{GroupId, GroupStat, Groups, LruList};
+use std::hint::black_box;
+use std::time::Instant;
+
+const COUNT: u64 = 10_000;
+
+fn print(name: &str, mut round: impl FnMut(u64)) {
+    let mut figures: Vec<f64> = (0..400)
+        .map(|_| {
+            let start = Instant::now();
+            (0..COUNT).for_each(&mut round);
+            start.elapsed().as_nanos() as f64 / COUNT as f64
+        })
+        .collect();
+    figures.sort_by(f64::total_cmp);
+    println!("{name:<44} min {:>7.1}  median {:>7.1}", figures[0], figures[figures.len() / 2]);
+}
+
+fn main() {
+    let groups = Groups::new(frames(&[(0, 1 << 16)], 2, PcpTechnique::All)).unwrap();
+    let id = groups.create(groups.create(GroupId::ROOT, "a").unwrap(), "b").unwrap();
+    let pin = groups.frames().platform().pin();
+    let folio = |_| {
+        groups.frames().allocate(&pin, AllocRequest::new(Order::ZERO, TEST).kind(Kind::Anonymous)).unwrap()
+    };
+    let heads: Vec<Pfn> = (0..1024).map(folio).collect();
+    let head = |nth: u64| heads[(nth % 1024) as usize];
+    groups.try_charge(&pin, id, 1).unwrap();
+    print("try_charge + uncharge, from stock", |_| {
+        groups.try_charge(&pin, black_box(id), 1).unwrap();
+        groups.uncharge(&pin, id, 1);
+    });
+    print("try_charge, refilled every 64", |nth| {
+        groups.try_charge(&pin, black_box(id), 1).unwrap();
+        if nth % 64 == 63 {
+            groups.uncharge(&pin, id, 64);
+        }
+    });
+    print("try_charge + uncharge, root", |_| {
+        groups.try_charge(&pin, black_box(GroupId::ROOT), 1).unwrap();
+        groups.uncharge(&pin, GroupId::ROOT, 1);
+    });
+    print("add_stat", |_| groups.add_stat(&pin, black_box(id), GroupStat::Anon, 1));
+    print("list_folio + unlist_folio", |nth| {
+        groups.list_folio(&pin, head(nth), LruList::InactiveAnon);
+        groups.unlist_folio(&pin, head(nth));
+    });
+    print("put_back + unlist_folio, main list", |nth| {
+        groups.put_back(&pin, head(nth), LruList::InactiveAnon, true);
+        groups.unlist_folio(&pin, head(nth));
+    });
+}

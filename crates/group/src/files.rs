@@ -1,0 +1,263 @@
+//! The files of a group, as text in and out.
+
+use crate::Groups;
+use crate::error::GroupError;
+use crate::event::GroupEvent;
+use crate::id::GroupId;
+use crate::limit::{Limit, parse_limit, parse_size};
+use crate::lists::LruList;
+use crate::stat::{GroupStat, GroupStats};
+use core::fmt;
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
+
+/// How much reclaim prefers anonymous pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Swappiness {
+    /// From 0 (hardly) to 200 (hardly anything else).
+    Of(u8),
+    /// Only anonymous pages.
+    Max,
+}
+
+/// What is left to be done after a file was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the group may have to be reclaimed from"]
+pub enum WriteOutcome {
+    /// Nothing.
+    Done,
+    /// The group uses so many pages more than its new `memory.high`: these are to be reclaimed, as far as they can.
+    AboveHigh {
+        /// Pages.
+        pages: u64,
+    },
+    /// The group uses so many pages more than its new `memory.max`: these are to be reclaimed, and if they cannot be,
+    /// processes are killed.
+    AboveMax {
+        /// Pages.
+        pages: u64,
+    },
+    /// `memory.reclaim`: so many pages are to be reclaimed. Fewer are an error (`EAGAIN`).
+    Reclaim {
+        /// Pages.
+        pages: u64,
+        /// If it was said.
+        swappiness: Option<Swappiness>,
+    },
+}
+
+/// The files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum File {
+    Current,
+    Peak,
+    Limit(Limit),
+    SwapCurrent,
+    SwapPeak,
+    Events,
+    EventsLocal,
+    SwapEvents,
+    Stat,
+    Reclaim,
+}
+
+impl File {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "memory.current" => Self::Current,
+            "memory.peak" => Self::Peak,
+            "memory.min" => Self::Limit(Limit::Min),
+            "memory.low" => Self::Limit(Limit::Low),
+            "memory.high" => Self::Limit(Limit::High),
+            "memory.max" => Self::Limit(Limit::Max),
+            "memory.swap.current" => Self::SwapCurrent,
+            "memory.swap.max" => Self::Limit(Limit::SwapMax),
+            "memory.swap.peak" => Self::SwapPeak,
+            "memory.events" => Self::Events,
+            "memory.events.local" => Self::EventsLocal,
+            "memory.swap.events" => Self::SwapEvents,
+            "memory.stat" => Self::Stat,
+            "memory.reclaim" => Self::Reclaim,
+            _ => return None,
+        })
+    }
+
+    /// The file of a group; the root has few.
+    fn of(id: GroupId, name: &str) -> Result<Self, GroupError> {
+        let at_root = |file: &Self| matches!(file, Self::Stat | Self::Reclaim);
+        Self::named(name).filter(|file| !id.is_root() || at_root(file)).ok_or(GroupError::NoFile)
+    }
+}
+
+/// `memory.events`.
+const EVENTS: [(&str, GroupEvent); 6] = [
+    ("low", GroupEvent::Low),
+    ("high", GroupEvent::High),
+    ("max", GroupEvent::Max),
+    ("oom", GroupEvent::Oom),
+    ("oom_kill", GroupEvent::OomKill),
+    ("oom_group_kill", GroupEvent::OomGroupKill),
+];
+
+/// A line of `memory.stat`.
+enum Line {
+    /// Pages, told in bytes.
+    Pages(GroupStat),
+    /// As it is.
+    Plain(GroupStat),
+    /// Pages on lists, told in bytes.
+    List(LruList),
+    /// Several numbers in one.
+    Sum(&'static str, [GroupStat; 3]),
+}
+
+/// `memory.stat`, as far as there is something to tell, in the order of Linux 6.17.
+const STAT: [Line; 43] = {
+    use GroupStat as S;
+    use Line::{List, Pages, Plain, Sum};
+    [
+        Pages(S::Anon),
+        Pages(S::File),
+        Plain(S::Zswap),
+        Pages(S::Zswapped),
+        Pages(S::Swapcached),
+        Pages(S::AnonThp),
+        List(LruList::InactiveAnon),
+        List(LruList::ActiveAnon),
+        List(LruList::InactiveFile),
+        List(LruList::ActiveFile),
+        List(LruList::Unevictable),
+        Plain(S::WorkingsetRefaultAnon),
+        Plain(S::WorkingsetRefaultFile),
+        Plain(S::WorkingsetActivateAnon),
+        Plain(S::WorkingsetActivateFile),
+        Plain(S::WorkingsetRestoreAnon),
+        Plain(S::WorkingsetRestoreFile),
+        Sum("pgscan", [S::PgscanKswapd, S::PgscanDirect, S::PgscanProactive]),
+        Sum("pgsteal", [S::PgstealKswapd, S::PgstealDirect, S::PgstealProactive]),
+        Plain(S::Pswpin),
+        Plain(S::Pswpout),
+        Plain(S::PgscanKswapd),
+        Plain(S::PgscanDirect),
+        Plain(S::PgscanProactive),
+        Plain(S::PgstealKswapd),
+        Plain(S::PgstealDirect),
+        Plain(S::PgstealProactive),
+        Plain(S::Pgfault),
+        Plain(S::Pgmajfault),
+        Plain(S::Pgrefill),
+        Plain(S::Pgactivate),
+        Plain(S::Pgdeactivate),
+        Plain(S::Pglazyfree),
+        Plain(S::Pglazyfreed),
+        Plain(S::SwpinZero),
+        Plain(S::SwpoutZero),
+        Plain(S::Zswpin),
+        Plain(S::Zswpout),
+        Plain(S::Zswpwb),
+        Plain(S::ThpFaultAlloc),
+        Plain(S::ThpCollapseAlloc),
+        Plain(S::ThpSwpout),
+        Plain(S::ThpSwpoutFallback),
+    ]
+};
+
+impl Line {
+    fn write(
+        &self,
+        stats: &GroupStats,
+        lists: &[u64; LruList::COUNT],
+        out: &mut dyn fmt::Write,
+    ) -> fmt::Result {
+        // What is counted up on one CPU and down on another may seem to be below zero for a moment.
+        let read = |stat: GroupStat| stats[stat as usize].max(0);
+        match *self {
+            Self::Pages(stat) => writeln!(out, "{} {}", stat.name(), read(stat) << PAGE_SHIFT),
+            Self::Plain(stat) => writeln!(out, "{} {}", stat.name(), read(stat)),
+            Self::List(list) => writeln!(out, "{} {}", list.name(), lists[list as usize] << PAGE_SHIFT),
+            Self::Sum(name, parts) => writeln!(out, "{name} {}", parts.map(read).iter().sum::<i64>()),
+        }
+    }
+}
+
+impl<P: Platform> Groups<P> {
+    /// Writes what is in the group's file `name` to `out`, as Linux would.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::NoGroup`], [`GroupError::NoFile`], [`GroupError::WriteOnly`], [`GroupError::Output`].
+    pub fn read(&self, id: GroupId, name: &str, out: &mut dyn fmt::Write) -> Result<(), GroupError> {
+        let file = File::of(id, name)?;
+        let group = self.online(id)?;
+        match file {
+            File::Current => writeln!(out, "{}", group.memory.usage() * PAGE_SIZE)?,
+            File::Peak => writeln!(out, "{}", group.memory.peak() * PAGE_SIZE)?,
+            File::SwapCurrent => writeln!(out, "{}", group.swap.usage() * PAGE_SIZE)?,
+            File::SwapPeak => writeln!(out, "{}", group.swap.peak() * PAGE_SIZE)?,
+            File::Limit(limit) => match self.limit(id, limit) {
+                Some(bytes) => writeln!(out, "{bytes}")?,
+                None => writeln!(out, "max")?,
+            },
+            File::Events => {
+                for (name, event) in EVENTS {
+                    writeln!(out, "{name} {}", self.events(id, event))?;
+                }
+            }
+            File::EventsLocal => {
+                for (name, event) in EVENTS {
+                    writeln!(out, "{name} {}", self.local_events(id, event))?;
+                }
+            }
+            File::SwapEvents => {
+                let (max, fail) =
+                    (self.events(id, GroupEvent::SwapMax), self.events(id, GroupEvent::SwapFail));
+                writeln!(out, "high 0\nmax {max}\nfail {fail}")?;
+            }
+            File::Stat => {
+                self.take_in(&self.frames.platform().pin(), None);
+                let (stats, lists) = (self.stats(id), self.subtree_sizes(id));
+                for line in &STAT {
+                    line.write(&stats, &lists, out)?;
+                }
+            }
+            File::Reclaim => return Err(GroupError::WriteOnly),
+        }
+        Ok(())
+    }
+
+    /// Writes `text` to the group's file `name`. What has to be done then is the caller's.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::NoGroup`], [`GroupError::NoFile`], [`GroupError::ReadOnly`] (Linux: `EACCES`),
+    /// [`GroupError::BadValue`] (`EINVAL`). Nothing was changed.
+    pub fn write(&self, id: GroupId, name: &str, text: &str) -> Result<WriteOutcome, GroupError> {
+        let file = File::of(id, name)?;
+        self.online(id)?;
+        match file {
+            File::Limit(limit) => self.set(id, limit, parse_limit(text)?),
+            File::Reclaim => parse_reclaim(text),
+            _ => Err(GroupError::ReadOnly),
+        }
+    }
+}
+
+/// `SIZE` or `SIZE swappiness=N`.
+fn parse_reclaim(text: &str) -> Result<WriteOutcome, GroupError> {
+    let text = text.trim_ascii();
+    let (bytes, rest) = parse_size(text);
+    if rest.len() == text.len() {
+        return Err(GroupError::BadValue);
+    }
+    let mut swappiness = None;
+    for word in rest.split(' ').filter(|word| !word.is_empty()) {
+        let value = word.strip_prefix("swappiness=").ok_or(GroupError::BadValue)?;
+        swappiness = Some(match value {
+            "max" => Swappiness::Max,
+            _ => match value.parse() {
+                Ok(value) if value <= 200 => Swappiness::Of(value),
+                _ => return Err(GroupError::BadValue),
+            },
+        });
+    }
+    Ok(WriteOutcome::Reclaim { pages: bytes >> PAGE_SHIFT, swappiness })
+}

@@ -1,0 +1,174 @@
+//! One group.
+
+use crate::counter::{PageCounter, UNLIMITED};
+use crate::event::GroupEvent;
+use crate::id::GroupId;
+use crate::lists::NodeLists;
+use crate::name::Name;
+use crate::protection::Protected;
+use crate::stat::GroupStat;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16};
+use quire_arch::{MAX_NODES, NodeId, Platform};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// In use: can be found, charged, and spaces can come.
+const ONLINE: u32 = 1 << 31;
+/// Removed, but something still belongs to it.
+const ZOMBIE: u32 = 1 << 30;
+
+/// Whether there is such a group, and how many spaces belong to it, in one word: so that the last look before it is removed
+/// is the removal.
+#[derive(Debug)]
+pub(crate) struct Life(AtomicU32);
+
+impl Life {
+    fn none() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    pub(crate) fn begin(&self) {
+        self.0.store(ONLINE, Ordering::Release);
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_online(&self) -> bool {
+        self.0.load(Ordering::Acquire) & ONLINE != 0
+    }
+
+    /// Whether it is there, be it removed or not.
+    #[inline]
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (ONLINE | ZOMBIE) != 0
+    }
+
+    pub(crate) fn spaces(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) & (ZOMBIE - 1)
+    }
+
+    /// One space more, unless the group was removed.
+    pub(crate) fn hold(&self) -> bool {
+        let more = |word| (word & ONLINE != 0 && word & (ZOMBIE - 1) < ZOMBIE - 1).then_some(word + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+    }
+
+    pub(crate) fn release(&self) {
+        let fewer = |word| (word & (ZOMBIE - 1) > 0).then(|| word - 1);
+        let released = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer);
+        debug_assert!(released.is_ok(), "a space leaves a memory group that it is not in");
+    }
+
+    /// Removes the group if no space belongs to it.
+    pub(crate) fn remove(&self) -> bool {
+        self.0.compare_exchange(ONLINE, ZOMBIE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Where a group is in the tree. Written under the lock of the groups; `parent` never changes while there is something of
+/// the group. The root is nobody's child, so its number stands for none in the others.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    pub(crate) parent: AtomicU16,
+    pub(crate) first_child: AtomicU16,
+    pub(crate) next: AtomicU16,
+    pub(crate) prev: AtomicU16,
+    /// The next one that was removed, or the next free number.
+    pub(crate) next_removed: AtomicU16,
+    pub(crate) depth: AtomicU8,
+}
+
+/// A group. Its memory is never given back, but used for the next group: so a number that is out of date leads to some
+/// group, and nothing worse.
+pub(crate) struct Group<P: Platform> {
+    pub(crate) id: GroupId,
+    pub(crate) life: Life,
+    pub(crate) links: Links,
+    pub(crate) name: Name,
+    pub(crate) memory: PageCounter,
+    pub(crate) swap: PageCounter,
+    pub(crate) high: AtomicU64,
+    /// A charge has gone past the `high` of this group or of one above.
+    pub(crate) over_high: AtomicBool,
+    pub(crate) min: Protected,
+    pub(crate) low: Protected,
+    pub(crate) events: [AtomicU64; GroupEvent::COUNT],
+    /// Of groups that were below this one.
+    pub(crate) events_of_gone: [AtomicU64; GroupEvent::COUNT],
+    pub(crate) stats: [AtomicI64; GroupStat::COUNT],
+    /// Where the next round of reclaim under this group begins.
+    pub(crate) cursor: AtomicU16,
+    /// For a removed group: when it was last seen that no CPU keeps anything back for it, plus one; zero for never.
+    pub(crate) drained: AtomicU64,
+    nodes: [AtomicPtr<NodeLists<P>>; MAX_NODES],
+}
+
+impl<P: Platform> Group<P> {
+    /// A group that is not there yet.
+    ///
+    /// # Safety
+    ///
+    /// What `nodes` leads to stays where it is as long as the group does.
+    pub(crate) unsafe fn new(id: GroupId, nodes: &[Option<NonNull<NodeLists<P>>>; MAX_NODES]) -> Self {
+        Self {
+            id,
+            life: Life::none(),
+            links: Links::default(),
+            name: Name::default(),
+            memory: PageCounter::new(),
+            swap: PageCounter::new(),
+            high: AtomicU64::new(UNLIMITED),
+            over_high: AtomicBool::new(false),
+            min: Protected::new(),
+            low: Protected::new(),
+            events: core::array::from_fn(|_| AtomicU64::new(0)),
+            events_of_gone: core::array::from_fn(|_| AtomicU64::new(0)),
+            stats: core::array::from_fn(|_| AtomicI64::new(0)),
+            cursor: AtomicU16::new(0),
+            drained: AtomicU64::new(0),
+            nodes: nodes.map(|lists| AtomicPtr::new(lists.map_or(core::ptr::null_mut(), NonNull::as_ptr))),
+        }
+    }
+
+    /// Makes the group as new, under the lock of the groups.
+    pub(crate) fn reset(&self) {
+        self.memory.reset();
+        self.swap.reset();
+        self.high.store(UNLIMITED, Ordering::Relaxed);
+        self.over_high.store(false, Ordering::Relaxed);
+        self.min.reset();
+        self.low.reset();
+        self.events.iter().chain(&self.events_of_gone).for_each(|count| count.store(0, Ordering::Relaxed));
+        self.stats.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.cursor.store(0, Ordering::Relaxed);
+        self.drained.store(0, Ordering::Relaxed);
+        self.all_lists().for_each(NodeLists::reset);
+    }
+
+    #[inline]
+    pub(crate) fn parent(&self) -> GroupId {
+        GroupId::from_bits(self.links.parent.load(Ordering::Relaxed))
+    }
+
+    /// Its lists for `node`, if the machine has that.
+    #[inline]
+    pub(crate) fn lists(&self, node: NodeId) -> Option<&NodeLists<P>> {
+        let lists = NonNull::new(self.nodes[node.index()].load(Ordering::Relaxed))?;
+        // SAFETY: they were there before the group, and stay as long as it does (`new`). Only shared references are made.
+        Some(unsafe { lists.as_ref() })
+    }
+
+    pub(crate) fn all_lists(&self) -> impl Iterator<Item = &NodeLists<P>> {
+        (0..MAX_NODES).filter_map(NodeId::new).filter_map(|node| self.lists(node))
+    }
+}
+
+impl<P: Platform> fmt::Debug for Group<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("id", &self.id).field("life", &self.life).finish_non_exhaustive()
+    }
+}

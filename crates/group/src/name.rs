@@ -1,0 +1,62 @@
+//! Names of groups.
+
+use crate::error::GroupError;
+use core::fmt;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// The longest name, in bytes.
+pub const MAX_NAME: usize = 64;
+
+/// The name of a group, written and read under the lock of the groups.
+#[derive(Debug)]
+pub(crate) struct Name {
+    bytes: [AtomicU8; MAX_NAME],
+    len: AtomicU8,
+}
+
+impl Default for Name {
+    fn default() -> Self {
+        Self { bytes: [const { AtomicU8::new(0) }; MAX_NAME], len: AtomicU8::new(0) }
+    }
+}
+
+/// A name, copied.
+#[derive(Clone, Copy)]
+pub(crate) struct NameCopy {
+    bytes: [u8; MAX_NAME],
+    len: usize,
+}
+
+impl fmt::Display for NameCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Only whole names are stored, so they are text.
+        f.write_str(core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("?"))
+    }
+}
+
+impl Name {
+    /// Whether a group can be called `name`.
+    pub(crate) fn check(name: &str) -> Result<(), GroupError> {
+        let fits = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
+        if fits && !name.contains(['/', '\n', '\0']) { Ok(()) } else { Err(GroupError::BadName) }
+    }
+
+    /// Stores a name that was checked.
+    pub(crate) fn set(&self, name: &str) {
+        for (place, &byte) in self.bytes.iter().zip(name.as_bytes()) {
+            place.store(byte, Ordering::Relaxed);
+        }
+        self.len.store(name.len() as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is(&self, name: &str) -> bool {
+        let stored = self.bytes.iter().map(|byte| byte.load(Ordering::Relaxed));
+        usize::from(self.len.load(Ordering::Relaxed)) == name.len()
+            && name.bytes().zip(stored).all(|(a, b)| a == b)
+    }
+
+    pub(crate) fn copy(&self) -> NameCopy {
+        let bytes = core::array::from_fn(|nth| self.bytes[nth].load(Ordering::Relaxed));
+        NameCopy { bytes, len: usize::from(self.len.load(Ordering::Relaxed)).min(MAX_NAME) }
+    }
+}

@@ -1,0 +1,58 @@
+//! How a removed group comes to its end.
+//!
+//! Pages, swap slots and children keep a removed group. Once there are none, only what CPUs hold back may still be counted
+//! for it. That is put where it belongs; and since a CPU may have taken such an amount out of its word just before and not
+//! have put it anywhere yet, which it does within an epoch, an epoch has to pass. Then what was counted goes to the parent,
+//! and the number is free.
+
+use crate::Groups;
+use crate::group::Group;
+use crate::tree::linked;
+use quire_arch::{Pin, Platform};
+use quire_sync::atomic::{Ordering, fence};
+
+impl<P: Platform> Groups<P> {
+    /// Looks at some of the removed groups, and lets go of those that nothing belongs to any more. Creating and removing
+    /// groups does it too.
+    pub fn sweep(&self) {
+        let pin = self.frames.platform().pin();
+        self.sweep_locked(&pin, &mut self.registry.lock());
+    }
+
+    /// Whether nothing belongs to a removed group any more. Called under the lock of the groups.
+    pub(crate) fn is_over(&self, pin: &Pin<'_, P>, group: &Group<P>) -> bool {
+        if linked(&group.links.first_child).is_some() {
+            return false;
+        }
+        self.drain_stocks_of(pin, |id| id == group.id);
+        if group.memory.usage() != 0
+            || group.swap.usage() != 0
+            || group.all_lists().any(|lists| !lists.is_empty())
+        {
+            return false;
+        }
+        let epoch = self.frames.epoch();
+        if self.drain_stats_of(group.id) || group.drained.load(Ordering::Relaxed) == 0 {
+            group.drained.store(epoch.stamp().get() + 1, Ordering::Relaxed);
+        }
+        // Two steps are what it takes if nobody is in a section; one that is cannot be waited for here.
+        epoch.advance();
+        epoch.advance();
+        let passed = epoch.stamp().get() + 1 >= group.drained.load(Ordering::Relaxed) + 2;
+        // What was put where it belongs in those sections is seen. Pairs with the exchange that moved the epoch.
+        fence(Ordering::Acquire);
+        passed
+    }
+
+    /// Leaves what was counted for a group to its parent.
+    pub(crate) fn fold(&self, group: &Group<P>) {
+        let Some(parent) = self.table.get(group.parent()) else { return };
+        for (to, from) in parent.stats.iter().zip(&group.stats) {
+            to.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (nth, to) in parent.events_of_gone.iter().enumerate() {
+            let events = group.events[nth].load(Ordering::Relaxed);
+            to.fetch_add(events + group.events_of_gone[nth].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
