@@ -78,3 +78,14 @@ fn a_folio_goes_with_its_last_reference() {
     frames.free_chain(&pin, chain);
     common::assert_sound(&frames);
 }
+
+#[test]
+fn who_does_not_get_the_folio_lock_does_not_give_it_back() {
+    let frames = machine();
+    let head = folio(&frames, Order::ZERO);
+    let held = frames.try_lock_folio_long(head).expect("nobody has it");
+    assert!(frames.try_lock_folio_long(head).is_none());
+    assert!(frames.try_lock_folio_long(head).is_none());
+    drop(held);
+    assert!(frames.try_lock_folio_long(head).is_some());
+}
