@@ -124,4 +124,13 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
         let group = frames.known(part(4)).memory_group().load(Ordering::Relaxed);
         assert_eq!(group, 0, "what nobody maps is given back, and charged to nobody");
     }
+#[test]
+fn who_does_not_get_the_folio_lock_does_not_give_it_back() {
+    let frames = machine();
+    let head = folio(&frames, Order::ZERO);
+    let held = frames.try_lock_folio_long(head).expect("nobody has it");
+    assert!(frames.try_lock_folio_long(head).is_none());
+    assert!(frames.try_lock_folio_long(head).is_none());
+    drop(held);
+    assert!(frames.try_lock_folio_long(head).is_some());
 }

@@ -7,6 +7,133 @@
 #[cfg(any(test, loom))]
 extern crate std;
 
+mod allocate;
+mod audit;
+mod bypass;
+mod cache;
+mod cluster;
+mod counts;
 mod device;
+mod devices;
+mod error;
+mod groups;
+mod held;
+mod io;
+mod lists;
+mod reclaim;
+mod shadow;
+mod slot;
+mod swapoff;
+mod technique;
+mod word;
 
+pub use audit::SwapViolation;
+pub use cache::Inserted;
+pub use counts::Dropped;
 pub use device::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
+pub use devices::SwapReport;
+pub use error::{NoSlots, NoTable, StillUsed, SwapOnError};
+pub use io::IoState;
+pub use shadow::Shadow;
+pub use slot::{DeviceId, MAX_DEVICES, SlotId};
+pub use technique::SwapTechnique;
+
+use core::fmt;
+use core::ptr;
+use devices::{Device, Registry};
+use quire_arch::{LockClass, Platform};
+use quire_frame::{AllocError, Frames};
+use quire_group::Groups;
+use quire_sync::SpinLock;
+use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+
+/// How a device is taken into use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SwapOnOptions {
+    /// Devices of higher priority are filled first, those of equal priority in turns. Without one a device comes after all
+    /// that were there before.
+    pub priority: Option<i16>,
+    /// Whether the device hears of clusters that are free again, if it wants to ([`DeviceFlags::DISCARD`]).
+    pub discard: bool,
+}
+
+/// The swap of one machine. Owns the memory groups, and by them the frames.
+///
+/// No method is called with a lock of class `SwapCluster` or later held. Those that may sleep say so; all others may be
+/// called with spin locks held, and pin the CPU themselves.
+pub struct Swap<P: Platform> {
+    groups: Groups<P>,
+    technique: SwapTechnique,
+    devices: [AtomicPtr<Device<P>>; MAX_DEVICES],
+    /// The devices that give slots out, one more than their numbers, highest priority first; 0 ends it.
+    order: [AtomicU8; MAX_DEVICES],
+    /// Whose turn it is among devices of equal priority.
+    turn: AtomicU32,
+    /// Devices in use.
+    on: AtomicU32,
+    registry: SpinLock<Registry, P>,
+}
+
+impl<P: Platform> Swap<P> {
+    /// The room over `groups`. No device is in use.
+    ///
+    /// # Errors
+    ///
+    /// None so far: nothing is allocated before there is a device.
+    pub fn new(groups: Groups<P>, technique: SwapTechnique) -> Result<Self, AllocError> {
+        Ok(Self {
+            groups,
+            technique,
+            devices: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            order: core::array::from_fn(|_| AtomicU8::new(0)),
+            turn: AtomicU32::new(0),
+            on: AtomicU32::new(0),
+            registry: SpinLock::new(LockClass::SwapDevices, Registry::new()),
+        })
+    }
+
+    /// The memory groups.
+    #[inline]
+    pub fn groups(&self) -> &Groups<P> {
+        &self.groups
+    }
+
+    /// The frames.
+    #[inline]
+    pub fn frames(&self) -> &Frames<P> {
+        self.groups.frames()
+    }
+
+    /// The machine.
+    #[inline]
+    pub fn platform(&self) -> &P {
+        self.frames().platform()
+    }
+
+    /// How much goes through the cache.
+    #[inline]
+    pub fn technique(&self) -> SwapTechnique {
+        self.technique
+    }
+}
+
+impl<P: Platform> Drop for Swap<P> {
+    fn drop(&mut self) {
+        for index in 0..MAX_DEVICES {
+            let device = self.devices[index].swap(ptr::null_mut(), Ordering::Relaxed);
+            if let Some(device) = ptr::NonNull::new(device) {
+                // SAFETY: nobody has the room any more, so nobody uses the device or will.
+                unsafe { Device::end(device, self) };
+            }
+        }
+    }
+}
+
+impl<P: Platform> fmt::Debug for Swap<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Swap")
+            .field("technique", &self.technique)
+            .field("on", &self.on)
+            .finish_non_exhaustive()
+    }
+}

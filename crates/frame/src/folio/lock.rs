@@ -57,13 +57,14 @@ impl<P: Platform> Frames<P> {
         let frame = self.frame(head)?;
         let key = ptr::from_ref(frame).addr();
         let locked = frame.lock_folio_with(|still| self.platform().park(key, still));
-        locked.then_some(FolioGuard { frames: self, frame, not_send: PhantomData })
+        locked.then(|| FolioGuard { frames: self, frame, not_send: PhantomData })
     }
 
     /// As [`lock_folio_long`](Self::lock_folio_long), but does not wait.
     pub fn try_lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
         let frame = self.frame(head)?;
-        frame.try_lock_folio().then_some(FolioGuard { frames: self, frame, not_send: PhantomData })
+        // A guard that is made and dropped because the lock was not had would give back somebody else's.
+        frame.try_lock_folio().then(|| FolioGuard { frames: self, frame, not_send: PhantomData })
     }
 }
 

@@ -127,7 +127,7 @@ impl<P: Platform> FolioSplit<'_, P> {
             return Err(SplitError::Mapped);
         }
         // From here nobody can take a reference, until the head gets its new word.
-        if !frame.freeze(held + 1) {
+        if !frame.freeze(held + 1, FrameFlags::empty()) {
             return Err(SplitError::Busy);
         }
         let (owner, index) = (frame.owner().load(Ordering::Relaxed), frame.index().load(Ordering::Relaxed));

@@ -195,11 +195,18 @@ impl Frame {
         }
     }
 
-    /// Takes all references away, if there are `expected` and no more: then nobody can take one, and the caller alone says
-    /// what the frame is next.
-    pub(crate) fn freeze(&self, expected: u32) -> bool {
-        self.update(|word| if word.refs() == expected { word.put(expected).ok_or(()) } else { Err(()) })
-            .is_ok()
+    /// Takes all references away, if there are `expected` and no more, and none of the flags `unless`: then nobody can take
+    /// one, and the caller alone says what the frame is next. References and flags are looked at in one step.
+    ///
+    /// For those who make something else of a folio where it is, or give it back; everybody else drops references of his
+    /// own ([`put`](Self::put)). The caller holds one of those that go, and has made sure that all others are the
+    /// bookkeeping of rooms that he speaks for.
+    pub fn freeze(&self, expected: u32, unless: FrameFlags) -> bool {
+        let frozen = |word: Word| {
+            let wanted = word.refs() == expected && !word.flags().intersects(unless);
+            if wanted { word.put(expected) } else { None }
+        };
+        self.update(|word| frozen(word).ok_or(())).is_ok()
     }
 
     /// Sets flags and tells those that were set before, or `None` if the frame is not given out; then nothing changed.

@@ -147,6 +147,8 @@ bitflags! {
         const RECLAIM = 1 << 16;
         /// It holds pages that programs locked and is on no list that reclaim looks at.
         const UNEVICTABLE = 1 << 17;
+        /// A device is reading it, and whoever began that holds the folio lock.
+        const READING = 1 << 18;
     }
 }
 

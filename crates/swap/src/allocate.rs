@@ -1,0 +1,322 @@
+//! Where a folio's slots come from.
+//!
+//! Each CPU has a cluster of each device and order that it allocates from, on no list meanwhile. What a CPU knows about it
+//! is a hint: it is looked at again under the cluster's lock. Behind it come the clusters that have free blocks of the order,
+//! then free clusters, and for single pages whatever slot is free.
+
+use crate::Swap;
+use crate::cluster::{CLUSTER_ORDER, CLUSTER_SLOTS, NONE, Unit};
+use crate::devices::Device;
+use crate::error::NoSlots;
+use crate::held::Held;
+use crate::lists::ListId;
+use crate::slot::SlotId;
+use crate::word::Word;
+use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::FrameFlags;
+use quire_sync::atomic::Ordering;
+
+/// Clusters that are tried where others empty and fill them at the same time.
+const ATTEMPTS: usize = 64;
+
+/// A folio that is to enter the cache.
+#[derive(Clone, Copy)]
+struct Wanted {
+    head: Pfn,
+    order: Order,
+}
+
+impl<P: Platform> Swap<P> {
+    /// Finds slots for a folio and puts it into the cache: one step. The folio is dirty from then on, has
+    /// [`FrameFlags::SWAP_CACHE`] and one more reference, which is the cache's; `private` is its first slot. Nothing names
+    /// the slots yet. The caller holds the folio lock and a reference; the folio is not in the cache. `group` is the memory
+    /// group that it is charged to.
+    ///
+    /// Where slots run out, those that nothing but the cache holds are taken back. May free folios and tell devices of free
+    /// clusters, so no spin lock is held.
+    ///
+    /// # Errors
+    ///
+    /// See [`NoSlots`].
+    pub fn add_folio(&self, head: Pfn, group: u16) -> Result<SlotId, NoSlots> {
+        let frame = self.frames().known(head);
+        let wanted = Wanted { head, order: frame.word().order() };
+        debug_assert!(!frame.word().flags().contains(FrameFlags::SWAP_CACHE));
+        debug_assert_eq!(frame.memory_group().load(Ordering::Relaxed), group);
+        if !self.is_any_on() {
+            return Err(NoSlots::Full);
+        }
+        if !self.charge_slots(group, wanted.order.pages()) {
+            return Err(NoSlots::Limit);
+        }
+        let mut found = self.try_devices(wanted);
+        if matches!(found, Err(NoSlots::Full | NoSlots::WrongOrder)) && self.make_room() {
+            found = self.try_devices(wanted);
+        }
+        if found.is_err() {
+            self.uncharge_slots(group, wanted.order.pages());
+        }
+        found
+    }
+
+    /// Gets slots back that nobody needs, and tells whether there were any.
+    #[cold]
+    fn make_room(&self) -> bool {
+        let discarded = self.discard_free_clusters();
+        self.reclaim_unnamed() > 0 || discarded > 0
+    }
+
+    /// Asks the devices in order.
+    fn try_devices(&self, wanted: Wanted) -> Result<SlotId, NoSlots> {
+        if wanted.order > CLUSTER_ORDER {
+            return Err(NoSlots::WrongOrder);
+        }
+        let pin = self.platform().pin();
+        let _epoch = self.frames().epoch().enter(&pin);
+        let ranked = |place: usize| {
+            let id = self.order.get(place)?.load(Ordering::Relaxed);
+            self.device(usize::from(id.checked_sub(1)?))
+        };
+        let mut why = NoSlots::Full;
+        let mut first = 0;
+        while let Some(leader) = ranked(first) {
+            let mut equals = 1;
+            while ranked(first + equals).is_some_and(|device| device.priority() == leader.priority()) {
+                equals += 1;
+            }
+            let turn = if equals > 1 { self.turn.fetch_add(1, Ordering::Relaxed) as usize } else { 0 };
+            for nth in 0..equals {
+                let Some(device) = ranked(first + (turn + nth) % equals) else { continue };
+                match self.allocate_on(&pin, device, wanted) {
+                    Ok(slot) => return Ok(slot),
+                    Err(NoSlots::Full) => {}
+                    Err(error) => why = error,
+                }
+            }
+            first += equals;
+        }
+        Err(why)
+    }
+
+    fn allocate_on(&self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Result<SlotId, NoSlots> {
+        if !device.accepts() {
+            return Err(NoSlots::Full);
+        }
+        if let Some(slot) = self.try_hint(pin, device, wanted) {
+            return Ok(slot);
+        }
+        if let Some(slot) = self.try_lists(pin, device, wanted)? {
+            return Ok(slot);
+        }
+        // What other CPUs keep for themselves is given to whoever needs it first.
+        self.release_hints(pin, device);
+        if let Some(slot) = self.try_lists(pin, device, wanted)? {
+            return Ok(slot);
+        }
+        if wanted.order == Order::ZERO
+            && let Some(slot) = self.try_pieces(pin, device, wanted)
+        {
+            return Ok(slot);
+        }
+        let free = device.slots.saturating_sub(device.used.load(Ordering::Relaxed));
+        Err(if free > 0 && wanted.order > Order::ZERO { NoSlots::WrongOrder } else { NoSlots::Full })
+    }
+
+    /// The cluster that the CPU has for the order.
+    #[inline]
+    fn try_hint(&self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Option<SlotId> {
+        let hint = device.hints(pin).get(wanted.order.index())?;
+        let index = hint.load(Ordering::Relaxed);
+        if index == NONE {
+            return None;
+        }
+        let mut held = Held::lock(self, pin, device, index);
+        if held.is_taken_for(wanted.order) {
+            held.prepare(wanted.order);
+            if let Some(slot) = held.place(wanted) {
+                held.settle();
+                return Some(slot);
+            }
+            held.put_away();
+        }
+        hint.store(NONE, Ordering::Relaxed);
+        None
+    }
+
+    /// A cluster from the lists: one with free blocks of the order, or a free one.
+    fn try_lists(
+        &self,
+        pin: &Pin<'_, P>,
+        device: &Device<P>,
+        wanted: Wanted,
+    ) -> Result<Option<SlotId>, NoSlots> {
+        let mut seen_end = false;
+        loop {
+            let popped = {
+                let mut lists = device.lists.lock();
+                let cluster = |index| device.cluster(index);
+                let partial = if wanted.order < CLUSTER_ORDER {
+                    lists.pop(cluster, ListId::Partial(wanted.order))
+                } else {
+                    None
+                };
+                partial.or_else(|| lists.pop(cluster, ListId::Free))
+            };
+            let Some(index) = popped else { return Ok(None) };
+            let mut held = Held::lock(self, pin, device, index);
+            // Another CPU that once had it may have put it back, and a third one may have taken it for another order.
+            if ListId::of(device.cluster(index).list()) != ListId::Taken {
+                continue;
+            }
+            held.prepare(wanted.order);
+            if held.guard.order != wanted.order {
+                held.release();
+                continue;
+            }
+            let one_word = wanted.order == CLUSTER_ORDER && self.technique().whole_words();
+            if !one_word && !held.ensure_table() {
+                held.put_away();
+                return Err(NoSlots::NoMemory);
+            }
+            let placed = held.place(wanted);
+            held.settle();
+            match device.hints(pin).get(wanted.order.index()) {
+                Some(hint) if placed.is_some() => hint.store(index, Ordering::Relaxed),
+                _ => held.put_away(),
+            }
+            if placed.is_some() {
+                return Ok(placed);
+            }
+            if held.limit() < wanted.order.pages() as u32 && core::mem::replace(&mut seen_end, true) {
+                // The end of the device is smaller than the folio, and comes back for ever.
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A single slot, from a cluster of whatever order.
+    fn try_pieces(&self, pin: &Pin<'_, P>, device: &Device<P>, wanted: Wanted) -> Option<SlotId> {
+        for _ in 0..ATTEMPTS {
+            let (index, list) = {
+                let lists = device.lists.lock();
+                let orders =
+                    Order::ALL.into_iter().filter(|&order| Order::ZERO < order && order < CLUSTER_ORDER);
+                let ids = [ListId::Broken].into_iter().chain(orders.map(ListId::Partial));
+                ids.into_iter().find_map(|id| Some((lists.list(id).first()?, id)))?
+            };
+            let mut held = Held::lock(self, pin, device, index);
+            if ListId::of(device.cluster(index).list()) != list || held.guard.table.is_none() {
+                continue;
+            }
+            let placed = held.place(wanted);
+            held.settle();
+            if placed.is_some() {
+                return placed;
+            }
+        }
+        None
+    }
+
+    /// Puts every cluster that a CPU allocates from back on a list.
+    #[cold]
+    fn release_hints(&self, pin: &Pin<'_, P>, device: &Device<P>) {
+        for hint in device.all_hints() {
+            let index = hint.swap(NONE, Ordering::Relaxed);
+            if index == NONE {
+                continue;
+            }
+            let mut held = Held::lock(self, pin, device, index);
+            if ListId::of(device.cluster(index).list()) == ListId::Taken {
+                held.release();
+            }
+        }
+    }
+}
+
+impl<P: Platform> Held<'_, P> {
+    /// Whether a CPU allocates folios of `order` from the cluster.
+    fn is_taken_for(&self, order: Order) -> bool {
+        let taken = ListId::of(self.device.cluster(self.index).list()) == ListId::Taken;
+        taken && self.guard.order == order && (self.guard.table.is_some() || order == CLUSTER_ORDER)
+    }
+
+    /// An empty cluster may serve any order.
+    fn prepare(&mut self, order: Order) {
+        if self.guard.used == 0 {
+            self.guard.order = order;
+            self.guard.cursor = 0;
+            self.guard.torn = false;
+        }
+    }
+
+    /// Nobody allocates from the cluster any more.
+    fn release(&mut self) {
+        let wanted = self.wanted_list();
+        self.move_to(wanted, true);
+    }
+
+    /// The CPU that had the cluster found nothing in it any more.
+    fn put_away(&mut self) {
+        let wanted = match self.wanted_list() {
+            ListId::Partial(_) => ListId::Broken,
+            // What was just taken off the list has nothing to discard.
+            ListId::Discard => ListId::Free,
+            other => other,
+        };
+        self.move_to(wanted, true);
+    }
+
+    /// Puts a folio into free slots of the cluster.
+    fn place(&mut self, wanted: Wanted) -> Option<SlotId> {
+        let pages = wanted.order.pages() as u32;
+        let first = if wanted.order == self.guard.order { self.find_block() } else { self.find_piece() }?;
+        debug_assert!(wanted.order == self.guard.order || wanted.order == Order::ZERO);
+        let slot = self.slot(first);
+        let frame = self.swap.frames().known(wanted.head);
+        let got = frame.get(1);
+        debug_assert!(got, "the caller of add_folio holds a reference");
+        frame.private().store(slot.raw(), Ordering::Relaxed);
+        frame.set_flags(FrameFlags::SWAP_CACHE | FrameFlags::DIRTY);
+        let word = Word::folio(self.frame_number(wanted.head));
+        if pages > 1 && self.swap.technique().whole_words() {
+            self.guard.store(Unit { first, pages, word: Word::FREE }, word.whole());
+        } else {
+            for nth in 0..pages {
+                self.guard.store(Unit { first: first + nth, pages: 1, word: Word::FREE }, word.of_slot(nth));
+            }
+        }
+        self.device.used.fetch_add(u64::from(pages), Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// The first free block of the cluster's order, from where the last search ended.
+    fn find_block(&mut self) -> Option<u32> {
+        let pages = self.guard.block_pages();
+        let blocks = self.limit() / pages;
+        if u32::from(self.guard.used) + pages > self.limit() {
+            return None;
+        }
+        if self.guard.used == 0 {
+            self.guard.cursor = (1 % blocks) as u16;
+            return Some(0);
+        }
+        let start = u32::from(self.guard.cursor);
+        let order = (start..blocks).chain(0..start.min(blocks));
+        let found = order.into_iter().find(|&block| self.guard.is_free_block(block * pages))?;
+        self.guard.cursor = ((found + 1) % blocks) as u16;
+        Some(found * pages)
+    }
+
+    /// A free slot, whatever block it breaks.
+    fn find_piece(&mut self) -> Option<u32> {
+        debug_assert!(self.guard.table.is_some() && self.limit() <= CLUSTER_SLOTS);
+        let mut at = 0;
+        while let Some(unit) = self.guard.next_unit(at, self.limit()) {
+            if unit.word.is_free() {
+                return Some(at);
+            }
+            at = unit.first + unit.pages;
+        }
+        None
+    }
+}

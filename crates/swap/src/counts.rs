@@ -1,0 +1,128 @@
+//! How many page-table entries name a slot.
+
+use crate::Swap;
+use crate::cluster::{CLUSTER_SLOTS, State};
+use crate::held::Held;
+use crate::slot::SlotId;
+use quire_arch::Platform;
+
+/// What became of slots whose names went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Dropped {
+    /// Nothing names some of them any more, but the cache has their pages: whoever can lock the folio should
+    /// [`remove`](Swap::remove_unnamed) it.
+    pub cached_only: bool,
+}
+
+impl<P: Platform> Swap<P> {
+    /// Calls `work` with each cluster of these slots, with the first and one past the last in it.
+    fn each_cluster(&self, slot: SlotId, pages: u32, mut work: impl FnMut(&mut Held<'_, P>, u32, u32)) {
+        let (mut at, mut left) = (slot, pages);
+        while left > 0 {
+            let here = left.min(CLUSTER_SLOTS - at.number() as u32 % CLUSTER_SLOTS);
+            let known = self.with_cluster(at, |held, first| work(held, first, first + here));
+            debug_assert!(known.is_some(), "{at} is of no device");
+            at = at.plus(u64::from(here));
+            left -= here;
+        }
+    }
+
+    /// One more entry names each of these slots, which are in use and stay so: their folio is in the cache and locked, or an
+    /// entry that names them stays where it is meanwhile.
+    pub fn add_counts(&self, slot: SlotId, pages: u32) {
+        self.each_cluster(slot, pages, |held, first, end| {
+            held.name(first, end);
+        });
+    }
+
+    /// One entry fewer names each of these slots. Those that nothing needs any more are free at once.
+    pub fn drop_counts(&self, slot: SlotId, pages: u32) -> Dropped {
+        let mut dropped = Dropped::default();
+        self.each_cluster(slot, pages, |held, first, end| dropped.cached_only |= held.unname(first, end));
+        dropped
+    }
+
+    /// How many entries name the slot. Where slots could not be told apart for want of memory, the answer is 1 as long as
+    /// something names any of them.
+    pub fn count(&self, slot: SlotId) -> u32 {
+        let count = self.with_cluster(slot, |held, at| {
+            if held.guard.torn { u32::from(held.guard.sum > 0) } else { held.guard.word_of(at).count() }
+        });
+        count.unwrap_or(0)
+    }
+
+    /// Whether nothing names any of these slots.
+    pub fn counts_are_zero(&self, slot: SlotId, pages: u32) -> bool {
+        let mut zero = true;
+        self.each_cluster(slot, pages, |held, first, end| zero &= held.guard.all_unnamed(first, end));
+        zero
+    }
+
+    /// The memory group that the slot is charged to; 0 if it is free.
+    pub fn group_of(&self, slot: SlotId) -> u16 {
+        self.with_cluster(slot, |held, at| held.group(held.guard.unit(at))).unwrap_or(0)
+    }
+}
+
+impl State {
+    /// Whether nothing names any slot from `first` up to `end`.
+    pub(crate) fn all_unnamed(&self, first: u32, end: u32) -> bool {
+        let mut at = first;
+        while let Some(unit) = self.next_unit(at, end) {
+            if self.is_named(unit) {
+                return false;
+            }
+            at = unit.first + unit.pages;
+        }
+        true
+    }
+}
+
+impl<P: Platform> Held<'_, P> {
+    /// Whether the slots have counts of their own. If not the cluster is torn, and counts in one sum.
+    fn counts_apart(&mut self, first: u32, end: u32) -> bool {
+        if !self.guard.torn && !self.own(first, end) {
+            self.guard.tear();
+        }
+        !self.guard.torn
+    }
+
+    fn name(&mut self, first: u32, end: u32) {
+        if !self.counts_apart(first, end) {
+            self.guard.sum += end - first;
+            return;
+        }
+        self.each(first, end, |held, unit| {
+            let named = if unit.word.is_free() { None } else { unit.word.named() };
+            debug_assert!(named.is_some(), "{} is named, but {:?}", held.slot(unit.first), unit.word);
+            held.guard.store(unit, named.unwrap_or(unit.word));
+        });
+    }
+
+    /// Whether the cache has pages that nothing names any more.
+    fn unname(&mut self, first: u32, end: u32) -> bool {
+        if !self.counts_apart(first, end) {
+            debug_assert!(self.guard.sum >= end - first, "more names go than there are");
+            self.guard.sum = self.guard.sum.saturating_sub(end - first);
+            if self.guard.sum > 0 {
+                return false;
+            }
+            self.each(0, self.limit(), |held, unit| {
+                held.free_if_unused(unit.first);
+            });
+            return self.guard.cached > 0;
+        }
+        let mut cached_only = false;
+        self.each(first, end, |held, unit| {
+            let unnamed = unit.word.unnamed();
+            debug_assert!(unnamed.is_some(), "{} loses a name, but {:?}", held.slot(unit.first), unit.word);
+            let Some(word) = unnamed else { return };
+            held.guard.store(unit, word);
+            if word.count() == 0 {
+                cached_only |= word.is_cached();
+                held.free_if_unused(unit.first);
+            }
+        });
+        cached_only
+    }
+}

@@ -1,0 +1,231 @@
+//! A cluster under its lock, with all that is needed to change it.
+
+use crate::Swap;
+use crate::cluster::{CLUSTER_SLOTS, ClusterGuard, TableRef, Unit};
+use crate::device::DeviceFlags;
+use crate::devices::Device;
+use crate::lists::ListId;
+use crate::slot::SlotId;
+use crate::word::Word;
+use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::{AllocRequest, FaultSite};
+use quire_sync::atomic::Ordering;
+
+/// Frames of words.
+const TABLE_SITE: FaultSite = FaultSite::new("swap_table");
+
+/// A cluster under its lock. [`settle`](Self::settle) has the last word about it.
+pub(crate) struct Held<'a, P: Platform> {
+    pub(crate) swap: &'a Swap<P>,
+    pub(crate) pin: &'a Pin<'a, P>,
+    pub(crate) device: &'a Device<P>,
+    pub(crate) index: u32,
+    pub(crate) guard: ClusterGuard<'a, P>,
+    /// The slots that became free lie between these two.
+    freed: (u32, u32),
+}
+
+impl<P: Platform> Swap<P> {
+    /// Calls `work` with the cluster of `slot` under its lock, and with the slot's place in it. `None` if there is no such
+    /// slot.
+    pub(crate) fn with_cluster<R>(
+        &self,
+        slot: SlotId,
+        work: impl FnOnce(&mut Held<'_, P>, u32) -> R,
+    ) -> Option<R> {
+        let pin = self.platform().pin();
+        let _epoch = self.frames().epoch().enter(&pin);
+        let device = self.device(slot.device_index())?;
+        if slot.number() >= device.slots {
+            return None;
+        }
+        let index = (slot.number() / u64::from(CLUSTER_SLOTS)) as u32;
+        let mut held = Held::lock(self, &pin, device, index);
+        let result = work(&mut held, slot.number() as u32 % CLUSTER_SLOTS);
+        held.settle();
+        Some(result)
+    }
+
+    /// A frame of words. A cluster's lock is held: it comes from what is free on the lists, or not at all.
+    pub(crate) fn allocate_table(&self, pin: &Pin<'_, P>) -> Option<TableRef> {
+        let request = AllocRequest::new(Order::ZERO, TABLE_SITE).zeroed().below_min().without_drain();
+        let pfn = self.frames().allocate(pin, request).ok()?;
+        Some(TableRef { words: self.platform().direct_map(pfn).cast(), pfn })
+    }
+
+    pub(crate) fn free_table(&self, pin: &Pin<'_, P>, table: TableRef) {
+        let freed = self.frames().free(pin, table.pfn, Order::ZERO);
+        debug_assert!(freed.is_ok(), "a table of words: {freed:?}");
+    }
+}
+
+impl<'a, P: Platform> Held<'a, P> {
+    pub(crate) fn lock(swap: &'a Swap<P>, pin: &'a Pin<'a, P>, device: &'a Device<P>, index: u32) -> Self {
+        Self { swap, pin, device, index, guard: device.cluster(index).lock(), freed: (CLUSTER_SLOTS, 0) }
+    }
+
+    /// Slots of the cluster that the device has.
+    pub(crate) fn limit(&self) -> u32 {
+        self.device.slots_of(self.index)
+    }
+
+    /// The slot at `place`.
+    pub(crate) fn slot(&self, place: u32) -> SlotId {
+        SlotId::new(self.device.id, u64::from(self.index) * u64::from(CLUSTER_SLOTS) + u64::from(place))
+    }
+
+    /// The frame that the cache has for a word.
+    pub(crate) fn pfn(&self, word: Word) -> Option<Pfn> {
+        word.frame().map(|frame| self.swap.frames().map().span().start().offset(u64::from(frame)))
+    }
+
+    /// A frame's number in words.
+    pub(crate) fn frame_number(&self, pfn: Pfn) -> u32 {
+        (pfn.0 - self.swap.frames().map().span().start().0) as u32
+    }
+
+    /// Makes sure that each slot can have a word of its own.
+    pub(crate) fn ensure_table(&mut self) -> bool {
+        if self.guard.table.is_some() {
+            return true;
+        }
+        match self.swap.allocate_table(self.pin) {
+            Some(table) => {
+                self.device.tables.fetch_add(1, Ordering::Relaxed);
+                self.guard.attach(table);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Makes words of the slots from `first` up to `end` theirs alone. False if that takes a table and there is none.
+    pub(crate) fn own(&mut self, first: u32, end: u32) -> bool {
+        if !self.guard.cuts(first, end) {
+            return true;
+        }
+        if !self.ensure_table() {
+            return false;
+        }
+        self.guard.split_borders(first, end);
+        true
+    }
+
+    /// The memory group that slots of the unit are charged to.
+    pub(crate) fn group(&self, unit: Unit) -> u16 {
+        unit.word.group().unwrap_or_else(|| match self.pfn(unit.word) {
+            Some(page) => {
+                let folio = self.swap.frames().folio(page);
+                folio.frame().memory_group().load(Ordering::Relaxed)
+            }
+            None => 0,
+        })
+    }
+
+    /// The slots of the unit, whose words are theirs alone, are free from now on.
+    pub(crate) fn free(&mut self, unit: Unit, group: u16) {
+        if unit.word.is_free() {
+            return;
+        }
+        self.guard.store(unit, Word::FREE);
+        self.freed = (self.freed.0.min(unit.first), self.freed.1.max(unit.first + unit.pages));
+        let pages = u64::from(unit.pages);
+        if !unit.word.is_zero() && self.device.flags.contains(DeviceFlags::NOTES_FREED) {
+            let slot = self.slot(unit.first).number();
+            self.device.backing().freed(self.swap.frames(), slot, pages);
+        }
+        self.device.used.fetch_sub(pages, Ordering::Relaxed);
+        self.swap.uncharge_slots(group, pages);
+    }
+
+    /// Frees the unit if nothing needs it any more.
+    pub(crate) fn free_if_unused(&mut self, slot: u32) -> Unit {
+        let unit = self.guard.unit(slot);
+        if !unit.word.is_cached() && !unit.word.is_busy() && !self.guard.is_named(unit) {
+            let group = self.group(unit);
+            self.free(unit, group);
+        }
+        unit
+    }
+
+    /// The list that the cluster belongs on.
+    pub(crate) fn wanted_list(&self) -> ListId {
+        let (used, limit) = (u32::from(self.guard.used), self.limit());
+        if used == 0 {
+            return if self.device.discard { ListId::Discard } else { ListId::Free };
+        }
+        if used == limit {
+            return ListId::Full;
+        }
+        if self.guard.order == crate::cluster::CLUSTER_ORDER {
+            return ListId::Broken;
+        }
+        ListId::Partial(self.guard.order)
+    }
+
+    /// Whether a block of the cluster's order is free where slots became free.
+    fn freed_a_block(&self) -> bool {
+        let pages = self.guard.block_pages();
+        let (first, end) =
+            (self.freed.0 / pages, self.freed.1.min(self.limit() / pages * pages).div_ceil(pages));
+        (first..end).any(|block| self.guard.is_free_block(block * pages))
+    }
+
+    /// Puts the cluster, after its slots have changed, where it belongs.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if self.guard.torn && self.guard.sum == 0 {
+            // Every count is known again.
+            self.guard.torn = false;
+        }
+        if !self.swap.technique().lazy_bookkeeping() {
+            self.note_shadows();
+        }
+        let now = ListId::of(self.device.cluster(self.index).list());
+        if now == ListId::Taken {
+            return;
+        }
+        let mut wanted = self.wanted_list();
+        // What is free already was not used since the device was told.
+        if wanted == now || (now == ListId::Free && wanted == ListId::Discard) {
+            return;
+        }
+        if matches!(wanted, ListId::Partial(_)) && !self.freed_a_block() {
+            if now == ListId::Broken {
+                return;
+            }
+            wanted = ListId::Broken;
+        }
+        self.move_to(wanted, false);
+    }
+
+    /// Moves the cluster to a list; one that a CPU allocates from only if `taken`.
+    pub(crate) fn move_to(&mut self, wanted: ListId, taken: bool) {
+        let device = self.device;
+        let mut lists = device.lists.lock();
+        // It may have been taken since the look.
+        if ListId::of(device.cluster(self.index).list()) == ListId::Taken && !taken {
+            return;
+        }
+        lists.take(|index| device.cluster(index), self.index);
+        let empty = matches!(wanted, ListId::Free | ListId::Discard);
+        // The table goes before anybody can take the cluster from the list and expect none.
+        let table = if empty { self.guard.table.take() } else { None };
+        lists.put(|index| device.cluster(index), self.index, wanted);
+        drop(lists);
+        if let Some(table) = table {
+            device.tables.fetch_sub(1, Ordering::Relaxed);
+            self.swap.free_table(self.pin, table);
+        }
+    }
+
+    /// Keeps the list of clusters that hold nothing but shadows.
+    #[cold]
+    fn note_shadows(&self) {
+        let device = self.device;
+        let only = self.guard.used > 0 && self.guard.cached == 0;
+        if only != device.cluster(self.index).is_listed_for_shadows() {
+            device.lists.lock().note_shadows(|index| device.cluster(index), self.index, only);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Reading and writing folios of the cache.
+//!
+//! A folio is one request. A device that does all of it at once says so, and nothing else is noted. For any other the folio
+//! has WRITEBACK or READING until somebody, whoever waits for whatever, has reaped the answer. Such a folio does not leave the
+//! cache, and the cache holds a reference: that keeps the folio, the slots and the device.
+
+use crate::Swap;
+use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
+use crate::devices::Device;
+use crate::slot::SlotId;
+use core::ops::Deref;
+use core::ptr;
+use core::sync::atomic::AtomicU64;
+use quire_arch::{PAGE_SIZE, Pfn, Platform};
+use quire_frame::{FaultClass, FaultSite, FrameFlags};
+use quire_sync::atomic::Ordering;
+
+/// The site that fault plans know reads and writes by.
+const SITE: FaultSite = FaultSite::new("swap");
+/// Words that are looked at together.
+const STRIDE: usize = 16;
+
+/// How far a read or a write has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a failure has to be dealt with"]
+pub enum IoState {
+    /// It is done, well or not.
+    Done(Result<(), DeviceError>),
+    /// The folio has [`FrameFlags::READING`] or [`FrameFlags::WRITEBACK`] until it is.
+    Begun,
+}
+
+/// A device that does not go while this lives, so that its user may sleep.
+pub(crate) struct DeviceUse<'s, P: Platform> {
+    swap: &'s Swap<P>,
+    device: &'s Device<P>,
+}
+
+impl<P: Platform> Deref for DeviceUse<'_, P> {
+    type Target = Device<P>;
+
+    fn deref(&self) -> &Device<P> {
+        self.device
+    }
+}
+
+impl<P: Platform> Drop for DeviceUse<'_, P> {
+    fn drop(&mut self) {
+        let (leaves, key) = (!self.device.accepts(), ptr::from_ref(&self.device.users).addr());
+        // Release: whoever ends the device sees all that was done with it. It may be gone after this.
+        if self.device.users.fetch_sub(1, Ordering::Release) == 1 && leaves {
+            self.swap.platform().unpark(key);
+        }
+    }
+}
+
+impl<P: Platform> Swap<P> {
+    /// The device with this number, which stays until the result is dropped.
+    pub(crate) fn use_device(&self, index: usize) -> Option<DeviceUse<'_, P>> {
+        let pin = self.platform().pin();
+        let _epoch = self.frames().epoch().enter(&pin);
+        let device = self.device(index)?;
+        // Counted inside the section: whoever takes the device off the table waits for that first, and then for the count.
+        device.users.fetch_add(1, Ordering::Relaxed);
+        Some(DeviceUse { swap: self, device })
+    }
+
+    /// Writes a folio of the cache. Pages of zeros are only noted, if the folio has no others. It is clean from then on, unless
+    /// the write fails: then it is dirty again. The caller holds the folio lock; may sleep.
+    pub fn write_folio(&self, head: Pfn) -> IoState {
+        let frame = self.frames().known(head);
+        // Before the contents are looked at: what is written to them later makes the folio dirty again.
+        frame.clear_flags(FrameFlags::DIRTY);
+        let zero = self.is_zero(head);
+        if self.note_zero(head, zero).is_none() {
+            debug_assert!(false, "{head:?} is not in the cache");
+            return self.failed(head, Direction::Write, DeviceError::OutOfRange);
+        }
+        if zero { IoState::Done(Ok(())) } else { self.submit(head, Direction::Write) }
+    }
+
+    /// Reads a folio of the cache. If that fails the folio has [`FrameFlags::READ_FAILED`]. The caller holds the folio lock, and
+    /// keeps it until the answer has come ([`wait_read`](Self::wait_read)); may sleep.
+    pub fn read_folio(&self, head: Pfn) -> IoState {
+        match self.with_folio(head, |held, first, _| held.guard.word_of(first).is_zero()) {
+            Some(true) => {
+                let order = self.frames().known(head).word().order();
+                // SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
+                unsafe { self.platform().zero(head, order) };
+                IoState::Done(Ok(()))
+            }
+            Some(false) => self.submit(head, Direction::Read),
+            None => {
+                debug_assert!(false, "{head:?} is not in the cache");
+                self.failed(head, Direction::Read, DeviceError::OutOfRange)
+            }
+        }
+    }
+
+    /// Whether all of the folio is zeros. A program may be writing to it.
+    fn is_zero(&self, head: Pfn) -> bool {
+        let pages = self.frames().known(head).word().order().pages();
+        let words = (pages * PAGE_SIZE) as usize / size_of::<u64>();
+        let base = self.platform().direct_map(head).cast::<AtomicU64>();
+        // SAFETY: the folio lies in RAM, is contiguous in the direct map and aligned, and the caller has a reference. Programs
+        // write to it as hardware does, so it is read by atomics.
+        let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), words) };
+        words
+            .chunks(STRIDE)
+            .all(|words| words.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0)
+    }
+
+    /// Notes for all slots of a folio whether its pages are zeros. None if it is not in the cache.
+    fn note_zero(&self, head: Pfn, zero: bool) -> Option<()> {
+        self.with_folio(head, |held, first, end| {
+            held.each(first, end, |held, unit| {
+                if unit.word.is_zero() == zero {
+                    return;
+                }
+                held.guard.store(unit, unit.word.with_zero(zero));
+                if zero && held.device.flags.contains(DeviceFlags::NOTES_FREED) {
+                    // Whatever it has from an earlier write.
+                    let slot = held.slot(unit.first).number();
+                    held.device.backing().freed(held.swap.frames(), slot, u64::from(unit.pages));
+                }
+            });
+        })
+    }
+
+    /// Reads the page of a slot into a frame that is not in the cache; see [`try_begin_bypass`](Self::try_begin_bypass). May
+    /// sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the device says, or the fault plan. A device that does not answer at once is none to ask this way.
+    pub fn read_past_cache(&self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
+        let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
+        if zero.ok_or(DeviceError::OutOfRange)? {
+            // SAFETY: the caller's frame, seen by nobody else yet.
+            unsafe { self.platform().zero(pfn, quire_arch::Order::ZERO) };
+            return Ok(());
+        }
+        if self.frames().faults().strikes(FaultClass::DeviceRead, SITE) {
+            return Err(DeviceError::Io);
+        }
+        let device = self.use_device(slot.device_index()).ok_or(DeviceError::OutOfRange)?;
+        if !device.flags.contains(DeviceFlags::SYNCHRONOUS) {
+            return Err(DeviceError::OutOfRange);
+        }
+        let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
+        match device.backing().submit(self.frames(), io) {
+            Submitted::Done(result) => result,
+            Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
+        }
+    }
+
+    /// Whether the device of `slot` does its work at once.
+    pub fn is_synchronous(&self, slot: SlotId) -> bool {
+        self.has_flag(slot, DeviceFlags::SYNCHRONOUS)
+    }
+
+    /// Whether the device of `slot` takes long to find a place, so that slots near each other should be read together.
+    pub fn seeks(&self, slot: SlotId) -> bool {
+        self.has_flag(slot, DeviceFlags::SEEKS)
+    }
+
+    fn has_flag(&self, slot: SlotId, flag: DeviceFlags) -> bool {
+        let pin = self.platform().pin();
+        let _epoch = self.frames().epoch().enter(&pin);
+        self.device(slot.device_index()).is_some_and(|device| device.flags.contains(flag))
+    }
+
+    fn submit(&self, head: Pfn, direction: Direction) -> IoState {
+        let frame = self.frames().known(head);
+        let (class, under_way) = match direction {
+            Direction::Read => (FaultClass::DeviceRead, FrameFlags::READING),
+            Direction::Write => (FaultClass::DeviceWrite, FrameFlags::WRITEBACK),
+        };
+        if self.frames().faults().strikes(class, SITE) {
+            return self.failed(head, direction, DeviceError::Io);
+        }
+        let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+        let Some(device) = self.use_device(slot.device_index()) else {
+            return self.failed(head, direction, DeviceError::OutOfRange);
+        };
+        let pages = frame.word().order().pages() as u32;
+        let io = PageIo { direction, slot: slot.number(), pfn: head, pages };
+        let at_once = device.flags.contains(DeviceFlags::SYNCHRONOUS);
+        if !at_once {
+            // The answer may be reaped elsewhere before this call is back.
+            frame.set_flags(under_way);
+        }
+        loop {
+            let reaps = device.reaps.load(Ordering::Acquire);
+            match device.backing().submit(self.frames(), io) {
+                Submitted::Done(result) => {
+                    if !at_once {
+                        self.complete(io, result);
+                    }
+                    return match result {
+                        Ok(()) => IoState::Done(Ok(())),
+                        Err(error) => self.failed(head, direction, error),
+                    };
+                }
+                Submitted::Begun => return IoState::Begun,
+                Submitted::QueueFull => {
+                    self.reap_of(&device);
+                    let backing = device.backing();
+                    // If somebody else made room since, there may be nothing left that would wake this.
+                    self.platform().park(backing.wait_key(), &mut || {
+                        device.reaps.load(Ordering::Acquire) == reaps && !backing.has_done()
+                    });
+                }
+            }
+        }
+    }
+
+    /// Notes that a folio could not be read or written.
+    fn failed(&self, head: Pfn, direction: Direction, error: DeviceError) -> IoState {
+        let flag = match direction {
+            Direction::Read => FrameFlags::READ_FAILED,
+            Direction::Write => FrameFlags::DIRTY,
+        };
+        self.frames().known(head).set_flags(flag);
+        IoState::Done(Err(error))
+    }
+
+    /// A device that took its time is done with a folio.
+    fn complete(&self, io: PageIo, result: Result<(), DeviceError>) {
+        let frame = self.frames().known(io.pfn);
+        let (failed, under_way) = match io.direction {
+            Direction::Read => (FrameFlags::READ_FAILED, FrameFlags::READING),
+            Direction::Write => (FrameFlags::DIRTY, FrameFlags::WRITEBACK),
+        };
+        if result.is_err() {
+            frame.set_flags(failed);
+        }
+        // The folio is others' business after this; its address is a key and nothing more.
+        let key = ptr::from_ref(frame).addr();
+        frame.clear_flags(under_way);
+        self.platform().unpark(key);
+    }
+
+    /// Takes the answers of a device, and wakes everybody who waits for one.
+    fn reap_of(&self, device: &Device<P>) {
+        let mut any = false;
+        device.backing().reap(&mut |io, result| {
+            self.complete(io, result);
+            any = true;
+        });
+        if any {
+            // Release: pairs with the loads of those whom a full queue keeps waiting.
+            device.reaps.fetch_add(1, Ordering::Release);
+            self.platform().unpark(device.backing().wait_key());
+        }
+    }
+
+    /// Takes the answers of all devices. Not pinned.
+    pub fn reap(&self) {
+        for index in 0..crate::MAX_DEVICES {
+            if let Some(device) = self.use_device(index) {
+                self.reap_of(&device);
+            }
+        }
+    }
+
+    /// Sleeps until no device is writing the folio, to which the caller has a reference.
+    pub fn wait_writeback(&self, head: Pfn) {
+        self.wait(head, FrameFlags::WRITEBACK);
+    }
+
+    /// Sleeps until the folio is read, which the caller has begun and whose lock he holds.
+    ///
+    /// # Errors
+    ///
+    /// It could not be read; what exactly was wrong is not known any more.
+    pub fn wait_read(&self, head: Pfn) -> Result<(), DeviceError> {
+        self.wait(head, FrameFlags::READING);
+        let failed = self.frames().known(head).word().flags().contains(FrameFlags::READ_FAILED);
+        if failed { Err(DeviceError::Io) } else { Ok(()) }
+    }
+
+    fn wait(&self, head: Pfn, under_way: FrameFlags) {
+        let frame = self.frames().known(head);
+        let busy = || frame.word().flags().contains(under_way);
+        while busy() {
+            let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+            // None if the answer has come and the slots and their device have gone since.
+            let Some(device) = self.use_device(slot.device_index()) else { continue };
+            self.reap_of(&device);
+            let backing: &dyn SwapDevice<P> = device.backing();
+            self.platform().park(backing.wait_key(), &mut || busy() && !backing.has_done());
+        }
+    }
+}

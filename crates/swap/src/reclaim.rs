@@ -1,0 +1,110 @@
+//! Getting slots back that nobody needs: those of pages that only the cache still has a use for, and free clusters whose
+//! device has not been told yet.
+
+use crate::Swap;
+use crate::cluster::CLUSTER_SLOTS;
+use crate::device::DeviceFlags;
+use crate::held::Held;
+use crate::lists::ListId;
+use crate::slot::{MAX_DEVICES, SlotId};
+use quire_arch::{Pfn, Platform};
+use quire_sync::atomic::Ordering;
+
+/// Clusters that one call looks at on each device.
+const CLUSTERS: u32 = 128;
+/// Slots that are enough for one call.
+const ENOUGH: u64 = 512;
+
+impl<P: Platform> Swap<P> {
+    /// Tells devices of clusters that are free again, and how many those were. Sleeps if a device does.
+    pub fn discard_free_clusters(&self) -> u32 {
+        let mut told = 0;
+        for index in 0..MAX_DEVICES {
+            let Some(device) = self.use_device(index) else { continue };
+            if !device.flags.contains(DeviceFlags::DISCARD) || !device.discard {
+                continue;
+            }
+            loop {
+                let popped = {
+                    let _pin = self.platform().pin();
+                    device.lists.lock().pop(|index| device.cluster(index), ListId::Discard)
+                };
+                let Some(cluster) = popped else { break };
+                // Taken by nobody else, since it is on no list and no CPU knows of it.
+                let first = u64::from(cluster) * u64::from(CLUSTER_SLOTS);
+                device.backing().discard(self.frames(), first, u64::from(device.slots_of(cluster)));
+                let pin = self.platform().pin();
+                Held::lock(self, &pin, &device, cluster).move_to(ListId::Free, true);
+                told += 1;
+            }
+        }
+        told
+    }
+
+    /// Takes folios out of the cache whose slots nothing names, as far as nobody else is at them, and tells how many slots
+    /// that freed. May free folios. Where there are many the next call goes on.
+    pub fn reclaim_unnamed(&self) -> u64 {
+        let mut freed = 0;
+        for index in 0..MAX_DEVICES {
+            let Some(device) = self.use_device(index) else { continue };
+            let count = device.clusters.min(CLUSTERS);
+            let start = device.reclaim_cursor.fetch_add(count, Ordering::Relaxed) % device.clusters;
+            for cluster in (0..count)
+                .map(|nth| ((u64::from(start) + u64::from(nth)) % u64::from(device.clusters)) as u32)
+            {
+                let mut at = SlotId::new(device.id, u64::from(cluster) * u64::from(CLUSTER_SLOTS));
+                let mut left = device.slots_of(cluster);
+                while let Some((page, skipped)) = self.next_unnamed(at, left) {
+                    freed += self.reclaim_folio(page);
+                    at = at.plus(u64::from(skipped));
+                    left -= skipped;
+                }
+                if freed >= ENOUGH {
+                    return freed;
+                }
+            }
+        }
+        freed
+    }
+
+    /// The next page among `slots` that only the cache holds, with a reference to its folio, and the slots up to behind it.
+    fn next_unnamed(&self, from: SlotId, slots: u32) -> Option<(Pfn, u32)> {
+        if slots == 0 {
+            return None;
+        }
+        self.with_cluster(from, |held, first| {
+            if held.guard.cached == 0 {
+                return None;
+            }
+            let mut at = first;
+            while let Some(unit) = held.guard.next_unit(at, first + slots) {
+                if unit.word.is_cached()
+                    && !held.guard.is_named(unit)
+                    && let Some(page) = held.get_page(held.guard.word_of(at))
+                {
+                    return Some((page, unit.first + unit.pages - first));
+                }
+                at = unit.first + unit.pages;
+            }
+            None
+        })?
+    }
+
+    /// Takes the folio of `page`, to which the caller has a reference that this drops, out of the cache if that can be done
+    /// without waiting.
+    fn reclaim_folio(&self, page: Pfn) -> u64 {
+        let frames = self.frames();
+        // It is not split while the caller has his reference.
+        let (head, order) = (frames.folio(page).head(), frames.folio(page).order());
+        let removed = match frames.try_lock_folio_long(head) {
+            Some(_lock) => self.remove_unnamed(head),
+            None => false,
+        };
+        let pin = self.platform().pin();
+        if removed {
+            self.put_folio(&pin, head, order);
+        }
+        self.put_folio(&pin, head, order);
+        if removed { order.pages() } else { 0 }
+    }
+}

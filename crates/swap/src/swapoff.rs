@@ -1,0 +1,102 @@
+//! Taking a device out of use.
+//!
+//! It gives no slots out any more; whoever takes it out of use brings all pages home, in rounds, and the device goes once no
+//! slot is in use.
+
+use crate::Swap;
+use crate::cluster::CLUSTER_SLOTS;
+use crate::devices::Device;
+use crate::error::StillUsed;
+use crate::slot::{DeviceId, SlotId};
+use core::ptr;
+use quire_arch::Platform;
+use quire_sync::atomic::Ordering;
+
+impl<P: Platform> Swap<P> {
+    /// The device gives no slots out any more. False if there is none, or it is going already. May sleep.
+    pub fn begin_swapoff(&self, id: DeviceId) -> bool {
+        {
+            let _pin = self.platform().pin();
+            let _registry = self.registry.lock();
+            match self.device(id.index()) {
+                Some(device) if device.accepts() => device.set_accepts(false),
+                _ => return false,
+            }
+            self.sort_devices();
+        }
+        // Whoever asked for a slot before that has it now.
+        self.wait_for_sections();
+        true
+    }
+
+    /// The device gives slots out again.
+    pub fn cancel_swapoff(&self, id: DeviceId) {
+        let _pin = self.platform().pin();
+        let _registry = self.registry.lock();
+        if let Some(device) = self.device(id.index()) {
+            device.set_accepts(true);
+        }
+        self.sort_devices();
+    }
+
+    /// The first slot from number `from` on that is in use.
+    pub fn next_used(&self, id: DeviceId, from: u64) -> Option<u64> {
+        let (slots, mut at) = (self.use_device(id.index())?.slots, from);
+        while at < slots {
+            let found = self.with_cluster(SlotId::new(id, at), |held, first| {
+                if held.guard.used == 0 {
+                    return None;
+                }
+                (first..held.limit()).find(|&place| !held.guard.unit(place).word.is_free())
+            });
+            let base = at - at % u64::from(CLUSTER_SLOTS);
+            match found? {
+                Some(place) => return Some(base + u64::from(place)),
+                None => at = base + u64::from(CLUSTER_SLOTS),
+            }
+        }
+        None
+    }
+
+    /// The device goes: waits until nobody uses it, closes it and gives all its memory back. Follows
+    /// [`begin_swapoff`](Self::begin_swapoff), by the same caller. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// [`StillUsed`]; the device is still going, and nothing changed.
+    pub fn finish_swapoff(&self, id: DeviceId) -> Result<(), StillUsed> {
+        let Some(device) = self.use_device(id.index()) else { return Ok(()) };
+        debug_assert!(!device.accepts());
+        let slots = device.used.load(Ordering::Relaxed);
+        if slots > 0 {
+            return Err(StillUsed { slots });
+        }
+        let Some(gone) = self.unlist(&device) else { return Ok(()) };
+        drop(device);
+        self.wait_for_sections();
+        // SAFETY: only this call ends the device.
+        let users = unsafe { &gone.as_ref().users };
+        // Acquire: pairs with the release of the last user.
+        while users.load(Ordering::Acquire) > 0 {
+            self.platform().park(ptr::from_ref(users).addr(), &mut || users.load(Ordering::Acquire) > 0);
+        }
+        // SAFETY: nobody can find the device any more, all who had found it have let go, and no slot is in use. It was built with
+        // the room, which alone has pointers to it.
+        unsafe { Device::end(gone, self) };
+        self.unreserve(id);
+        Ok(())
+    }
+
+    /// Waits until all sections of the epoch that are open now have closed.
+    fn wait_for_sections(&self) {
+        let epoch = self.frames().epoch();
+        let stamp = epoch.stamp();
+        let mut attempt = 0;
+        while !epoch.has_passed(stamp) {
+            if !epoch.advance() {
+                P::relax(attempt);
+                attempt = attempt.saturating_add(1);
+            }
+        }
+    }
+}
