@@ -9,4 +9,7 @@ extern crate std;
 
 mod device;
 
-pub use device::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
+pub use device::{
+    CODEC_OUTPUT, Codec, CompressedRam, CompressedStore, Damaged, DeviceError, DeviceFlags, DeviceReport,
+    Direction, Lz4, Lz4Workspace, PageIo, RamDisk, StoreStatistics, Submitted, SwapDevice,
+};
