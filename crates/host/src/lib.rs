@@ -25,6 +25,8 @@ mod parking;
 mod platform;
 mod program;
 pub mod shootdown;
+#[cfg(not(loom))]
+pub mod swap;
 mod threads;
 mod vcpu;
 mod wait;

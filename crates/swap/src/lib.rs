@@ -30,7 +30,10 @@ mod word;
 pub use audit::SwapViolation;
 pub use cache::Inserted;
 pub use counts::Dropped;
-pub use device::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
+pub use device::{
+    CODEC_OUTPUT, Codec, CompressedRam, CompressedStore, Damaged, DeviceError, DeviceFlags, DeviceReport,
+    Direction, Lz4, Lz4Workspace, PageIo, RamDisk, StoreStatistics, Submitted, SwapDevice,
+};
 pub use devices::SwapReport;
 pub use error::{NoSlots, NoTable, StillUsed, SwapOnError};
 pub use io::IoState;

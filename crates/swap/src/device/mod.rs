@@ -6,6 +6,21 @@
 //! whoever began it. No memory is allocated for a request on the way down: it is a few words that the device copies to a
 //! queue of its own.
 
+mod compressed;
+mod memory;
+mod ramdisk;
+mod section;
+mod slots;
+#[cfg(all(test, not(loom)))]
+#[path = "../../../frame/tests/common/mod.rs"]
+#[allow(dead_code, reason = "shared with the tests of the frame room, which use more of it")]
+mod testing;
+
+pub use compressed::{
+    CODEC_OUTPUT, Codec, CompressedRam, CompressedStore, Damaged, Lz4, Lz4Workspace, StoreStatistics,
+};
+pub use ramdisk::RamDisk;
+
 use bitflags::bitflags;
 use core::fmt;
 use quire_arch::{Pfn, Platform};
@@ -159,4 +174,10 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     fn close(&self, frames: &Frames<P>) {
         let _ = frames;
     }
+}
+
+/// The numbers of the pages of `io`, if all of them are on a device with so many slots.
+fn slots_inside(slots: u64, io: PageIo) -> Result<core::ops::Range<u64>, DeviceError> {
+    let pages = u64::from(io.pages);
+    if io.slot <= slots && pages <= slots - io.slot { Ok(0..pages) } else { Err(DeviceError::OutOfRange) }
 }

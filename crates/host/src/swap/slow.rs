@@ -1,0 +1,212 @@
+//! A device that answers later: for the ways through the memory manager that only such devices take.
+
+use core::fmt;
+use core::ptr::NonNull;
+use quire_arch::{PAGE_SIZE, Platform};
+use quire_frame::Frames;
+use quire_swap::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a frame holds while, and if, reading into it has not succeeded.
+const UNREAD: u8 = 0xee;
+
+/// When a [`SlowDevice`] has done its work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answers {
+    /// When it is reaped for so many times since; the first time, if zero. As long as work waits for that, the device
+    /// [has something](SwapDevice::has_done), so that nobody sleeps for ever.
+    AfterReaps(u32),
+    /// When [`SlowDevice::complete`] says so.
+    WhenTold,
+}
+
+/// How a [`SlowDevice`] behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlowConfig {
+    /// When work is done.
+    pub answers: Answers,
+    /// Requests that it takes before its queue is full.
+    pub queue: usize,
+    /// The read that fails, counted from 1.
+    pub fail_read: Option<u64>,
+    /// The write that fails, counted from 1.
+    pub fail_write: Option<u64>,
+}
+
+impl Default for SlowConfig {
+    fn default() -> Self {
+        Self { answers: Answers::AfterReaps(2), queue: 16, fail_read: None, fail_write: None }
+    }
+}
+
+/// A device `D`, which does its work at once, made to do it later, in the order in which it was asked.
+///
+/// The work is not begun before it is done: a page whose frame is given back too early is lost, and what is read is not
+/// there before the device says so. A frame that is being read into holds no zeros and nothing that was there before.
+pub struct SlowDevice<P: Platform, D> {
+    inner: D,
+    config: SlowConfig,
+    queue: Mutex<Queue<P>>,
+}
+
+struct Queue<P: Platform> {
+    waiting: VecDeque<Request<P>>,
+    done: VecDeque<(PageIo, Result<(), DeviceError>)>,
+    reads: u64,
+    writes: u64,
+}
+
+struct Request<P: Platform> {
+    io: PageIo,
+    fails: bool,
+    /// Reaps that it still waits for.
+    reaps: u32,
+    frames: NonNull<Frames<P>>,
+}
+
+// SAFETY: a shared reference to the machine's frames, which are `Sync`.
+unsafe impl<P: Platform> Send for Request<P> {}
+
+impl<P: Platform, D: SwapDevice<P>> SlowDevice<P, D> {
+    /// Makes `inner`, which is synchronous, slow.
+    ///
+    /// # Safety
+    ///
+    /// The machine that it is used with stays where it is as long as work waits.
+    pub unsafe fn new(inner: D, config: SlowConfig) -> Self {
+        let queue = Queue { waiting: VecDeque::new(), done: VecDeque::new(), reads: 0, writes: 0 };
+        Self { inner, config, queue: Mutex::new(queue) }
+    }
+
+    /// The device behind.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// Requests that wait for their work to be done.
+    pub fn waiting(&self) -> usize {
+        self.queue().waiting.len()
+    }
+
+    /// Does the work of the first `count` requests that wait and wakes whoever waits for them. Answers how many there were.
+    pub fn complete(&self, count: usize) -> usize {
+        let requests: Vec<_> = {
+            let mut queue = self.queue();
+            let count = count.min(queue.waiting.len());
+            queue.waiting.drain(..count).collect()
+        };
+        let count = requests.len();
+        for request in requests {
+            let result = self.work(&request);
+            self.queue().done.push_back((request.io, result));
+            // SAFETY: as in `work`.
+            unsafe { request.frames.as_ref() }.platform().unpark(self.wait_key());
+        }
+        count
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<P>> {
+        // A panic elsewhere leaves the queue whole: no call that could panic is made with the lock.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, request: &Request<P>) -> Result<(), DeviceError> {
+        if request.fails {
+            return Err(DeviceError::Io);
+        }
+        // SAFETY: the machine is still there (`new`).
+        match self.inner.submit(unsafe { request.frames.as_ref() }, request.io) {
+            Submitted::Done(result) => result,
+            Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
+        }
+    }
+}
+
+impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<P, D> {
+    fn kind(&self) -> &'static str {
+        "slow"
+    }
+
+    fn slots(&self) -> u64 {
+        self.inner.slots()
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        self.inner.flags() - DeviceFlags::SYNCHRONOUS
+    }
+
+    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+        let mut queue = self.queue();
+        if queue.waiting.len() + queue.done.len() >= self.config.queue {
+            return Submitted::QueueFull;
+        }
+        let fails = match io.direction {
+            Direction::Read => {
+                queue.reads += 1;
+                self.config.fail_read == Some(queue.reads)
+            }
+            Direction::Write => {
+                queue.writes += 1;
+                self.config.fail_write == Some(queue.writes)
+            }
+        };
+        if io.direction == Direction::Read {
+            for nth in 0..u64::from(io.pages) {
+                let page = frames.platform().direct_map(io.pfn.offset(nth));
+                // SAFETY: whoever reads a page from a device owns the frame it goes to.
+                unsafe { page.write_bytes(UNREAD, PAGE_SIZE as usize) };
+            }
+        }
+        let reaps = match self.config.answers {
+            Answers::AfterReaps(reaps) => reaps.saturating_sub(1),
+            Answers::WhenTold => 0,
+        };
+        queue.waiting.push_back(Request { io, fails, reaps, frames: NonNull::from(frames) });
+        Submitted::Begun
+    }
+
+    fn reap(&self, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+        if let Answers::AfterReaps(_) = self.config.answers {
+            let ready = {
+                let mut queue = self.queue();
+                let ready = queue.waiting.iter().take_while(|request| request.reaps == 0).count();
+                queue.waiting.iter_mut().for_each(|request| request.reaps = request.reaps.saturating_sub(1));
+                ready
+            };
+            self.complete(ready);
+        }
+        loop {
+            let Some((io, result)) = self.queue().done.pop_front() else { return };
+            done(io, result);
+        }
+    }
+
+    fn has_done(&self) -> bool {
+        let queue = self.queue();
+        let counts = matches!(self.config.answers, Answers::AfterReaps(_));
+        !queue.done.is_empty() || counts && !queue.waiting.is_empty()
+    }
+
+    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
+        self.inner.freed(frames, slot, count);
+    }
+
+    fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
+        self.inner.discard(frames, slot, count);
+    }
+
+    fn report(&self) -> DeviceReport {
+        self.inner.report()
+    }
+
+    fn close(&self, frames: &Frames<P>) {
+        self.inner.close(frames);
+    }
+}
+
+impl<P: Platform, D> fmt::Debug for SlowDevice<P, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlowDevice").field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,107 @@
+//! A device that answers later.
+
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, FaultSite, Frames};
+use quire_host::swap::{Answers, SlowConfig, SlowDevice};
+use quire_host::{HostConfig, HostPlatform, Machine};
+use quire_mm::MemoryConfig;
+use quire_swap::{DeviceError, DeviceFlags, Direction, PageIo, RamDisk, Submitted, SwapDevice};
+
+type Slow = SlowDevice<HostPlatform, RamDisk<HostPlatform>>;
+
+fn machine() -> Machine {
+    Machine::new(&HostConfig::with_ram(16 << 20).cpus(1), MemoryConfig::default()).expect("a machine")
+}
+
+fn slow(frames: &Frames<HostPlatform>, config: SlowConfig) -> Slow {
+    // SAFETY: the tests' machines outlive their devices.
+    unsafe { SlowDevice::new(RamDisk::new(frames, 64).expect("there is memory"), config) }
+}
+
+fn frame(frames: &Frames<HostPlatform>) -> Pfn {
+    let request = AllocRequest::new(Order::ZERO, FaultSite::new("test"));
+    frames.allocate(&frames.platform().pin(), request).expect("there is memory")
+}
+
+fn fill(frames: &Frames<HostPlatform>, pfn: Pfn, byte: u8) {
+    // SAFETY: the frame is the test's.
+    unsafe { frames.platform().direct_map(pfn).write_bytes(byte, 4096) };
+}
+
+fn is_all(frames: &Frames<HostPlatform>, pfn: Pfn, byte: u8) -> bool {
+    // SAFETY: the frame is the test's.
+    unsafe { frames.platform().direct_map(pfn).cast::<[u8; 4096]>().read() == [byte; 4096] }
+}
+
+fn request(direction: Direction, slot: u64, pfn: Pfn) -> PageIo {
+    PageIo { direction, slot, pfn, pages: 1 }
+}
+
+fn reap(device: &Slow) -> Vec<(u64, Result<(), DeviceError>)> {
+    let mut all = Vec::new();
+    device.reap(&mut |io, result| all.push((io.slot, result)));
+    all
+}
+
+#[test]
+fn work_is_done_at_the_nth_reap_and_not_before() {
+    let machine = machine();
+    let frames = machine.memory().frames();
+    let device =
+        slow(frames, SlowConfig { answers: Answers::AfterReaps(2), queue: 2, ..SlowConfig::default() });
+    assert!(!device.flags().contains(DeviceFlags::SYNCHRONOUS));
+    let page = frame(frames);
+    fill(frames, page, 1);
+    assert_eq!(device.submit(frames, request(Direction::Write, 5, page)), Submitted::Begun);
+    assert!(device.has_done(), "whoever waits has to reap");
+    assert_eq!(reap(&device), []);
+    // What counts is what the page has when it is written.
+    fill(frames, page, 2);
+    assert_eq!(device.submit(frames, request(Direction::Read, 9, page)), Submitted::Begun);
+    assert_eq!(device.submit(frames, request(Direction::Read, 9, page)), Submitted::QueueFull);
+    fill(frames, page, 2);
+    assert_eq!(reap(&device), [(5, Ok(()))]);
+    assert_eq!(reap(&device), [(9, Ok(()))]);
+    assert!(is_all(frames, page, 0), "nothing was written there");
+    assert!(!device.has_done());
+
+    assert_eq!(device.submit(frames, request(Direction::Read, 5, page)), Submitted::Begun);
+    assert!(!is_all(frames, page, 2), "it is not there yet");
+    assert_eq!((reap(&device), reap(&device)), (vec![], vec![(5, Ok(()))]));
+    assert!(is_all(frames, page, 2));
+    device.close(frames);
+}
+
+#[test]
+fn work_is_done_when_told_and_the_nth_fails() {
+    let machine = machine();
+    let frames = machine.memory().frames();
+    let config = SlowConfig {
+        answers: Answers::WhenTold,
+        fail_read: Some(2),
+        fail_write: Some(1),
+        ..SlowConfig::default()
+    };
+    let device = slow(frames, config);
+    let page = frame(frames);
+    fill(frames, page, 7);
+    for slot in 0..3 {
+        assert_eq!(device.submit(frames, request(Direction::Write, slot, page)), Submitted::Begun);
+    }
+    assert_eq!(reap(&device), []);
+    assert!(!device.has_done());
+    assert_eq!((device.complete(2), device.waiting()), (2, 1));
+    assert!(device.has_done());
+    assert_eq!(reap(&device), [(0, Err(DeviceError::Io)), (1, Ok(()))]);
+    assert_eq!(device.inner().report().stored_pages, 1);
+    assert_eq!((device.complete(9), device.complete(9)), (1, 0));
+    assert_eq!(reap(&device), [(2, Ok(()))]);
+    for slot in 1..3 {
+        assert_eq!(device.submit(frames, request(Direction::Read, slot, page)), Submitted::Begun);
+        device.complete(1);
+        let failed = slot == 2;
+        assert_eq!(reap(&device), [(slot, if failed { Err(DeviceError::Io) } else { Ok(()) })]);
+        assert_eq!(is_all(frames, page, 7), !failed, "a failed read leaves nothing that could be used");
+    }
+    device.close(frames);
+}

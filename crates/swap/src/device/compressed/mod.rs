@@ -1,0 +1,20 @@
+//! Pages in RAM, compressed.
+//!
+//! - [`CompressedStore`]: pages by slot, with [`Codec`]s, in a [`pool`] of objects. It is the whole of a device of
+//!   compressed RAM, and what a compressed cache in front of another device keeps its pages in.
+//! - [`CompressedRam`]: the device.
+
+mod codec;
+mod pool;
+mod ram;
+mod statistics;
+mod store;
+mod tally;
+mod workspace;
+
+pub use codec::{CODEC_OUTPUT, Codec, Damaged, Lz4, Lz4Workspace};
+pub use ram::CompressedRam;
+pub use statistics::StoreStatistics;
+pub use store::CompressedStore;
+
+use pool::MAX_OBJECT;

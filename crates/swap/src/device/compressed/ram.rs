@@ -1,0 +1,94 @@
+//! The device of compressed RAM.
+
+use super::codec::{Codec, Lz4};
+use super::{CompressedStore, StoreStatistics};
+use crate::device::{
+    DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice, memory, slots_inside,
+};
+use core::fmt;
+use quire_arch::Platform;
+use quire_frame::{AllocError, Frames};
+
+/// A swap device whose pages stay in RAM, compressed: what Linux calls zram.
+///
+/// A slot that was never written, or is free, reads as zeros. If one page of several cannot be written, those before it are,
+/// which does no harm: who asked writes all of them again, or frees their slots.
+#[derive(Debug)]
+pub struct CompressedRam<P: Platform, C: Codec = Lz4> {
+    store: CompressedStore<P, C>,
+}
+
+impl<P: Platform, C: Codec> CompressedRam<P, C> {
+    /// A device of `slots` slots.
+    ///
+    /// # Errors
+    ///
+    /// As for [`CompressedStore::new`].
+    pub fn new(frames: &Frames<P>, slots: u64, codec: C) -> Result<Self, AllocError> {
+        Ok(Self { store: CompressedStore::new(frames, slots, codec)? })
+    }
+
+    /// What it keeps its pages in.
+    pub fn store(&self) -> &CompressedStore<P, C> {
+        &self.store
+    }
+
+    /// The device in numbers.
+    pub fn statistics(&self) -> StoreStatistics {
+        self.store.statistics()
+    }
+
+    /// Writes the line that Linux shows in `mm_stat`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn mm_stat(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.statistics().mm_stat(out)
+    }
+
+    fn page(&self, frames: &Frames<P>, io: PageIo, nth: u64) -> Result<(), DeviceError> {
+        let (slot, pfn) = (io.slot + nth, io.pfn.offset(nth));
+        match io.direction {
+            Direction::Write => self.store.store(frames, slot, pfn),
+            Direction::Read => {
+                if !self.store.load(frames, slot, pfn)? {
+                    // SAFETY: whoever reads a page from a device owns the frame it goes to.
+                    unsafe { memory::fill(frames, pfn, 0) };
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<P: Platform, C: Codec> SwapDevice<P> for CompressedRam<P, C> {
+    fn kind(&self) -> &'static str {
+        "zram"
+    }
+
+    fn slots(&self) -> u64 {
+        self.store.slots()
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
+    }
+
+    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+        let pages = slots_inside(self.slots(), io);
+        Submitted::Done(pages.and_then(|mut pages| pages.try_for_each(|nth| self.page(frames, io, nth))))
+    }
+
+    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
+        (slot..slot.saturating_add(count).min(self.slots())).for_each(|slot| self.store.free(frames, slot));
+    }
+
+    fn report(&self) -> DeviceReport {
+        self.statistics().report()
+    }
+
+    fn close(&self, frames: &Frames<P>) {
+        self.store.close(frames);
+    }
+}

@@ -1,0 +1,65 @@
+//! What a store tells of itself.
+
+use crate::device::DeviceReport;
+use core::fmt;
+use quire_arch::PAGE_SIZE;
+
+/// A store in numbers, with the meanings of the columns of Linux's `/sys/block/zram0/mm_stat`. Exact on a quiet machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreStatistics {
+    /// Bytes of the pages that are stored.
+    pub orig_data_size: u64,
+    /// What they come to compressed: pages of equal words nothing, pages that do not compress a page each.
+    pub compr_data_size: u64,
+    /// RAM that holds them. The store's own tables are not in it.
+    pub mem_used_total: u64,
+    /// The most that this may be; none without a limit.
+    pub mem_limit: Option<u64>,
+    /// The most that it was.
+    pub mem_used_max: u64,
+    /// Pages all of whose words are equal.
+    pub same_pages: u64,
+    /// Frames that compaction freed.
+    pub pages_compacted: u64,
+    /// Pages that are kept as they are, because they do not compress.
+    pub huge_pages: u64,
+    /// How many of those were stored so far.
+    pub huge_pages_since: u64,
+}
+
+impl StoreStatistics {
+    /// Writes the line that Linux shows in `mm_stat`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn mm_stat(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        writeln!(
+            out,
+            "{:8} {:8} {:8} {:8} {:8} {:8} {:8} {:8} {:8}",
+            self.orig_data_size,
+            self.compr_data_size,
+            self.mem_used_total,
+            self.mem_limit.unwrap_or(0),
+            self.mem_used_max,
+            self.same_pages,
+            self.pages_compacted,
+            self.huge_pages,
+            self.huge_pages_since,
+        )
+    }
+
+    /// The same as devices report it.
+    pub(super) fn report(&self) -> DeviceReport {
+        DeviceReport {
+            stored_pages: self.orig_data_size / PAGE_SIZE,
+            same_pages: self.same_pages,
+            huge_pages: self.huge_pages,
+            compressed_bytes: self.compr_data_size,
+            used_bytes: self.mem_used_total,
+            peak_bytes: self.mem_used_max,
+            limit_bytes: self.mem_limit,
+            compacted_pages: self.pages_compacted,
+        }
+    }
+}

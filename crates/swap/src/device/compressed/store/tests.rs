@@ -1,0 +1,115 @@
+//! A store whose objects are damaged.
+
+use super::{CompressedStore, Contents, DeviceError, Gate, Lz4, StoreStatistics};
+use crate::device::memory::{PAGE, bytes_of, words_of};
+use crate::device::testing::{Machine, Random, TEST, assert_sound, frames, get, put};
+use core::sync::atomic::Ordering;
+use quire_arch::{Order, Platform};
+use quire_frame::{AllocRequest, PcpTechnique};
+
+#[test]
+fn damage_is_an_error_and_does_no_harm() {
+    let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
+    let free = frames.free_frames();
+    let store = CompressedStore::<Machine, Lz4>::new(&frames, 512, Lz4).expect("there is memory");
+    let page = get(&frames, Order::ZERO);
+    // SAFETY: the page is the test's.
+    let words = unsafe { words_of(&frames, page) };
+    let mut random = Random(3);
+    let mut found = 0;
+    for round in 0..400_u64 {
+        for (index, word) in words.iter().enumerate() {
+            let value = if index % 3 == 0 { random.next() } else { index as u64 / 8 };
+            word.store(value, Ordering::Relaxed);
+        }
+        store.store(&frames, round % 512, page).expect("there is memory");
+        let pin = frames.platform().pin();
+        let section = Gate::default().enter(&frames, &pin).expect("it is open");
+        let locked = store.table.lock(&section, round % 512).expect("the slot has a word");
+        let Contents::Packed { location, length } = locked.contents() else { panic!("it compresses") };
+        let at = location.offset() + 4 + random.below(u64::from(length)) as usize;
+        if at < PAGE {
+            // SAFETY: inside of the page; the slot is locked.
+            unsafe { *bytes_of(&frames, location.pfn()).as_ptr().add(at) ^= 1 << random.below(8) };
+        }
+        drop(locked);
+        drop(section);
+        drop(pin);
+        match store.load(&frames, round % 512, page) {
+            Ok(there) => assert!(there),
+            Err(error) => {
+                assert_eq!(error, DeviceError::Corrupt);
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 20, "{found} of 400 were found");
+    store.close(&frames);
+    put(&frames, page, Order::ZERO);
+    assert_eq!(frames.free_frames(), free);
+    assert_sound(&frames);
+}
+
+#[test]
+fn an_owner_that_is_just_being_told_keeps_its_object_in_place() {
+    // Between the insertion and the word of the slot a new object is nobody's: a compaction must leave it alone, also where
+    // the slot has another object already.
+    let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
+    let store = CompressedStore::<Machine, Lz4>::new(&frames, 512, Lz4).expect("there is memory");
+    let page = get(&frames, Order::ZERO);
+    // SAFETY: the page is the test's.
+    let words = unsafe { words_of(&frames, page) };
+    let fill = |seed: u64| {
+        words.iter().zip(0..).for_each(|(word, at)| word.store((at / 8) ^ seed, Ordering::Relaxed));
+    };
+    for slot in 0..300 {
+        fill(slot);
+        store.store(&frames, slot, page).expect("there is memory");
+    }
+    let pin = frames.platform().pin();
+    let many: std::vec::Vec<_> = (0..300)
+        .map(|owner| store.pool.insert(&frames, &pin, owner, &[owner as u8; 100]).expect("there is memory"))
+        .collect();
+    for (owner, &at) in many.iter().enumerate() {
+        if owner % 4 != 0 {
+            store.pool.remove(&frames, &pin, at);
+        }
+    }
+    store.compact(&frames);
+    for slot in 0..300 {
+        assert_eq!(store.load(&frames, slot, page), Ok(true));
+        assert!(
+            words.iter().zip(0..).all(|(word, at)| word.load(Ordering::Relaxed) == (at / 8) ^ slot),
+            "slot {slot}"
+        );
+    }
+    for (owner, &at) in many.iter().enumerate().filter(|(owner, _)| owner % 4 == 0) {
+        let same = |bytes: &[u8]| assert_eq!(bytes, [owner as u8; 100]);
+        // SAFETY: nobody else is there.
+        unsafe { store.pool.with(&frames, (at, 100), &mut [0; 100], same) };
+        store.pool.remove(&frames, &pin, at);
+    }
+    drop(pin);
+    store.close(&frames);
+    put(&frames, page, Order::ZERO);
+}
+
+#[test]
+fn whoever_comes_after_the_close_is_told() {
+    let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
+    let free = frames.free_frames();
+    let store = CompressedStore::<Machine, Lz4>::new(&frames, 512, Lz4).expect("there is memory");
+    let page = frames
+        .allocate(&frames.platform().pin(), AllocRequest::new(Order::ZERO, TEST).zeroed())
+        .expect("a page");
+    store.store(&frames, 1, page).expect("there is memory");
+    store.close(&frames);
+    store.close(&frames);
+    assert_eq!(store.store(&frames, 1, page), Err(DeviceError::Io));
+    assert_eq!(store.load(&frames, 1, page), Err(DeviceError::Io));
+    store.free(&frames, 1);
+    assert_eq!(store.compact(&frames), 0);
+    assert_eq!(store.statistics(), StoreStatistics { mem_used_max: 0, ..Default::default() });
+    put(&frames, page, Order::ZERO);
+    assert_eq!(frames.free_frames(), free);
+}

@@ -1,0 +1,54 @@
+//! Using a device while somebody else may close it.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use quire_arch::{Pin, Platform};
+use quire_frame::Frames;
+use quire_sync::EpochGuard;
+
+/// Whether a device has been closed. Everything that looks at the device's memory does so in a [`Section`].
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    closed: AtomicBool,
+}
+
+/// The device's memory stays while this lives.
+pub(super) struct Section<'s, P: Platform> {
+    pub(super) frames: &'s Frames<P>,
+    pub(super) pin: &'s Pin<'s, P>,
+    _epoch: EpochGuard<'s>,
+}
+
+impl Gate {
+    /// Begins a section, unless the device is closed.
+    #[inline]
+    pub(super) fn enter<'s, P: Platform>(
+        &self,
+        frames: &'s Frames<P>,
+        pin: &'s Pin<'s, P>,
+    ) -> Option<Section<'s, P>> {
+        let epoch = frames.epoch().enter(pin);
+        // Entering is a full barrier: either this sees the store in `close`, or `close` sees this section.
+        if self.closed.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some(Section { frames, pin, _epoch: epoch })
+    }
+
+    /// Closes the device, and waits until nobody is in a section. False if it was closed already.
+    pub(super) fn close<P: Platform>(&self, frames: &Frames<P>) -> bool {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let epoch = frames.epoch();
+        // Its fence pairs with the barrier in `enter`.
+        let stamp = epoch.stamp();
+        let mut attempt = 0;
+        while !epoch.has_passed(stamp) {
+            if !epoch.advance() {
+                P::relax(attempt);
+                attempt = attempt.saturating_add(1);
+            }
+        }
+        true
+    }
+}
