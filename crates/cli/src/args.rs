@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use quire_mm::Techniques;
 use quire_trace::record::FaultChoice;
+use quire_trace::replay::SwapSpec;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -19,6 +20,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Record what a program does with its memory
     Record(RecordArguments),
+    /// Make a recording of what another tool wrote about a program
+    Import(ImportArguments),
     /// Run recorded programs again on Quire and compare every result with Linux's
     Replay(ReplayArguments),
     /// Record a program and replay it at once
@@ -37,9 +40,39 @@ pub(crate) struct RecordArguments {
     /// Where page faults are taken from: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub(crate) faults: FaultChoice,
+    /// Sample what is used again and how well it compresses, every so many milliseconds: for replays under a memory
+    /// limit
+    #[arg(
+        long,
+        value_name = "INTERVAL_MS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "100",
+        value_parser = clap::value_parser!(u64).range(20..=60_000)
+    )]
+    pub(crate) reuse: Option<u64>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArguments {
+    #[command(subcommand)]
+    pub(crate) format: ImportFormat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImportFormat {
+    /// What `valgrind --tool=lackey --trace-mem=yes --log-file=FILE CMD` writes
+    Lackey {
+        /// The file that valgrind wrote
+        #[arg(value_name = "FILE")]
+        input: PathBuf,
+        /// The recording to write
+        #[arg(short, long, value_name = "TRACE")]
+        output: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -114,11 +147,17 @@ pub(crate) struct LabArguments {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct MachineArguments {
     /// RAM of the machine, e.g. 64M; by default enough for the recording
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
+    /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, ram, file or file:PATH, e.g. zram:256M
+    #[arg(long, value_name = "KIND:SIZE", value_parser = swap)]
+    pub(crate) swap: Option<SwapSpec>,
+    /// Fill pages so that they compress as the recorded program's did (as far as they were sampled)
+    #[arg(long)]
+    pub(crate) contents: bool,
     /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
     /// tables=keep|free, mremap=ptes|pmds|puds)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
@@ -147,6 +186,12 @@ fn technique(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// Parses a kind of swap and its size. The size is what follows the last colon: a path may have some, too.
+fn swap(text: &str) -> Result<SwapSpec, String> {
+    let (kind, bytes) = text.rsplit_once(':').ok_or("expected KIND:SIZE, e.g. zram:256M")?;
+    Ok(SwapSpec { kind: kind.parse()?, bytes: size(bytes)? })
+}
+
 /// Parses a size with an optional suffix K, M, G or T (powers of 1024).
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -168,6 +213,7 @@ fn size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quire_trace::replay::SwapKind;
 
     #[test]
     fn sizes_have_suffixes_and_limits() {
@@ -176,6 +222,17 @@ mod tests {
         assert_eq!(size("4096"), Ok(4096));
         for wrong in ["", "M", "-1", "0", "12X", "99999999999T"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn swap_is_a_kind_and_a_size() {
+        let spec = |kind, bytes| Ok(SwapSpec { kind, bytes });
+        assert_eq!(swap("zram:256M"), spec(SwapKind::Zram, 256 << 20));
+        assert_eq!(swap("file:1G"), spec(SwapKind::File(None), 1 << 30));
+        assert_eq!(swap("file:/a:b/c:1G"), spec(SwapKind::File(Some("/a:b/c".into())), 1 << 30));
+        for wrong in ["", "zram", "zram:", "zram:much", "disk:1G", "file:/a", ":1G"] {
+            assert!(swap(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -74,6 +74,9 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["replay", text(&file), "--technique", "pcp=seven"], "order0"),
         (&["replay", text(&file), "--technique", "xyz=on"], "pcp"),
         (&["replay", text(&file), "--memory", "much"], "64M"),
+        (&["replay", text(&file), "--swap", "disk:1G"], "zram"),
+        (&["replay", text(&file), "--swap", "zram:64M"], "not built yet"),
+        (&["record", "--reuse=1", "-o", "x.qtr", "--", "true"], "20"),
         (&["record", "-o", "x.qtr"], "CMD"),
     ] {
         let output = quire(arguments);
@@ -98,6 +101,30 @@ fn bad_input_names_the_file_the_offset_and_what_to_do() {
         line.contains(text(&junk.0)) && line.contains("offset 0") && line.contains("quire record"),
         "{line}"
     );
+}
+
+#[test]
+fn a_trace_of_lackey_is_imported_and_replays() {
+    let lackey = b"==9== Command: ls -l\nI  04000000,4\n L 1fff000ff8,16\n S 05000000,8\n M 05001000,8\n L 05000010,4\n";
+    let input = Scratch::new("lackey", lackey);
+    let output = Scratch::new("lackey.qtr", b"");
+    let made = quire(&["import", "lackey", text(&input.0), "-o", text(&output.0)]);
+    assert_eq!(made.status.code(), Some(0), "{}", String::from_utf8_lossy(&made.stderr));
+    let replayed = quire(&["replay", text(&output.0), "--json", "--contents", "--memory", "16M"]);
+    assert_eq!(replayed.status.code(), Some(0), "{}", String::from_utf8_lossy(&replayed.stderr));
+    let object: serde_json::Value = serde_json::from_slice(&replayed.stdout).expect("one object");
+    // One code page, two of the stack, two of data.
+    assert_eq!(object["quire"]["peak_resident"], 5 * 4096);
+    assert_eq!(object["recording"]["reuses"], 5);
+    assert_eq!(object["recording"]["memory"]["pswpout"], 0);
+
+    let wrong = Scratch::new("lackey-wrong", b"I  04000000,4\nhello\n");
+    let refused = quire(&["import", "lackey", text(&wrong.0), "-o", text(&output.0)]);
+    assert_eq!(refused.status.code(), Some(2));
+    let line = complaint(&refused);
+    for word in [text(&wrong.0), "line 2", "offset 14", "valgrind"] {
+        assert!(line.contains(word), "{line}");
+    }
 }
 
 #[test]

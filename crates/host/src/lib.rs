@@ -7,6 +7,7 @@
 //!
 //! - `arena`: the RAM. `cpu`: vCPUs and which of them a thread is. `mmu`: TLB, walks, program data.
 //! - [`shootdown`]: the protocol by which flushes reach a vCPU, and why it is right.
+//! - `swap`: devices that keep pages on the host.
 //! - [`paranoid`]: finding translations that should have been flushed.
 
 mod arena;

@@ -389,7 +389,7 @@ fn an_unused_device_is_small() {
 
 fn block_of(frames: &Frames<Machine>, order: u8) -> (Pfn, Order) {
     let order = Order::new(order).unwrap();
-    (common::get(frames, order), order)
+    (pages::get(frames, order), order)
 }
 
 #[test]

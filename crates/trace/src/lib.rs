@@ -4,10 +4,12 @@
 //! - [`format`](mod@format): the file: [`TraceWriter`](format::TraceWriter) and
 //!   [`TraceReader`](format::TraceReader).
 //! - [`record`](mod@record): following a program on this machine.
+//! - [`import`]: traces of what other tools wrote.
 //! - [`replay`]: the same life again, on Quire.
 
 pub mod event;
 pub mod format;
+pub mod import;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod record;
 pub mod replay;

@@ -6,9 +6,10 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use quire_trace::event::{
-    Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Denial, Direction, Event, EventKind, ExecImage,
-    ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit, LimitKind, Limits, LinuxFigures, Lost,
-    LostCause, Mapping, MmapBase, Mode, Outcome, PageRun, Rlimit, TaskId, ThpMode, Unsupported, VmFlags,
+    Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Compressibility, Denial, Direction, Event,
+    EventKind, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit, LimitKind, Limits,
+    LinuxFigures, Lost, LostCause, Mapping, MmapBase, Mode, Outcome, PageRun, Reuse, ReuseAccess, ReuseRun,
+    ReuseSource, Rlimit, TaskId, ThpMode, Unsupported, VmFlags,
 };
 use quire_trace::format::{CallSource, FaultSource, TraceErrorKind, TraceHeader, TraceReader, TraceWriter};
 use std::sync::Arc;
@@ -229,8 +230,23 @@ fn other() -> impl Strategy<Value = EventKind> {
     ]
 }
 
+fn reuse() -> impl Strategy<Value = EventKind> {
+    let access = prop_oneof![Just(ReuseAccess::Read), Just(ReuseAccess::Write), Just(ReuseAccess::Unknown)];
+    let run = (number(), 0_u64..1 << 16, access).prop_map(|(start, pages, access)| ReuseRun {
+        start,
+        pages,
+        access,
+    });
+    let source = prop_oneof![Just(ReuseSource::Exact), Just(ReuseSource::MappingCounts)];
+    let reuse = (source, vec(run, 0..9)).prop_map(|(source, runs)| EventKind::Reuse(Reuse { source, runs }));
+    let sample = any::<(u32, u32, [u32; 16])>()
+        .prop_map(|(zero, same, sizes)| EventKind::Compressibility(Compressibility { zero, same, sizes }));
+    prop_oneof![3 => reuse, 1 => sample]
+}
+
 fn event() -> impl Strategy<Value = Event> {
-    let kind = prop_oneof![8 => fault(), 4 => call(), 1 => exec(), 1 => figures(), 3 => other()];
+    let kind =
+        prop_oneof![8 => fault(), 4 => call(), 1 => exec(), 1 => figures(), 3 => other(), 2 => reuse()];
     // Few threads and CPUs, so that they repeat, and some far away.
     let task = prop_oneof![4 => 0_u32..4, 1 => any::<u32>()];
     let cpu = prop_oneof![4 => 0_u32..2, 1 => any::<u32>()];
@@ -416,6 +432,56 @@ fn another_version_is_told() {
     assert!(matches!(error.kind(), TraceErrorKind::NotATrace));
     let error = TraceReader::open("/nowhere/x.qtr").unwrap_err();
     assert!(error.to_string().starts_with("/nowhere/x.qtr: offset 0: "), "{error}");
+}
+
+/// A file of the version before: the same bytes, without the kinds that it does not have.
+fn as_version_1(file: &[u8]) -> Vec<u8> {
+    let mut old = file.to_vec();
+    old[8] = 1;
+    // The trailer's frame: its contents are three counts of at most 127 events, then the counts of all kinds.
+    let at = old.windows(4).rposition(|bytes| bytes == b"QEND").unwrap();
+    let mut contents = old.split_off(at + 36);
+    assert_eq!(contents[2], 11);
+    contents[2] = 9;
+    contents.drain(3 + 9..3 + 11);
+    let head = &mut old[at..];
+    let len = (contents.len() as u32).to_le_bytes();
+    head[8..12].copy_from_slice(&len);
+    head[12..16].copy_from_slice(&len);
+    head[28..32].copy_from_slice(&crc32fast::hash(&contents).to_le_bytes());
+    let crc = crc32fast::hash(&head[..32]).to_le_bytes();
+    head[32..].copy_from_slice(&crc);
+    old.extend_from_slice(&contents);
+    old
+}
+
+#[test]
+fn the_version_before_is_read_and_its_kinds_are_all_that_it_may_have() {
+    let mut events = some_events(20);
+    let old = as_version_1(&write(&events, 10));
+    let read: Result<Vec<Event>, _> = TraceReader::new(&old[..]).unwrap().collect();
+    assert_eq!(read.unwrap(), events);
+    events[7].kind = EventKind::Compressibility(Compressibility::default());
+    let file = write(&events, 10);
+    assert!(TraceReader::new(&file[..]).unwrap().all(|event| event.is_ok()));
+    let error = TraceReader::new(&as_version_1(&file)[..]).unwrap().find_map(Result::err).unwrap();
+    assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
+}
+
+#[test]
+fn an_event_names_no_more_pages_than_a_reader_takes() {
+    let run = |pages| ReuseRun { start: 0, pages, access: ReuseAccess::Write };
+    let reuse = |runs| EventKind::Reuse(Reuse { source: ReuseSource::Exact, runs });
+    let event = |kind| Event { time_ns: 0, task: TaskId(0), cpu: 0, kind };
+    let most = event(reuse(vec![run(Reuse::MOST_PAGES)]));
+    assert_eq!(
+        TraceReader::new(&write(std::slice::from_ref(&most), 1)[..]).unwrap().next().unwrap().unwrap(),
+        most
+    );
+    for runs in [vec![run(Reuse::MOST_PAGES), run(1)], vec![run(u64::MAX), run(u64::MAX)]] {
+        let mut writer = TraceWriter::new(Vec::new(), &header(), 3).unwrap();
+        assert!(writer.push(&event(reuse(runs))).is_err());
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The commands, one a file.
 
 pub(crate) mod diff;
+pub(crate) mod import;
 pub(crate) mod lab;
 pub(crate) mod record;
 pub(crate) mod replay;

@@ -4,10 +4,12 @@ use crate::args::RecordArguments;
 use crate::exit::Failure;
 use quire_trace::record::{RecordOptions, record};
 use std::process::ExitCode;
+use std::time::Duration;
 
 pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     let mut options = RecordOptions::new(arguments.command, arguments.output);
     options.faults = arguments.faults;
+    options.reuse = arguments.reuse.map(Duration::from_millis);
     let summary = record(&options).map_err(Failure::input)?;
     // On stderr: standard output is the recorded program's.
     eprint!("{summary}");

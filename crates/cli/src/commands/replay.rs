@@ -51,6 +51,8 @@ pub(crate) fn replay(
         techniques: chosen_techniques(&machine.techniques),
         paranoid: machine.paranoid,
         salvage,
+        swap: machine.swap.clone(),
+        contents: machine.contents,
         ..ReplayOptions::default()
     };
     let replay = Replay::open(file, options).map_err(failure)?;
@@ -75,6 +77,7 @@ fn failure(error: ReplayError) -> Failure {
         ReplayError::Machine(error) => {
             Failure::input(format!("the machine could not be built: {error}; try another --memory"))
         }
+        ReplayError::Swap(error) => Failure::input(error),
         other => Failure::work(other),
     }
 }

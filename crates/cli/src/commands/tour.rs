@@ -16,7 +16,7 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     let files = recordings()?;
     say(format_args!("Quire runs the recorded memory lives of {} real programs.", files.len()));
     say("Every call and every touch is made again, and every result is compared with Linux's.\n");
-    let machine = MachineArguments { memory: None, techniques: Vec::new(), paranoid: false, json: false };
+    let machine = MachineArguments::default();
     let mut good = true;
     for file in &files {
         let report = replay(file, &machine, false)?;

@@ -1,7 +1,7 @@
 //! One JSON object a process.
 
 use super::say;
-use quire_trace::replay::{AllocatorFigures, ProcessReport, ReplayReport};
+use quire_trace::replay::{AllocatorFigures, PressureFigures, ProcessReport, ReplayReport};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -52,9 +52,24 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "tlb_hits": report.machine.tlb_hits,
             "tlb_misses": report.machine.tlb_misses,
             "shootdowns": report.machine.shootdowns,
+            "reuses": report.reuses,
+            "reuses_gone": report.reuses_gone,
+            "memory": memory(&report.pressure),
             "damage": report.damage,
             "allocator": allocator(&report.allocator),
         },
+    })
+}
+
+fn memory(figures: &PressureFigures) -> Value {
+    json!({
+        "minor_faults": figures.minor_faults,
+        "pgmajfault": figures.major_faults,
+        "pswpout": figures.pages_out,
+        "pswpin": figures.pages_in,
+        "workingset_refault_anon": figures.refaults,
+        "compressed_bytes": figures.compressed_bytes,
+        "stalled_ns": figures.stalled_ns,
     })
 }
 

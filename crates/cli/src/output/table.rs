@@ -14,6 +14,9 @@ pub(crate) fn print(file: &Path, report: &ReplayReport) {
     say(format_args!("{}: {}", file.display(), shorten(&command.join(" "), 90)));
     say(processes(report));
     say(allocator(report));
+    if report.limited || report.reuses + report.reuses_gone > 0 {
+        say(memory(report));
+    }
     notes(report);
     say("");
 }
@@ -102,6 +105,26 @@ fn allocator(report: &ReplayReport) -> String {
         report.events,
         report.events_per_second() / 1e6,
     )
+}
+
+fn memory(report: &ReplayReport) -> String {
+    let figures = &report.pressure;
+    let mut text = format!(
+        "memory     {} kB of RAM; {} minor and {} major faults; {} pages out, {} in, {} refaults; {} kB compressed; \
+         {:.3} s stalled",
+        kib(report.ram),
+        figures.minor_faults,
+        figures.major_faults,
+        figures.pages_out,
+        figures.pages_in,
+        figures.refaults,
+        kib(figures.compressed_bytes),
+        figures.stalled_ns as f64 / 1e9,
+    );
+    if report.reuses + report.reuses_gone > 0 {
+        text += &format!("; {} pages used again ({} were gone)", report.reuses, report.reuses_gone);
+    }
+    text
 }
 
 /// Whatever is not as it should be.

@@ -100,6 +100,12 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
         26 => EventKind::Figures(Box::new(figures(bytes))),
         27 => EventKind::Lost(Lost { count: bytes.number(), cause: LostCause::RingFull }),
         28 => EventKind::Unsupported(Unsupported::ForeignAbi),
+        29 => EventKind::Reuse(reuse(bytes)),
+        30 => EventKind::Compressibility(Compressibility {
+            zero: u32::from(bytes.byte()),
+            same: u32::from(bytes.byte()),
+            sizes: std::array::from_fn(|_| u32::from(bytes.byte()) << 20),
+        }),
         _ => EventKind::Exit(bytes.pick(&[
             ExitStatus::Code(0),
             ExitStatus::Signal(9),
@@ -107,6 +113,16 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             ExitStatus::Unknown,
         ])),
     }
+}
+
+fn reuse(bytes: &mut Bytes<'_>) -> Reuse {
+    let source = bytes.pick(&[ReuseSource::Exact, ReuseSource::MappingCounts]);
+    let runs = (0..bytes.byte() % 5).map(|_| ReuseRun {
+        start: address(bytes),
+        pages: u64::from(bytes.byte()),
+        access: bytes.pick(&[ReuseAccess::Read, ReuseAccess::Write, ReuseAccess::Unknown]),
+    });
+    Reuse { source, runs: runs.collect() }
 }
 
 /// An address near a landmark, or any.

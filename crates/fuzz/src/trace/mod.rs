@@ -123,7 +123,13 @@ fn salvage(file: &[u8]) -> Option<u64> {
 
 fn replay(file: &[u8], salvage: bool, show: bool) {
     let (_kept, path) = in_memory(file);
-    let options = ReplayOptions { memory: Some(RAM), paranoid: true, salvage, ..ReplayOptions::default() };
+    let options = ReplayOptions {
+        memory: Some(RAM),
+        paranoid: true,
+        salvage,
+        contents: true,
+        ..ReplayOptions::default()
+    };
     let replay = Replay::open(&path, options).expect("it was read before");
     // Whatever it claims, the answer is a number.
     let _ = replay.needs().ram();

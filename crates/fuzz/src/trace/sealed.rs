@@ -4,7 +4,7 @@ use super::events;
 use crate::bytes::Bytes;
 use quire_trace::format::TraceWriter;
 
-const MAGIC: &[u8] = b"\x89QTR\r\n\x1a\n\x01\0\0\0";
+const MAGIC: &[u8] = b"\x89QTR\r\n\x1a\n\x02\0\0\0";
 const MARKERS: [&[u8; 4]; 4] = [b"QBLK", b"QBLK", b"QEND", b"QHDR"];
 
 /// A file of the frames that the bytes describe, each by a byte with its kind and what is odd about it, a byte with the

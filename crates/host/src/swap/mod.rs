@@ -1,5 +1,10 @@
 //! Swap devices for machines in a process.
 
+// Threads of the host do its work: no model can follow them.
+#[cfg(not(any(loom, shuttle)))]
+mod file;
 mod slow;
 
+#[cfg(not(any(loom, shuttle)))]
+pub use file::{Engine, FileDevice, FileDeviceError, FileDeviceOptions, make_swap};
 pub use slow::{Answers, SlowConfig, SlowDevice};

@@ -4,6 +4,7 @@ mod call;
 mod fault;
 mod figures;
 mod image;
+mod reuse;
 
 pub use call::{Call, CallDetail, FileFacts, FileKind, Limit, LimitKind};
 pub use fault::{Access, Denial, Fault, Mode, Outcome};
@@ -11,6 +12,7 @@ pub use figures::{FiguresCause, LinuxFigures};
 pub use image::{
     Abi, BaseSource, Direction, ExecImage, Limits, Mapping, MmapBase, PageRun, Rlimit, ThpMode, VmFlags,
 };
+pub use reuse::{Compressibility, Reuse, ReuseAccess, ReuseRun, ReuseSource};
 
 /// A thread of the recorded run: its index in the trace, counted from 0 in the order in which threads appear.
 ///
@@ -55,6 +57,10 @@ pub enum EventKind {
     Lost(Lost),
     /// The thread did something that this format can not hold; its address space can not be replayed further.
     Unsupported(Unsupported),
+    /// Pages that the thread's address space used since the sample before. Only where that was asked for.
+    Reuse(Reuse),
+    /// How well pages of the thread's address space compress. Only where that was asked for.
+    Compressibility(Compressibility),
 }
 
 /// A new thread or process.
@@ -114,11 +120,22 @@ pub enum Unsupported {
 
 impl EventKind {
     /// The number of different kinds.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 11;
 
     /// Names of the kinds, in the order of [`EventKind::index`].
-    pub const NAMES: [&'static str; Self::COUNT] =
-        ["fault", "call", "clone", "exec", "limit", "figures", "exit", "lost", "unsupported"];
+    pub const NAMES: [&'static str; Self::COUNT] = [
+        "fault",
+        "call",
+        "clone",
+        "exec",
+        "limit",
+        "figures",
+        "exit",
+        "lost",
+        "unsupported",
+        "reuse",
+        "compressibility",
+    ];
 
     /// The place of this kind in a table of all kinds.
     #[must_use]
@@ -133,6 +150,8 @@ impl EventKind {
             Self::Exit(_) => 6,
             Self::Lost(_) => 7,
             Self::Unsupported(_) => 8,
+            Self::Reuse(_) => 9,
+            Self::Compressibility(_) => 10,
         }
     }
 }

@@ -27,14 +27,16 @@ pub enum TraceErrorKind {
     NotATrace,
     /// It is a trace of another version.
     #[error(
-        "the trace has format version {found}, this program reads version {expected}; \
+        "the trace has format version {found}, this program reads versions {oldest} to {newest}; \
          record it again, or use the program that wrote it"
     )]
     Version {
         /// The version of the file.
         found: u16,
-        /// The version that this crate reads.
-        expected: u16,
+        /// The oldest version that this crate reads.
+        oldest: u16,
+        /// The newest one.
+        newest: u16,
     },
     /// It ends in the middle.
     #[error("the trace ends in the middle of {within}; it was cut short, `--salvage` uses what is whole")]

@@ -38,6 +38,8 @@ pub enum FaultSource {
     Software,
     /// `/proc/PID/pagemap`, read at calls: which pages were touched, not when, how often or by which thread.
     Pagemap,
+    /// There are none: the trace was not recorded but imported, and has uses of pages instead.
+    None,
 }
 
 /// How the calls of a trace were caught.
@@ -63,6 +65,7 @@ impl FaultSource {
             Self::Tracepoint => "tracepoint",
             Self::Software => "software",
             Self::Pagemap => "pagemap",
+            Self::None => "none",
         }
     }
 }
@@ -80,6 +83,7 @@ impl TraceHeader {
             FaultSource::Tracepoint => 0,
             FaultSource::Software => 1,
             FaultSource::Pagemap => 2,
+            FaultSource::None => 3,
         });
         out.push(match self.calls {
             CallSource::Seccomp => 0,
@@ -106,6 +110,7 @@ impl TraceHeader {
             0 => FaultSource::Tracepoint,
             1 => FaultSource::Software,
             2 => FaultSource::Pagemap,
+            3 => FaultSource::None,
             _ => return Err(Malformed("unknown source of faults")),
         };
         let calls = match cursor.u8()? {

@@ -18,8 +18,10 @@ pub use reader::{Damage, TraceReader};
 pub use trailer::Trailer;
 pub use writer::TraceWriter;
 
-/// The version of the format that this crate writes, and the only one that it reads.
-pub const FORMAT_VERSION: u16 = 1;
+/// The version of the format that this crate writes, and the newest that it reads.
+pub const FORMAT_VERSION: u16 = 2;
+/// The oldest version that it reads. Version 1 has fewer kinds of events and is the same in all else.
+pub const OLDEST_VERSION: u16 = 1;
 
 /// The usual extension of a trace file.
 pub const EXTENSION: &str = "qtr";

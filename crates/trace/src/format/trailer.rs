@@ -33,14 +33,15 @@ impl Trailer {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Decodes the trailer of a version with so many kinds of events.
+    pub(crate) fn decode(bytes: &[u8], count: usize) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes, 0);
         let (events, blocks) = (cursor.u64()?, cursor.u64()?);
-        if cursor.u64()? != EventKind::COUNT as u64 {
+        if cursor.u64()? != count as u64 {
             return Err(Malformed("it counts other kinds of events"));
         }
         let mut kinds = [0; EventKind::COUNT];
-        for kind in &mut kinds {
+        for kind in kinds.iter_mut().take(count) {
             *kind = cursor.u64()?;
         }
         let (lost_samples, wall_ns, stopped_ns) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);

@@ -5,7 +5,7 @@ use super::crc::{Chain, crc32};
 use super::error::{TraceError, TraceErrorKind};
 use super::frame::{Codec, FrameHead, FrameKind};
 use super::{BLOCK_LIMIT, BLOCK_TARGET, FORMAT_VERSION, MAGIC, PREAMBLE_LEN, TraceHeader, Trailer};
-use crate::event::{Event, EventKind, LostCause};
+use crate::event::{Event, EventKind, LostCause, Reuse};
 use std::io::Write;
 use zstd::bulk::Compressor;
 
@@ -56,6 +56,11 @@ impl<W: Write> TraceWriter<W> {
 
     /// Appends one event.
     pub fn push(&mut self, event: &Event) -> Result<(), TraceError> {
+        if matches!(&event.kind, EventKind::Reuse(reuse) if reuse.pages() > Reuse::MOST_PAGES) {
+            let reason = "it names more pages than a reader takes";
+            let kind = TraceErrorKind::Malformed { part: "one event", reason };
+            return Err(TraceError::new(self.offset, kind));
+        }
         let before = self.encoder.bytes().len();
         self.encoder.event(event);
         let size = (self.encoder.bytes().len() - before) as u64;

@@ -64,7 +64,7 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
         let header = header(options, calls, faults);
         let output = file.try_clone().and_then(|file| Output::start(file, header, options.level));
         let output = output.map_err(|source| RecordError::Start { source })?;
-        let followed = Tracer::new(pid, calls, perf, &output, started).run(child)?;
+        let followed = Tracer::new(pid, calls, perf, &output, options.reuse, started).run(child)?;
         Ok((followed, output, calls, faults))
     });
     let result = match result {
@@ -116,7 +116,9 @@ fn follow_child(
 /// Opens the best source of page faults that is permitted.
 fn open_faults(options: &RecordOptions, pid: Tid) -> Result<(Option<PerfSession>, FaultSource), RecordError> {
     let wanted = match options.faults {
-        FaultChoice::Only(FaultSource::Pagemap) => return Ok((None, FaultSource::Pagemap)),
+        FaultChoice::Only(FaultSource::Pagemap | FaultSource::None) => {
+            return Ok((None, FaultSource::Pagemap));
+        }
         FaultChoice::Only(wanted) => vec![wanted],
         FaultChoice::Auto => vec![FaultSource::Tracepoint, FaultSource::Software],
     };

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// What to record, and how.
 #[derive(Debug, Clone)]
@@ -17,6 +18,9 @@ pub struct RecordOptions {
     pub faults: FaultChoice,
     /// How to catch calls: by a seccomp filter (if that is permitted), or by stopping at every call.
     pub calls: CallSource,
+    /// How often to sample what is used again and how well it compresses; `None` is never. Less than the 20 ms after
+    /// which the recorder looks around anyway makes no difference.
+    pub reuse: Option<Duration>,
     /// zstd's level, 1 to 19.
     pub level: i32,
     /// Told what the user should know while the program runs (one line, without a line end).
@@ -29,7 +33,7 @@ impl RecordOptions {
     pub fn new(command: Vec<OsString>, output: PathBuf) -> Self {
         let level = TraceWriter::<File>::DEFAULT_LEVEL;
         let (faults, calls) = (FaultChoice::Auto, CallSource::Seccomp);
-        Self { command, output, faults, calls, level, notify: |line| eprintln!("quire: {line}") }
+        Self { command, output, faults, calls, reuse: None, level, notify: |line| eprintln!("quire: {line}") }
     }
 }
 

@@ -10,17 +10,23 @@
 //! a thousand.
 
 mod call;
+pub(crate) mod contents;
 mod figures;
 mod image;
 mod plan;
+mod pressure;
 mod report;
 mod run;
 mod schedule;
+mod swap;
 mod touch;
 
+pub use contents::{PAGE_BYTES, PageContents, SizeClass};
 pub use figures::{AllocatorFigures, ProcessReport};
 pub use plan::Needs;
+pub use pressure::PressureFigures;
 pub use report::{Gap, Mismatch, ReplayReport};
+pub use swap::{SwapError, SwapKind, SwapSpec};
 
 use crate::event::Event;
 use crate::format::{TraceError, TraceHeader, TraceReader};
@@ -47,6 +53,10 @@ pub struct ReplayOptions {
     pub huge: HugeConfig,
     /// When the machine is audited.
     pub audits: Audits,
+    /// Where pages go when memory is short.
+    pub swap: Option<SwapSpec>,
+    /// Fill pages that are written, so that they compress as those of the recorded program did. Costs time.
+    pub contents: bool,
 }
 
 /// When a replay audits the machine.
@@ -69,6 +79,8 @@ pub enum ReplayError {
     Machine(MachineError),
     /// A CPU of a machine that was just built is taken.
     Cpu(usize),
+    /// The machine got no swap.
+    Swap(SwapError),
 }
 
 impl fmt::Display for ReplayError {
@@ -77,6 +89,7 @@ impl fmt::Display for ReplayError {
             Self::Trace(error) => error.fmt(f),
             Self::Machine(error) => write!(f, "the machine could not be built: {error}"),
             Self::Cpu(number) => write!(f, "vCPU {number} could not be claimed"),
+            Self::Swap(error) => error.fmt(f),
         }
     }
 }
@@ -166,7 +179,8 @@ impl Replay {
             .collect::<Result<Vec<_>, _>>()?;
         let total = self.needs.events();
         let started = Instant::now();
-        let mut run = Run::new(machine, vcpus, header, self.options.audits);
+        let contents = self.options.contents.then(|| PageContents::new(*self.needs.compressibility()));
+        let mut run = Run::new(machine, vcpus, header, self.options.audits, contents);
         let mut done = 0;
         for event in events {
             run.step(event?.borrow());
@@ -177,7 +191,8 @@ impl Replay {
         }
         progress(done, total);
         let elapsed = started.elapsed();
-        Ok(run.finish(elapsed))
+        let limited = self.options.memory.is_some() || self.options.swap.is_some();
+        Ok(ReplayReport { limited, ..run.finish(elapsed) })
     }
 
     fn build(&self, header: &TraceHeader) -> Result<Machine, ReplayError> {
@@ -192,7 +207,11 @@ impl Replay {
             huge: self.options.huge,
             ..MemoryConfig::default()
         };
-        Machine::new(&host, config).map_err(ReplayError::Machine)
+        let machine = Machine::new(&host, config).map_err(ReplayError::Machine)?;
+        if let Some(spec) = &self.options.swap {
+            swap::attach_swap(machine.memory(), spec).map_err(ReplayError::Swap)?;
+        }
+        Ok(machine)
     }
 }
 
@@ -209,7 +228,7 @@ impl LoadedReplay {
     ///
     /// # Errors
     ///
-    /// [`ReplayError::Machine`].
+    /// [`ReplayError::Machine`], [`ReplayError::Swap`].
     pub fn machine(&self) -> Result<Machine, ReplayError> {
         self.replay.build(&self.header)
     }

@@ -1,10 +1,10 @@
 //! What a trace needs: found by looking it through once.
 
 use super::overcommit;
-use crate::event::{Event, EventKind, TaskId};
+use crate::event::{Compressibility, Event, EventKind, Reuse, ReuseSource, TaskId};
 use crate::format::TraceHeader;
 use quire_mm::Overcommit;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What is known of a trace after it was looked through.
 #[derive(Debug, Default)]
@@ -14,10 +14,11 @@ pub struct Needs {
     /// Which address space each thread is in.
     spaces: HashMap<TaskId, usize>,
     images: Vec<Image>,
+    compressibility: Compressibility,
 }
 
 /// One address space of the trace.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Image {
     /// Events between which it lives.
     born: u64,
@@ -25,6 +26,10 @@ struct Image {
     users: u32,
     /// Pages that were touched in it: no more can be resident at once.
     touched: u64,
+    /// The most pages that one sample found in use. They may not have faulted: Linux also maps the pages around.
+    reused: u64,
+    /// Pages that are known to be used one by one.
+    used: HashSet<u64>,
     /// The most that Linux had resident, where it was asked; counted loosely.
     resident: Option<u64>,
 }
@@ -39,7 +44,8 @@ impl Image {
     /// Pages that suffice: what was touched, or a little more than what Linux needed.
     fn pages(&self) -> u64 {
         let resident = self.resident.map_or(u64::MAX, |pages| pages + pages / 8 + 256);
-        self.touched.min(resident).min(MOST_PAGES)
+        let touched = self.touched.saturating_add(self.reused).saturating_add(self.used.len() as u64);
+        touched.min(resident).min(MOST_PAGES)
     }
 }
 
@@ -67,6 +73,11 @@ impl Needs {
         });
         let pages = most.max().unwrap_or(0).clamp(0, MOST_PAGES as i64) as u64;
         ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(4 << 20)
+    }
+
+    /// How well the pages of all its programs compress, as far as that was recorded.
+    pub fn compressibility(&self) -> &Compressibility {
+        &self.compressibility
     }
 
     pub(super) fn overcommit(&self, header: &TraceHeader) -> Overcommit {
@@ -112,6 +123,8 @@ impl Needs {
                     self.images[space].resident = Some(figures.vm_hwm / 4096);
                 }
             }
+            EventKind::Reuse(reuse) => self.reuse(event.task, reuse),
+            EventKind::Compressibility(sample) => self.compressibility.add(sample),
             EventKind::Exit(_) => self.leave(event.task),
             _ => {}
         }
@@ -125,12 +138,32 @@ impl Needs {
         }
     }
 
+    fn reuse(&mut self, task: TaskId, reuse: &Reuse) {
+        let Some(&space) = self.spaces.get(&task) else { return };
+        let image = &mut self.images[space];
+        match reuse.source {
+            // A sample names what was in use together; the next one names most of it again.
+            ReuseSource::MappingCounts => image.reused = image.reused.max(reuse.pages()),
+            ReuseSource::Exact => {
+                let pages = reuse.runs.iter().flat_map(|run| (run.start >> 12..).take(run.pages as usize));
+                for page in pages {
+                    if image.used.len() as u64 >= MOST_PAGES {
+                        break;
+                    }
+                    image.used.insert(page);
+                }
+            }
+        }
+    }
+
     fn enter(&mut self, task: TaskId, pages: u64) {
         self.images.push(Image {
             born: self.events,
             died: u64::MAX,
             users: 1,
             touched: pages,
+            reused: 0,
+            used: HashSet::new(),
             resident: None,
         });
         self.spaces.insert(task, self.images.len() - 1);

@@ -1,6 +1,7 @@
 //! What a replay found.
 
 use super::figures::{AllocatorFigures, ProcessReport};
+use super::pressure::PressureFigures;
 use crate::format::TraceHeader;
 use quire_host::HostCounters;
 use std::fmt;
@@ -48,6 +49,14 @@ pub struct ReplayReport {
     pub allocator: AllocatorFigures,
     /// What the machine did.
     pub machine: HostCounters,
+    /// What a shortage of memory cost.
+    pub pressure: PressureFigures,
+    /// Uses of pages that were replayed beside the faults.
+    pub reuses: u64,
+    /// Uses of pages that were not there to be used: the program gave them up while the recorder looked.
+    pub reuses_gone: u64,
+    /// The machine's memory was asked for, not what the trace needs.
+    pub limited: bool,
     /// Bytes of RAM that the machine had.
     pub ram: u64,
     /// What was left out of a damaged trace.

@@ -2,19 +2,22 @@
 
 use super::Audits;
 use super::call::{self, Verdict};
+use super::contents::{PAGE_BYTES, PageContents, mix};
 use super::figures::{AllocatorFigures, ProcessReport};
 use super::image;
+use super::pressure::PressureFigures;
 use super::report::{Gap, Mismatch, ReplayReport};
 use super::schedule::Schedule;
 use super::touch::{self, Touched};
 use crate::event::{
-    CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LostCause, TaskId,
+    CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LostCause, Reuse,
+    ReuseAccess, TaskId,
 };
 use crate::format::TraceHeader;
-use quire_arch::Platform;
-use quire_host::{HostPlatform, Machine, Vcpu};
+use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
+use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
-use quire_mm::{Memory, Space};
+use quire_mm::{FaultError, Memory, Space};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -59,6 +62,9 @@ pub(super) struct Run<'m> {
     /// The second of the recorded time up to which the timer ticked.
     second: u64,
     lost: u64,
+    reuses: u64,
+    reuses_gone: u64,
+    contents: Option<Writer>,
     audits: Audits,
     audited: usize,
     auditing: Duration,
@@ -70,7 +76,13 @@ const MOST_TASKS: usize = 1 << 22;
 const MOST_AUDITS: usize = 64;
 
 impl<'m> Run<'m> {
-    pub(super) fn new(machine: &'m Machine, vcpus: Vec<Vcpu>, header: &TraceHeader, audits: Audits) -> Self {
+    pub(super) fn new(
+        machine: &'m Machine,
+        vcpus: Vec<Vcpu>,
+        header: &TraceHeader,
+        audits: Audits,
+        contents: Option<PageContents>,
+    ) -> Self {
         Self {
             machine,
             schedule: Schedule::new(vcpus.len()),
@@ -82,6 +94,9 @@ impl<'m> Run<'m> {
             event: 0,
             second: 0,
             lost: 0,
+            reuses: 0,
+            reuses_gone: 0,
+            contents: contents.map(Writer::new),
             audits,
             audited: 0,
             auditing: Duration::ZERO,
@@ -102,6 +117,8 @@ impl<'m> Run<'m> {
                     process.report.add_linux(figures);
                 }
             }
+            EventKind::Reuse(reuse) => self.reuse(event, reuse),
+            EventKind::Compressibility(_) => {}
             EventKind::Exit(status) => self.exit(event.task, *status),
             EventKind::Lost(lost) => {
                 if lost.cause == LostCause::RingFull {
@@ -184,7 +201,12 @@ impl<'m> Run<'m> {
         process.faults += 1;
         let Some(space) = &task.space else { return };
         let found = match touch::replay(&self.vcpus[cpu], space, fault) {
-            Touched::Same => return,
+            Touched::Same => {
+                if let Some(contents) = self.contents.as_mut().filter(|_| touch::writes(fault)) {
+                    contents.fill(&self.vcpus[cpu].program(space.as_ref()), task.process, fault.addr);
+                }
+                return;
+            }
             Touched::Unsupported(what) => return process.add_gap(Gap(what.to_owned())),
             Touched::Differs(found) | Touched::OutOfMemory(found) => found,
         };
@@ -194,6 +216,38 @@ impl<'m> Run<'m> {
             expected: touch::describe_recorded(fault),
             found,
         });
+    }
+
+    /// Uses pages again. The recorder looked while the program went on, so that a page may be gone by now.
+    fn reuse(&mut self, event: &Event, reuse: &Reuse) {
+        let cpu = self.switch(event);
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
+        let Some(space) = &task.space else { return };
+        let program = self.vcpus[cpu].program(space.as_ref());
+        for run in &reuse.runs {
+            let write = run.access == ReuseAccess::Write;
+            let access = if write { Access::Write } else { Access::Read };
+            for page in 0..run.pages {
+                let addr = run.start.wrapping_add(page << PAGE_SHIFT);
+                match program.touch(VirtAddr(addr), access) {
+                    Ok(()) => {
+                        self.reuses += 1;
+                        if let Some(contents) = self.contents.as_mut().filter(|_| write) {
+                            contents.fill(&program, task.process, addr);
+                        }
+                    }
+                    Err(AccessError::Fault(error @ FaultError::OutOfMemory(_))) => {
+                        return self.processes[task.process].report.add_mismatch(Mismatch {
+                            event: self.event,
+                            what: format!("use of {addr:#x}"),
+                            expected: "allowed".to_owned(),
+                            found: error.to_string(),
+                        });
+                    }
+                    Err(_) => self.reuses_gone += 1,
+                }
+            }
+        }
     }
 
     fn call(&mut self, event: &Event, call: &crate::event::Call) {
@@ -363,9 +417,37 @@ impl<'m> Run<'m> {
             auditing: self.auditing.min(elapsed),
             allocator: AllocatorFigures::of(memory),
             machine: memory.platform().counters(),
+            pressure: PressureFigures::of(memory),
+            reuses: self.reuses,
+            reuses_gone: self.reuses_gone,
+            limited: false,
             ram: memory.frames().totals().present * 4096,
             damage: None,
         }
+    }
+}
+
+/// Fills pages that programs write.
+struct Writer {
+    contents: PageContents,
+    /// Pages filled so far: no page gets the same contents twice.
+    filled: u64,
+    page: Box<[u8; PAGE_BYTES]>,
+}
+
+impl Writer {
+    fn new(contents: PageContents) -> Self {
+        Self { contents, filled: 0, page: Box::new([0; PAGE_BYTES]) }
+    }
+
+    /// Writes the page of `addr` as a program of process number `process`.
+    fn fill(&mut self, program: &Program<'_, Space<'_, HostPlatform>>, process: usize, addr: u64) {
+        let start = addr & !(PAGE_BYTES as u64 - 1);
+        let id = mix(process as u64) ^ start;
+        self.filled += 1;
+        PageContents::fill(id, self.filled, self.contents.class(id), &mut self.page);
+        // A page that may not be written, or for which there is no memory, was told of when it was touched.
+        let _ = program.write(VirtAddr(start), &self.page[..]);
     }
 }
 

@@ -47,6 +47,12 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
     }
 }
 
+/// Whether the program wrote there.
+pub(super) fn writes(fault: &Fault) -> bool {
+    let resolved = matches!(fault.outcome, Outcome::Minor | Outcome::Major | Outcome::Unknown);
+    fault.access == Recorded::Write && resolved
+}
+
 /// What Linux did, in words.
 pub(super) fn describe_recorded(fault: &Fault) -> String {
     match fault.outcome {

@@ -149,7 +149,10 @@ impl Model {
                     self.wrong.push(format!("{number}: unknown thread ends {event:?}"));
                 }
             }
-            EventKind::Limit(_) | EventKind::Figures(_) => {}
+            EventKind::Limit(_)
+            | EventKind::Figures(_)
+            | EventKind::Reuse(_)
+            | EventKind::Compressibility(_) => {}
         }
     }
 

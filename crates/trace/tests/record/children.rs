@@ -93,6 +93,18 @@ fn child_forks() {
 
 #[test]
 #[ignore = "a program that tests record"]
+fn child_uses_again() {
+    let addr = map_pages(600);
+    touch(addr, 600);
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < std::time::Duration::from_secs(1) {
+        touch(addr, 200);
+    }
+    leave(0);
+}
+
+#[test]
+#[ignore = "a program that tests record"]
 fn child_nothing() {
     leave(0);
 }

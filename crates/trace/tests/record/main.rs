@@ -60,6 +60,49 @@ fn record_command(
     Some((summary, events))
 }
 
+/// What is used again is sampled, within what is there; and the pages that it wrote compress well.
+#[test]
+fn uses_are_sampled_when_that_is_asked_for() {
+    let program = std::env::current_exe().unwrap().into_os_string();
+    let words =
+        ["children::child_uses_again", "--exact", "--ignored", "--nocapture", "--quiet", "--test-threads=1"];
+    let command = std::iter::once(program).chain(words.map(OsString::from)).collect();
+    let path = output("reuse");
+    let reuse = Some(std::time::Duration::from_millis(20));
+    let result = record(&RecordOptions { reuse, ..RecordOptions::new(command, path.clone()) });
+    if !is_permitted(&result) {
+        return;
+    }
+    let events: Vec<Event> = TraceReader::open(&path).unwrap().map(Result::unwrap).collect();
+    std::fs::remove_file(&path).unwrap();
+    Model::play(&events).check();
+    let pages = 600 * PAGE as u64;
+    let mapped = calls(&events, libc::SYS_mmap).find(|call| call.args[1] == pages).unwrap().result as u64;
+    let here = |start: u64| (mapped..mapped + pages).contains(&start);
+    let samples = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Reuse(reuse) => {
+            let runs = reuse.runs.iter().filter(|run| here(run.start));
+            Some(runs.map(|run| run.pages).sum::<u64>())
+        }
+        _ => None,
+    });
+    let samples: Vec<u64> = samples.collect();
+    assert!(
+        samples.iter().any(|pages| *pages > 0) && samples.iter().all(|pages| *pages <= 600),
+        "{samples:?}"
+    );
+    // It goes on with 200 of them.
+    assert!(samples.iter().any(|pages| (1..=300).contains(pages)), "{samples:?}");
+    // Sampling makes no faults of its own.
+    let faults = faults(&events).filter(|fault| here(fault.addr)).count();
+    assert!(faults <= 600, "{faults}");
+    let looked = events.iter().find_map(|event| match &event.kind {
+        EventKind::Compressibility(sample) if sample.sizes[0] > 100 => Some(sample),
+        _ => None,
+    });
+    assert!(looked.is_some(), "pages with one byte that is not zero compress to almost nothing");
+}
+
 /// Records one of the children below.
 fn record_child_with(child: &str, faults: FaultChoice) -> Option<(RecordSummary, Vec<Event>)> {
     let program = std::env::current_exe().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::event::{
     Abi, Access, BaseSource, Denial, Direction, Fault, FiguresCause, FileKind, LimitKind, LostCause, Mode,
-    Outcome, ThpMode,
+    Outcome, ReuseAccess, ReuseSource, ThpMode,
 };
 use crate::format::varint::Malformed;
 
@@ -62,6 +62,8 @@ codes!(FiguresCause, "unknown cause of figures", Exec = 0, Exit = 1);
 codes!(Abi, "unknown ABI", X86_64 = 0, I386 = 1);
 codes!(Direction, "unknown direction", Down = 0, Up = 1);
 codes!(BaseSource, "unknown source of a base", Probed = 0, Inferred = 1);
+codes!(ReuseAccess, "unknown use of a page", Read = 0, Write = 1, Unknown = 2);
+codes!(ReuseSource, "unknown source of uses", Exact = 0, MappingCounts = 1);
 codes!(ThpMode, "unknown mode of huge pages", Always = 0, Madvise = 1, Never = 2, Unknown = 3,);
 
 const MODE_KERNEL: u8 = 0x04;

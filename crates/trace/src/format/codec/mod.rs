@@ -7,6 +7,7 @@ mod call;
 mod codes;
 mod figures;
 mod image;
+mod reuse;
 
 use super::varint::{Cursor, Malformed, put_u64, zigzag};
 use crate::event::{CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId, Unsupported};
@@ -108,6 +109,8 @@ impl BlockEncoder {
                 put_u64(&mut self.out, lost.count);
             }
             EventKind::Unsupported(Unsupported::ForeignAbi) => self.out.push(0),
+            EventKind::Reuse(reuse) => reuse::put(&mut self.out, reuse),
+            EventKind::Compressibility(sample) => reuse::put_compressibility(&mut self.out, sample),
         }
     }
 
@@ -141,19 +144,21 @@ impl BlockEncoder {
 /// Where a decoder stands in a block. The bytes are kept by the caller, who may refill them for the next.
 #[derive(Debug)]
 pub(crate) struct BlockDecoder {
+    /// How many kinds of events there are.
+    kinds: usize,
     at: usize,
     state: State,
     files: Vec<Arc<FileFacts>>,
 }
 
 impl BlockDecoder {
-    pub(crate) fn new() -> Self {
-        Self { at: 0, state: State::new(), files: Vec::new() }
+    pub(crate) fn new(kinds: usize) -> Self {
+        Self { kinds, at: 0, state: State::new(), files: Vec::new() }
     }
 
     /// Begins a new block.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new();
+        *self = Self::new(self.kinds);
     }
 
     /// Whether the whole block was decoded.
@@ -177,6 +182,9 @@ impl BlockDecoder {
             state.cpu = cursor.u32()?;
         }
         let (time_ns, task, cpu) = (state.time, TaskId(state.task), state.cpu);
+        if usize::from(tag & KIND_MASK) >= self.kinds {
+            return Err(Malformed("unknown kind of event"));
+        }
         let kind = match tag & KIND_MASK {
             0 => self.fault(&mut cursor)?,
             1 => self.call(&mut cursor)?,
@@ -193,6 +201,8 @@ impl BlockDecoder {
                 0 => EventKind::Unsupported(Unsupported::ForeignAbi),
                 _ => return Err(Malformed("unknown reason for an unsupported event")),
             },
+            9 => reuse::get(&mut cursor)?,
+            10 => reuse::get_compressibility(&mut cursor)?,
             _ => return Err(Malformed("unknown kind of event")),
         };
         self.at = cursor.position();

@@ -13,7 +13,7 @@ use super::crc::{Chain, crc32};
 use super::error::{TraceError, TraceErrorKind};
 use super::frame::{BadHead, Codec, FrameHead, FrameKind, HEAD_LEN};
 use super::varint::Malformed;
-use super::{FORMAT_VERSION, MAGIC, PREAMBLE_LEN, TraceHeader, Trailer};
+use super::{FORMAT_VERSION, MAGIC, OLDEST_VERSION, PREAMBLE_LEN, TraceHeader, Trailer};
 use crate::event::{Event, EventKind, Lost, LostCause, TaskId};
 use input::Input;
 use std::fs::File;
@@ -32,6 +32,8 @@ pub struct TraceReader<R: Read> {
     header: TraceHeader,
     decompressor: Decompressor<'static>,
     decoder: BlockDecoder,
+    /// How many kinds of events the file's version has.
+    kinds: usize,
     /// The decoded bytes of the current block.
     block: Vec<u8>,
     block_offset: u64,
@@ -88,8 +90,9 @@ impl<R: Read> TraceReader<R> {
             return wrong(TraceErrorKind::Truncated { within: "its first bytes" });
         };
         let found = u16::from_le_bytes([preamble[8], preamble[9]]);
-        if found != FORMAT_VERSION {
-            return Err(TraceError::new(8, TraceErrorKind::Version { found, expected: FORMAT_VERSION }));
+        if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&found) {
+            let kind = TraceErrorKind::Version { found, oldest: OLDEST_VERSION, newest: FORMAT_VERSION };
+            return Err(TraceError::new(8, kind));
         }
         if preamble[10..] != [0, 0] {
             let kind =
@@ -97,6 +100,7 @@ impl<R: Read> TraceReader<R> {
             return Err(TraceError::new(10, kind));
         }
         input.consume(PREAMBLE_LEN);
+        let kinds = kinds_of(found);
         let header = Self::read_header(&mut input)?;
         let decompressor =
             Decompressor::new().map_err(|error| TraceError::new(0, TraceErrorKind::Io(error)))?;
@@ -105,7 +109,8 @@ impl<R: Read> TraceReader<R> {
             file: None,
             header,
             decompressor,
-            decoder: BlockDecoder::new(),
+            decoder: BlockDecoder::new(kinds),
+            kinds,
             block: Vec::new(),
             block_offset: 0,
             left: 0,
@@ -254,7 +259,7 @@ impl<R: Read> TraceReader<R> {
     }
 
     fn end(&mut self, head: FrameHead, offset: u64) -> Result<Next, TraceError> {
-        let trailer = Trailer::decode(Self::contents(&mut self.input, head)?);
+        let trailer = Trailer::decode(Self::contents(&mut self.input, head)?, self.kinds);
         let trailer = trailer.map_err(|wrong| malformed(offset, head.kind.name(), wrong))?;
         let expected = self.seen.events;
         if self.salvage.is_some() {
@@ -384,6 +389,13 @@ impl<R: Read> Iterator for TraceReader<R> {
             }
         }
     }
+}
+
+/// How many kinds of events a version has.
+fn kinds_of(version: u16) -> usize {
+    /// Version 1 ends before uses of pages.
+    const FIRST: usize = 9;
+    if version == 1 { FIRST } else { EventKind::COUNT }
 }
 
 fn frame_len(head: FrameHead) -> usize {

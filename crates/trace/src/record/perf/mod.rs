@@ -83,7 +83,7 @@ impl PerfSession {
                 ];
                 (attrs, fields)
             }
-            FaultSource::Software | FaultSource::Pagemap => {
+            FaultSource::Software | FaultSource::Pagemap | FaultSource::None => {
                 let begin = u64::from(perf::PERF_COUNT_SW_PAGE_FAULTS);
                 let extra = perf::PERF_SAMPLE_ADDR | perf::PERF_SAMPLE_IP;
                 let attr = attributes(perf::PERF_TYPE_SOFTWARE, begin, extra);

@@ -17,6 +17,38 @@ pub(crate) fn without_flags(tid: Tid) -> Vec<Mapping> {
     parse(&fs::read(format!("/proc/{tid}/maps")).unwrap_or_default())
 }
 
+/// A mapping, and how many of its pages were referenced since that was reset last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Referenced {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) pages: u64,
+}
+
+/// The mappings of a process with the number of referenced pages of each, by address.
+pub(crate) fn referenced(tid: Tid) -> Vec<Referenced> {
+    parse_referenced(&fs::read(format!("/proc/{tid}/smaps")).unwrap_or_default())
+}
+
+fn parse_referenced(text: &[u8]) -> Vec<Referenced> {
+    const KIB_A_PAGE: u64 = 4;
+    let mut mappings: Vec<Referenced> = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        if let Some(size) = line.strip_prefix(b"Referenced:") {
+            let size = str::from_utf8(size).ok().and_then(|size| size.trim().strip_suffix(" kB"));
+            let kib: u64 = size.and_then(|size| size.trim().parse().ok()).unwrap_or(0);
+            if let Some(mapping) = mappings.last_mut() {
+                mapping.pages = kib / KIB_A_PAGE;
+            }
+        } else if let Some(Mapping { start, end, name, .. }) = mapping(line)
+            && *name != *b"[vsyscall]"
+        {
+            mappings.push(Referenced { start, end, pages: 0 });
+        }
+    }
+    mappings
+}
+
 /// How many mappings a process has.
 pub(crate) fn count(tid: Tid) -> u64 {
     without_flags(tid).len() as u64
@@ -84,6 +116,18 @@ mod tests {
         assert!(mapping.read && !mapping.write && mapping.execute && mapping.shared);
         assert!(mapping.flags.has(*b"sh") && !mapping.flags.has(*b"wr"));
         assert_eq!(mapping.device, libc::makedev(0xfe, 1));
+    }
+
+    #[test]
+    fn referenced_pages_are_read() {
+        let text =
+            b"1000-8000 rw-p 00000000 00:00 0\nRss:  28 kB\nReferenced:            12 kB\nVmFlags: rd wr\n\
+            9000-a000 rw-p 00000000 00:00 0\nReferenced: 0 kB\n";
+        let expected = [(0x1000, 0x8000, 3), (0x9000, 0xa000, 0)];
+        assert_eq!(
+            parse_referenced(text),
+            expected.map(|(start, end, pages)| Referenced { start, end, pages })
+        );
     }
 
     #[test]

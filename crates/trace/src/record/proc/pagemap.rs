@@ -49,6 +49,17 @@ impl Pagemap {
     }
 }
 
+/// Whether the kernel notes which pages are written (soft-dirty bits): those that are new count as written. If the
+/// answer can not be had it is yes.
+pub(crate) fn notes_writes() -> bool {
+    const SOFT_DIRTY: u64 = 1 << 55;
+    let local = std::hint::black_box(7_u64);
+    let page = std::ptr::from_ref(&local).addr() as u64 / PAGE;
+    let mut entry = [0; 8];
+    let read = File::open("/proc/self/pagemap").and_then(|file| file.read_exact_at(&mut entry, page * 8));
+    read.is_err() || u64::from_le_bytes(entry) & SOFT_DIRTY != 0
+}
+
 fn add(runs: &mut Vec<PageRun>, addr: u64, file: bool) {
     match runs.last_mut() {
         Some(run) if run.file == file && run.start + run.pages * PAGE == addr => run.pages += 1,

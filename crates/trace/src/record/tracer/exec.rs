@@ -32,6 +32,7 @@ impl Tracer<'_> {
         let mut figures = None;
         if alone && self.begun {
             self.touched_before_end(tid);
+            self.sample_reuse_before_end(tid);
             figures = self.figures(tid, pid, space, FiguresCause::Exec).map(Box::new);
             self.drain(now());
             self.settle(false);
@@ -80,6 +81,7 @@ impl Tracer<'_> {
         if last {
             self.spaces.remove(&old_space);
             self.forget_touched(old_space);
+            self.forget_reuse(old_space);
         }
         self.accesses.forget_process(pid);
         self.merger.identify(pid, time, id, space);

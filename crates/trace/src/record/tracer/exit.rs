@@ -24,6 +24,7 @@ impl Tracer<'_> {
             let last = self.leave_space(space);
             if last && self.begun {
                 self.touched_before_end(tid);
+                self.sample_reuse_before_end(tid);
                 let figures = self.figures(tid, pid, space, FiguresCause::Exit).map(Box::new);
                 if let Some(space) = self.spaces.get_mut(&space) {
                     space.figures = figures.or(space.figures.take());
@@ -111,6 +112,7 @@ impl Tracer<'_> {
         if !self.tasks.values().any(|other| other.space == task.space) {
             self.spaces.remove(&task.space);
             self.forget_touched(task.space);
+            self.forget_reuse(task.space);
         }
         if let Some(process) = self.processes.get_mut(&task.pid) {
             process.threads -= 1;

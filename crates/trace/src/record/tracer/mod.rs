@@ -10,6 +10,7 @@ mod exec;
 mod exit;
 mod hold;
 mod probe;
+mod reuse;
 mod state;
 mod touched;
 
@@ -25,6 +26,7 @@ use super::sys::{Tid, memory, ptrace, signals};
 use crate::event::{Denial, Event, EventKind, ExitStatus, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
+use reuse::ReuseSampler;
 use state::{Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -58,6 +60,8 @@ pub(crate) struct Tracer<'a> {
     accesses: AccessFinder,
     /// Which pages were seen to be touched, if page faults are not reported.
     touched: Option<TouchedPages>,
+    /// Samples what is used again, if that is asked for.
+    reuse: Option<ReuseSampler>,
     merger: Merger,
     tasks: HashMap<Tid, Task>,
     processes: HashMap<Tid, Process>,
@@ -83,6 +87,7 @@ impl<'a> Tracer<'a> {
         calls: CallSource,
         perf: Option<PerfSession>,
         output: &'a Output,
+        reuse: Option<Duration>,
         started: u64,
     ) -> Self {
         let followed = Followed {
@@ -104,6 +109,7 @@ impl<'a> Tracer<'a> {
             perf,
             accesses: AccessFinder::default(),
             touched,
+            reuse: reuse.map(|every| ReuseSampler::new(every, started)),
             merger: Merger::new(started),
             tasks: HashMap::new(),
             processes: HashMap::new(),
@@ -146,6 +152,7 @@ impl<'a> Tracer<'a> {
             }
             if time.saturating_sub(self.drained) >= TICK.as_nanos() as u64 {
                 self.let_the_patient_go(time);
+                self.sample_reuse(time);
                 self.drain(time);
                 self.settle(false);
             }

@@ -1,0 +1,257 @@
+//! A swap device on a file or a block device of the host.
+//!
+//! Pages go directly between the file and the machine's RAM. Whoever begins work only notes it down; threads of the
+//! device do it (`ring`, `pool`), and wake whoever waits for the device.
+
+mod header;
+mod pool;
+mod queue;
+mod ring;
+
+pub use header::make_swap;
+
+use core::fmt;
+use header::{Header, PAGE};
+use queue::{Bytes, Shared};
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{PagingFormat, Platform};
+use quire_frame::Frames;
+use quire_swap::{DeviceError, DeviceFlags, PageIo, Submitted, SwapDevice};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::platform::HostPlatform;
+
+/// How a file is used as a swap device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileDeviceOptions {
+    /// What does the work; `None` is the best that the host permits.
+    pub engine: Option<Engine>,
+    /// Ask for input and output past the host's page cache. Some file systems cannot; then it goes through the cache
+    /// ([`FileDevice::is_direct`]).
+    pub direct: bool,
+    /// Requests that may be under way at once, those included that wait to be reaped; at least 1.
+    pub depth: usize,
+}
+
+impl Default for FileDeviceOptions {
+    fn default() -> Self {
+        Self { engine: None, direct: true, depth: 64 }
+    }
+}
+
+/// What does the work of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Engine {
+    /// One thread with an io_uring: all that is begun meanwhile goes to the host in one call.
+    Ring,
+    /// A few threads, each with one request at a time.
+    Pool,
+}
+
+/// Why a file cannot be a swap device. Displays as one line.
+#[derive(Debug)]
+pub struct FileDeviceError {
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Host(io::Error),
+    NoSignature,
+    Version(u32),
+    BadPages(u32),
+    Short { pages: u64, has: u64 },
+    TooSmall,
+    Busy,
+    Ring(io::Error),
+}
+
+impl fmt::Display for FileDeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        match &self.kind {
+            Kind::Host(error) => error.fmt(f),
+            Kind::NoSignature => f.write_str("there is no swap signature; make one with mkswap"),
+            Kind::Version(version) => write!(f, "the swap header has version {version}, which is not 1"),
+            Kind::BadPages(count) => write!(f, "the swap header lists {count} bad pages; use another device"),
+            Kind::Short { pages, has } => {
+                write!(f, "the swap header tells of {pages} pages, but there are {has}; use mkswap again")
+            }
+            Kind::TooSmall => f.write_str("swap needs two pages of 4 KiB at least"),
+            Kind::Busy => f.write_str("it is in use"),
+            Kind::Ring(error) => write!(f, "the host permits no io_uring: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for FileDeviceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            Kind::Host(error) | Kind::Ring(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// A swap device on a file or a block device of the host.
+pub struct FileDevice<F: PagingFormat = X86_64Level4> {
+    platform: HostPlatform<F>,
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    slots: u64,
+    engine: Engine,
+    direct: bool,
+}
+
+impl<F: PagingFormat> FileDevice<F> {
+    /// Opens a file that has a swap header ([`make_swap`]) for the machine of `platform`.
+    ///
+    /// # Errors
+    ///
+    /// [`FileDeviceError`]: it cannot be opened, it is in use, or it is not what it should be.
+    pub fn open(
+        platform: &HostPlatform<F>,
+        path: &Path,
+        options: FileDeviceOptions,
+    ) -> Result<Self, FileDeviceError> {
+        let wrong = |kind| FileDeviceError { path: path.to_path_buf(), kind };
+        let (file, header, direct) = open(path, options.direct).map_err(wrong)?;
+        let wake_platform = platform.clone();
+        // Waiters sleep on the address of what is shared.
+        let wake = Box::new(move |key| wake_platform.unpark(key));
+        let shared =
+            Shared::new(file, options.depth.max(1), wake).map_err(|error| wrong(Kind::Host(error)))?;
+        let shared = Arc::new(shared);
+        let ring = match options.engine {
+            Some(Engine::Pool) => None,
+            Some(Engine::Ring) => Some(ring::start(&shared).map_err(|error| wrong(Kind::Ring(error)))?),
+            None => ring::start(&shared).ok(),
+        };
+        let engine = if ring.is_some() { Engine::Ring } else { Engine::Pool };
+        let workers = match ring {
+            Some(worker) => vec![worker],
+            None => pool::start(&shared).map_err(|error| wrong(Kind::Host(error)))?,
+        };
+        let slots = u64::from(header.last_page);
+        Ok(Self { platform: platform.clone(), shared, workers, slots, engine, direct })
+    }
+
+    /// What does the work.
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// Whether data goes past the host's page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+}
+
+/// Opens the file for this process alone, and reads its header.
+fn open(path: &Path, direct: bool) -> Result<(File, Header, bool), Kind> {
+    let is_block = std::fs::metadata(path).map_err(Kind::Host)?.file_type().is_block_device();
+    let attempt = |direct: bool| {
+        let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+        flags.set(OFlags::DIRECT, direct);
+        // Of a block device: nobody has it mounted, and nobody will.
+        flags.set(OFlags::EXCL, is_block);
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+            Errno::BUSY => Kind::Busy,
+            error => Kind::Host(error.into()),
+        })?;
+        let file = File::from(file);
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+            Errno::WOULDBLOCK => Kind::Busy,
+            error => Kind::Host(error.into()),
+        })?;
+        let header = Header::read(&file)?;
+        Ok((file, header, direct))
+    };
+    match attempt(direct) {
+        // A file system without direct input says so when the file is opened, or when it is read.
+        Err(Kind::Host(error)) if direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            attempt(false)
+        }
+        result => result,
+    }
+}
+
+impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
+    fn kind(&self) -> &'static str {
+        if self.direct { "file" } else { "cached-file" }
+    }
+
+    fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        DeviceFlags::DISCARD
+    }
+
+    fn submit(&self, _frames: &Frames<HostPlatform<F>>, io: PageIo) -> Submitted {
+        if io.slot.checked_add(u64::from(io.pages)).is_none_or(|end| end > self.slots) {
+            return Submitted::Done(Err(DeviceError::OutOfRange));
+        }
+        if io.pages == 0 {
+            return Submitted::Done(Ok(()));
+        }
+        let bytes = Bytes {
+            // Frames of one request are consecutive, and so are they in the direct map.
+            start: self.platform.direct_map(io.pfn),
+            len: io.pages as usize * PAGE,
+            offset: (io.slot + 1) * PAGE as u64,
+        };
+        if self.shared.begin(io, bytes) { Submitted::Begun } else { Submitted::QueueFull }
+    }
+
+    fn reap(&self, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+        self.shared.reap(done);
+    }
+
+    fn has_done(&self) -> bool {
+        self.shared.has_done()
+    }
+
+    fn wait_key(&self) -> usize {
+        self.shared.wait_key()
+    }
+
+    fn discard(&self, _frames: &Frames<HostPlatform<F>>, slot: u64, count: u64) {
+        let page = PAGE as u64;
+        let Some(bytes) = count.checked_mul(page).filter(|bytes| *bytes > 0) else { return };
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Only a hint: what cannot be given back stays in the file.
+        let _ = rustix::fs::fallocate(&self.shared.file, how, (slot + 1) * page, bytes);
+    }
+}
+
+impl<F: PagingFormat> Drop for FileDevice<F> {
+    /// Waits for all that was begun: the host may be writing to the machine's RAM.
+    fn drop(&mut self) {
+        self.shared.stop();
+        for worker in self.workers.drain(..) {
+            // A worker that panicked has said so.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl<F: PagingFormat> fmt::Debug for FileDevice<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileDevice")
+            .field("file", &self.shared.file)
+            .field("slots", &self.slots)
+            .field("engine", &self.engine)
+            .field("direct", &self.direct)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! The first page of a swap file, as Linux's mkswap writes it.
+
+use super::{FileDeviceError, Kind};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+pub(super) const PAGE: usize = 4096;
+/// At the end of the page.
+const SIGNATURE: &[u8; 10] = b"SWAPSPACE2";
+const VERSION: u32 = 1;
+/// Where the version, the number of the last page and the number of bad pages are: boot loaders may use what precedes.
+const VERSION_AT: usize = 1024;
+const LAST_PAGE_AT: usize = 1028;
+const BAD_PAGES_AT: usize = 1032;
+
+/// A page that direct input can be read to.
+#[repr(align(4096))]
+struct Page([u8; PAGE]);
+
+impl Page {
+    fn number(&self, at: usize) -> u32 {
+        self.0[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    }
+
+    fn set_number(&mut self, at: usize, number: u32) {
+        self.0[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// What the header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    /// The number of the last page. The header's own is 0.
+    pub(super) last_page: u32,
+}
+
+impl Header {
+    pub(super) fn read(file: &File) -> Result<Self, Kind> {
+        let has = pages(file).map_err(Kind::Host)?;
+        if has < 2 {
+            return Err(Kind::TooSmall);
+        }
+        let mut page = Page([0; PAGE]);
+        file.read_exact_at(&mut page.0, 0).map_err(Kind::Host)?;
+        if !page.0.ends_with(SIGNATURE) {
+            return Err(Kind::NoSignature);
+        }
+        let (version, last_page, bad) =
+            (page.number(VERSION_AT), page.number(LAST_PAGE_AT), page.number(BAD_PAGES_AT));
+        if version != VERSION {
+            return Err(Kind::Version(version));
+        }
+        if bad != 0 {
+            return Err(Kind::BadPages(bad));
+        }
+        if last_page == 0 {
+            return Err(Kind::TooSmall);
+        }
+        let told = u64::from(last_page) + 1;
+        if told > has { Err(Kind::Short { pages: told, has }) } else { Ok(Self { last_page }) }
+    }
+}
+
+/// Whole pages of a file or a block device.
+fn pages(mut file: &File) -> io::Result<u64> {
+    // The metadata of a block device has no length.
+    Ok(file.seek(SeekFrom::End(0))? / PAGE as u64)
+}
+
+/// Makes swap space for `slots` pages: a new file, or a new header in one that is there. A block device keeps its size,
+/// which must suffice.
+///
+/// # Errors
+///
+/// [`FileDeviceError`]: the file cannot be made or written, or it would be too small or too large.
+pub fn make_swap(path: &Path, slots: u64) -> Result<(), FileDeviceError> {
+    let wrong = |kind| FileDeviceError { path: path.to_path_buf(), kind };
+    let host = |error| wrong(Kind::Host(error));
+    if slots == 0 {
+        return Err(wrong(Kind::TooSmall));
+    }
+    let last_page = u32::try_from(slots).map_err(|_| host(io::ErrorKind::FileTooLarge.into()))?;
+    let file =
+        File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(host)?;
+    if file.metadata().map_err(host)?.is_file() {
+        file.set_len((slots + 1) * PAGE as u64).map_err(host)?;
+    }
+    let has = pages(&file).map_err(host)?;
+    if has <= slots {
+        return Err(wrong(Kind::Short { pages: slots + 1, has }));
+    }
+    let mut page = Page([0; PAGE]);
+    page.set_number(VERSION_AT, VERSION);
+    page.set_number(LAST_PAGE_AT, last_page);
+    page.0[PAGE - SIGNATURE.len()..].copy_from_slice(SIGNATURE);
+    file.write_all_at(&page.0, 0).map_err(host)?;
+    file.sync_all().map_err(host)
+}

@@ -1,0 +1,179 @@
+//! What the device and its workers share: work to be done, and work that is done.
+
+use core::fmt;
+use core::ptr::NonNull;
+use quire_swap::{DeviceError, Direction, PageIo};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Where pages are, in RAM and in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bytes {
+    pub(super) start: NonNull<u8>,
+    pub(super) len: usize,
+    pub(super) offset: u64,
+}
+
+// SAFETY: the pointer is an address in the machine's RAM, which any thread may use; who may use the frames is the
+// caller's affair (`SwapDevice::submit`).
+unsafe impl Send for Bytes {}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) io: PageIo,
+    pub(super) bytes: Bytes,
+}
+
+#[derive(Debug)]
+struct Pending {
+    requests: VecDeque<Request>,
+    stop: bool,
+}
+
+/// What the device and its workers share.
+pub(super) struct Shared {
+    pub(super) file: File,
+    depth: usize,
+    /// Requests that were begun and not reaped yet: never more than `depth`, so that no queue has to grow.
+    under_way: AtomicUsize,
+    pending: Mutex<Pending>,
+    /// A worker of the pool waits for this.
+    more: Condvar,
+    /// The ring's worker waits for this: it becomes readable when there is work after there was none.
+    pub(super) bell: OwnedFd,
+    done: Mutex<VecDeque<(PageIo, Result<(), DeviceError>)>>,
+    done_count: AtomicUsize,
+    wake: Box<dyn Fn(usize) + Send + Sync>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Queues are whole between two steps, whoever panicked.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(file: File, depth: usize, wake: Box<dyn Fn(usize) + Send + Sync>) -> io::Result<Self> {
+        Ok(Self {
+            file,
+            depth,
+            under_way: AtomicUsize::new(0),
+            pending: Mutex::new(Pending { requests: VecDeque::with_capacity(depth), stop: false }),
+            more: Condvar::new(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            done: Mutex::new(VecDeque::with_capacity(depth)),
+            done_count: AtomicUsize::new(0),
+            wake,
+        })
+    }
+
+    /// How many requests may be under way.
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(super) fn wait_key(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// Takes a request up, unless there are too many.
+    pub(super) fn begin(&self, io: PageIo, bytes: Bytes) -> bool {
+        let more = |count| (count < self.depth).then_some(count + 1);
+        if self.under_way.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
+            return false;
+        }
+        let mut pending = lock(&self.pending);
+        let was_empty = pending.requests.is_empty();
+        pending.requests.push_back(Request { io, bytes });
+        drop(pending);
+        self.more.notify_one();
+        if was_empty {
+            self.ring_bell();
+        }
+        true
+    }
+
+    /// The workers are to end when nothing is left to do.
+    pub(super) fn stop(&self) {
+        lock(&self.pending).stop = true;
+        self.more.notify_all();
+        self.ring_bell();
+    }
+
+    fn ring_bell(&self) {
+        // It can only fail when it rings already (and its count is at the end of 64 bits).
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// The next request; waits for one. `None` when the workers are to end.
+    pub(super) fn wait_for_request(&self) -> Option<Request> {
+        let mut pending = lock(&self.pending);
+        loop {
+            if let Some(request) = pending.requests.pop_front() {
+                return Some(request);
+            }
+            if pending.stop {
+                return None;
+            }
+            pending = self.more.wait(pending).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Hands over all requests that wait. Answers whether more may come.
+    pub(super) fn take_requests(&self, mut each: impl FnMut(Request)) -> bool {
+        let mut pending = lock(&self.pending);
+        pending.requests.drain(..).for_each(&mut each);
+        !pending.stop
+    }
+
+    /// A request is done. Whoever waits is woken by [`wake`](Self::wake) when a few are.
+    pub(super) fn finish(&self, io: PageIo, result: Result<(), DeviceError>) {
+        let mut done = lock(&self.done);
+        done.push_back((io, result));
+        self.done_count.store(done.len(), Ordering::Release);
+    }
+
+    /// Wakes whoever waits.
+    pub(super) fn wake(&self) {
+        (self.wake)(self.wait_key());
+    }
+
+    pub(super) fn has_done(&self) -> bool {
+        self.done_count.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn reap(&self, each: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+        loop {
+            // One at a time: what is called may begin more work.
+            let mut done = lock(&self.done);
+            let Some((io, result)) = done.pop_front() else { return };
+            self.done_count.store(done.len(), Ordering::Release);
+            drop(done);
+            self.under_way.fetch_sub(1, Ordering::AcqRel);
+            each(io, result);
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("file", &self.file)
+            .field("under_way", &self.under_way)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a failed call of the host means.
+pub(super) fn error(direction: Direction, errno: i32) -> DeviceError {
+    match (direction, errno) {
+        // A file with holes on a full file system.
+        (Direction::Write, libc::ENOSPC | libc::EDQUOT) => DeviceError::NoSpace,
+        _ => DeviceError::Io,
+    }
+}

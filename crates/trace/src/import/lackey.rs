@@ -1,0 +1,314 @@
+//! What valgrind's tool lackey writes: every access of a program.
+//!
+//! The file is read twice: to learn which pages there are, since a trace begins with the layout, and to write their
+//! uses.
+
+use super::recent::Recent;
+use super::{ImportError, ImportSummary};
+use crate::event::{
+    Abi, Event, EventKind, ExecImage, ExitStatus, Limits, Mapping, Reuse, ReuseSource, Rlimit, TaskId,
+    ThpMode, VmFlags,
+};
+use crate::format::{CallSource, FaultSource, TraceHeader, TraceWriter};
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Read};
+use std::path::Path;
+
+const PAGE_SHIFT: u32 = 12;
+/// Pages that lie no further apart than this are one mapping: 64 KiB.
+const NEAR: u64 = 16;
+/// The end of what a program can map.
+const USER_END: u64 = (1 << 47) - 4096;
+/// The largest access; the largest that a processor makes at once is its whole state, some 11 KiB.
+const MOST_BYTES: u64 = 64 << 10;
+/// Runs of one event.
+const EVENT_RUNS: usize = 4096;
+
+/// One line that tells of an access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Access {
+    first: u64,
+    last: u64,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Fetch,
+    Load,
+    Store,
+}
+
+/// A line of the file.
+#[derive(Debug, PartialEq, Eq)]
+enum Line<'l> {
+    Access(Access),
+    /// Valgrind says which program it runs, under which process id.
+    Command(u32, &'l [u8]),
+    /// Something else that valgrind says.
+    Remark,
+}
+
+fn parse(line: &[u8]) -> Result<Line<'_>, &'static str> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.is_empty() || line.starts_with(b"==") || line.starts_with(b"--") {
+        return Ok(remark(line));
+    }
+    let (kind, rest) = match line {
+        [b'I', b' ', b' ', rest @ ..] => (Kind::Fetch, rest),
+        [b' ', b'L', b' ', rest @ ..] => (Kind::Load, rest),
+        // M: read, then written.
+        [b' ', b'S' | b'M', b' ', rest @ ..] => (Kind::Store, rest),
+        _ => return Err("expected an access such as ` L 1fff000768,8`"),
+    };
+    let text = str::from_utf8(rest).map_err(|_| "expected ADDRESS,SIZE")?;
+    let (addr, size) = text.split_once(',').ok_or("expected ADDRESS,SIZE")?;
+    let addr =
+        u64::from_str_radix(addr, 16).map_err(|_| "the address is no hexadecimal number of 64 bits")?;
+    let size: u64 = size.parse().map_err(|_| "the size is no number")?;
+    if !(1..=MOST_BYTES).contains(&size) {
+        return Err("no access has this size");
+    }
+    let end = addr.checked_add(size).filter(|end| *end <= USER_END);
+    let end = end.ok_or("the address is outside of what a program can use")?;
+    Ok(Line::Access(Access { first: addr >> PAGE_SHIFT, last: (end - 1) >> PAGE_SHIFT, kind }))
+}
+
+/// `==PID== Command: ...`, or anything else.
+fn remark(line: &[u8]) -> Line<'_> {
+    let found = str::from_utf8(line).ok().and_then(|text| {
+        let (pid, text) = text.strip_prefix("==")?.split_once("== ")?;
+        Some((pid.parse().ok()?, text.strip_prefix("Command: ")?))
+    });
+    found.map_or(Line::Remark, |(pid, command)| Line::Command(pid, command.as_bytes()))
+}
+
+/// Calls `each` with every line.
+fn read(path: &Path, mut each: impl FnMut(Line<'_>) -> Result<(), ImportError>) -> Result<(), ImportError> {
+    let input = |source| ImportError::Input { path: path.to_path_buf(), source };
+    let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(input)?);
+    let (mut number, mut offset) = (0, 0);
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        // No line of lackey's is long; valgrind's first ones hold the command.
+        let read = (&mut file).take(1 << 20).read_until(b'\n', &mut bytes).map_err(input)?;
+        if read == 0 {
+            return Ok(());
+        }
+        number += 1;
+        let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        match parse(line) {
+            Ok(line) => each(line)?,
+            Err(reason) => {
+                return Err(ImportError::Line { path: path.to_path_buf(), line: number, offset, reason });
+            }
+        }
+        offset += read as u64;
+    }
+}
+
+/// What the first reading finds.
+#[derive(Debug, Default)]
+struct Layout {
+    /// Pages, and whether instructions were fetched from them.
+    pages: BTreeMap<u64, bool>,
+    accesses: u64,
+    pid: u32,
+    command: Vec<u8>,
+}
+
+impl Layout {
+    fn of(path: &Path) -> Result<Self, ImportError> {
+        let mut layout = Self::default();
+        // Most accesses are to the page of the one before.
+        let mut last = None;
+        read(path, |line| {
+            match line {
+                Line::Access(access) => {
+                    layout.accesses += 1;
+                    if last != Some(access) {
+                        for page in access.first..=access.last {
+                            *layout.pages.entry(page).or_default() |= access.kind == Kind::Fetch;
+                        }
+                        last = Some(access);
+                    }
+                }
+                Line::Command(pid, command) if layout.command.is_empty() => {
+                    (layout.pid, layout.command) = (pid, command.to_vec());
+                }
+                Line::Command(..) | Line::Remark => {}
+            }
+            Ok(())
+        })?;
+        Ok(layout)
+    }
+
+    /// Private memory for all pages: near ones together.
+    fn mappings(&self) -> Vec<Mapping> {
+        let mut mappings: Vec<Mapping> = Vec::new();
+        for (page, execute) in &self.pages {
+            let (start, end) = (page << PAGE_SHIFT, (page + 1) << PAGE_SHIFT);
+            match mappings.last_mut() {
+                Some(last) if start - last.end <= NEAR << PAGE_SHIFT => {
+                    last.end = end;
+                    last.execute |= execute;
+                }
+                _ => mappings.push(Mapping {
+                    start,
+                    end,
+                    read: true,
+                    write: true,
+                    execute: *execute,
+                    shared: false,
+                    offset: 0,
+                    device: 0,
+                    inode: 0,
+                    name: Box::default(),
+                    flags: VmFlags::default(),
+                    resident: Vec::new(),
+                }),
+            }
+        }
+        mappings
+    }
+
+    fn image(&self) -> ExecImage {
+        let unlimited = Rlimit::UNLIMITED;
+        let program = self.command.split(|byte| *byte == b' ').next().unwrap_or_default();
+        ExecImage {
+            pid: self.pid,
+            abi: Abi::X86_64,
+            program: program.into(),
+            args: Vec::new(),
+            mappings: self.mappings(),
+            start_brk: 0,
+            brk: 0,
+            start_stack: 0,
+            arg_start: 0,
+            arg_end: 0,
+            env_start: 0,
+            env_end: 0,
+            mmap_base: None,
+            limits: Limits { address_space: unlimited, data: unlimited, stack: unlimited, locked: unlimited },
+            // Whatever the accesses need was there.
+            max_map_count: u64::MAX,
+            overcommit_memory: 1,
+            mmap_min_addr: 0,
+            personality: 0,
+            can_lock: true,
+            thp: ThpMode::Never,
+            page_tables: 0,
+        }
+    }
+
+    fn header(&self) -> TraceHeader {
+        TraceHeader {
+            recorder: format!("{} (lackey)", env!("CARGO_PKG_VERSION")),
+            kernel: "unknown".to_owned(),
+            machine: "x86_64".to_owned(),
+            page_size: 1 << PAGE_SHIFT,
+            cpus: 1,
+            ram: 0,
+            swap: 0,
+            faults: FaultSource::None,
+            calls: CallSource::EveryCall,
+            started: 0,
+            command: vec![self.command.clone().into()],
+        }
+    }
+}
+
+/// Writes a trace of the accesses that `input` holds, which `valgrind --tool=lackey --trace-mem=yes` wrote.
+///
+/// # Errors
+///
+/// [`ImportError`]. Nothing is written if the input is wrong.
+pub fn lackey(input: &Path, output: &Path) -> Result<ImportSummary, ImportError> {
+    let layout = Layout::of(input)?;
+    if layout.pages.is_empty() {
+        return Err(ImportError::Empty { path: input.to_path_buf() });
+    }
+    let refused = |source| ImportError::Output { path: output.to_path_buf(), source };
+    if fs::canonicalize(output).is_ok_and(|path| fs::canonicalize(input).is_ok_and(|input| path == input)) {
+        return Err(refused(io::Error::other("this is the file to import; name another one to write")));
+    }
+    let file = File::create(output).map_err(refused)?;
+    let wrong = |source| ImportError::Trace { path: output.to_path_buf(), source };
+    let level = TraceWriter::<File>::DEFAULT_LEVEL;
+    let mut writer = TraceWriter::new(BufWriter::new(file), &layout.header(), level).map_err(wrong)?;
+    let image = layout.image();
+    let mappings = image.mappings.len() as u64;
+    let event = |time_ns, kind| Event { time_ns, task: TaskId(0), cpu: 0, kind };
+    writer.push(&event(0, EventKind::Exec(Box::new(image)))).map_err(wrong)?;
+
+    let mut push = |recent: &mut Recent, time| {
+        for reuse in Reuse::split(ReuseSource::Exact, recent.take()) {
+            writer.push(&event(time, EventKind::Reuse(reuse))).map_err(wrong)?;
+        }
+        Ok(())
+    };
+    let mut recent = Recent::default();
+    let mut seen: HashSet<u64> = HashSet::with_capacity(layout.pages.len());
+    let mut instructions = 0;
+    let mut last = None;
+    read(input, |line| {
+        let Line::Access(access) = line else { return Ok(()) };
+        instructions += u64::from(access.kind == Kind::Fetch);
+        if last != Some(access) {
+            for page in access.first..=access.last {
+                // Memory that is only read would take none: a page's first use gives it contents of its own.
+                let write = access.kind == Kind::Store || seen.insert(page);
+                recent.add(page, write);
+            }
+            last = Some(access);
+        }
+        if recent.len() >= EVENT_RUNS { push(&mut recent, instructions) } else { Ok(()) }
+    })?;
+    push(&mut recent, instructions)?;
+    writer.push(&event(instructions, EventKind::Exit(ExitStatus::Code(0)))).map_err(wrong)?;
+    writer.flush().map_err(wrong)?;
+    let (_, totals) = writer.finish(instructions, 0).map_err(wrong)?;
+    debug_assert_eq!(totals.lost_samples, 0);
+    Ok(ImportSummary {
+        accesses: layout.accesses,
+        uses: recent.kept(),
+        pages: layout.pages.len() as u64,
+        mappings,
+        bytes: fs::metadata(output).map_or(0, |facts| facts.len()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(first: u64, last: u64, kind: Kind) -> Result<Line<'static>, &'static str> {
+        Ok(Line::Access(Access { first, last, kind }))
+    }
+
+    #[test]
+    fn lines_are_understood() {
+        assert_eq!(parse(b"I  0401ab70,3"), access(0x401a, 0x401a, Kind::Fetch));
+        assert_eq!(parse(b" S 1fff000768,8"), access(0x1ff_f000, 0x1ff_f000, Kind::Store));
+        assert_eq!(parse(b" L 00001ffc,8\r"), access(1, 2, Kind::Load));
+        assert_eq!(parse(b" M 00001ff8,8"), access(1, 1, Kind::Store));
+        assert_eq!(parse(b""), Ok(Line::Remark));
+        assert_eq!(parse(b"==12== Command: ls -l"), Ok(Line::Command(12, b"ls -l")));
+        for wrong in [
+            &b"hello"[..],
+            b" X 1000,4",
+            b" L 1000",
+            b" L xyz,4",
+            b" L 1000,0",
+            b" L 1000,-4",
+            b" L 1000,99999999",
+            b" L ffffffffffffffff,8",
+            b" L 7ffffffff000,1",
+            b"L 1000,4",
+        ] {
+            assert!(parse(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        }
+    }
+}

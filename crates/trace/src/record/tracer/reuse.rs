@@ -1,0 +1,307 @@
+//! Sampling what a program uses again, and how well its pages compress.
+//!
+//! Linux tells for each mapping how many of its pages were referenced since that was last reset, not which
+//! (`docs/trace-format.md` says why nothing finer is used). Which they are is chosen here, by rules that keep what is
+//! true of most programs: what was used in one sample tends to be used in the next, and what is used together lies
+//! together.
+
+use super::Tracer;
+use super::state::State;
+use crate::event::{Compressibility, EventKind, PageRun, Reuse, ReuseAccess, ReuseRun, ReuseSource, TaskId};
+use crate::record::merge::SpaceId;
+use crate::record::proc::maps;
+use crate::record::proc::pagemap::{self, Pagemap};
+use crate::record::sys::time::now;
+use crate::record::sys::{Tid, memory};
+use crate::replay::contents::mix;
+use std::collections::HashMap;
+use std::fs;
+use std::time::Duration;
+
+const PAGE: u64 = 4096;
+/// Pages that are chosen together: 64 KiB.
+const NEIGHBOURS: u64 = 16;
+/// Resets which pages were referenced. Translations that a processor holds stay there, and what is used through them is
+/// not noted again.
+const CLEAR_REFERENCED: &str = "1";
+/// Resets which pages were written since, where the kernel notes that; and lets no processor keep a translation.
+const CLEAR_SOFT_DIRTY: &str = "4";
+/// Contents are looked at this often at most, at the end of a space a little sooner.
+const CONTENTS_EVERY_NS: u64 = 1_000_000_000;
+/// Pages whose contents are looked at in one sample at most: some 3 ms of work.
+const MOST_CONTENTS: u64 = 256;
+
+/// What is remembered of each address space.
+#[derive(Debug, Default)]
+struct Known {
+    /// The pages that were there at the last sample, by address. Empty before the first.
+    present: Vec<PageRun>,
+    /// When contents were looked at last, and how often.
+    looked: u64,
+    looks: u64,
+}
+
+/// Samples address spaces.
+#[derive(Debug)]
+pub(super) struct ReuseSampler {
+    every_ns: u64,
+    next: u64,
+    /// Translations can be flushed without anything else: the kernel does not note which pages are written. If it did,
+    /// every page's next write would be a fault, of the recorder's making.
+    may_flush: bool,
+    known: HashMap<SpaceId, Known>,
+}
+
+impl ReuseSampler {
+    /// Samples each space once in `every`.
+    pub(super) fn new(every: Duration, started: u64) -> Self {
+        let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Self {
+            every_ns,
+            next: started.saturating_add(every_ns),
+            may_flush: !pagemap::notes_writes(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Looks at a space: what was used since it was looked at last, and now and then how it compresses.
+    fn sample(&mut self, tid: Tid, space: SpaceId, time: u64, is_last: bool) -> Vec<EventKind> {
+        let known = self.known.entry(space).or_default();
+        let Some(pagemap) = Pagemap::open(tid) else { return Vec::new() };
+        let mut used = Vec::new();
+        let mut present = Vec::new();
+        for mapping in maps::referenced(tid) {
+            let runs = pagemap.present(mapping.start, mapping.end);
+            let both = common(&runs, &known.present);
+            // What was not there at the last sample was used since: when it faulted, which is recorded.
+            let new = pages(&runs) - pages(&both);
+            used.extend(choose(&both, mapping.pages.saturating_sub(new)));
+            present.extend(runs);
+        }
+        let mut kinds: Vec<EventKind> =
+            Reuse::split(ReuseSource::MappingCounts, used).into_iter().map(EventKind::Reuse).collect();
+        // An exec that fails was no end: a shell may try many places for a program.
+        let every = if is_last { CONTENTS_EVERY_NS / 8 } else { CONTENTS_EVERY_NS };
+        if time.saturating_sub(known.looked) >= every {
+            (known.looked, known.looks) = (time, known.looks + 1);
+            let sample = compressibility(tid, &present, known.looks);
+            kinds.extend(sample.map(EventKind::Compressibility));
+        }
+        known.present = present;
+        // Last, since looking at contents is a use, too. The process may be gone by now; then nothing comes of it.
+        let file = format!("/proc/{tid}/clear_refs");
+        drop(fs::write(&file, CLEAR_REFERENCED));
+        if self.may_flush {
+            drop(fs::write(&file, CLEAR_SOFT_DIRTY));
+        }
+        kinds
+    }
+}
+
+impl Tracer<'_> {
+    /// Samples all spaces if it is time.
+    pub(super) fn sample_reuse(&mut self, time: u64) {
+        let Some(sampler) = &mut self.reuse else { return };
+        if !self.begun || time < sampler.next {
+            return;
+        }
+        let mut spaces: Vec<(SpaceId, TaskId, Tid)> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| !task.exiting && !matches!(task.state, State::InExec { .. }))
+            .filter(|(_, task)| self.spaces.get(&task.space).is_some_and(|space| !space.foreign))
+            .map(|(tid, task)| (task.space, task.id, *tid))
+            .collect();
+        // One thread of each space: the oldest.
+        spaces.sort_unstable();
+        spaces.dedup_by_key(|(space, ..)| *space);
+        for (space, _, tid) in spaces {
+            self.look_at_use(tid, space, false);
+        }
+        // From the end of the work: a sample that takes long does not take all of the time.
+        if let Some(sampler) = &mut self.reuse {
+            sampler.next = now().saturating_add(sampler.every_ns);
+        }
+    }
+
+    /// An address space is about to go away.
+    pub(super) fn sample_reuse_before_end(&mut self, tid: Tid) {
+        let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
+        if self.spaces.get(&space).is_some_and(|space| !space.foreign) {
+            self.look_at_use(tid, space, true);
+        }
+    }
+
+    fn look_at_use(&mut self, tid: Tid, space: SpaceId, is_last: bool) {
+        let Some(sampler) = &mut self.reuse else { return };
+        let kinds = sampler.sample(tid, space, now(), is_last);
+        if !kinds.is_empty() {
+            self.note(tid, now(), kinds);
+        }
+    }
+
+    /// An address space is gone.
+    pub(super) fn forget_reuse(&mut self, space: SpaceId) {
+        if let Some(sampler) = &mut self.reuse {
+            sampler.known.remove(&space);
+        }
+    }
+}
+
+fn pages(runs: &[PageRun]) -> u64 {
+    runs.iter().map(|run| run.pages).sum()
+}
+
+fn end(run: &PageRun) -> u64 {
+    run.start + run.pages * PAGE
+}
+
+/// What two lists have in common. Both are by address.
+fn common(runs: &[PageRun], others: &[PageRun]) -> Vec<PageRun> {
+    let mut both = Vec::new();
+    let first = runs.first().map_or(0, |run| others.partition_point(|other| end(other) <= run.start));
+    let mut others = others[first..].iter().peekable();
+    for run in runs {
+        while let Some(other) = others.peek() {
+            let (from, to) = (run.start.max(other.start), end(run).min(end(other)));
+            if from < to {
+                both.push(PageRun { start: from, pages: (to - from) / PAGE, file: run.file });
+            }
+            // The other one may reach into the next run.
+            if end(other) > end(run) {
+                break;
+            }
+            others.next();
+        }
+    }
+    both
+}
+
+/// Chooses so many pages of these: whole groups of neighbours, always in the same order, so that fewer pages are a
+/// part of more.
+fn choose(runs: &[PageRun], count: u64) -> Vec<ReuseRun> {
+    let access = ReuseAccess::Unknown;
+    let whole = |run: &PageRun| ReuseRun { start: run.start, pages: run.pages, access };
+    if count >= pages(runs) {
+        return runs.iter().map(whole).collect();
+    }
+    let bytes = NEIGHBOURS * PAGE;
+    let mut pieces: Vec<(u64, PageRun)> = Vec::new();
+    for run in runs {
+        let mut start = run.start;
+        while start < end(run) {
+            let group = start / bytes;
+            let to = ((group + 1) * bytes).min(end(run));
+            pieces.push((mix(group), PageRun { start, pages: (to - start) / PAGE, file: run.file }));
+            start = to;
+        }
+    }
+    pieces.sort_unstable_by_key(|(rank, piece)| (*rank, piece.start));
+    let mut left = count;
+    let mut chosen: Vec<PageRun> = Vec::new();
+    for (_, piece) in pieces {
+        if left == 0 {
+            break;
+        }
+        chosen.push(PageRun { pages: piece.pages.min(left), ..piece });
+        left -= piece.pages.min(left);
+    }
+    chosen.sort_unstable_by_key(|run| run.start);
+    let mut joined: Vec<ReuseRun> = Vec::new();
+    for run in &chosen {
+        match joined.last_mut() {
+            Some(last) if last.start + last.pages * PAGE == run.start => last.pages += run.pages,
+            _ => joined.push(whole(run)),
+        }
+    }
+    joined
+}
+
+/// Compresses some of the anonymous pages; others in each look. `None` if there was nothing to look at.
+fn compressibility(tid: Tid, present: &[PageRun], look: u64) -> Option<Compressibility> {
+    let anonymous: u64 = present.iter().filter(|run| !run.file).map(|run| run.pages).sum();
+    let step = anonymous.div_ceil(MOST_CONTENTS).max(1);
+    let mut sample = Compressibility::default();
+    let mut page = vec![0; PAGE as usize];
+    let mut compressed = vec![0; lz4_flex::block::get_maximum_output_size(page.len())];
+    // Places of the wanted pages, counted over all runs.
+    let mut skip = mix(look) % step;
+    for run in present.iter().filter(|run| !run.file) {
+        while skip < run.pages {
+            if memory::read(tid, run.start + skip * PAGE, &mut page) == page.len() {
+                classify(&page, &mut compressed, &mut sample);
+            }
+            skip += step;
+        }
+        skip -= run.pages;
+    }
+    (sample.pages() > 0).then_some(sample)
+}
+
+fn classify(page: &[u8], compressed: &mut [u8], sample: &mut Compressibility) {
+    let (words, _) = page.as_chunks::<8>();
+    if words.windows(2).all(|pair| pair[0] == pair[1]) {
+        let is_zero = words.first() == Some(&[0; 8]);
+        *if is_zero { &mut sample.zero } else { &mut sample.same } += 1;
+        return;
+    }
+    // There is room for whatever comes out.
+    let size = lz4_flex::block::compress_into(page, compressed).unwrap_or(page.len());
+    sample.sizes[Compressibility::class(size)] += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(page: u64, pages: u64) -> PageRun {
+        PageRun { start: page * PAGE, pages, file: false }
+    }
+
+    fn listed(runs: &[ReuseRun]) -> Vec<u64> {
+        runs.iter().flat_map(|run| (run.start / PAGE..).take(run.pages as usize)).collect()
+    }
+
+    #[test]
+    fn what_lists_have_in_common_is_found() {
+        let runs = [run(10, 5), run(20, 5), run(40, 1)];
+        assert_eq!(common(&runs, &[run(0, 100)]), runs);
+        assert_eq!(
+            common(&runs, &[run(0, 5), run(12, 10), run(24, 20)]),
+            [run(12, 3), run(20, 2), run(24, 1), run(40, 1)]
+        );
+        assert_eq!(common(&runs, &[]), []);
+        assert_eq!(common(&[], &runs), []);
+    }
+
+    #[test]
+    fn fewer_pages_are_a_part_of_more() {
+        let runs = [run(3, 100), run(200, 7), run(1000, 500)];
+        let mut last = Vec::new();
+        for count in 0..=pages(&runs) + 1 {
+            let chosen = listed(&choose(&runs, count));
+            assert_eq!(chosen.len() as u64, count.min(607));
+            assert!(chosen.is_sorted() && last.iter().all(|page| chosen.contains(page)), "{count}");
+            last = chosen;
+        }
+    }
+
+    #[test]
+    fn pages_are_told_by_how_they_compress() {
+        let mut sample = Compressibility::default();
+        let mut room = vec![0; 8192];
+        let mut page = vec![0; 4096];
+        classify(&page, &mut room, &mut sample);
+        page.fill(7);
+        classify(&page, &mut room, &mut sample);
+        page[100] = 8;
+        classify(&page, &mut room, &mut sample);
+        for (place, byte) in page.iter_mut().enumerate() {
+            *byte = mix(place as u64) as u8;
+        }
+        classify(&page, &mut room, &mut sample);
+        let mut expected = Compressibility { zero: 1, same: 1, ..Compressibility::default() };
+        (expected.sizes[0], expected.sizes[15]) = (1, 1);
+        assert_eq!(sample, expected);
+    }
+}
