@@ -22,7 +22,7 @@ pub use access::Access;
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
 pub use cpu::{CpuId, CpuMask, MAX_CPUS, MAX_NODES, NodeId};
 pub use order::Order;
-pub use paging::{Entry, Leaf, LeafFlags, Level, PagingFormat};
+pub use paging::{Entry, Leaf, LeafFlags, Level, PagingFormat, SwapEntry};
 pub use pfn::{Pfn, PfnRange};
 pub use platform::{Asid, CachedTranslation, Execution, LockClass, Pin, Platform, TlbFlush};
 pub use prefetch::prefetch;

@@ -47,6 +47,40 @@ vm_events! {
     Pgfault = "pgfault",
     /// Page faults that had to wait for a device.
     Pgmajfault = "pgmajfault",
+    /// Pages that were moved to a list of such as were used of late.
+    Pgactivate = "pgactivate",
+    /// Pages that were moved away from there.
+    Pgdeactivate = "pgdeactivate",
+    /// Pages of those lists that were looked at.
+    Pgrefill = "pgrefill",
+    /// Pages marked by MADV_FREE.
+    Pglazyfree = "pglazyfree",
+    /// Of these, pages that were freed before they were written to again.
+    Pglazyfreed = "pglazyfreed",
+    /// Pages that background reclaim looked at.
+    PgscanKswapd = "pgscan_kswapd",
+    /// Pages that somebody who waited for memory looked at.
+    PgscanDirect = "pgscan_direct",
+    /// Pages that background reclaim freed.
+    PgstealKswapd = "pgsteal_kswapd",
+    /// Pages that somebody who waited for memory freed.
+    PgstealDirect = "pgsteal_direct",
+    /// Pages that came back from a swap device while it was remembered when they left.
+    WorkingsetRefaultAnon = "workingset_refault_anon",
+    /// Of these, pages that came back so soon that they should have stayed.
+    WorkingsetActivateAnon = "workingset_activate_anon",
+    /// Of these, pages that had been in use for long before they left.
+    WorkingsetRestoreAnon = "workingset_restore_anon",
+    /// Locked pages that were found among those to reclaim.
+    UnevictablePgsCulled = "unevictable_pgs_culled",
+    /// Pages that are locked no more.
+    UnevictablePgsMunlocked = "unevictable_pgs_munlocked",
+    /// Programs that were ended because memory was exhausted.
+    OomKill = "oom_kill",
+    /// Pages read from swap devices.
+    Pswpin = "pswpin",
+    /// Pages written to swap devices.
+    Pswpout = "pswpout",
     /// Write faults whose page was reused, since nobody else had it.
     Pgreuse = "pgreuse",
     /// Faults that mapped a new anonymous folio as large as a PMD entry's. This and the others that
@@ -68,6 +102,10 @@ vm_events! {
     ThpUnderusedSplitPage = "thp_underused_split_page",
     /// PMD entries that mapped a page and became a table.
     ThpSplitPmd = "thp_split_pmd",
+    /// Such folios that were written to a swap device whole.
+    ThpSwpout = "thp_swpout",
+    /// Those that had to be split for that.
+    ThpSwpoutFallback = "thp_swpout_fallback",
     /// Huge zero pages that were allocated.
     ThpZeroPageAlloc = "thp_zero_page_alloc",
     /// Those that could not be had.
@@ -143,6 +181,10 @@ vm_events! {
     TlbShootdownCollapse = "tlb_shootdown_collapse",
     /// Other CPUs that were interrupted for these. Not in Linux.
     TlbInterruptCollapse = "tlb_interrupt_collapse",
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for pages that were paged out. Not in Linux.
+    TlbShootdownPageOut = "tlb_shootdown_pageout",
+    /// Other CPUs that were interrupted for these. Not in Linux.
+    TlbInterruptPageOut = "tlb_interrupt_pageout",
     /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for the exit of a space. Not in Linux.
     TlbShootdownExit = "tlb_shootdown_exit",
     /// Other CPUs that were interrupted for these. Not in Linux.

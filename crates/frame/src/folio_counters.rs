@@ -9,8 +9,7 @@ use quire_arch::Order;
 macro_rules! folio_counters {
     ($($(#[doc = $doc:literal])+ $counter:ident = $name:literal,)+) => {
         /// A file of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`, by its name there: what is counted for
-        /// anonymous folios of one order. Those that Linux has besides are about swap, shared memory and groups of
-        /// processes.
+        /// anonymous folios of one order. Those that Linux has besides are about shared memory and compressed caches.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(usize)]
         pub enum FolioCounter {
@@ -36,6 +35,16 @@ folio_counters! {
     AnonFaultAlloc = "anon_fault_alloc",
     /// A fault wanted one, got none, and tries a smaller order.
     AnonFaultFallback = "anon_fault_fallback",
+    /// A folio was written to a swap device whole.
+    Swpout = "swpout",
+    /// A folio was split, since no device had as many slots in a row.
+    SwpoutFallback = "swpout_fallback",
+    /// A folio was read from a swap device whole.
+    Swpin = "swpin",
+    /// A folio was to be read whole, and became a smaller one, since there was no memory of that order.
+    SwpinFallback = "swpin_fallback",
+    /// The same, since its memory group was at its limit.
+    SwpinFallbackCharge = "swpin_fallback_charge",
     /// A folio became smaller ones. Linux counts under the order that it had.
     Split = "split",
     /// A folio was to be split, and somebody else held it.
@@ -57,6 +66,10 @@ impl FolioCounter {
             Self::Split => Some(VmEvent::ThpSplitPage),
             Self::SplitFailed => Some(VmEvent::ThpSplitPageFailed),
             Self::SplitDeferred => Some(VmEvent::ThpDeferredSplitPage),
+            Self::Swpout => Some(VmEvent::ThpSwpout),
+            Self::SwpoutFallback => Some(VmEvent::ThpSwpoutFallback),
+            // Linux counts these with the folios of the size only.
+            Self::Swpin | Self::SwpinFallback | Self::SwpinFallbackCharge => None,
             Self::NrAnon | Self::NrAnonPartiallyMapped => None,
         }
     }

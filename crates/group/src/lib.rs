@@ -25,6 +25,7 @@ mod lists;
 mod models;
 mod name;
 mod protection;
+mod put;
 mod stat;
 mod sweep;
 mod table;
@@ -51,7 +52,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
 use quire_arch::{CpuId, LockClass, Order, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, SlabCache};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind, SlabCache};
 use quire_sync::{PerCpu, SpinLock};
 
 /// The site of what this room allocates in whole frames.
@@ -86,7 +87,7 @@ fn per_cpu<T, P: Platform>(
     let cpus = frames.platform().cpu_count();
     let fits = |order: &Order| order.bytes() >= PerCpu::<T>::bytes(cpus) as u64;
     let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
-    let pfn = frames.allocate(pin, AllocRequest::new(order, SITE))?;
+    let pfn = frames.allocate(pin, AllocRequest::new(order, SITE).kind(Kind::MemoryGroup))?;
     let memory: NonNull<u8> = frames.platform().direct_map(pfn);
     // SAFETY: the block was just given out, is large enough and aligned to a page, and is never given back.
     Ok(unsafe { PerCpu::init(memory, cpus, make) })

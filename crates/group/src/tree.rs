@@ -9,7 +9,7 @@ use crate::{Groups, SITE};
 use core::fmt;
 use core::sync::atomic::AtomicU16;
 use quire_arch::{MAX_NODES, Order, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest};
+use quire_frame::{AllocError, AllocRequest, Kind};
 use quire_sync::SpinGuard;
 use quire_sync::atomic::Ordering;
 
@@ -59,7 +59,7 @@ impl<P: Platform> Groups<P> {
     pub(crate) fn make_group(&self, pin: &Pin<'_, P>, id: GroupId) -> Result<&Group<P>, AllocError> {
         let frames = &self.frames;
         if !self.table.has_leaf(id) {
-            let page = frames.allocate(pin, AllocRequest::new(Order::ZERO, SITE).zeroed())?;
+            let page = frames.allocate(pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::MemoryGroup).zeroed())?;
             // SAFETY: a page of zeros that was just given out, and is never given back.
             unsafe { self.table.add_leaf(id, frames.platform().direct_map(page)) };
         }

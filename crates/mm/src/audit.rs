@@ -4,7 +4,9 @@ use crate::memory::Memory;
 use core::fmt;
 use quire_arch::Platform;
 use quire_frame::{FrameViolation, Kind};
+use quire_group::GroupViolation;
 use quire_space::SpaceViolation;
+use quire_swap::SwapViolation;
 
 /// Something that is not as it must be.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -13,6 +15,10 @@ pub enum Violation {
     Frame(FrameViolation),
     /// In an address space.
     Space(SpaceViolation),
+    /// In the memory groups and the lists by age.
+    Group(GroupViolation),
+    /// In swap.
+    Swap(SwapViolation),
 }
 
 impl fmt::Display for Violation {
@@ -20,6 +26,8 @@ impl fmt::Display for Violation {
         match self {
             Self::Frame(violation) => violation.fmt(f),
             Self::Space(violation) => violation.fmt(f),
+            Self::Group(violation) => violation.fmt(f),
+            Self::Swap(violation) => violation.fmt(f),
         }
     }
 }
@@ -83,6 +91,14 @@ impl<P: Platform> Memory<P> {
         self.spaces().audit(&mut |violation| {
             summary.violations += 1;
             report(Violation::Space(violation));
+        });
+        self.groups().audit(&mut |violation| {
+            summary.violations += 1;
+            report(Violation::Group(violation));
+        });
+        self.swap().validate(&mut |violation| {
+            summary.violations += 1;
+            report(Violation::Swap(violation));
         });
         summary
     }

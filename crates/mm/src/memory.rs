@@ -3,10 +3,13 @@
 use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{PagingFormat, Pin, Platform};
-use quire_frame::{BootError, FrameConfig, Frames};
+use quire_frame::{AllocError, BootError, FrameConfig, Frames};
+use quire_group::{GroupId, Groups};
+use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
-    Error, HugeConfig, KhugepagedStep, Layout, Limits, Overcommit, Space, Spaces, SpacesConfig,
+    Error, HugeConfig, KhugepagedStep, Layout, Limits, Overcommit, Space, Spaces, SpacesConfig, SwapOffError,
 };
+use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_sync::SpinStatistics;
 
 /// How a [`Memory`] is built.
@@ -74,7 +77,10 @@ impl<P: Platform> Memory<P> {
             mremap: config.techniques.mremap,
             huge: config.huge,
         };
-        let spaces = Spaces::new(frames, spaces_config).map_err(BuildError::Start)?;
+        let start = |error: AllocError| BuildError::Start(error.into());
+        let groups = Groups::new(frames).map_err(start)?;
+        let swap = Swap::new(groups, config.techniques.swap).map_err(start)?;
+        let spaces = Spaces::new(swap, spaces_config, &Policy).map_err(BuildError::Start)?;
         Ok(Self { spaces, techniques: config.techniques })
     }
 
@@ -112,6 +118,45 @@ impl<P: Platform> Memory<P> {
     /// sleeps as long as it is told (`khugepaged/scan_sleep_millisecs`).
     pub fn khugepaged_step(&self) -> KhugepagedStep {
         self.spaces.khugepaged_step()
+    }
+
+    /// The memory groups.
+    pub fn groups(&self) -> &Groups<P> {
+        self.spaces.memory_groups()
+    }
+
+    /// Swap: its devices, slots and cache.
+    pub fn swap(&self) -> &Swap<P> {
+        self.spaces.swap()
+    }
+
+    /// Takes a swap device into use.
+    ///
+    /// # Errors
+    ///
+    /// [`SwapOnError`]; nothing has changed.
+    pub fn swapon<D: SwapDevice<P>>(&self, device: D, options: SwapOnOptions) -> Result<DeviceId, SwapOnError> {
+        self.spaces.swapon(device, options)
+    }
+
+    /// Takes a swap device out of use: what is on it comes back into memory. `goes_on` is asked now and then whether to go on.
+    ///
+    /// # Errors
+    ///
+    /// [`SwapOffError`]; the device is in use again.
+    pub fn swapoff(&self, id: DeviceId, goes_on: impl FnMut() -> bool) -> Result<(), SwapOffError> {
+        self.spaces.swapoff(id, goes_on)
+    }
+
+    /// What kswapd does once it is woken: see [`quire_reclaim::kswapd_step`]. A machine's background thread calls it about ten
+    /// times a second, and again at once while something is missing and something came free.
+    pub fn kswapd_step(&self) -> KswapdStep {
+        quire_reclaim::kswapd_step(&self.spaces)
+    }
+
+    /// Reclaims about `pages` below a memory group, as a write to its `memory.reclaim` asks for. Answers the pages that came free.
+    pub fn reclaim(&self, group: GroupId, pages: u64) -> u64 {
+        quire_reclaim::reclaim_group(&self.spaces, group, pages)
     }
 
     /// How often the lock of each zone was taken so far.

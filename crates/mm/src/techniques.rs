@@ -3,6 +3,7 @@
 use core::fmt;
 use quire_frame::PcpTechnique;
 use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
+use quire_swap::SwapTechnique;
 
 /// A switch for each technique: its value is the strategy that is chosen when a [`Memory`](crate::Memory) is built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Techniques {
     pub tables: TablesTechnique,
     /// In which pieces `mremap` moves: `ptes`, `pmds` or `puds`.
     pub mremap: RemapTechnique,
+    /// How swap synchronises: `bypass`, `cached`, `multi`, `layer`, `delayed` or `all`.
+    pub swap: SwapTechnique,
 }
 
 /// Why a switch could not be set.
@@ -40,9 +43,10 @@ impl core::error::Error for TechniqueError {}
 
 impl Techniques {
     /// Names of all switches.
-    pub const NAMES: &'static [&'static str] = &["pcp", "gather", "tables", "mremap"];
+    pub const NAMES: &'static [&'static str] = &["pcp", "gather", "tables", "mremap", "swap"];
     const GATHER_VALUES: &'static [&'static str] = &["pages", "runs"];
     const MREMAP_VALUES: &'static [&'static str] = &["ptes", "pmds", "puds"];
+    const SWAP_VALUES: &'static [&'static str] = &["bypass", "cached", "multi", "layer", "delayed", "all"];
     const TABLES_VALUES: &'static [&'static str] = &["keep", "free"];
     const PCP_VALUES: &'static [&'static str] = &["none", "order0", "posted", "all"];
 
@@ -68,6 +72,10 @@ impl Techniques {
             ("mremap", _) => {
                 let chosen = RemapTechnique::ALL.into_iter().find(|technique| technique.name() == value);
                 self.mremap = chosen.ok_or(TechniqueError::UnknownValue(Self::MREMAP_VALUES))?;
+            }
+            ("swap", _) => {
+                let chosen = SwapTechnique::ALL.into_iter().find(|technique| technique.name() == value);
+                self.swap = chosen.ok_or(TechniqueError::UnknownValue(Self::SWAP_VALUES))?;
             }
             _ => return Err(TechniqueError::UnknownName),
         }
@@ -119,6 +127,11 @@ mod tests {
             let mut techniques = Techniques::default();
             assert_eq!(techniques.set("mremap", name), Ok(()));
             assert_eq!(techniques.mremap, technique);
+        }
+        for (name, technique) in Techniques::SWAP_VALUES.iter().zip(SwapTechnique::ALL) {
+            let mut techniques = Techniques::default();
+            assert_eq!(techniques.set("swap", name), Ok(()));
+            assert_eq!(techniques.swap, technique);
         }
         assert_eq!(techniques.set("pcb", "none"), Err(TechniqueError::UnknownName));
         assert_eq!(techniques.pcp, PcpTechnique::None);

@@ -12,10 +12,11 @@ use crate::vma::{VmFlags, Vma};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use quire_arch::{
-    CachedTranslation, CpuId, Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform,
+    CachedTranslation, CpuId, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform,
     VirtAddr, VirtRange,
 };
-use quire_frame::Kind;
+use quire_frame::{FrameFlags, Kind};
+use quire_swap::SlotId;
 
 /// Something that is not as it must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,7 +195,37 @@ struct Sums {
     spaces: u64,
     accounted: u64,
     large_leaves: u64,
+    names: Names,
     groups: GroupAudit,
+}
+
+/// Slots that are named, and how often: a count, and a sum that differs if any slot is named more or less often than another
+/// recount says.
+#[derive(Clone, Copy, Default)]
+struct Names {
+    count: u64,
+    sum: u64,
+}
+
+impl Names {
+    fn add(&mut self, torn: bool, slot: SlotId, count: u32) {
+        // What is counted together for want of memory is compared together.
+        let slot = if torn { slot.block_start(Order::PMD) } else { slot };
+        self.count += u64::from(count);
+        self.sum = self.sum.wrapping_add(mix(slot.raw()).wrapping_mul(u64::from(count)));
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
+}
+
+/// Spreads a number over all bits (the finaliser of Stafford's variant 13 of MurmurHash3).
+fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 impl<P: Platform> Spaces<P> {
@@ -217,6 +248,10 @@ impl<P: Platform> Spaces<P> {
         expect("VMAs in use", sums.vmas, vmas);
         expect("spaces in use", sums.spaces, cores);
         expect("groups in use", sums.groups.groups(), groups);
+        let mut counted = Names::default();
+        self.swap().for_each_named(|named| counted.add(named.torn, named.slot, named.count));
+        expect("entries that name slots", sums.names.count, counted.count);
+        expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
         let large_leaves = sums.large_leaves;
         self.audit_groups(report);
         self.audit_frames(large_leaves, report);
@@ -253,15 +288,25 @@ impl<P: Platform> Spaces<P> {
             sums.groups.count(vma);
         }
         let mut walk =
-            TableAudit { tables: Tables::new(self, core), pages: Residency::default(), count: 0, large: 0 };
+            TableAudit {
+                tables: Tables::new(self, core),
+                pages: Residency::default(),
+                swapped: 0,
+                names: Names::default(),
+                count: 0,
+                large: 0,
+            };
         walk.table(core.root(), P::Paging::root_level(), VirtAddr(0), report);
         sums.large_leaves += walk.large;
+        sums.names.join(&walk.names);
         expected.resident_anonymous = walk.pages.anonymous * PAGE_SIZE;
         expected.resident_file = walk.pages.file * PAGE_SIZE;
         // The root is not counted, as in Linux.
         expected.page_tables = (walk.count - 1) * PAGE_SIZE;
         let found = core.usage.figures(view.len() as u64);
+        expected.swapped = walk.swapped * PAGE_SIZE;
         for (what, expected, found) in [
+            ("bytes paged out", expected.swapped, found.swapped),
             ("bytes mapped", expected.mapped, found.mapped),
             ("bytes of code", expected.exec, found.exec),
             ("bytes of stacks", expected.stack, found.stack),
@@ -311,9 +356,10 @@ impl<P: Platform> Spaces<P> {
                     let whole = if folio.is_large() { frame.live().load(Ordering::Relaxed) } else { 0 };
                     whole_maps += u64::from(whole);
                     mapped_whole += u64::from(whole > 0);
-                    if seen == 0 && !folio.may_be_pinned() {
+                    let cached = u32::from(frame.word().flags().contains(FrameFlags::SWAP_CACHE));
+                    if seen == 0 && cached == 0 && !folio.may_be_pinned() {
                         report(SpaceViolation::Leaked { pfn, kind });
-                    } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0), seen) {
+                    } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0) + cached, seen) {
                         report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
                     }
                 }
@@ -350,6 +396,9 @@ impl<P: Platform> Spaces<P> {
 struct TableAudit<'s, P: Platform> {
     tables: Tables<'s, P>,
     pages: Residency,
+    /// Entries that name slots.
+    swapped: u64,
+    names: Names,
     /// Tables.
     count: u64,
     /// Leaves in the place of bottom tables that map folios.
@@ -384,6 +433,11 @@ impl<P: Platform> TableAudit<'_, P> {
                     let folio = level > Level::PTE && !leaf.flags.contains(LeafFlags::SPECIAL);
                     self.large += u64::from(folio);
                     self.leaf(leaf, level, addr, report);
+                }
+                (Entry::Swap(entry), _) => {
+                    self.swapped += 1;
+                    let slot = SlotId::of(entry);
+                    self.names.add(self.tables.spaces.swap().is_torn(slot), slot, 1);
                 }
                 _ => {}
             }

@@ -119,6 +119,9 @@ impl<P: Platform> Tables<'_, P> {
                 Err(error)
             }
         });
+        if let Ok((head, _)) = made {
+            self.charge_anyway(&pin, head, order);
+        }
         let event = if made.is_ok() { VmEvent::ThpCollapseAlloc } else { VmEvent::ThpCollapseAllocFailed };
         frames.events().add(&pin, event, 1);
         made

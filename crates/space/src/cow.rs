@@ -11,7 +11,7 @@ use crate::space::page_of;
 use crate::table::{LockedTable, Tables};
 use crate::vma::{VmFlags, VmaFacts};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{AllocRequest, Kind};
+use quire_frame::{AllocRequest, FrameFlags, Kind, LockedFolio};
 use quire_sync::atomic::raw::Ordering;
 
 /// A page that a fault keeps while no lock is held, so that it is not reused for other contents meanwhile. A held folio
@@ -50,7 +50,7 @@ impl<P: Platform> Tables<'_, P> {
     /// Whether nobody else can see the folio of the private page `pfn`, which entry `index` maps.
     pub(crate) fn is_own(&self, locked: &LockedTable<'_, P>, index: usize, pfn: Pfn) -> bool {
         let folio = self.spaces.frames().lock_folio(pfn);
-        if folio.is_exclusive() {
+        if folio.is_exclusive() || self.leaves_cache_to(&folio) {
             return true;
         }
         if !folio.folio().is_large() {
@@ -66,6 +66,20 @@ impl<P: Platform> Tables<'_, P> {
             _ => false,
         });
         folio.claim(mapped.count() as u32)
+    }
+
+    /// Whether a folio of one page is the program's own once it has left the swap cache, where nobody names it any more; then it
+    /// has left.
+    #[inline]
+    fn leaves_cache_to(&self, folio: &LockedFolio<'_, P>) -> bool {
+        let cached = folio.folio().frame().word().flags().contains(FrameFlags::SWAP_CACHE);
+        cached && !folio.folio().is_large() && self.leave_cache_to(folio)
+    }
+
+    #[cold]
+    fn leave_cache_to(&self, folio: &LockedFolio<'_, P>) -> bool {
+        // Once it has left the mappings alone hold it.
+        folio.maps() == 1 && self.spaces.leave_cache_if_unnamed(folio.folio().head()) && folio.is_exclusive()
     }
 
     /// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the access is tried
@@ -107,6 +121,7 @@ impl<P: Platform> Tables<'_, P> {
         let pin = self.pin();
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
         let copy = frames.allocate(&pin, request)?;
+        self.charge_new(&pin, copy, Order::ZERO)?;
         // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after all, its entry
         // has changed, and the copy is dropped.
         unsafe { frames.platform().copy(held.pfn, copy, Order::ZERO) };
@@ -131,6 +146,7 @@ impl<P: Platform> Tables<'_, P> {
         self.spaces.init_page(copy, facts, addr);
         let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
         locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
+        self.list_new(&pin, copy);
         drop(locked);
         if kind == Kind::File {
             self.core.usage.file_page_made_anonymous();

@@ -193,6 +193,8 @@ pub enum FaultError {
     Bus,
     /// No frame for the page or a table.
     OutOfMemory(AllocError),
+    /// SIGKILL: memory was exhausted, and this program was chosen to give up what it has.
+    Killed,
 }
 
 impl From<AllocError> for FaultError {
@@ -208,6 +210,7 @@ impl fmt::Display for FaultError {
             Self::AccessDenied => f.write_str("SIGSEGV (ACCERR)"),
             Self::Bus => f.write_str("SIGBUS"),
             Self::OutOfMemory(error) => write!(f, "out of memory: {error}"),
+            Self::Killed => f.write_str("SIGKILL (out of memory)"),
         }
     }
 }

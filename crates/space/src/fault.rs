@@ -8,13 +8,12 @@
 use crate::error::{Error, FaultError};
 use crate::section::{Section, vma_key};
 use crate::space::Space;
+use crate::swap_in::{Swapped, SwappedIn};
 use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
+use quire_group::OverLimit;
 use quire_sync::EpochGuard;
-
-/// Frames that a fault which finds no memory tries to free.
-const FREED_AT_ONCE: u64 = 512;
 
 /// Times that a VMA is looked for again beside a change of mappings.
 const LOOKS: u32 = 32;
@@ -35,11 +34,21 @@ pub(crate) enum Refusal {
     Fault(FaultError),
     /// The VMA needs its group first, and that takes the mmap lock.
     NeedsGroup,
+    /// The page is to be brought in first.
+    Swapped(Swapped),
+    /// A memory group is at its limit.
+    OverLimit(OverLimit),
 }
 
 impl From<FaultError> for Refusal {
     fn from(error: FaultError) -> Self {
         Self::Fault(error)
+    }
+}
+
+impl From<OverLimit> for Refusal {
+    fn from(over: OverLimit) -> Self {
+        Self::OverLimit(over)
     }
 }
 
@@ -71,45 +80,51 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or the attention of the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
-        loop {
-            match self.fault_once(addr, access) {
-                // Others may be faster to take what that freed. Each time there is less.
-                Err(FaultError::OutOfMemory(cause)) if self.make_room(cause) => {}
-                result => return result,
-            }
+        match self.fault_once(addr, access, 1, None) {
+            Ok(()) => Ok(()),
+            Err(refusal) => self.fault_again(addr, access, refusal),
         }
     }
 
-    /// Frees memory that nobody needs: what waited for this fault to leave the epoch, the huge page of zeros if it is not
-    /// mapped, and parts of folios that wait to be split. Answers whether there was any.
+    /// Goes on where a fault was refused: nothing is held, so that what is in the way can be waited for.
     #[cold]
-    fn make_room(&self, cause: AllocError) -> bool {
-        let reaped = if cause == AllocError::OutOfMemory {
-            let pin = self.spaces.platform().pin();
-            self.spaces.frames().reap_all(&pin)
-        } else {
-            0
-        };
-        let freed = reaped + self.spaces.shrink_huge_zero();
-        freed + self.spaces.split_deferred(FREED_AT_ONCE.saturating_sub(freed)) > 0
+    fn fault_again(&self, addr: VirtAddr, access: Access, refusal: Refusal) -> Result<(), FaultError> {
+        let mut refusal = refusal;
+        loop {
+            if self.core().is_killed() {
+                return Err(FaultError::Killed);
+            }
+            let swapped = self.spaces.overcome(refusal)?;
+            match self.fault_once(addr, access, 0, swapped.as_ref()) {
+                Ok(()) => break,
+                Err(next) => refusal = next,
+            }
+        }
+        self.spaces.reclaim().throttle(self.spaces, self.core().memory_group());
+        Ok(())
     }
 
     #[inline]
-    fn fault_once(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
+    fn fault_once(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        counted: u64,
+        swapped: Option<&SwappedIn<'_, P>>,
+    ) -> Result<(), Refusal> {
         {
             let pin = self.spaces.platform().pin();
-            self.spaces.frames().events().add(&pin, VmEvent::Pgfault, 1);
+            self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
             // To the end: the lock of the VMA keeps neither its tables nor itself.
             let epoch = self.spaces.frames().epoch().enter(&pin);
             if let Some(hold) = self.find_and_hold(&epoch, addr) {
-                match self.tables().resolve(&pin, hold.vma, addr, access) {
-                    Ok(()) => return Ok(()),
-                    Err(Refusal::Fault(error)) => return Err(error),
+                match self.tables().resolve(&pin, hold.vma, addr, access, swapped) {
                     Err(Refusal::NeedsGroup) => {}
+                    result => return result,
                 }
             }
         }
-        self.fault_locked(addr, access)
+        self.fault_locked(addr, access, swapped)
     }
 
     /// Finds the VMA of `addr` without a lock and holds it by its own.
@@ -164,7 +179,12 @@ impl<P: Platform> Space<'_, P> {
     }
 
     #[cold]
-    fn fault_locked(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
+    fn fault_locked(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        swapped: Option<&SwappedIn<'_, P>>,
+    ) -> Result<(), Refusal> {
         let core = self.core();
         loop {
             {
@@ -175,10 +195,10 @@ impl<P: Platform> Space<'_, P> {
                 // SAFETY: a VMA in the tree is live while the mmap lock is held.
                 let vma = unsafe { entry.value.as_ref() };
                 if entry.range.contains(addr) {
-                    return self.resolve_locked(vma, addr, access);
+                    return self.resolve_once(vma, addr, access, swapped);
                 }
                 if !vma.flags().is_stack() {
-                    return Err(FaultError::NotMapped);
+                    return Err(FaultError::NotMapped.into());
                 }
             }
             // The mmap lock is dropped in between, so everything is looked up again afterwards.
@@ -192,17 +212,38 @@ impl<P: Platform> Space<'_, P> {
 
     /// Resolves a fault in `vma`. The mmap lock is held in some way.
     pub(crate) fn resolve_locked(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
+        let mut swapped = None;
+        loop {
+            match self.resolve_once(vma, addr, access, swapped.as_ref()) {
+                Ok(()) => return Ok(()),
+                Err(refusal) => {
+                    // Its lock must not be held while another is waited for.
+                    drop(swapped.take());
+                    if self.core().is_killed() {
+                        return Err(FaultError::Killed);
+                    }
+                    swapped = self.spaces.overcome(refusal)?;
+                }
+            }
+        }
+    }
+
+    /// The same, until something is in the way.
+    fn resolve_once(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        swapped: Option<&SwappedIn<'_, P>>,
+    ) -> Result<(), Refusal> {
         loop {
             let resolved = {
                 let pin = self.spaces.platform().pin();
-                self.tables().resolve(&pin, vma, addr, access)
+                self.tables().resolve(&pin, vma, addr, access, swapped)
             };
             match resolved {
-                Ok(()) => return Ok(()),
-                // Not pinned any more: these may sleep.
-                Err(Refusal::Fault(FaultError::OutOfMemory(cause))) if self.make_room(cause) => {}
-                Err(Refusal::Fault(error)) => return Err(error),
                 Err(Refusal::NeedsGroup) => self.give_group(vma)?,
+                result => return result,
             }
         }
     }

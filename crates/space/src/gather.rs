@@ -22,10 +22,13 @@ use arrayvec::ArrayVec;
 use core::mem;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
 use quire_frame::{FrameChain, FreeError, Kind, LockedFolio, MapsLeft};
+use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
 /// Runs that are noted before they are flushed.
 const NOTED: usize = 64;
+/// Runs of slots that are noted.
+const CACHED: usize = 16;
 /// Pages that are freed under one pin, about.
 const PORTION: u64 = 2048;
 
@@ -56,6 +59,8 @@ pub(crate) struct Gather<'s, P: Platform> {
     cuts: ArrayVec<(HugeSlot, VirtRange), 2>,
     /// The huge page of zeros, and the entries that mapped it.
     zeros: Option<(Pfn, u32)>,
+    /// Slots that nobody names any more and whose folio the swap cache may have.
+    cached: ArrayVec<(SlotId, u32), CACHED>,
     /// What stays of large leaves that parts were moved out of: unusable until the flush.
     reopened: ArrayVec<VirtRange, 2>,
     /// Smallest range that holds every translation that must go.
@@ -83,6 +88,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             shut: None,
             cuts: ArrayVec::new_const(),
             zeros: None,
+            cached: ArrayVec::new_const(),
             reopened: ArrayVec::new_const(),
             stale: None,
             cause,
@@ -106,13 +112,13 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Whether no more runs can be noted: see [`relieve`](Self::relieve) and [`add_shut`](Self::add_shut).
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.noted.is_full()
+        self.noted.is_full() || self.cached.is_full()
     }
 
     /// Takes a folio whose last mapping was just removed.
     #[inline]
     pub(crate) fn add_folio(&mut self, head: Pfn, order: Order) {
-        match self.spaces.frames().gather(&mut self.folios, head, order) {
+        match self.spaces.memory_groups().gather_folio(&mut self.folios, head, order) {
             Ok(()) => self.spaces.count_folio_gone(order),
             // Somebody else holds it for a moment and may be the last to let go, so the mappings' reference goes after the
             // flush.
@@ -143,6 +149,19 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn add_cut(&mut self, slot: HugeSlot, part: VirtRange) {
         let noted = self.cuts.try_push((slot, part));
         debug_assert!(noted.is_ok(), "a range has more than two ends");
+    }
+
+    /// Notes `pages` slots from `slot` on that nobody names any more: if the swap cache has their folio, it goes. Where there is
+    /// no room for the note, reclaim will come by it.
+    pub(crate) fn add_cached(&mut self, slot: SlotId, pages: u32) {
+        let _ = self.cached.try_push((slot, pages));
+    }
+
+    /// Takes folios out of the swap cache whose slots nobody names any more. No lock of a table is held.
+    pub(crate) fn drop_cached(&mut self) {
+        while let Some((slot, pages)) = self.cached.pop() {
+            self.spaces.drop_cached(slot, pages);
+        }
     }
 
     /// Takes the reference of an entry that mapped the huge page of zeros. There is no other such page while it has one.
@@ -180,12 +199,15 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.flush(&pin);
         self.drop_noted();
         self.free_folios(&pin);
+        drop(pin);
+        self.drop_cached();
     }
 
     /// Makes room for a run, where the flush is done already.
     pub(crate) fn make_room_flushed(&mut self) {
         if self.is_full() {
             self.drop_noted();
+            self.drop_cached();
         }
     }
 
@@ -250,6 +272,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn finish(mut self) {
         let nothing = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
         if nothing && self.unhooked.is_none() && self.stale.is_none() && self.zeros.is_none() {
+            self.drop_cached();
             return;
         }
         self.settle();
@@ -262,7 +285,9 @@ impl<'s, P: Platform> Gather<'s, P> {
         let pin = self.spaces.platform().pin();
         self.drop_noted();
         self.free_folios(&pin);
-        self.spaces.frames().retire_chain(&pin, self.tables);
+        self.spaces.frames().retire_chain(&pin, mem::take(&mut self.tables));
+        drop(pin);
+        self.drop_cached();
     }
 
     /// Counts the noted runs, and the entries of the huge page of zeros, as unmapped. The flush is done.
@@ -305,9 +330,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Drops a reference, of the mappings of a folio or of whoever held it.
     #[inline]
     pub(crate) fn put(&mut self, head: Pfn, order: Order) {
-        let put = self.spaces.frames().put_folio(&mut self.folios, head, order);
-        debug_assert!(put.is_ok(), "an unmapped folio could not be given back: {put:?}");
-        if put == Ok(true) {
+        if self.spaces.memory_groups().put_folio(&mut self.folios, head, order) {
             self.spaces.count_folio_gone(order);
         }
     }

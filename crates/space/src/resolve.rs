@@ -10,21 +10,24 @@ use crate::fault::Refusal;
 use crate::huge::{HugeUse, OrderSet};
 use crate::rmap::set_owner;
 use crate::space::page_of;
+use crate::swap_in::SwappedIn;
 use crate::table::{Entries, Found, HugeSlot, LockedTable, Tables};
 use crate::vma::{VmFlags, Vma, VmaFacts};
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
+use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
 use quire_sync::atomic::raw::Ordering;
 
 /// One fault: where, for what, and in which mapping.
-struct Fault<'f> {
-    facts: &'f VmaFacts,
-    addr: VirtAddr,
-    access: Access,
+pub(crate) struct Fault<'f, P: Platform> {
+    pub(crate) facts: &'f VmaFacts,
+    pub(crate) addr: VirtAddr,
+    pub(crate) access: Access,
+    /// What was brought in for it.
+    pub(crate) swapped: Option<&'f SwappedIn<'f, P>>,
 }
 
-impl Fault<'_> {
+impl<P: Platform> Fault<'_, P> {
     fn is_write(&self) -> bool {
         self.access == Access::Write
     }
@@ -53,21 +56,23 @@ impl Fault<'_> {
 struct Spare<'s, 'p, P: Platform> {
     tables: Tables<'s, P>,
     pin: &'s Pin<'p, P>,
-    fault: &'s Fault<'s>,
+    fault: &'s Fault<'s, P>,
     folio: Option<(Pfn, Order)>,
 }
 
 impl<P: Platform> Spare<'_, '_, P> {
     /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is to be had.
     #[inline]
-    fn fill(&mut self, entries: &Entries, index: usize) -> Result<(), AllocError> {
+    fn fill(&mut self, entries: &Entries, index: usize) -> Result<(), Refusal> {
         self.empty();
         let orders = self.tables.orders(self.fault);
         if !orders.is_empty() && self.fill_large(orders, entries, index) {
             return Ok(());
         }
         let request = AllocRequest::anonymous().kind(self.fault.kind());
-        self.folio = Some((self.tables.spaces.frames().allocate(self.pin, request)?, Order::ZERO));
+        let pfn = self.tables.spaces.frames().allocate(self.pin, request)?;
+        self.tables.charge_new(self.pin, pfn, Order::ZERO)?;
+        self.folio = Some((pfn, Order::ZERO));
         Ok(())
     }
 
@@ -81,7 +86,9 @@ impl<P: Platform> Spare<'_, '_, P> {
             if !is_empty(entries, index, order) {
                 continue;
             }
-            if let Ok(pfn) = frames.allocate(self.pin, self.tables.large_request(self.fault, order)) {
+            if let Ok(pfn) = frames.allocate(self.pin, self.tables.large_request(self.fault, order))
+                && self.tables.charge_new(self.pin, pfn, order).is_ok()
+            {
                 self.folio = Some((pfn, order));
                 return true;
             }
@@ -125,9 +132,10 @@ impl<P: Platform> Tables<'_, P> {
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
+        swapped: Option<&SwappedIn<'_, P>>,
     ) -> Result<(), Refusal> {
         let facts = vma.facts();
-        let fault = Fault { facts: &facts, addr, access };
+        let fault = Fault { facts: &facts, addr, access, swapped };
         let may = if fault.is_write() { VmFlags::WRITE } else { VmFlags::ACCESS };
         if !facts.flags.intersects(may) {
             return Err(FaultError::AccessDenied.into());
@@ -166,7 +174,7 @@ impl<P: Platform> Tables<'_, P> {
 
     /// The orders that a new folio for `fault` may have, besides order 0.
     #[inline]
-    fn orders(&self, fault: &Fault<'_>) -> OrderSet {
+    pub(crate) fn orders(&self, fault: &Fault<'_, P>) -> OrderSet {
         if !self.spaces.huge().any_size(fault.facts.flags) {
             OrderSet::EMPTY
         } else {
@@ -175,7 +183,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     #[cold]
-    fn large_orders(&self, fault: &Fault<'_>) -> OrderSet {
+    fn large_orders(&self, fault: &Fault<'_, P>) -> OrderSet {
         if !fault.is_private() || !fault.facts.backing.is_anonymous() {
             return OrderSet::EMPTY;
         }
@@ -185,14 +193,14 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// A request for a new large folio, with the effort that the policy allows.
-    fn large_request(&self, fault: &Fault<'_>, order: Order) -> AllocRequest {
+    fn large_request(&self, fault: &Fault<'_, P>, order: Order) -> AllocRequest {
         let request = AllocRequest::anonymous().kind(Kind::Anonymous).order(order);
         let effort = self.spaces.huge().policy().fault_effort(fault.facts.flags);
         if effort.may_drain() { request } else { request.without_drain() }
     }
 
     /// Makes the access possible through `table`. Answers false where it is dead: there is another, or none, by now.
-    fn resolve_in_table(&self, pin: &Pin<'_, P>, table: Pfn, fault: &Fault<'_>) -> Result<bool, Refusal> {
+    fn resolve_in_table(&self, pin: &Pin<'_, P>, table: Pfn, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
         let index = P::Paging::index(fault.addr, Level::PTE);
         let entries = self.entries(table);
         let mut spare = Spare { tables: *self, pin, fault, folio: None };
@@ -222,6 +230,8 @@ impl<P: Platform> Tables<'_, P> {
             }
             return match entry {
                 Entry::None if locked.is_dead() => Ok(false),
+                // What was there may have been taken already.
+                Entry::None if self.core.is_killed() => Err(FaultError::Killed.into()),
                 Entry::None => {
                     self.install_new(pin, &locked, index, fault, spare.folio.take());
                     Ok(true)
@@ -230,6 +240,14 @@ impl<P: Platform> Tables<'_, P> {
                     self.upgrade(&locked, index, leaf, fault, &mut spare)?;
                     Ok(true)
                 }
+                Entry::Swap(swap) => match self.map_swapped(&locked, index, swap, fault)? {
+                    true => Ok(true),
+                    // It was mapped for reading, and is to be written to.
+                    false => {
+                        drop(locked);
+                        continue;
+                    }
+                },
                 Entry::Marker(PteMarker::Guard) => Err(FaultError::NotMapped.into()),
                 _ => Err(FaultError::Bus.into()),
             };
@@ -243,7 +261,7 @@ impl<P: Platform> Tables<'_, P> {
         pin: &Pin<'_, P>,
         locked: &LockedTable<'_, P>,
         index: usize,
-        fault: &Fault<'_>,
+        fault: &Fault<'_, P>,
         folio: Option<(Pfn, Order)>,
     ) {
         let mut flags = fault.facts.flags.leaf_flags() | LeafFlags::ACCESSED;
@@ -262,6 +280,9 @@ impl<P: Platform> Tables<'_, P> {
             self.spaces.init_page(pfn, fault.facts, fault.addr);
             self.core.usage.page_mapped(anonymous);
             locked.install(index, Entry::Leaf(Leaf { pfn, flags }));
+            if anonymous {
+                self.list_new(pin, pfn);
+            }
             return;
         }
         let pages = order.pages();
@@ -274,6 +295,7 @@ impl<P: Platform> Tables<'_, P> {
             LockedTable::<P>::put_raw(&locked.entries[first + nth as usize], P::Paging::frames_on(raw, nth));
         }
         locked.count_installed(pages as usize);
+        self.list_new(pin, pfn);
         let events = self.spaces.frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
@@ -285,7 +307,7 @@ impl<P: Platform> Tables<'_, P> {
         locked: &LockedTable<'_, P>,
         index: usize,
         leaf: Leaf,
-        fault: &Fault<'_>,
+        fault: &Fault<'_, P>,
         spare: &mut Spare<'_, '_, P>,
     ) -> Result<(), FaultError> {
         let facts = fault.facts;
@@ -327,7 +349,7 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Makes the access possible to what a large leaf maps. Answers false where it is to be tried again: the leaf is gone,
     /// or was split, since a write needs a copy of one page.
-    fn resolve_huge(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_>) -> Result<bool, Refusal> {
+    fn resolve_huge(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
         let zero = {
             let locked = self.lock_slot(pin, slot);
             let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Ok(false) };
@@ -356,14 +378,14 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Whether the folio that a large leaf maps may be written to as it is.
-    fn is_own_huge(&self, leaf: Leaf, fault: &Fault<'_>) -> bool {
+    fn is_own_huge(&self, leaf: Leaf, fault: &Fault<'_, P>) -> bool {
         let folio = self.spaces.frames().lock_folio(leaf.pfn);
         !fault.is_private() || folio.is_exclusive() || folio.claim(Self::huge_pages())
     }
 
     /// Maps a folio of the PMD's order where no table is, or for a read the huge page of zeros, if the policy wants that and
     /// memory is there. Answers whether it did.
-    fn fault_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_>) -> Result<bool, Refusal> {
+    fn fault_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
         let Some(order) = Self::huge_order().filter(|&order| self.orders(fault).contains(order)) else {
             return Ok(false);
         };
@@ -375,13 +397,11 @@ impl<P: Platform> Tables<'_, P> {
             return Ok(self.fault_huge_zero(pin, fault, order));
         }
         let frames = self.spaces.frames();
-        let Ok(head) = frames.allocate(pin, self.large_request(fault, order)) else {
-            frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
-            return Ok(false);
-        };
+        let Some(head) = self.allocate_huge(pin, fault, order) else { return Ok(false) };
         match self.place_huge(pin, fault.addr) {
             Ok(Some((slot, deposit))) => {
                 if self.install_huge(pin, slot, (head, deposit), fault.facts) {
+                    self.list_new(pin, head);
                     self.count_huge_fault(pin, order);
                     return Ok(true);
                 }
@@ -394,6 +414,17 @@ impl<P: Platform> Tables<'_, P> {
         Ok(false)
     }
 
+    /// A folio of the PMD's order for `fault`, charged to its group. Where there is none that is counted.
+    fn allocate_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>, order: Order) -> Option<Pfn> {
+        let frames = self.spaces.frames();
+        let allocated = frames.allocate(pin, self.large_request(fault, order)).ok();
+        let head = allocated.filter(|&head| self.charge_new(pin, head, order).is_ok());
+        if head.is_none() {
+            frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
+        }
+        head
+    }
+
     fn count_huge_fault(&self, pin: &Pin<'_, P>, order: Order) {
         let events = self.spaces.frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
@@ -401,7 +432,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Maps the huge page of zeros where no table is. Answers whether it did.
-    fn fault_huge_zero(&self, pin: &Pin<'_, P>, fault: &Fault<'_>, order: Order) -> bool {
+    fn fault_huge_zero(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>, order: Order) -> bool {
         let Ok(Some((slot, deposit))) = self.place_huge(pin, fault.addr) else { return false };
         match self.spaces.hold_huge_zero(pin, order) {
             Ok(zero) => {
@@ -419,15 +450,14 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Gives a program that writes to the huge page of zeros, mapped at `slot`, a folio in its place; as Linux whatever the
     /// policy is by now. Where there is none the page of zeros is cut. Answers whether the access is possible.
-    fn write_huge_zero(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_>, order: Order) -> bool {
-        let frames = self.spaces.frames();
-        let Ok(head) = frames.allocate(pin, self.large_request(fault, order)) else {
-            frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
+    fn write_huge_zero(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_, P>, order: Order) -> bool {
+        let Some(head) = self.allocate_huge(pin, fault, order) else {
             self.split_huge(slot);
             return false;
         };
         let replaced = self.replace_huge_zero(pin, slot, head, fault.facts);
         if replaced {
+            self.list_new(pin, head);
             self.count_huge_fault(pin, order);
         } else {
             self.spaces.release_unused(pin, head, order);
@@ -436,7 +466,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 }
 
-impl Fault<'_> {
+impl<P: Platform> Fault<'_, P> {
     /// The permissions that the entry gets. More is allowed than before, so older translations do no harm: they fault and
     /// find this. What is not known to be the program's own stays write-protected on a read.
     fn allowed(&self) -> LeafFlags {

@@ -14,8 +14,9 @@ use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{Asid, LockClass, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
+use quire_group::GroupId;
 use quire_sync::RwSleepLock;
-use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// The number of an address space; never used again on the same machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -81,6 +82,11 @@ pub(crate) struct SpaceCore<P: Platform> {
     /// Flags that every new mapping gets (`mlockall(MCL_FUTURE)`). Changed under the mmap lock.
     pub(crate) default_flags: AtomicU64,
     pub(crate) huge_disable: AtomicHugeDisable,
+    /// The memory group that new pages are charged to.
+    memory_group: AtomicU64,
+    pub(crate) oom_score_adj: AtomicU32,
+    /// Whether the program was chosen to end, since memory was exhausted.
+    pub(crate) killed: AtomicU32,
     pub(crate) spared: Spared,
     pub(crate) forks: ForkSequence,
     pub(crate) link: Link<P>,
@@ -154,6 +160,9 @@ impl<P: Platform> SpaceCore<P> {
             brk: AtomicU64::new(layout.brk.0),
             default_flags: AtomicU64::new(0),
             huge_disable: AtomicHugeDisable::default(),
+            memory_group: AtomicU64::new(u64::from(GroupId::ROOT.get())),
+            oom_score_adj: AtomicU32::new(0),
+            killed: AtomicU32::new(0),
             spared: Spared::default(),
             forks: ForkSequence::default(),
             link: Link(Cell::new(None), Cell::new(None)),
@@ -169,6 +178,23 @@ impl<P: Platform> SpaceCore<P> {
         let more = |handles: usize| if handles == 0 { None } else { Some(handles + 1) };
         // Relaxed: the core was found under the list's lock.
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// The memory group that new pages are charged to.
+    #[inline]
+    pub(crate) fn memory_group(&self) -> GroupId {
+        GroupId::from_bits(self.memory_group.load(Ordering::Relaxed) as u16)
+    }
+
+    /// Notes another one, of which the caller has a hold, and answers the one before, whose hold the caller gets.
+    pub(crate) fn replace_memory_group(&self, group: GroupId) -> GroupId {
+        GroupId::from_bits(self.memory_group.swap(u64::from(group.get()), Ordering::Relaxed) as u16)
+    }
+
+    /// Whether nothing is given to this space any more.
+    #[inline]
+    pub(crate) fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire) != 0
     }
 
     #[inline]

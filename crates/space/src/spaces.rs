@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::huge::{HugeConfig, HugeControls};
 use crate::khugepaged::Cursor;
 use crate::layout::{Layout, Limits};
+use crate::reclaim::Reclaim;
 use crate::rmap::{Group, set_owner};
 use crate::space::{Space, SpaceCore, SpaceId};
 use crate::table::{GatherTechnique, RemapTechnique, TablesTechnique};
@@ -20,6 +21,8 @@ use quire_frame::{
     AllocError, AllocRequest, CacheReport, FaultSite, FolioCounter, FrameChain, FrameFlags, Frames, Kind,
     SlabCache,
 };
+use quire_group::Groups;
+use quire_swap::Swap;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};
 
@@ -40,7 +43,7 @@ pub struct SpacesConfig {
 
 /// The room `space` of one machine: it owns the frames and keeps every address space.
 pub struct Spaces<P: Platform> {
-    frames: Frames<P>,
+    swap: Swap<P>,
     vmas: SlabCache<Vma, P>,
     nodes: SlabCache<MaybeUninit<Node<Vma>>, P>,
     cores: SlabCache<SpaceCore<P>, P>,
@@ -61,6 +64,7 @@ pub struct Spaces<P: Platform> {
     huge: HugeControls,
     next_space: AtomicU64,
     next_number: AtomicU64,
+    reclaim: &'static dyn Reclaim<P>,
 }
 
 /// Every space, as a list through [`SpaceCore::link`], and the tags that are in use.
@@ -120,12 +124,13 @@ impl<P: Platform> Spaces<P> {
     /// # Errors
     ///
     /// [`Error::NoFrames`] when not even the room's own few frames are to be had.
-    pub fn new(frames: Frames<P>, config: SpacesConfig) -> Result<Self, Error> {
+    pub fn new(swap: Swap<P>, config: SpacesConfig, reclaim: &'static dyn Reclaim<P>) -> Result<Self, Error> {
+        let frames = swap.frames();
         let pin = frames.platform().pin();
-        let vmas = SlabCache::new(&frames, &pin, "vm_area_struct")?;
-        let nodes = SlabCache::new(&frames, &pin, "range_node")?;
-        let cores = SlabCache::new(&frames, &pin, "mm_struct")?;
-        let groups = SlabCache::new(&frames, &pin, "anon_vma")?;
+        let vmas = SlabCache::new(frames, &pin, "vm_area_struct")?;
+        let nodes = SlabCache::new(frames, &pin, "range_node")?;
+        let cores = SlabCache::new(frames, &pin, "mm_struct")?;
+        let groups = SlabCache::new(frames, &pin, "anon_vma")?;
         let own = AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed();
         let zero_page = frames.allocate(&pin, own)?;
         let bits = frames.allocate(&pin, own)?;
@@ -143,6 +148,7 @@ impl<P: Platform> Spaces<P> {
             count: frames.platform().asid_count().clamp(1, AsidPool::MOST),
             hint: 1,
         };
+        let commit = Commit::new(config.overcommit, frames.totals().managed);
         Ok(Self {
             vmas,
             nodes,
@@ -155,27 +161,45 @@ impl<P: Platform> Spaces<P> {
             huge_zero: SpinLock::new(LockClass::HugeZero, None),
             current,
             own: [bits, slots],
-            commit: Commit::new(config.overcommit, frames.totals().managed),
+            commit,
             gather: config.gather,
             tables: config.tables,
             mremap: config.mremap,
             huge: HugeControls::new(config.huge),
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
-            frames,
+            reclaim,
+            swap,
         })
     }
 
     /// The frames under this room.
     #[inline]
     pub fn frames(&self) -> &Frames<P> {
-        &self.frames
+        self.swap.frames()
+    }
+
+    /// Swap, and through it the memory groups and the frames.
+    #[inline]
+    pub fn swap(&self) -> &Swap<P> {
+        &self.swap
+    }
+
+    /// The memory groups and the lists of folios by age.
+    #[inline]
+    pub fn memory_groups(&self) -> &Groups<P> {
+        self.swap.groups()
+    }
+
+    /// Who makes room when memory is short.
+    pub(crate) fn reclaim(&self) -> &'static dyn Reclaim<P> {
+        self.reclaim
     }
 
     /// The machine.
     #[inline]
     pub fn platform(&self) -> &P {
-        self.frames.platform()
+        self.frames().platform()
     }
 
     /// The page of zeros that reads of untouched memory share.
@@ -252,11 +276,11 @@ impl<P: Platform> Spaces<P> {
     /// [`Error::NoFrames`], with nothing left behind.
     pub fn create(&self, layout: Layout, limits: Limits) -> Result<Space<'_, P>, Error> {
         let pin = self.platform().pin();
-        let root = self.frames.allocate(&pin, AllocRequest::table().kind(Kind::Table))?;
+        let root = self.frames().allocate(&pin, AllocRequest::table().kind(Kind::Table))?;
         let id = SpaceId::new(self.next_space.fetch_add(1, Ordering::Relaxed));
         let asid = self.list.lock().asids.take();
         let core = SpaceCore::new(id, root, asid, layout, limits);
-        let core = match self.cores.allocate(&self.frames, &pin, core) {
+        let core = match self.cores.allocate(self.frames(), &pin, core) {
             Ok(core) => core,
             Err(error) => {
                 self.list.lock().asids.give(asid);
@@ -304,7 +328,7 @@ impl<P: Platform> Spaces<P> {
         list.count -= 1;
         drop(list);
         // SAFETY: off the list, and the last handle is gone: nobody can reach it any more.
-        unsafe { self.cores.free(&self.frames, &pin, core) };
+        unsafe { self.cores.free(self.frames(), &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
         self.release_unused(&pin, root, Order::ZERO);
     }
@@ -341,7 +365,7 @@ impl<P: Platform> Spaces<P> {
     /// VMAs, spaces and groups that are allocated, for the auditor.
     pub(crate) fn objects_in_use(&self) -> [u64; 3] {
         let in_use = |report: Option<CacheReport>| report.map_or(0, |report| report.in_use);
-        let frames = &self.frames;
+        let frames = self.frames();
         [self.vmas.report(frames), self.cores.report(frames), self.groups.report(frames)].map(in_use)
     }
 
@@ -364,7 +388,7 @@ impl<P: Platform> Spaces<P> {
     /// Says in the descriptor of a page that is about to be mapped once where it belongs.
     #[inline]
     pub(crate) fn init_page(&self, pfn: Pfn, vma: &VmaFacts, addr: VirtAddr) {
-        let frame = self.frames.known(pfn);
+        let frame = self.frames().known(pfn);
         frame.index().store(vma.page_offset_at(addr), Ordering::Relaxed);
         set_owner(frame, if frame.kind() == Kind::Anonymous { vma.anon } else { AnonGroup::NONE });
         // Release, after the owner: who sees that the page is mapped sees whose it is (`rmap/walk.rs`).
@@ -373,7 +397,7 @@ impl<P: Platform> Spaces<P> {
 
     /// The same for a new large folio that is about to be mapped from `start` on, `pages` of it, by one space.
     pub(crate) fn init_folio(&self, head: Pfn, pages: u32, vma: &VmaFacts, start: VirtAddr) {
-        let frame = self.frames.known(head);
+        let frame = self.frames().known(head);
         frame.index().store(vma.page_offset_at(start), Ordering::Relaxed);
         set_owner(frame, vma.anon);
         frame.live().store(0, Ordering::Relaxed);
@@ -387,27 +411,26 @@ impl<P: Platform> Spaces<P> {
     pub(crate) fn count_folio_gone(&self, order: Order) {
         if order > Order::ZERO {
             let pin = self.platform().pin();
-            self.frames.events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
+            self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
         }
     }
 
     /// Gives back a folio or a table that never became visible, or whose users are all gone.
     pub(crate) fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
-        self.frames.known(pfn).map_count().store(0, Ordering::Relaxed);
+        self.frames().known(pfn).map_count().store(0, Ordering::Relaxed);
         let mut chain = FrameChain::new();
-        let put = self.frames.put_folio(&mut chain, pfn, order);
-        debug_assert!(put.is_ok(), "an unused frame could not be freed: {put:?}");
-        if put == Ok(false) && order > Order::ZERO {
+        let put = self.memory_groups().put_folio(&mut chain, pfn, order);
+        if !put && order > Order::ZERO {
             // Somebody pinned it by mistake, for a moment, and counts it as gone when he lets go of it.
-            self.frames.events().count_folio(pin, order, FolioCounter::NrAnon, 1);
+            self.frames().events().count_folio(pin, order, FolioCounter::NrAnon, 1);
         }
-        self.frames.free_chain(pin, chain);
+        self.frames().free_chain(pin, chain);
     }
 
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn allocate_vma(&self, vma: Vma) -> Result<NonNull<Vma>, AllocError> {
         let pin = self.platform().pin();
-        self.vmas.allocate(&self.frames, &pin, vma)
+        self.vmas.allocate(self.frames(), &pin, vma)
     }
 
     /// Frees a VMA that was never in a tree.
@@ -418,7 +441,7 @@ impl<P: Platform> Spaces<P> {
     pub(crate) unsafe fn free_vma(&self, vma: NonNull<Vma>) {
         let pin = self.platform().pin();
         // SAFETY: the caller's promise.
-        unsafe { self.vmas.free(&self.frames, &pin, vma) };
+        unsafe { self.vmas.free(self.frames(), &pin, vma) };
     }
 
     /// Frees a VMA that was in a tree, once no lock-free reader can be looking at it.
@@ -430,7 +453,7 @@ impl<P: Platform> Spaces<P> {
     pub(crate) unsafe fn retire_vma(&self, vma: NonNull<Vma>) {
         let pin = self.platform().pin();
         // SAFETY: the caller's promise.
-        unsafe { self.vmas.retire(&self.frames, &pin, vma) };
+        unsafe { self.vmas.retire(self.frames(), &pin, vma) };
     }
 }
 
@@ -440,14 +463,14 @@ unsafe impl<P: Platform> NodeStore<Vma> for Spaces<P> {
     #[cfg_attr(debug_assertions, track_caller)]
     fn allocate(&self) -> Result<NonNull<Node<Vma>>, OutOfNodes> {
         let pin = self.platform().pin();
-        let node = self.nodes.allocate(&self.frames, &pin, MaybeUninit::uninit());
+        let node = self.nodes.allocate(self.frames(), &pin, MaybeUninit::uninit());
         node.map(NonNull::cast).map_err(OutOfNodes)
     }
 
     unsafe fn retire(&self, node: NonNull<Node<Vma>>) {
         let pin = self.platform().pin();
         // SAFETY: the tree's promise: it came from `allocate` and is linked nowhere.
-        unsafe { self.nodes.retire(&self.frames, &pin, node.cast()) };
+        unsafe { self.nodes.retire(self.frames(), &pin, node.cast()) };
     }
 }
 

@@ -60,9 +60,7 @@ impl<P: Platform> Spaces<P> {
         let pin = self.platform().pin();
         let mut chain = FrameChain::new();
         let order = self.frames().folio(head).order();
-        let put = self.frames().put_folio(&mut chain, head, order);
-        debug_assert!(put.is_ok(), "a folio could not be let go: {put:?}");
-        if put == Ok(true) {
+        if self.memory_groups().put_folio(&mut chain, head, order) {
             self.count_folio_gone(order);
         }
         self.frames().free_chain(&pin, chain);
@@ -73,9 +71,21 @@ impl<P: Platform> Spaces<P> {
     pub(crate) fn split_held(&self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
         // Of two that split one folio, the second finds it split.
         let Some(_locked) = self.frames().lock_folio_long(head) else { return Err(SplitError::NotLarger) };
+        self.split_locked(head, to, unless_mapped)
+    }
+
+    /// The same for a caller who has the folio lock.
+    pub(crate) fn split_locked(&self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
         let order = self.frames().folio(head).order();
         if to >= order {
             return Err(SplitError::NotLarger);
+        }
+        if self.frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
+            // Its slots are one block as long as it is one folio.
+            if !self.swap().remove_unnamed(head) {
+                return Err(SplitError::Busy);
+            }
+            self.let_go(head);
         }
         let mut result = Err(SplitError::Busy);
         for _ in 0..ATTEMPTS {
@@ -110,7 +120,7 @@ impl<P: Platform> Spaces<P> {
         let mut unmapped = FrameChain::new();
         let mut waited = false;
         let result = self.rmap_hold(head, |mappings| {
-            let _pin = self.platform().pin();
+            let pin = self.platform().pin();
             let locked = frames.lock_folio(head);
             if locked.folio().head() != head || locked.folio().order() != order {
                 return Err(SplitError::NotLarger);
@@ -123,7 +133,7 @@ impl<P: Platform> Spaces<P> {
             if counted.is_break() {
                 return Err(SplitError::Busy);
             }
-            split.finish(to, 1, unless_mapped, &mut unmapped)
+            self.memory_groups().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)
         });
         if waited && !matches!(result, Some(Ok(()))) {
             self.defer_again(head);

@@ -11,6 +11,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Usage {
     anonymous: AtomicU64,
     file: AtomicU64,
+    swapped: AtomicU64,
     peak_resident: AtomicU64,
     tables: AtomicU64,
     peak_tables: AtomicU64,
@@ -39,6 +40,8 @@ pub struct SpaceFigures {
     pub resident_anonymous: u64,
     /// Resident memory of files and shared memory (`RssFile` and `RssShmem`).
     pub resident_file: u64,
+    /// Anonymous memory that is paged out (`VmSwap`).
+    pub swapped: u64,
     /// Private writable mappings (`VmData`).
     pub data: u64,
     /// Stacks (`VmStk`).
@@ -96,6 +99,16 @@ impl Usage {
         raise(&self.peak_resident, self.resident());
         self.anonymous.fetch_sub(pages.anonymous, Ordering::Relaxed);
         self.file.fetch_sub(pages.file, Ordering::Relaxed);
+    }
+
+    /// Counts `pages` whose entries name slots from now on.
+    pub(crate) fn swapped_out(&self, pages: u64) {
+        self.swapped.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Counts `pages` whose entries named slots and do so no more.
+    pub(crate) fn swap_gone(&self, pages: u64) {
+        self.swapped.fetch_sub(pages, Ordering::Relaxed);
     }
 
     /// A page of a private file mapping became the program's own.
@@ -183,6 +196,7 @@ impl Usage {
             peak_resident: bytes(&self.peak_resident),
             resident_anonymous: bytes(&self.anonymous),
             resident_file: bytes(&self.file),
+            swapped: bytes(&self.swapped),
             data: bytes(&self.data),
             stack: bytes(&self.stack),
             exec: bytes(&self.exec),

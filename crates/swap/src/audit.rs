@@ -95,16 +95,34 @@ impl fmt::Display for SwapViolation {
     }
 }
 
+/// A slot in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NamedSlot {
+    /// Which.
+    pub slot: SlotId,
+    /// How many entries name it. The slots of a torn cluster are named as often as all of them together by the first one,
+    /// and not at all by the rest.
+    pub count: u32,
+    /// The page that the cache has for it.
+    pub page: Option<Pfn>,
+    /// Whether names of this slot are counted together with those of the rest of its cluster.
+    pub torn: bool,
+}
+
 impl<P: Platform> Swap<P> {
-    /// Calls `visit` with every slot in use, how often it is named, and the page that the cache has for it. The slots of a torn
-    /// cluster are named as often as all of them together by the first one, and not at all by the rest. The machine is quiet.
-    pub fn for_each_named(&self, mut visit: impl FnMut(SlotId, u32, Option<Pfn>)) {
+    /// Calls `visit` with every slot in use. The machine is quiet.
+    pub fn for_each_named(&self, mut visit: impl FnMut(NamedSlot)) {
         self.each_held(|held| {
             let mut sum = if held.guard.torn { held.guard.sum } else { 0 };
             for place in 0..held.limit() {
                 let word = held.guard.word_of(place);
                 if !word.is_free() {
-                    visit(held.slot(place), word.count() + core::mem::take(&mut sum), held.pfn(word));
+                    visit(NamedSlot {
+                        slot: held.slot(place),
+                        count: word.count() + core::mem::take(&mut sum),
+                        page: held.pfn(word),
+                        torn: held.guard.torn,
+                    });
                 }
             }
         });

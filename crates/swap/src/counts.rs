@@ -4,6 +4,7 @@ use crate::Swap;
 use crate::cluster::{CLUSTER_SLOTS, State};
 use crate::held::Held;
 use crate::slot::SlotId;
+use crate::word::Tag;
 use quire_arch::Platform;
 
 /// What became of slots whose names went.
@@ -49,6 +50,11 @@ impl<P: Platform> Swap<P> {
             if held.guard.torn { u32::from(held.guard.sum > 0) } else { held.guard.word_of(at).count() }
         });
         count.unwrap_or(0)
+    }
+
+    /// Whether the cache has the page of the slot: a moment's view.
+    pub fn is_cached(&self, slot: SlotId) -> bool {
+        self.with_cluster(slot, |held, at| held.guard.word_of(at).tag() == Tag::Folio).unwrap_or(false)
     }
 
     /// Whether nothing names any of these slots.

@@ -7,7 +7,7 @@ use crate::slot::{DeviceId, MAX_DEVICES};
 use crate::{Swap, SwapOnError, SwapOnOptions};
 use core::ptr::{self, NonNull};
 use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, FaultSite, Frames};
+use quire_frame::{AllocRequest, FaultSite, Frames, Kind};
 use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};
 
@@ -38,7 +38,7 @@ impl Block {
     ) -> Result<Self, SwapOnError> {
         let fits = |order: &Order| order.bytes() >= bytes as u64;
         let order = Order::ALL.into_iter().find(fits).ok_or(SwapOnError::TooLarge)?;
-        let pfn = frames.allocate(pin, AllocRequest::new(order, SITE)).map_err(SwapOnError::NoMemory)?;
+        let pfn = frames.allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Swap)).map_err(SwapOnError::NoMemory)?;
         Ok(Self { pfn, order })
     }
 

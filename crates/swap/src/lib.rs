@@ -27,7 +27,7 @@ mod swapoff;
 mod technique;
 mod word;
 
-pub use audit::SwapViolation;
+pub use audit::{NamedSlot, SwapViolation};
 pub use cache::Inserted;
 pub use counts::Dropped;
 pub use device::{

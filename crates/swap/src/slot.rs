@@ -1,6 +1,8 @@
 //! Names of slots.
 
+use crate::cluster::CLUSTER_SLOTS;
 use core::fmt;
+use quire_arch::Order;
 use quire_arch::paging::SwapEntry;
 
 /// Bits of a slot's number on its device.
@@ -55,6 +57,18 @@ impl SlotId {
     #[inline]
     pub const fn entry(self, exclusive: bool) -> SwapEntry {
         SwapEntry { device: (self.0 >> NUMBER_BITS) as u8, slot: self.number(), exclusive }
+    }
+
+    /// The first slot of the naturally aligned block of `order` around this one.
+    #[inline]
+    pub const fn block_start(self, order: Order) -> Self {
+        Self(self.0 & !(order.pages() - 1))
+    }
+
+    /// Slots from this one to the end of its cluster.
+    #[inline]
+    pub const fn left_in_cluster(self) -> u64 {
+        CLUSTER_SLOTS as u64 - self.0 % CLUSTER_SLOTS as u64
     }
 
     /// The slot `pages` further on.

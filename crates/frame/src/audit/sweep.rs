@@ -63,7 +63,7 @@ fn check(pfn: Pfn, frame: &Frame, report: Report<'_>) {
         | Kind::Table
         | Kind::Anonymous
         | Kind::ZeroPage
-        | Kind::File => 0,
+        | Kind::File | Kind::Swap | Kind::MemoryGroup => 0,
     };
     if found < expected {
         report(FrameViolation::Lost { pfn, kind });

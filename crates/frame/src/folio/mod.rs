@@ -30,8 +30,6 @@ pub use list::FolioList;
 pub use lock::FolioGuard;
 pub use split::{FolioSplit, SplitError};
 
-use crate::chain::FrameChain;
-use crate::error::FreeError;
 use crate::frames::Frames;
 use crate::map::{Frame, FrameFlags, Kind};
 use core::fmt;
@@ -199,6 +197,18 @@ impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
     }
 }
 
+/// What [`Frames::try_pin_folio`] pinned.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "what is pinned is to be let go"]
+pub enum Pinned<'m> {
+    /// The folio that the frame lies in.
+    Folio(Folio<'m>),
+    /// Another one, which starts here: the frame was used anew. The caller ends that pin.
+    Another(Pfn),
+    /// Nothing.
+    Nothing,
+}
+
 /// References that a pin takes. All mappings of a folio hold one together, and hardly anybody else holds any for long, so a
 /// folio with so many is pinned (Linux tells pins from references the same way, `GUP_PIN_COUNTING_BIAS`).
 const PIN: u32 = 1024;
@@ -244,33 +254,24 @@ impl<P: Platform> Frames<P> {
     }
 
     /// As [`pin_folio`](Self::pin_folio) for a caller that keeps nothing from being given back, and found `pfn` in an entry a
-    /// moment ago. Answers the folio that is pinned: `pfn` lies in it, and what else it is the caller has to look at again.
-    /// Until the caller lets go of a wrong one, whoever gives it back leaves that to him.
-    pub fn try_pin_folio(&self, pfn: Pfn) -> Option<Folio<'_>> {
+    /// moment ago. What else the folio is that it pinned the caller has to look at again. Until the caller lets go of a wrong
+    /// one, whoever gives it back leaves that to him.
+    pub fn try_pin_folio(&self, pfn: Pfn) -> Pinned<'_> {
         let folio = self.folio(pfn);
         if !folio.frame.try_get_mapped(PIN) {
-            return None;
+            return Pinned::Nothing;
         }
         // It may have been given back and used anew, or been split, before it was pinned. Now it stays as it is.
         let now = self.folio(pfn);
-        if now.head == folio.head {
-            return Some(now);
-        }
-        let mut chain = FrameChain::new();
-        let _ = self.unpin_folio(&mut chain, folio.head);
-        self.free_chain(&self.platform().pin(), chain);
-        None
+        if now.head == folio.head { Pinned::Folio(now) } else { Pinned::Another(folio.head) }
     }
 
-    /// Ends a pin. The folio enters `chain` if nobody else holds it.
-    ///
-    /// # Errors
-    ///
-    /// As for [`put_folio`](Self::put_folio).
-    pub fn unpin_folio(&self, chain: &mut FrameChain, pfn: Pfn) -> Result<bool, FreeError> {
+    /// Ends a pin of the folio that `pfn` lies in, but for one reference, which the caller drops
+    /// ([`put_folio`](Self::put_folio)). Answers its first frame and its order.
+    pub fn unpin_folio(&self, pfn: Pfn) -> (Pfn, Order) {
         let folio = self.folio(pfn);
         folio.frame.put(PIN - 1);
-        self.put_folio(chain, folio.head, folio.order)
+        (folio.head, folio.order)
     }
 
     /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back, and is pinned.

@@ -51,11 +51,15 @@ pub enum Kind {
     ZeroPage = 13,
     /// A page of a file or of shared memory that a program maps.
     File = 14,
+    /// What swap knows of its slots, and what devices in RAM hold.
+    Swap = 15,
+    /// What is known of memory groups.
+    MemoryGroup = 16,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Hole,
         Self::Reserved,
         Self::Free,
@@ -71,6 +75,8 @@ impl Kind {
         Self::Anonymous,
         Self::ZeroPage,
         Self::File,
+        Self::Swap,
+        Self::MemoryGroup,
     ];
 
     /// Whether the frame belongs to whoever allocated it.

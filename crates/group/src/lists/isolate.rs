@@ -44,6 +44,7 @@ impl<P: Platform> Groups<P> {
             lists.remove(&mut folios, map, head, label);
             // A folio without references is being given back by somebody who waits for this lock to take it off.
             if want(head) && frame.try_get() {
+                Label::NONE.put(frame);
                 frame.clear_flags(FrameFlags::LRU);
                 found.taken += label.order().pages();
                 out.extend([head]);

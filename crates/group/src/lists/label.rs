@@ -11,7 +11,7 @@ const LIST_SHIFT: u16 = 8;
 const LIST_MASK: u16 = 7;
 const CPU_MASK: u16 = 0xff;
 
-const _: () = assert!(MAX_CPUS <= CPU_MASK as usize + 1 && LruList::COUNT <= LIST_MASK as usize);
+const _: () = assert!(MAX_CPUS <= CPU_MASK as usize + 1 && LruList::COUNT < LIST_MASK as usize);
 const _: () = assert!(Order::COUNT <= 16);
 
 /// Where a folio is listed, on which list or on its way to which, and as large as what: a folio that was split counts as
@@ -29,6 +29,15 @@ pub(crate) enum Place {
 }
 
 impl Label {
+    /// Of a folio that is on no list, or is about to be put on one by somebody who has set its flag.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// Whether the folio is on a list.
+    #[inline]
+    pub(crate) fn is_some(self) -> bool {
+        self.0 >> LIST_SHIFT & LIST_MASK != 0
+    }
+
     /// With what `cpu` has listed, on its way to `list`.
     #[inline]
     pub(crate) fn incoming(list: LruList, order: Order, cpu: CpuId) -> Self {
@@ -39,7 +48,7 @@ impl Label {
     /// On `list`.
     #[inline]
     pub(crate) fn main(list: LruList, order: Order) -> Self {
-        Self(u16::from(order.get()) << ORDER_SHIFT | (list as u16) << LIST_SHIFT)
+        Self(u16::from(order.get()) << ORDER_SHIFT | (list as u16 + 1) << LIST_SHIFT)
     }
 
     /// At the same place, on or on its way to `list`, as one of `order`.
@@ -70,7 +79,7 @@ impl Label {
     pub(crate) fn list(self) -> LruList {
         // A number past the last list is never stored.
         let number = usize::from(self.0 >> LIST_SHIFT & LIST_MASK);
-        LruList::ALL.get(number).copied().unwrap_or(LruList::Unevictable)
+        LruList::ALL.get(number.wrapping_sub(1)).copied().unwrap_or(LruList::Unevictable)
     }
 
     #[inline]

@@ -128,24 +128,23 @@ impl<P: Platform> Groups<P> {
         self.table.get(group)?.lists(frame.zone().node())
     }
 
-    /// Lists the folio that starts at `head`, which is not listed and which the caller keeps from being given back. Takes a
-    /// lock that is this CPU's own.
+    /// Lists the folio that starts at `head`, which the caller keeps from being given back. Answers false if somebody else did
+    /// or is about to. Takes a lock that is this CPU's own.
     #[inline]
-    pub fn list_folio(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList) {
+    pub fn list_folio(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList) -> bool {
         let frame = self.frames.known(head);
-        let word = frame.word();
-        if word.flags().contains(FrameFlags::LRU) {
-            debug_assert!(false, "{head:?} is listed twice");
-            return;
+        // Who sets the flag lists the folio. Until there is a label nobody else touches it.
+        let Some(before) = frame.set_flags(FrameFlags::LRU) else { return false };
+        if before.contains(FrameFlags::LRU) {
+            return false;
+        }
+        if (before & LIST_FLAGS) | FrameFlags::LRU != list.flags() {
+            mark(frame, list);
         }
         let mut mine = self.incoming.mine(pin).lock();
-        // The label comes first: who sees the flag, which is set with release, sees it.
-        Label::incoming(list, word.order(), pin.cpu()).put(frame);
-        if mark(frame, list) {
-            mine.folios.push_front(self.frames.map(), head);
-        } else {
-            debug_assert!(false, "{head:?} is listed and was not given out");
-        }
+        Label::incoming(list, frame.word().order(), pin.cpu()).put(frame);
+        mine.folios.push_front(self.frames.map(), head);
+        true
     }
 
     /// Takes the folio that starts at `head` off, wherever it is listed. Answers false if it is not.
@@ -157,6 +156,8 @@ impl<P: Platform> Groups<P> {
         }
         let unlisted = self.with_listed(head, |frame, label, held| {
             self.take_off(head, label, held);
+            // Before the flag: who sets that next finds no label.
+            Label::NONE.put(frame);
             frame.clear_flags(FrameFlags::LRU);
         });
         unlisted.is_some()
@@ -179,7 +180,10 @@ impl<P: Platform> Groups<P> {
         let mut attempt = 0;
         // A folio that moves all the time keeps this going; each time somebody else has got something done.
         while listed() {
-            match Label::of(frame).place() {
+            let label = Label::of(frame);
+            match label.place() {
+                // It is just being listed.
+                _ if !label.is_some() => {}
                 Place::Incoming(cpu) => {
                     let incoming = self.incoming.get(cpu)?.lock();
                     // The flag is read before the label: whoever listed it elsewhere has set it after the label.

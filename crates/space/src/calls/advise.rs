@@ -8,7 +8,7 @@ use crate::gather::Gather;
 use crate::huge::HugeUse;
 use crate::section::Section;
 use crate::space::Space;
-use crate::table::{Hole, Zap};
+use crate::table::{Ageing, Hole, Zap};
 use crate::vma::{VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
 
@@ -71,6 +71,8 @@ enum Effect {
     Drop,
     /// The pages may go when memory runs short.
     Free,
+    /// They become old, or go at once.
+    Age(Ageing),
     /// Blocks become large folios.
     Collapse,
 }
@@ -142,6 +144,10 @@ impl<'s, P: Platform> Section<'s, P> {
                 self.tables().free_lazily(part, gather);
                 Ok(())
             }
+            Effect::Age(way) => {
+                self.tables().age(part, way);
+                Ok(())
+            }
             Effect::Drop => {
                 // Faults may go on: they come before or after, and the table locks keep each page whole.
                 self.tables().zap(part, Zap::Contents, gather);
@@ -201,8 +207,11 @@ fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
             !vma.backing.is_anonymous() || flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP),
             Effect::Free,
         ),
-        Advice::Cold | Advice::PageOut => {
-            refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::None)
+        Advice::Cold => {
+            refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::Age(Ageing::Cold))
+        }
+        Advice::PageOut => {
+            refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::Age(Ageing::PageOut))
         }
         Advice::Collapse => Ok(Effect::Collapse),
         Advice::DontFork => Ok(Effect::Flags(flags | VmFlags::DONTCOPY)),

@@ -27,6 +27,9 @@ impl<'m, P: Platform> Space<'m, P> {
         let section = Section::begin(self.spaces, core);
         child.core().brk.store(self.program_break().0, Ordering::Relaxed);
         child.set_huge_disable(self.huge_disable());
+        child.set_oom_score_adj(self.oom_score_adj());
+        // A group that goes at this moment leaves the child in the root.
+        let _ = child.set_memory_group(self.memory_group());
         section.copy_to(&child)?;
         Ok(child)
     }

@@ -41,10 +41,8 @@ impl<P: Platform> Drop for PinnedPage<'_, P> {
 impl<P: Platform> Spaces<P> {
     /// Ends a pin. The folio enters `chain` if nobody else holds it.
     pub(super) fn unpin(&self, chain: &mut FrameChain, pfn: Pfn) {
-        let order = self.frames().folio(pfn).order();
-        let unpinned = self.frames().unpin_folio(chain, pfn);
-        debug_assert!(unpinned.is_ok(), "a pinned page could not be let go: {unpinned:?}");
-        if unpinned == Ok(true) {
+        let (head, order) = self.frames().unpin_folio(pfn);
+        if self.memory_groups().put_folio(chain, head, order) {
             self.count_folio_gone(order);
         }
     }
@@ -142,8 +140,9 @@ impl<'m, P: Platform> Space<'m, P> {
             let Some(held) = tables.hold(leaf.pfn) else { return Ok(None) };
             drop(locked);
             return match tables.copy_on_write(&held, (table, index), &facts, addr) {
-                Ok(()) | Err(Refusal::NeedsGroup) => Ok(None),
                 Err(Refusal::Fault(error)) => Err(error),
+                Err(Refusal::OverLimit(_)) => Err(FaultError::OutOfMemory(AllocError::OutOfMemory)),
+                Ok(()) | Err(Refusal::NeedsGroup | Refusal::Swapped(_)) => Ok(None),
             };
         }
         self.pin_once_more(leaf.pfn).map(Some)

@@ -16,7 +16,7 @@ use super::pin::PinnedPage;
 use crate::space::Space;
 use crate::table::{Found, Tables};
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{Folio, FrameChain, Kind};
+use quire_frame::{Folio, FrameChain, Kind, Pinned};
 use quire_sync::atomic::raw::Ordering as EntryOrdering;
 use quire_sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -86,16 +86,30 @@ impl<'m, P: Platform> Space<'m, P> {
         let forks = &self.core().forks;
         let number = forks.read()?;
         let seen = self.tables().see(addr, access)?;
-        let folio = self.spaces.frames().try_pin_folio(seen.pfn)?;
+        let folio = match self.spaces.frames().try_pin_folio(seen.pfn) {
+            Pinned::Folio(folio) => folio,
+            Pinned::Nothing => return None,
+            Pinned::Another(head) => {
+                self.end_pin(head);
+                return None;
+            }
+        };
         // Pairs with those of a fork and of a collapse, between what they change and their looks for pins.
         fence(Ordering::SeqCst);
         if self.tables().see(addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
             return Some(PinnedPage { spaces: self.spaces, pfn: seen.pfn });
         }
-        let mut chain = FrameChain::new();
-        self.spaces.unpin(&mut chain, seen.pfn);
-        self.spaces.frames().free_chain(&pin, chain);
+        self.end_pin(seen.pfn);
         None
+    }
+
+    /// Ends a pin that was of no use.
+    #[cold]
+    fn end_pin(&self, pfn: Pfn) {
+        let pin = self.spaces.platform().pin();
+        let mut chain = FrameChain::new();
+        self.spaces.unpin(&mut chain, pfn);
+        self.spaces.frames().free_chain(&pin, chain);
     }
 }
 

@@ -92,6 +92,7 @@ impl<P: Platform> Space<'_, P> {
                 FaultError::NotMapped => PopulateError::Hole,
                 FaultError::AccessDenied => PopulateError::NotAllowed,
                 FaultError::Bus => PopulateError::Bad,
+                FaultError::Killed => PopulateError::OutOfMemory(quire_frame::AllocError::OutOfMemory),
                 FaultError::OutOfMemory(error) => PopulateError::OutOfMemory(error),
             })?;
             from = page_of(addr).end();

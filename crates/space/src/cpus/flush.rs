@@ -62,6 +62,8 @@ flush_causes! {
     Split = "split", TlbShootdownSplit, TlbInterruptSplit;
     /// Small pages became a large one.
     Collapse = "collapse", TlbShootdownCollapse, TlbInterruptCollapse;
+    /// Pages were paged out.
+    PageOut = "pageout", TlbShootdownPageOut, TlbInterruptPageOut;
     /// The space exits. No CPU runs it then, so this interrupts nobody.
     Exit = "exit", TlbShootdownExit, TlbInterruptExit;
 }

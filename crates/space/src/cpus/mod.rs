@@ -63,6 +63,8 @@ pub(crate) struct SpaceCpus {
     fresh: AtomicCpuMask,
     /// Whether pages were moved to other addresses, and the flush of the old ones is still to come.
     moving: AtomicUsize,
+    /// Batches of pages that were paged out and whose flush is still to come.
+    paging_out: AtomicUsize,
 }
 
 /// What a flush has to reach.
@@ -123,6 +125,23 @@ impl SpaceCpus {
 
     fn is_moving(&self) -> bool {
         self.moving.load(Ordering::Acquire) != 0
+    }
+
+    /// Pages are about to be paged out, and [`end_pageout`](Self::end_pageout) comes after the flush of where they were.
+    pub(crate) fn begin_pageout(&self) {
+        // Pairs with `is_paging_out`: whoever finds a page's swap entry, under the lock of the table, finds this.
+        self.paging_out.fetch_add(1, Ordering::Release);
+    }
+
+    /// What one batch paged out is in no TLB.
+    pub(crate) fn end_pageout(&self) {
+        self.paging_out.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether translations of pages may be cached in whose entries there is a swap entry. Who changes what such an entry
+    /// stands for, under the lock of its table, flushes then.
+    pub(crate) fn is_paging_out(&self) -> bool {
+        self.paging_out.load(Ordering::Acquire) != 0
     }
 
     /// The CPUs that run the space.

@@ -29,6 +29,14 @@ use quire_frame::{Frame, Kind};
 /// when a frame is given back; so a walker that meets a frame between two lives must see that this is no group.
 const GROUP: u64 = 1;
 
+/// As [`set_owner`], for a page that all of the family of `anon` may map.
+pub(crate) fn set_owner_to_root(frame: &Frame, anon: AnonGroup) {
+    // SAFETY: the VMA that names the group keeps it, and so its root.
+    let root = anon.group().map(|group| NonNull::from(unsafe { group.as_ref() }.root()));
+    // Release as above.
+    frame.owner().store(owner_word(root), Ordering::Release);
+}
+
 /// Says in the descriptor of a page whose it is, before the page is mapped or becomes private.
 #[inline]
 pub(crate) fn set_owner(frame: &Frame, anon: AnonGroup) {
@@ -93,6 +101,24 @@ impl<P: Platform> Spaces<P> {
         // SAFETY: a root stays for as long as it is kept.
         let root = unsafe { kept.root.as_ref() };
         let _guard = root.lock.read(self.platform());
+        if self.owner_of(frame) != Some((group, kept.root)) {
+            return None;
+        }
+        Some(inside(&HeldMappings { spaces: self, frame, group }))
+    }
+
+    /// As [`rmap_hold`](Self::rmap_hold), for a caller that may hold locks of mappings, and perhaps the family lock: it is
+    /// tried. `None` also where somebody else has it.
+    pub(crate) fn rmap_try_hold<R>(
+        &self,
+        folio: Pfn,
+        inside: impl FnOnce(&HeldMappings<'_, P>) -> R,
+    ) -> Option<R> {
+        let frame = self.frames().frame(folio)?;
+        let (group, kept) = self.keep_family(frame)?;
+        // SAFETY: a root stays for as long as it is kept.
+        let root = unsafe { kept.root.as_ref() };
+        let _guard = root.lock.try_read(self.platform())?;
         if self.owner_of(frame) != Some((group, kept.root)) {
             return None;
         }

@@ -48,7 +48,15 @@ impl Neighbours<'_> {
 impl<'s, P: Platform> Section<'s, P> {
     /// Takes the mmap lock.
     pub(crate) fn begin(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
-        let guard = core.mmap_lock.write(spaces.platform());
+        Self::with(spaces, core, core.mmap_lock.write(spaces.platform()))
+    }
+
+    /// The same if the lock is to be had at once.
+    pub(crate) fn try_begin(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Option<Self> {
+        core.mmap_lock.try_write(spaces.platform()).map(|guard| Self::with(spaces, core, guard))
+    }
+
+    fn with(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>, guard: RwSleepWriteGuard<'s, P>) -> Self {
         // SAFETY: the mmap lock is held alone while the section lives, and views are made under it only.
         let tree = unsafe { core.vmas.writer(spaces) };
         Self { spaces, core, tree, emptied: Emptied::new(spaces), _guard: guard }

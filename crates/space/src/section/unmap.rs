@@ -3,7 +3,7 @@
 use super::{Prepared, Section, clip_end, clip_start};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
-use crate::table::Hole;
+use crate::table::{Hole, Zap};
 use crate::vma::VmFlags;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 
@@ -72,6 +72,20 @@ impl<'s, P: Platform> Section<'s, P> {
             self.spaces.commit().release(uncharged);
         }
         removed
+    }
+
+    /// Takes the pages of all private mappings but locked ones. The mappings stay.
+    pub(crate) fn discard_private(&mut self) {
+        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Discard);
+        let mut at = VirtAddr(0);
+        while let Some(vma) = self.first_ending_after(at) {
+            let facts = vma.facts();
+            at = facts.range.end();
+            if !facts.flags.intersects(VmFlags::SHARED | VmFlags::LOCKED | VmFlags::SPECIAL) {
+                self.tables().zap(facts.range, Zap::Contents, &mut gather);
+            }
+        }
+        gather.finish();
     }
 
     /// Unmaps every mapping: the exit of the space.

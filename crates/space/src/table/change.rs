@@ -54,6 +54,10 @@ impl<P: Platform> Tables<'_, P> {
         while index < end {
             let raw = locked.entries[index].load(Ordering::Relaxed);
             let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else {
+                if raw != 0 && self.core.cpus.is_paging_out() {
+                    let (first, _) = stale.unwrap_or((index, index));
+                    stale = Some((first, index + 1));
+                }
                 index += 1;
                 continue;
             };

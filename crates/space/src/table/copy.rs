@@ -204,6 +204,7 @@ impl<P: Platform> Tables<'_, P> {
                         }
                     }
                 }
+                Entry::Swap(entry) => self.share_swapped((&here, &there), (index, end), entry, child),
                 other => {
                     there.install(index, other);
                     1
@@ -273,6 +274,7 @@ impl<P: Platform> Tables<'_, P> {
         let pin = self.pin();
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
         let copy = frames.allocate(&pin, request)?;
+        child.charge_anyway(&pin, copy, Order::ZERO);
         // SAFETY: the copy is new and ours; the original stays pinned and mapped, so it is in RAM. It may be written to
         // meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
@@ -281,6 +283,7 @@ impl<P: Platform> Tables<'_, P> {
             .lock(&pin, target, Level::PTE)
             .install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags }));
         child.core.usage.page_mapped(true);
+        child.list_new(&pin, copy);
         Ok(())
     }
 }

@@ -36,6 +36,13 @@ impl<P: Platform> Tables<'_, P> {
                         gather.add_stale(VirtRange::new(at, VirtAddr(at.0 + ((entries as u64) << shift))));
                         entries
                     }
+                    Entry::Swap(entry) => {
+                        let pages = self.zap_swapped(&locked, (index, end), entry, gather);
+                        if self.core.cpus.is_paging_out() {
+                            gather.add_stale(part);
+                        }
+                        pages
+                    }
                     _ => 1,
                 };
             }

@@ -2,6 +2,7 @@
 
 use super::{Place, Step, Tables};
 use quire_arch::{Access, Entry, Leaf, Level, PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use quire_swap::SlotId;
 
 impl<P: Platform> Tables<'_, P> {
     /// Calls `visit` with each stretch of `range`, in order, all of whose pages are in memory, or none.
@@ -31,7 +32,12 @@ impl<P: Platform> Tables<'_, P> {
                 Place::Table(table) => {
                     let locked = self.lock(&pin, table, Level::PTE);
                     for (index, addr) in Self::pages(part) {
-                        note(addr, matches!(locked.get(index), Entry::Leaf(_)));
+                        let present = match locked.get(index) {
+                            Entry::Leaf(_) => true,
+                            Entry::Swap(entry) => self.spaces.swap().is_cached(SlotId::of(entry)),
+                            _ => false,
+                        };
+                        note(addr, present);
                     }
                 }
             }

@@ -10,6 +10,7 @@
 //! one, empty and dead. What is found in it is right: nothing. Who wants to put something in sees under its lock that it is
 //! dead ([`LockedTable::is_dead`]), and looks again from the root.
 
+mod age;
 mod change;
 mod copy;
 mod free;
@@ -18,10 +19,12 @@ mod lazy;
 mod look;
 mod relocate;
 mod run;
+mod swapped;
 mod technique;
 mod walk;
 mod zap;
 
+pub(crate) use age::Ageing;
 pub(crate) use copy::Copying;
 pub(crate) use free::{Hole, Spared};
 pub(crate) use huge::HugeSlot;

@@ -300,9 +300,12 @@ impl<P: Platform> Tables<'_, P> {
                 let first = P::Paging::index(at, Level::PTE);
                 let pages = ((end.0 - at.0) / PAGE_SIZE) as usize;
                 let shift = P::Paging::index(target_addr, Level::PTE);
-                let stale = self.with_both(pin, (source, target), Level::PTE, |from, there| {
+                let mut stale = self.with_both(pin, (source, target), Level::PTE, |from, there| {
                     relocate_run(from, there, first, shift, pages)
                 });
+                if self.core.cpus.is_paging_out() {
+                    stale = Some((0, pages));
+                }
                 if let Some((start, end)) = stale {
                     let addr = |nth: usize| VirtAddr(at.0 + nth as u64 * PAGE_SIZE);
                     gather.add_stale(VirtRange::new(addr(start), addr(end)));

@@ -4,6 +4,7 @@ use super::{HugeSlot, LockedTable, Place, Step, Tables, TablesTechnique};
 use crate::gather::{Gather, pages_from};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::Kind;
 
@@ -157,8 +158,16 @@ impl<P: Platform> Tables<'_, P> {
                 pages
             } else {
                 match P::Paging::decode(raw, Level::PTE) {
-                    Entry::Marker(_) if what == Zap::Contents => 1,
+                    Entry::Marker(PteMarker::Guard) if what == Zap::Contents => 1,
                     Entry::Leaf(_) => self.zap_run(locked, (index, end), raw, &mut gone, gather),
+                    Entry::Swap(entry) => {
+                        let pages = self.zap_swapped(locked, (index, end), entry, gather);
+                        if self.core.cpus.is_paging_out() {
+                            let (start, _) = stale.unwrap_or((index, index));
+                            stale = Some((start, index + pages));
+                        }
+                        pages
+                    }
                     _ => {
                         locked.take(index);
                         1
@@ -225,11 +234,13 @@ impl<P: Platform> Tables<'_, P> {
             let locked = self.lock(&pin, table, Level::PTE);
             let mut gone = Residency::default();
             for (index, _) in Self::pages(part) {
-                if let Entry::Leaf(Leaf { pfn, flags }) = locked.take(index)
-                    && !flags.contains(LeafFlags::SPECIAL)
-                {
-                    gone.add(self.spaces.frames().folio(pfn).kind(), 1);
-                    gather.unmap_flushed(pfn, 1);
+                match locked.take(index) {
+                    Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
+                        gone.add(self.spaces.frames().folio(pfn).kind(), 1);
+                        gather.unmap_flushed(pfn, 1);
+                    }
+                    Entry::Swap(entry) => self.drop_swapped(entry, 1, gather),
+                    _ => {}
                 }
             }
             gather.count_gone(gone);
@@ -297,6 +308,12 @@ impl<P: Platform> Tables<'_, P> {
                     self.fetch_ahead(entries, index, pages);
                     gone.add(folio.folio().kind(), pages as u64);
                     gather.unmap_locked(folio, pages as u32);
+                    pages
+                }
+                Entry::Swap(entry) => {
+                    let pages = Self::swap_run(entries, (index, end), entry);
+                    self.drop_swapped(entry, pages, gather);
+                    gather.drop_cached();
                     pages
                 }
                 _ => 1,

@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Bytes of a page.
@@ -13,7 +13,7 @@ pub(super) const WORDS: usize = PAGE / size_of::<u64>();
 /// One frame for what reclaim writes. Reclaim frees more than it takes, so it may go below the watermark, and it does
 /// not drain: it runs because there is little.
 pub(super) const fn frame_for_contents(site: FaultSite) -> AllocRequest {
-    AllocRequest::new(Order::ZERO, site).below_min().without_drain()
+    AllocRequest::new(Order::ZERO, site).kind(Kind::Swap).below_min().without_drain()
 }
 
 /// The smallest block that has `bytes`, or none if there are none so large.
@@ -29,7 +29,7 @@ pub(super) fn own_block<P: Platform>(
     site: FaultSite,
 ) -> Result<(Pfn, Order), AllocError> {
     let order = order_for(bytes).ok_or(AllocError::OutOfMemory)?;
-    Ok((frames.allocate(pin, AllocRequest::new(order, site).zeroed())?, order))
+    Ok((frames.allocate(pin, AllocRequest::new(order, site).kind(Kind::Swap).zeroed())?, order))
 }
 
 /// Gives back a block that the device allocated.

@@ -6,7 +6,7 @@ use crate::device::section::Section;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{CpuId, MAX_CPUS, Order, Pfn, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
 
 /// A CPU's own: a page, and what comes out of it.
 #[repr(C)]
@@ -62,7 +62,7 @@ impl<C: Codec> Workspaces<C> {
         site: FaultSite,
     ) -> Result<(Pfn, NonNull<Workspace<C>>), AllocError> {
         let order = Self::order()?;
-        let block = frames.allocate(pin, AllocRequest::new(order, site).zeroed())?;
+        let block = frames.allocate(pin, AllocRequest::new(order, site).kind(Kind::Swap).zeroed())?;
         let at = frames.platform().direct_map(block).cast::<Workspace<C>>();
         let Some(workspace) = codec.workspace() else {
             give_back(frames, pin, block, order);

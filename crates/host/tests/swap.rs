@@ -1,0 +1,154 @@
+//! Pages that leave memory and come back.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod common;
+
+use common::{GIB, HostSpace, PAGE, RW, assert_audit, machine, machine_with, map_at, page};
+use quire_arch::VirtAddr;
+use quire_host::{HostConfig, Machine, Vcpu};
+use quire_mm::{Advice, CompressedRam, Lz4, MemoryConfig, Overcommit, RamDisk, SwapOnOptions, VmEvent};
+
+fn overcommitted(mib: u64) -> Machine {
+    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    machine_with(&HostConfig::with_ram(mib << 20).cpus(1).paranoid(), config)
+}
+
+fn ram_disk(machine: &Machine, slots: u64) -> quire_mm::DeviceId {
+    let disk = RamDisk::new(machine.memory().frames(), slots).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap()
+}
+
+fn compressed(machine: &Machine, slots: u64) -> quire_mm::DeviceId {
+    let disk = CompressedRam::new(machine.memory().frames(), slots, Lz4).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap()
+}
+
+fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
+    cpu.program(space).write_u64(addr, value).unwrap();
+}
+
+fn read(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
+    cpu.program(space).read_u64(addr).unwrap()
+}
+
+fn count(machine: &Machine, event: VmEvent) -> u64 {
+    machine.memory().frames().events().sum(event)
+}
+
+#[test]
+fn a_page_that_is_paged_out_comes_back_as_it_was() {
+    let machine = machine(16, 1);
+    ram_disk(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    for at in 0..8 {
+        write(&cpu, &space, page(area, at), 100 + at);
+    }
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0, "all is out");
+    assert_eq!(space.figures().swapped, 8 * PAGE);
+    assert_audit(&machine);
+    for at in 0..8 {
+        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
+    }
+    assert_eq!(space.figures().swapped, 0);
+    assert_eq!((count(&machine, VmEvent::Pswpout), count(&machine, VmEvent::Pswpin)), (8, 8));
+    assert_eq!(count(&machine, VmEvent::Pgmajfault), 8);
+    assert_audit(&machine);
+    drop(space);
+    assert_eq!(machine.memory().swap().free_slots(), 1024);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_program_larger_than_memory_keeps_what_it_wrote() {
+    let machine = overcommitted(16);
+    compressed(&machine, 16 << 10);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let pages = 8 << 10;
+    let area = map_at(&space, GIB, pages * PAGE, RW);
+    for round in 0..3 {
+        for at in 0..pages {
+            if round > 0 {
+                assert_eq!(read(&cpu, &space, page(area, at)), (round - 1) << 32 | at, "page {at}");
+            }
+            write(&cpu, &space, page(area, at), round << 32 | at);
+        }
+        assert_audit(&machine);
+    }
+    assert!(count(&machine, VmEvent::Pswpout) > pages);
+    drop(space);
+    assert_audit(&machine);
+}
+
+#[test]
+fn both_sides_of_a_fork_keep_what_is_paged_out() {
+    let machine = machine(16, 1);
+    ram_disk(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    for at in 0..8 {
+        write(&cpu, &space, page(area, at), 100 + at);
+    }
+    space.madvise(area, 4 * PAGE, Advice::PageOut).unwrap();
+    let child = space.fork().unwrap();
+    assert_audit(&machine);
+    for at in 0..8 {
+        write(&cpu, &child, page(area, at), 200 + at);
+        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
+    }
+    assert_audit(&machine);
+    machine.memory().swapoff(quire_mm::DeviceId::new(0).unwrap(), || true).unwrap();
+    for at in 0..8 {
+        assert_eq!(read(&cpu, &child, page(area, at)), 200 + at);
+        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
+    }
+    assert_audit(&machine);
+}
+
+#[test]
+fn swapoff_brings_everything_back() {
+    let machine = machine(16, 1);
+    let id = compressed(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 512 * PAGE, RW);
+    for at in 0..512 {
+        write(&cpu, &space, page(area, at), 100 + at);
+    }
+    space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, 512 * PAGE);
+    machine.memory().swapoff(id, || true).unwrap();
+    assert_eq!(space.figures().swapped, 0);
+    assert_audit(&machine);
+    for at in 0..512 {
+        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
+    }
+}
+
+#[test]
+fn zz_debug() {
+    let machine = overcommitted(16);
+    compressed(&machine, 16 << 10);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let pages = 8 << 10;
+    let area = map_at(&space, GIB, pages * PAGE, RW);
+    for at in (0..pages).chain(0..pages) {
+        if let Err(error) = cpu.program(&space).write_u64(page(area, at), at) {
+            eprintln!("{at}: {error}");
+            break;
+        }
+    }
+    for event in VmEvent::ALL {
+        let n = count(&machine, *event);
+        if n > 0 { eprintln!("{} {n}", event.name()); }
+    }
+    for r in machine.memory().swap().devices() { eprintln!("{r:?}"); }
+    eprintln!("{:?}", machine.memory().groups().sizes(quire_mm::GroupId::ROOT, quire_arch::NodeId::FIRST));
+    eprintln!("{:?}", machine.memory().frames().totals());
+}

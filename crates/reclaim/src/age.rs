@@ -1,0 +1,136 @@
+//! Ageing: the lists of one group on one node.
+
+use crate::shrink::{BATCH, Cause, Isolated, shrink};
+use quire_arch::{NodeId, Platform};
+use quire_frame::{FrameFlags, VmEvent};
+use quire_group::{GroupId, GroupStat, LruList};
+use quire_space::Spaces;
+
+/// One group's lists on one node.
+pub(crate) struct Lists<'s, P: Platform> {
+    pub(crate) spaces: &'s Spaces<P>,
+    pub(crate) group: GroupId,
+    pub(crate) node: NodeId,
+}
+
+/// Pages for which the inactive list is a third of both at least; it may be relatively smaller the larger both are.
+const GIB_IN_PAGES: u64 = 1 << 18;
+
+/// How many times larger than the inactive list the active one may be, for `pages` in both: the square root of ten times their
+/// size in GiB (Linux's `inactive_is_low`).
+fn inactive_ratio(pages: u64) -> u64 {
+    (10 * (pages / GIB_IN_PAGES)).isqrt().max(1)
+}
+
+impl<P: Platform> Lists<'_, P> {
+    /// Pages on a list.
+    fn size(&self, list: LruList) -> u64 {
+        self.spaces.memory_groups().sizes(self.group, self.node)[list as usize]
+    }
+
+    /// Whether the inactive list is too short for what is used again to be told from the rest.
+    fn inactive_is_low(&self, inactive: LruList, active: LruList) -> bool {
+        let (few, many) = (self.size(inactive), self.size(active));
+        few * inactive_ratio(few + many) < many
+    }
+
+    /// Goes through the lists as deep as `priority` says: each level down doubles the depth, and at 0 all is looked at. Answers the
+    /// pages that came free; ends when they are `wanted`.
+    pub(crate) fn scan(&self, priority: u32, wanted: u64, cause: Cause) -> u64 {
+        let groups = self.spaces.memory_groups();
+        groups.take_in(&self.spaces.platform().pin(), None);
+        let mut freed = 0;
+        // Pages that nobody needs first. Others need a place to go to.
+        let pairs = [
+            (LruList::InactiveFile, LruList::ActiveFile, true),
+            (LruList::InactiveAnon, LruList::ActiveAnon, self.spaces.swap().free_slots() > 0),
+        ];
+        for (inactive, active, possible) in pairs {
+            if !possible || freed >= wanted {
+                continue;
+            }
+            if self.inactive_is_low(inactive, active) {
+                let depth = (self.size(active) >> priority).max(BATCH as u64);
+                self.deactivate(active, depth);
+            }
+            let mut left = (self.size(inactive) >> priority).max((BATCH as u64).min(self.size(inactive)));
+            while left > 0 && freed < wanted {
+                let (scanned, pages) = self.shrink_inactive(inactive, cause);
+                freed += pages;
+                left = left.saturating_sub(scanned);
+                if scanned == 0 {
+                    break;
+                }
+            }
+        }
+        freed
+    }
+
+    /// Moves folios from the end of an active list to the inactive one. That they were used is no reason to stay: they have the
+    /// length of the inactive list to be used again.
+    fn deactivate(&self, active: LruList, depth: u64) {
+        let groups = self.spaces.memory_groups();
+        let inactive = if active == LruList::ActiveAnon { LruList::InactiveAnon } else { LruList::InactiveFile };
+        let mut left = depth;
+        while left > 0 {
+            let mut some = Isolated::new();
+            let scanned = {
+                let pin = self.spaces.platform().pin();
+                let place = (self.group, self.node, active);
+                groups.isolate(&pin, place, BATCH as u32, |_| true, &mut some).scanned
+            };
+            if scanned == 0 {
+                return;
+            }
+            left = left.saturating_sub(scanned);
+            for head in some.drain(..) {
+                // Its marks of use start anew.
+                let _ = self.spaces.referenced(head);
+                let frame = self.spaces.frames().known(head);
+                frame.clear_flags(FrameFlags::REFERENCED);
+                {
+                    let pin = self.spaces.platform().pin();
+                    let pages = self.spaces.frames().folio(head).order().pages();
+                    let events = self.spaces.frames().events();
+                    events.add(&pin, VmEvent::Pgdeactivate, pages);
+                    events.add(&pin, VmEvent::Pgrefill, pages);
+                    frame.set_flags(FrameFlags::WORKINGSET);
+                    groups.put_back(&pin, head, inactive, true);
+                }
+                self.spaces.let_isolated_go(head);
+            }
+        }
+    }
+
+    /// Pages out a handful from the end of an inactive list. Answers the pages that were looked at, and those that came free.
+    fn shrink_inactive(&self, inactive: LruList, cause: Cause) -> (u64, u64) {
+        let groups = self.spaces.memory_groups();
+        let mut some = Isolated::new();
+        let scanned = {
+            let pin = self.spaces.platform().pin();
+            let report =
+                groups.isolate(&pin, (self.group, self.node, inactive), BATCH as u32, |_| true, &mut some);
+            let (event, stat) = match cause {
+                Cause::Background => (VmEvent::PgscanKswapd, GroupStat::PgscanKswapd),
+                Cause::Direct => (VmEvent::PgscanDirect, GroupStat::PgscanDirect),
+                Cause::Wish => (VmEvent::PgscanDirect, GroupStat::PgscanProactive),
+            };
+            self.spaces.frames().events().add(&pin, event, report.scanned);
+            groups.add_stat(&pin, self.group, stat, report.scanned as i64);
+            report.scanned
+        };
+        (scanned, shrink(self.spaces, &mut some, cause))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table in Linux's comment on the ratio: 1 GiB 3, 10 GiB 10, 100 GiB 31, 1 TiB 101.
+    #[test]
+    fn the_inactive_list_may_be_relatively_smaller_the_more_memory_there_is() {
+        let ratio = |gib: u64| inactive_ratio(gib * GIB_IN_PAGES);
+        assert_eq!([0, 1, 10, 100, 1024].map(ratio), [1, 3, 10, 31, 101]);
+    }
+}

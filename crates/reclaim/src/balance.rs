@@ -1,0 +1,134 @@
+//! How hard to try, and where.
+
+use crate::age::Lists;
+use crate::shrink::Cause;
+use quire_arch::{NodeId, Platform};
+use quire_group::{GroupEvent, GroupId};
+use quire_space::{Need, Spaces};
+
+/// Where a round begins: a 4096th of each list.
+const FIRST_PRIORITY: u32 = 12;
+/// Pages that direct reclaim frees before it is content.
+const ENOUGH: u64 = 32;
+/// Vain rounds over everything after which memory counts as exhausted.
+const ROUNDS: u32 = 3;
+
+/// Tries to free what is needed.
+pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
+    match need {
+        Need::Frames(order) => reclaim(spaces, GroupId::ROOT, order.pages().max(ENOUGH), Cause::Direct),
+        Need::Group(group, pages) => {
+            spaces.memory_groups().count(group, GroupEvent::Max, 1);
+            spaces.memory_groups().drain_stocks(&spaces.platform().pin());
+            if spaces.memory_groups().pages_left(group) >= pages {
+                return pages;
+            }
+            reclaim(spaces, group, pages.max(ENOUGH), Cause::Direct)
+        }
+    }
+}
+
+/// Frees about `pages` below a memory group, whoever used them of late (`memory.reclaim`). Answers how many came free.
+pub fn reclaim_group<P: Platform>(spaces: &Spaces<P>, group: GroupId, pages: u64) -> u64 {
+    spaces.memory_groups().drain_stocks(&spaces.platform().pin());
+    reclaim(spaces, group, pages, Cause::Direct)
+}
+
+/// Frees `wanted` pages below the group `root`, or as many as a few rounds find.
+pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cause) -> u64 {
+    let mut freed = 0;
+    for _ in 0..ROUNDS {
+        for priority in (0..=FIRST_PRIORITY).rev() {
+            freed += scan_groups(spaces, root, priority, wanted - freed, cause);
+            if freed >= wanted {
+                return freed;
+            }
+        }
+        if freed > 0 {
+            return freed;
+        }
+        // What is being written may be all that could go.
+        spaces.swap().reap();
+    }
+    freed
+}
+
+/// One pass over all groups below `root`. Those that are protected are passed over as long as others have something.
+fn scan_groups<P: Platform>(
+    spaces: &Spaces<P>,
+    root: GroupId,
+    priority: u32,
+    wanted: u64,
+    cause: Cause,
+) -> u64 {
+    let groups = spaces.memory_groups();
+    let mut freed = 0;
+    for reach_low in [false, true] {
+        let mut low_left = false;
+        let mut next = groups.next_in_subtree(root, None);
+        while let Some(group) = next {
+            next = groups.next_in_subtree(root, Some(group));
+            let protection = groups.protection(root, group);
+            let usage = groups.usage(group);
+            if group != root && protection.min > 0 && usage <= protection.min {
+                continue;
+            }
+            if group != root && protection.low > 0 && usage <= protection.low {
+                if !reach_low {
+                    low_left = true;
+                    continue;
+                }
+                groups.count(group, GroupEvent::Low, 1);
+            } else if reach_low {
+                continue;
+            }
+            for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
+                freed += Lists { spaces, group, node }.scan(priority, wanted - freed.min(wanted), cause);
+            }
+            if freed >= wanted {
+                return freed;
+            }
+        }
+        if freed > 0 || !low_left || priority > 0 {
+            break;
+        }
+    }
+    freed
+}
+
+/// Slows a program down whose group is over its high limit: it does the work itself.
+pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, group: GroupId) {
+    if group == GroupId::ROOT {
+        return;
+    }
+    let over = spaces.memory_groups().over_high(group);
+    if over > 0 {
+        spaces.memory_groups().count(group, GroupEvent::High, 1);
+        reclaim(spaces, group, over.min(ENOUGH), Cause::Direct);
+    }
+}
+
+/// What one step of background reclaim did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KswapdStep {
+    /// Pages that came free.
+    pub freed: u64,
+    /// Pages that are still to be freed until every zone is above its high watermark.
+    pub missing: u64,
+}
+
+/// One step of background reclaim (Linux's kswapd): once a zone is below its low watermark, until all are above the high one. A
+/// machine's background thread calls it, and sleeps until it is asked for again when nothing is missing or nothing came
+/// free.
+pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
+    let target = spaces.frames().background_target();
+    if target == 0 {
+        return KswapdStep::default();
+    }
+    let freed = reclaim(spaces, GroupId::ROOT, target, Cause::Background);
+    let missing = spaces.frames().background_target();
+    if missing == 0 {
+        spaces.frames().end_boost();
+    }
+    KswapdStep { freed, missing }
+}

@@ -1,0 +1,48 @@
+//! Reclaim: which pages go when memory is short, and how.
+//!
+//! The policy is Linux's of two lists: folios enter the inactive list, and come to its end; who was used meanwhile goes to the
+//! active list, everybody else is paged out. What comes back sooner than the active list is long was wrongly paged out, and
+//! goes to the active list at once (`workingset`). The lists belong to memory groups; each round of reclaim goes through all
+//! groups below the one that is short, as deep into their lists as its priority says.
+//!
+//! Everything here is stateless: what it knows lies in the lists, the groups and the folios. So [`Policy`] is a value of no
+//! size, which a machine hands down to its spaces ([`quire_space::Reclaim`]).
+
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod age;
+mod balance;
+mod oom;
+mod shrink;
+
+pub use balance::{KswapdStep, kswapd_step, reclaim_group};
+pub use oom::{OomScore, badness};
+
+use quire_arch::{Pfn, Platform};
+use quire_group::GroupId;
+use quire_space::{Need, Reclaim, Spaces};
+
+/// Linux's policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Policy;
+
+impl<P: Platform> Reclaim<P> for Policy {
+    fn make_room(&self, spaces: &Spaces<P>, need: Need) -> u64 {
+        balance::make_room(spaces, need)
+    }
+
+    fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> bool {
+        oom::out_of_memory(spaces, need)
+    }
+
+    fn throttle(&self, spaces: &Spaces<P>, group: GroupId) {
+        balance::throttle(spaces, group);
+    }
+
+    fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
+        shrink::page_out(spaces, folios)
+    }
+}

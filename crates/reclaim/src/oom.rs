@@ -1,0 +1,94 @@
+//! When nothing can be freed: who gives up what it has.
+
+use quire_arch::Platform;
+use quire_frame::VmEvent;
+use quire_group::{GroupEvent, GroupId};
+use quire_space::{Need, Space, SpaceFigures, SpaceId, Spaces};
+
+/// How much would be won by ending a program: pages, and what its owner says about it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct OomScore(pub i64);
+
+/// The adjustment that keeps a program alive whatever happens.
+const NEVER: i16 = -1000;
+
+/// Linux's score: resident pages, pages on swap devices and page tables, and for each point of the adjustment (`oom_score_adj`) a
+/// thousandth of the memory that there is. None for a program that is never chosen.
+pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Option<OomScore> {
+    if adjustment == NEVER {
+        return None;
+    }
+    let bytes = figures.resident + figures.swapped + figures.page_tables;
+    let pages = (bytes / quire_arch::PAGE_SIZE) as i64;
+    Some(OomScore(pages + i64::from(adjustment) * (total_pages / 1000) as i64))
+}
+
+/// Chooses the program with the highest score among those that the shortage concerns, and ends it. Answers whether there was one, or
+/// one is on its way out already.
+pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
+    let groups = spaces.memory_groups();
+    let root = match need {
+        Need::Frames(_) => GroupId::ROOT,
+        Need::Group(group, _) => {
+            groups.count(group, GroupEvent::Oom, 1);
+            group
+        }
+    };
+    let total = spaces.frames().totals().managed + spaces.swap().total_slots();
+    let mut chosen: Option<(OomScore, SpaceId)> = None;
+    let mut dying = false;
+    let mut next = spaces.next_space(None);
+    while let Some(space) = next {
+        if groups.is_below(space.memory_group(), root) {
+            if space.is_killed() {
+                // What it has comes back when it has gone.
+                dying |= space.figures().resident > 0;
+            } else if let Some(score) = badness(&space.figures(), space.oom_score_adj(), total)
+                && chosen.is_none_or(|(best, _)| score > best)
+            {
+                chosen = Some((score, space.id()));
+            }
+        }
+        next = spaces.next_space(Some(&space));
+    }
+    if dying {
+        return true;
+    }
+    let Some((_, id)) = chosen else { return false };
+    kill(spaces, id)
+}
+
+/// Ends the program of a space: it gets no more memory, and what is its own is taken at once where that is possible.
+fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
+    let mut next = spaces.next_space(None);
+    while let Some(space) = next {
+        if space.id() == id {
+            spaces.frames().events().add(&spaces.platform().pin(), VmEvent::OomKill, 1);
+            spaces.memory_groups().count(space.memory_group(), GroupEvent::OomKill, 1);
+            space.kill();
+            reap(&space);
+            return true;
+        }
+        next = spaces.next_space(Some(&space));
+    }
+    false
+}
+
+/// Takes the private memory of a killed space, which nobody will look at any more.
+fn reap<P: Platform>(space: &Space<'_, P>) {
+    space.reap();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_score_is_pages_and_the_wish_of_the_owner() {
+        let figures = SpaceFigures { resident: 4096 * 100, swapped: 4096 * 10, page_tables: 4096, ..Default::default() };
+        assert_eq!(badness(&figures, 0, 1_000_000), Some(OomScore(111)));
+        assert_eq!(badness(&figures, 500, 1_000_000), Some(OomScore(111 + 500_000)));
+        assert_eq!(badness(&figures, -500, 1_000_000), Some(OomScore(111 - 500_000)));
+        assert_eq!(badness(&figures, -1000, 1_000_000), None);
+    }
+}

@@ -1,0 +1,264 @@
+//! Paging a handful of folios out.
+//!
+//! All are unmapped first, then the TLBs are flushed once for all of them, then they are written and given back. Each is under
+//! its folio lock from the first step to the last. Whatever goes wrong leaves the folio where it is: in the swap cache, mapped or not,
+//! and on a list by age.
+
+use arrayvec::ArrayVec;
+use quire_arch::{NodeId, Order, Pfn, Platform};
+use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, Kind, VmEvent};
+use quire_group::{GroupId, GroupStat, LruList};
+use quire_space::{Spaces, UnmapBatch, Unmapped};
+use quire_swap::{IoState, NoSlots, Shadow};
+use quire_sync::atomic::raw::Ordering;
+
+/// Folios that are paged out together.
+pub(crate) const BATCH: usize = 32;
+
+/// Folios that were taken off their list, each with a reference.
+pub(crate) type Isolated = ArrayVec<Pfn, BATCH>;
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    /// Memory is short, and somebody waits.
+    Direct,
+    /// Memory becomes short.
+    Background,
+    /// A program, or whoever writes to `memory.reclaim`, wants it so, whether the pages were used or not.
+    Wish,
+}
+
+/// What became of a folio.
+enum Fate {
+    /// It was used: to the active list.
+    Activate,
+    /// To the front of the inactive list.
+    Keep,
+    /// To its end: it can go as soon as it is written.
+    Rotate,
+    /// A program locked it.
+    Lock,
+}
+
+/// A folio that is unmapped and under its folio lock.
+struct Ready<'s, P: Platform> {
+    head: Pfn,
+    guard: FolioGuard<'s, P>,
+    /// Nobody needs its contents.
+    discarded: bool,
+}
+
+/// Pages out what it can of `folios`, and puts the others back on their lists. Answers the pages that came free.
+pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, cause: Cause) -> u64 {
+    let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
+    let mut batch = UnmapBatch::new(spaces);
+    for head in folios.drain(..) {
+        match unmap(spaces, head, cause, &mut batch) {
+            Ok(unmapped) => ready.push(unmapped),
+            Err(fate) => put_back(spaces, head, &fate),
+        }
+    }
+    batch.flush();
+    let mut freed = 0;
+    let mut chain = FrameChain::new();
+    for folio in ready {
+        freed += write_and_free(spaces, folio, cause, &mut chain);
+    }
+    drop(batch);
+    spaces.frames().free_chain(&spaces.platform().pin(), chain);
+    freed
+}
+
+/// Pages out folios that were taken off their lists, each with a reference, because a program wishes so.
+pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
+    let mut freed = 0;
+    loop {
+        let mut some: Isolated = (&mut *folios).take(BATCH).collect();
+        if some.is_empty() {
+            return freed;
+        }
+        freed += shrink(spaces, &mut some, Cause::Wish);
+    }
+}
+
+/// The first half: from the look whether it was used to the last mapping.
+fn unmap<'s, P: Platform>(
+    spaces: &'s Spaces<P>,
+    head: Pfn,
+    cause: Cause,
+    batch: &mut UnmapBatch<'s, P>,
+) -> Result<Ready<'s, P>, Fate> {
+    let frame = spaces.frames().known(head);
+    let guard = spaces.frames().try_lock_folio_long(head).ok_or(Fate::Keep)?;
+    let flags = frame.word().flags();
+    if flags.contains(FrameFlags::WRITEBACK) {
+        // Whoever ends the writing finds this, and the next pass a clean folio.
+        frame.set_flags(FrameFlags::RECLAIM);
+        return Err(Fate::Rotate);
+    }
+    if frame.kind() != Kind::Anonymous {
+        return Err(Fate::Keep);
+    }
+    if frame.map_count().load(Ordering::Relaxed) > 0 {
+        let used = spaces.referenced(head).ok_or(Fate::Keep)?;
+        if used.locked {
+            return Err(Fate::Lock);
+        }
+        if cause != Cause::Wish && used.mappings > 0 {
+            let again = frame.set_flags(FrameFlags::REFERENCED).is_some_and(|before| {
+                before.contains(FrameFlags::REFERENCED)
+            });
+            return Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep });
+        }
+    }
+    let discarded = flags & (FrameFlags::LAZY_FREE | FrameFlags::SWAP_CACHE) == FrameFlags::LAZY_FREE
+        && !flags.contains(FrameFlags::DIRTY);
+    let unmapped = if discarded {
+        spaces.unmap_to_discard(head, batch)
+    } else {
+        if !flags.contains(FrameFlags::SWAP_CACHE) {
+            give_slots(spaces, head)?;
+        }
+        spaces.unmap_to_swap(head, batch)
+    };
+    let fate = match unmapped {
+        Unmapped::All => return Ok(Ready { head, guard, discarded }),
+        Unmapped::Locked => Fate::Lock,
+        Unmapped::Pinned | Unmapped::Busy => Fate::Activate,
+        Unmapped::Dirty => {
+            // Its contents are needed again, like those of any other.
+            frame.clear_flags(FrameFlags::LAZY_FREE);
+            Fate::Activate
+        }
+    };
+    // Translations of what was unmapped of it may be cached, and the next who gets the lock may map it anew.
+    batch.flush();
+    drop(guard);
+    spaces.leave_swap_cache(head);
+    Err(fate)
+}
+
+/// Brings a folio into the swap cache. A large one for which there are no slots in a row is split, and only its first part goes on.
+fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
+    let frame = spaces.frames().known(head);
+    let group = frame.memory_group().load(Ordering::Relaxed);
+    let order = spaces.frames().folio(head).order();
+    match spaces.swap().add_folio(head, group) {
+        Ok(_) => {
+            if order > Order::ZERO {
+                let pin = spaces.platform().pin();
+                spaces.frames().events().count_folio(&pin, order, FolioCounter::Swpout, 1);
+            }
+            Ok(())
+        }
+        Err(NoSlots::WrongOrder) if order > Order::ZERO => {
+            let pin = spaces.platform().pin();
+            spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
+            drop(pin);
+            spaces.split_isolated(head, Order::ZERO).map_err(|_| Fate::Activate)?;
+            spaces.swap().add_folio(head, group).map(|_| ()).map_err(|_| Fate::Activate)
+        }
+        Err(_) => Err(Fate::Activate),
+    }
+}
+
+/// The second half, after the flush: the folio goes to the device, and its frames home.
+fn write_and_free<P: Platform>(
+    spaces: &Spaces<P>,
+    folio: Ready<'_, P>,
+    cause: Cause,
+    chain: &mut FrameChain,
+) -> u64 {
+    let Ready { head, guard, discarded } = folio;
+    let frame = spaces.frames().known(head);
+    let pages = spaces.frames().folio(head).order().pages();
+    let count = |event, count| spaces.frames().events().add(&spaces.platform().pin(), event, count);
+    if discarded {
+        drop(guard);
+        // Ours is the last reference, unless somebody looked at the folio just now: then it goes with his.
+        let freed = spaces.put_isolated(head, chain);
+        if freed {
+            count(VmEvent::Pglazyfreed, pages);
+        } else {
+            return 0;
+        }
+        return pages;
+    }
+    if frame.word().flags().contains(FrameFlags::DIRTY) {
+        let fate = match spaces.swap().write_folio(head) {
+            IoState::Done(Ok(())) => None,
+            IoState::Begun => {
+                frame.set_flags(FrameFlags::RECLAIM);
+                Some(Fate::Rotate)
+            }
+            // It stays in memory, and is written again when its turn comes.
+            IoState::Done(Err(_)) => Some(Fate::Activate),
+        };
+        if !matches!(fate, Some(Fate::Activate)) {
+            count(VmEvent::Pswpout, pages);
+        }
+        if let Some(fate) = fate {
+            drop(guard);
+            put_back(spaces, head, &fate);
+            return 0;
+        }
+    }
+    let group = GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed));
+    let node = frame.zone().node();
+    // The cache's reference and that of whoever isolated it.
+    if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (group, node)))) {
+        drop(guard);
+        put_back(spaces, head, &Fate::Keep);
+        return 0;
+    }
+    drop(guard);
+    let groups = spaces.memory_groups();
+    groups.advance(group, node, pages);
+    let (steal, of_group) = match cause {
+        Cause::Background => (VmEvent::PgstealKswapd, GroupStat::PgstealKswapd),
+        Cause::Direct => (VmEvent::PgstealDirect, GroupStat::PgstealDirect),
+        Cause::Wish => (VmEvent::PgstealDirect, GroupStat::PgstealProactive),
+    };
+    count(steal, pages);
+    groups.add_stat(&spaces.platform().pin(), group, of_group, pages as i64);
+    spaces.free_frozen(head, chain);
+    pages
+}
+
+/// What the slots of a folio will remember of it.
+fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (group, node): (GroupId, NodeId)) -> Shadow {
+    let workingset = spaces.frames().known(head).word().flags().contains(FrameFlags::WORKINGSET);
+    Shadow::new(node, group.get(), workingset, spaces.memory_groups().age(group, node))
+}
+
+/// Puts a folio back on the list that its fate says, and lets go of it.
+fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
+    let frame = spaces.frames().known(head);
+    let groups = spaces.memory_groups();
+    let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
+    let (inactive, active) = if lazy {
+        (LruList::InactiveFile, LruList::ActiveFile)
+    } else {
+        (LruList::InactiveAnon, LruList::ActiveAnon)
+    };
+    {
+        let pin = spaces.platform().pin();
+        let events = spaces.frames().events();
+        let pages = spaces.frames().folio(head).order().pages();
+        match fate {
+            Fate::Activate => {
+                events.add(&pin, VmEvent::Pgactivate, pages);
+                groups.put_back(&pin, head, active, true);
+            }
+            Fate::Keep => groups.put_back(&pin, head, inactive, true),
+            Fate::Rotate => groups.put_back(&pin, head, inactive, false),
+            Fate::Lock => {
+                frame.set_flags(FrameFlags::MLOCKED);
+                events.add(&pin, VmEvent::UnevictablePgsCulled, pages);
+                groups.put_back(&pin, head, LruList::Unevictable, true);
+            }
+        }
+    }
+    spaces.let_isolated_go(head);
+}

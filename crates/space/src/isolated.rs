@@ -1,0 +1,132 @@
+//! What the room of reclaim does with folios that it took off their lists, each with a reference.
+
+use crate::section::Section;
+use crate::space::{Space, SpaceId};
+use crate::spaces::Spaces;
+use core::fmt;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{FrameChain, SplitError};
+use quire_group::{GroupError, GroupId};
+use quire_sync::atomic::Ordering;
+
+impl<P: Platform> Spaces<P> {
+    /// Drops the reference with which a folio was isolated.
+    pub fn let_isolated_go(&self, head: Pfn) {
+        self.let_go(head);
+    }
+
+    /// The same for a folio that is unmapped and of no use. Answers whether its frames entered `chain`.
+    pub fn put_isolated(&self, head: Pfn, chain: &mut FrameChain) -> bool {
+        let order = self.frames().folio(head).order();
+        let gone = self.memory_groups().put_folio(chain, head, order);
+        if gone {
+            self.count_folio_gone(order);
+        }
+        gone
+    }
+
+    /// Takes a folio that left the swap cache with its references frozen
+    /// ([`Swap::evict`](quire_swap::Swap::evict)) into `chain`.
+    pub fn free_frozen(&self, head: Pfn, chain: &mut FrameChain) {
+        let order = self.frames().folio(head).order();
+        let gathered = self.memory_groups().gather_folio(chain, head, order);
+        debug_assert!(gathered.is_ok(), "a frozen folio could not be given back: {gathered:?}");
+        self.count_folio_gone(order);
+    }
+
+    /// Takes a folio that was not paged out after all out of the swap cache, if nobody names its slots.
+    pub fn leave_swap_cache(&self, head: Pfn) -> bool {
+        self.leave_cache_if_unnamed(head)
+    }
+
+    /// Splits the large folio at `head` into folios of order `to`. The caller has the folio lock and one reference, which is to
+    /// the first part then.
+    ///
+    /// # Errors
+    ///
+    /// [`SplitError`]; then the folio is as it was.
+    pub fn split_isolated(&self, head: Pfn, to: Order) -> Result<u64, SplitError> {
+        self.split_locked(head, to, false)
+    }
+
+    /// A handle to the space after `space`, or to the first one. Those that are exiting are passed over.
+    pub fn next_space(&self, space: Option<&Space<'_, P>>) -> Option<Space<'_, P>> {
+        self.space_after(space)
+    }
+
+    /// A handle to the space `id`, unless it is exiting.
+    pub fn space(&self, id: SpaceId) -> Option<Space<'_, P>> {
+        let mut next = self.space_after(None);
+        while let Some(space) = next {
+            if space.id() == id {
+                return Some(space);
+            }
+            next = self.space_after(Some(&space));
+        }
+        None
+    }
+}
+
+/// Why a space could not change its memory group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupChangeError(pub GroupError);
+
+impl fmt::Display for GroupChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the space cannot enter the group: {}", self.0)
+    }
+}
+
+impl core::error::Error for GroupChangeError {}
+
+impl<P: Platform> Space<'_, P> {
+    /// The memory group that new pages of this space are charged to.
+    pub fn memory_group(&self) -> GroupId {
+        self.core().memory_group()
+    }
+
+    /// Moves the space to another memory group. What it has stays charged to where it was, as in Linux; the root, which a space
+    /// begins in unless its parent was elsewhere, charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupChangeError`], when there is no such group.
+    pub fn set_memory_group(&self, group: GroupId) -> Result<(), GroupChangeError> {
+        let groups = self.spaces.memory_groups();
+        groups.hold(group).map_err(GroupChangeError)?;
+        groups.release(self.core().replace_memory_group(group));
+        Ok(())
+    }
+
+    /// How the owner of the program wants it to be judged when memory is exhausted (`oom_score_adj`, -1000 to 1000).
+    pub fn oom_score_adj(&self) -> i16 {
+        self.core().oom_score_adj.load(Ordering::Relaxed) as i32 as i16
+    }
+
+    /// Sets it; what lies outside of the bounds is brought to them.
+    pub fn set_oom_score_adj(&self, adjustment: i16) {
+        let bounded = i32::from(adjustment.clamp(-1000, 1000));
+        self.core().oom_score_adj.store(bounded as u32, Ordering::Relaxed);
+    }
+
+    /// Ends what runs in this space: whatever it faults for from now on it gets [`FaultError::Killed`](crate::FaultError::Killed).
+    /// Its embedder makes it exit.
+    pub fn kill(&self) {
+        // Release: pairs with the load in `is_killed`; who finds pages gone finds this.
+        self.core().killed.store(1, Ordering::Release);
+    }
+
+    /// Whether it was [killed](Self::kill).
+    pub fn is_killed(&self) -> bool {
+        self.core().is_killed()
+    }
+
+    /// Takes what a killed space has for itself, if nobody is changing its mappings just now: nothing of it is ever looked at again.
+    pub fn reap(&self) {
+        if self.is_killed() {
+            if let Some(mut section) = Section::try_begin(self.spaces, self.core()) {
+                section.discard_private();
+            }
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Taking a folio out of every table that maps it, so that its frames can be used for something else.
+//!
+//! The caller has the folio lock and a reference. The rmap leads to each mapping; under the lock of its table and the head lock
+//! of the folio a run of entries becomes swap entries, and is counted in the same hold. Translations stay in TLBs until the
+//! batch is flushed. So until then
+//!
+//! - the folio is neither written to a device nor given back: programs may be writing to it;
+//! - it stays under its folio lock: a fault that finds the swap entry waits for that;
+//! - whoever takes such an entry away, moves it or forbids something on it must flush too, since the translation of the page
+//!   may be there ([`SpaceCpus::is_paging_out`](crate::cpus::SpaceCpus::is_paging_out)).
+//!
+//! A page that a device may be writing to is not unmapped: after the entry is gone, and a fence, there is a look for pins. A
+//! fast pin that came before is seen there, one that comes after sees that the entry changed.
+
+use crate::cpus::FlushCause;
+use crate::gather::pages_from;
+use crate::space::{Space, SpaceCore};
+use crate::spaces::Spaces;
+use crate::table::{Found, Hole, LockedTable, Place, Residency, Step, Tables};
+use crate::vma::{VmFlags, VmaFacts};
+use arrayvec::ArrayVec;
+use core::fmt;
+use core::ops::ControlFlow;
+use core::ptr::{self, NonNull};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
+use quire_frame::{FrameFlags, LockedFolio, MapsLeft};
+use quire_swap::SlotId;
+use quire_sync::atomic::fence;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+/// Spaces whose flush is put off together.
+const SPACES: usize = 8;
+
+/// What the mappings of a folio say about its use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Referenced {
+    /// Mappings through which it was used since the last look.
+    pub mappings: u32,
+    /// Whether a program locked it.
+    pub locked: bool,
+}
+
+/// What became of the wish to unmap a folio.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unmapped {
+    /// Nothing maps it any more.
+    All,
+    /// A program locked it.
+    Locked,
+    /// A device may be using it.
+    Pinned,
+    /// It was to be dropped, and has been written to.
+    Dirty,
+    /// Some of its mappings could not be looked at just now.
+    Busy,
+}
+
+/// What an unmapped page leaves in its entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leaves {
+    /// The name of its slot: that of the folio's first page is this.
+    Swap(SlotId),
+    /// Nothing.
+    Nothing,
+}
+
+/// One folio that is being unmapped.
+struct Job {
+    head: Pfn,
+    order: Order,
+    leaves: Leaves,
+}
+
+/// Spaces out of which folios were unmapped and whose TLBs are still to be flushed.
+#[must_use = "what was unmapped is in use until the batch is flushed"]
+pub struct UnmapBatch<'s, P: Platform> {
+    spaces: &'s Spaces<P>,
+    stale: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
+    /// Ranges that one table each covers, and that are left empty.
+    emptied: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
+}
+
+impl<'s, P: Platform> UnmapBatch<'s, P> {
+    /// A batch of nothing.
+    pub fn new(spaces: &'s Spaces<P>) -> Self {
+        Self { spaces, stale: ArrayVec::new_const(), emptied: ArrayVec::new_const() }
+    }
+
+    /// Notes that translations of `range` may be cached. The lock of the table is held, and the family lock, so no handle may
+    /// be dropped here.
+    fn add_stale(&mut self, core: &SpaceCore<P>, range: VirtRange) {
+        if let Some((_, noted)) = self.stale.iter_mut().find(|(space, _)| ptr::eq(space.core(), core)) {
+            *noted = VirtRange::new(noted.start().min(range.start()), noted.end().max(range.end()));
+            return;
+        }
+        if self.stale.is_full() {
+            let pin = self.spaces.platform().pin();
+            core.flush(self.spaces.frames(), &pin, range, FlushCause::PageOut);
+        } else if core.try_hold() {
+            core.cpus.begin_pageout();
+            self.stale.push((Space::adopt(self.spaces, NonNull::from(core)), range));
+        }
+        // Else the space exits: no CPU runs it, and who gets its tag next flushes first.
+    }
+
+    /// Notes that the table that covers `range` may be empty.
+    fn add_emptied(&mut self, core: &SpaceCore<P>, range: VirtRange) {
+        let table = P::Paging::table_range(range.start(), Level::PTE);
+        let noted = self.emptied.iter().any(|(space, at)| ptr::eq(space.core(), core) && *at == table);
+        if !noted && !self.emptied.is_full() && core.try_hold() {
+            self.emptied.push((Space::adopt(self.spaces, NonNull::from(core)), table));
+        }
+    }
+
+    /// Flushes: what was unmapped through this batch is in no TLB. The caller holds no locks but folio locks, and those of
+    /// mappings.
+    pub fn flush(&mut self) {
+        while let Some((space, range)) = self.stale.pop() {
+            {
+                let pin = self.spaces.platform().pin();
+                let core = space.core();
+                core.flush(self.spaces.frames(), &pin, range, FlushCause::PageOut);
+                core.cpus.end_pageout();
+            }
+        }
+        while let Some((space, range)) = self.emptied.pop() {
+            space.free_emptied(range);
+        }
+    }
+}
+
+impl<P: Platform> Drop for UnmapBatch<'_, P> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl<P: Platform> fmt::Debug for UnmapBatch<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnmapBatch").field("spaces", &self.stale.len()).finish_non_exhaustive()
+    }
+}
+
+impl<P: Platform> Spaces<P> {
+    /// Asks all mappings of the folio at `head` whether it was used, and takes the marks of it away. `None` where they cannot
+    /// be looked at just now. The caller has a reference.
+    pub fn referenced(&self, head: Pfn) -> Option<Referenced> {
+        let mut found = Referenced::default();
+        let order = self.frames().folio(head).order();
+        let walked = self.rmap_try_hold(head, |mappings| {
+            mappings.walk(|tables, facts, range| {
+                if facts.flags.contains(VmFlags::LOCKED) {
+                    found.locked = true;
+                    return ControlFlow::Break(());
+                }
+                found.mappings += u32::from(tables.test_and_clear_accessed(range, (head, order)));
+                ControlFlow::Continue(())
+            })
+        });
+        walked.map(|_| found)
+    }
+
+    /// Unmaps the folio at `head`, which is in the swap cache: each entry names its slot from then on. The caller has the folio
+    /// lock and a reference, and flushes `batch` before it lets go of the lock.
+    pub fn unmap_to_swap(&self, head: Pfn, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
+        let slot = SlotId::from_raw(self.frames().known(head).private().load(Ordering::Relaxed));
+        self.unmap_folio(head, Leaves::Swap(slot), batch)
+    }
+
+    /// Unmaps the folio at `head`, whose contents nobody needs unless they were written to again: then it stays. Otherwise as
+    /// [`unmap_to_swap`](Self::unmap_to_swap).
+    pub fn unmap_to_discard(&self, head: Pfn, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
+        self.unmap_folio(head, Leaves::Nothing, batch)
+    }
+
+    fn unmap_folio(&self, head: Pfn, leaves: Leaves, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
+        let frame = self.frames().known(head);
+        let job = Job { head, order: self.frames().folio(head).order(), leaves };
+        let walked = self.rmap_try_hold(head, |mappings| {
+            mappings.walk(|tables, facts, range| tables.unmap_mapping(&job, facts, range, batch))
+        });
+        match walked {
+            Some(ControlFlow::Break(why)) => why,
+            _ if frame.map_count().load(Ordering::Acquire) == 0 => Unmapped::All,
+            _ => Unmapped::Busy,
+        }
+    }
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Whether pages of the folio at `head` were used through the entries of `range`; the marks are taken away. Lock-free: an
+    /// entry changes only if it still is what was read. Translations stay: a page that is used through one of those only
+    /// looks unused, as in Linux.
+    fn test_and_clear_accessed(&self, range: VirtRange, (head, order): (Pfn, Order)) -> bool {
+        let mut used = false;
+        self.walk(range, &mut |place, part| {
+            let (table, level, first, entries) = match place {
+                Place::Table(table) => {
+                    (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)
+                }
+                Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
+            };
+            for entry in &self.entries(table)[first..first + entries] {
+                used |= clear_accessed::<P>(entry, level, (head, order));
+            }
+            Step::Next
+        });
+        used
+    }
+
+    /// Unmaps what `range` of one mapping maps of the folio.
+    fn unmap_mapping(
+        &self,
+        job: &Job,
+        facts: &VmaFacts,
+        range: VirtRange,
+        batch: &mut UnmapBatch<'_, P>,
+    ) -> ControlFlow<Unmapped> {
+        if facts.flags.contains(VmFlags::LOCKED) {
+            return ControlFlow::Break(Unmapped::Locked);
+        }
+        if let Found::Huge(slot) = self.lookup(range.start())
+            && self.slot_maps(slot, job.head, job.order)
+        {
+            self.split_huge(slot);
+        }
+        let index = self.spaces.frames().known(job.head).index().load(Ordering::Relaxed);
+        let first = facts.page_offset_at(range.start()).wrapping_sub(index);
+        let mut flow = ControlFlow::Continue(());
+        self.walk(range, &mut |place, part| {
+            if let Place::Table(table) = place
+                && flow.is_continue()
+            {
+                let nth = first + (part.start().0 - range.start().0) / PAGE_SIZE;
+                flow = self.unmap_in_table(job, facts, (table, part), nth, batch);
+            }
+            Step::Next
+        });
+        flow
+    }
+
+    fn unmap_in_table(
+        &self,
+        job: &Job,
+        facts: &VmaFacts,
+        (table, part): (Pfn, VirtRange),
+        first: u64,
+        batch: &mut UnmapBatch<'_, P>,
+    ) -> ControlFlow<Unmapped> {
+        let pin = self.pin();
+        let locked = self.lock(&pin, table, Level::PTE);
+        if locked.is_empty() || locked.is_dead() {
+            return ControlFlow::Continue(());
+        }
+        let folio = self.spaces.frames().lock_folio(job.head);
+        if folio.folio().order() != job.order {
+            return ControlFlow::Break(Unmapped::Busy);
+        }
+        let start = P::Paging::index(part.start(), Level::PTE);
+        let end = start + part.pages() as usize;
+        let mut index = start;
+        while index < end {
+            let nth = first + (index - start) as u64;
+            let raw = locked.entries[index].load(Ordering::Relaxed);
+            index += match P::Paging::decode(raw, Level::PTE) {
+                Entry::Leaf(Leaf { pfn, flags })
+                    if pfn == job.head.offset(nth) && !flags.contains(LeafFlags::SPECIAL) =>
+                {
+                    let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
+                    let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
+                    let range = pages_from(part.start(), index - start).end();
+                    let run = Run { index, pages, nth, range: pages_from(range, pages) };
+                    self.unmap_run(job, facts, (&locked, &folio), &run, batch)?;
+                    pages
+                }
+                _ => 1,
+            };
+        }
+        if locked.is_empty() {
+            batch.add_emptied(self.core, part);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn unmap_run(
+        &self,
+        job: &Job,
+        facts: &VmaFacts,
+        (locked, folio): (&LockedTable<'_, P>, &LockedFolio<'_, P>),
+        run: &Run,
+        batch: &mut UnmapBatch<'_, P>,
+    ) -> ControlFlow<Unmapped> {
+        let frame = folio.folio().frame();
+        let swap = self.spaces.swap();
+        let pages = run.pages as u32;
+        let slots = &locked.entries[run.index..run.index + run.pages];
+        let mut bits = 0;
+        match job.leaves {
+            Leaves::Swap(first) => {
+                let slot = first.plus(run.nth);
+                let own = if folio.folio().is_large() {
+                    frame.word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
+                } else {
+                    folio.maps() == 1
+                };
+                let exclusive = own && swap.counts_are_zero(slot, pages);
+                swap.add_counts(slot, pages);
+                for (entry, nth) in slots.iter().zip(0..) {
+                    let named = Entry::Swap(slot.plus(nth).entry(exclusive));
+                    bits |= entry.swap(P::Paging::encode(named, Level::PTE), Ordering::AcqRel);
+                }
+            }
+            Leaves::Nothing => {
+                for entry in slots {
+                    bits |= entry.swap(0, Ordering::AcqRel);
+                }
+            }
+        }
+        // Pairs with the one of a fast pin, between its reference and its second look at the entry.
+        fence(Ordering::SeqCst);
+        let dirty = bits & P::Paging::DIRTY != 0;
+        let refusal = if folio.folio().may_be_pinned() {
+            Some(Unmapped::Pinned)
+        } else if job.leaves == Leaves::Nothing && (dirty || folio.folio().unpinned_refs() > 2) {
+            // Somebody else's reference may be of one who writes.
+            Some(Unmapped::Dirty)
+        } else {
+            None
+        };
+        if let Some(why) = refusal {
+            self.map_again(facts, slots, job.head.offset(run.nth));
+            if let Leaves::Swap(first) = job.leaves {
+                let _ = swap.drop_counts(first.plus(run.nth), pages);
+            }
+            batch.add_stale(self.core, run.range);
+            return ControlFlow::Break(why);
+        }
+        if dirty {
+            frame.set_flags(FrameFlags::DIRTY);
+        }
+        batch.add_stale(self.core, run.range);
+        if job.leaves == Leaves::Nothing {
+            locked.count_taken(run.pages);
+        } else {
+            self.core.usage.swapped_out(u64::from(pages));
+        }
+        self.core.usage.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
+        if folio.remove_maps(pages) == MapsLeft::None {
+            self.spaces.undefer_split(folio);
+            // The mappings' reference. The caller has one of his own.
+            frame.put(1);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Maps pages from `first` on again, as they were but for what the MMU and the last write fault had noted: a write faults once
+    /// more.
+    fn map_again(&self, facts: &VmaFacts, slots: &[AtomicU64], first: Pfn) {
+        let flags =
+            (facts.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+        for (entry, nth) in slots.iter().zip(0..) {
+            let leaf = Entry::Leaf(Leaf { pfn: first.offset(nth), flags });
+            entry.store(P::Paging::encode(leaf, Level::PTE), Ordering::Release);
+        }
+    }
+}
+
+/// Entries of one table that map consecutive pages of a folio.
+struct Run {
+    /// The first entry.
+    index: usize,
+    /// How many.
+    pages: usize,
+    /// Which page of the folio the first one maps.
+    nth: u64,
+    /// Their addresses.
+    range: VirtRange,
+}
+
+/// Takes the mark of use off one entry, if it maps a page of the folio, and answers whether there was one.
+fn clear_accessed<P: Platform>(entry: &AtomicU64, level: Level, (head, order): (Pfn, Order)) -> bool {
+    let mut raw = entry.load(Ordering::Relaxed);
+    loop {
+        let maps = match P::Paging::decode(raw, level) {
+            Entry::Leaf(Leaf { pfn, flags }) => {
+                let usable = flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ;
+                usable && pfn.0.wrapping_sub(head.0) < order.pages()
+            }
+            _ => false,
+        };
+        if !maps || raw & P::Paging::ACCESSED == 0 {
+            return false;
+        }
+        let cleared = raw & !P::Paging::ACCESSED;
+        match entry.compare_exchange(raw, cleared, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => raw = now,
+        }
+    }
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Frees the table that covers `range` if it is empty and nobody is changing mappings just now. Else the next call that
+    /// comes by finds it.
+    fn free_emptied(&self, range: VirtRange) {
+        let Some(mut section) = crate::section::Section::try_begin(self.spaces, self.core()) else { return };
+        section.free_emptied(range);
+    }
+}
+
+impl<P: Platform> crate::section::Section<'_, P> {
+    fn free_emptied(&mut self, range: VirtRange) {
+        let mut gather = crate::gather::Gather::new(self.spaces, self.core, FlushCause::PageOut);
+        self.tables().free_empty(range, Hole(range), &mut gather);
+        gather.finish();
+    }
+}

@@ -1,0 +1,54 @@
+//! The call upwards: who needs memory asks the room above for it.
+
+use crate::spaces::Spaces;
+use quire_arch::{Order, Pfn, Platform};
+use quire_group::GroupId;
+
+/// What is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// A block of frames.
+    Frames(Order),
+    /// Room under the limit of a memory group, in pages.
+    Group(GroupId, u64),
+}
+
+/// Who can make room. The room of reclaim implements it; it is handed down when a machine is put together.
+///
+/// Called without a pin and without locks of class Rmap or later. The caller may hold locks of mappings, so whoever takes
+/// such does so only by trying.
+pub trait Reclaim<P: Platform>: Sync {
+    /// Tries to free what is needed, and answers how many pages came free.
+    fn make_room(&self, spaces: &Spaces<P>, need: Need) -> u64;
+
+    /// Nothing more can be freed. Answers whether somebody gave up memory nevertheless, so that it is worth to go on.
+    fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> bool;
+
+    /// Pages `folios` out, whether they were used of late or not: each was taken off its list, with a reference, which goes to
+    /// the callee. Answers the pages that came free.
+    fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64;
+
+    /// Somebody came close to a limit, or wants to be slowed down: called at the end of a fault, when nothing is held.
+    fn throttle(&self, spaces: &Spaces<P>, group: GroupId);
+}
+
+/// Nothing is ever reclaimed: memory ends where RAM does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NoReclaim;
+
+impl<P: Platform> Reclaim<P> for NoReclaim {
+    fn make_room(&self, _: &Spaces<P>, _: Need) -> u64 {
+        0
+    }
+
+    fn out_of_memory(&self, _: &Spaces<P>, _: Need) -> bool {
+        false
+    }
+
+    fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
+        folios.for_each(|head| spaces.let_isolated_go(head));
+        0
+    }
+
+    fn throttle(&self, _: &Spaces<P>, _: GroupId) {}
+}

@@ -1,0 +1,60 @@
+//! Pages that come back: whether they were paged out too soon.
+//!
+//! A list's age goes up by each page that leaves it at the end, and by each that is used again (`Groups::advance`). The shadow of
+//! a page says how old its list was when the page left; so the difference to now is the number of pages that made room since:
+//! had the list been longer by as many, the page would not have gone. If that is no more than the pages that were kept for
+//! having been used, one of those should have gone instead, and the page goes among them at once (Linux's workingset
+//! detection, after Johannes Weiner).
+
+use crate::spaces::Spaces;
+use quire_arch::{Pfn, Pin, Platform};
+use quire_frame::{FrameFlags, VmEvent};
+use quire_group::{GroupId, GroupStat, LruList};
+use quire_swap::Shadow;
+
+/// The pages that made room since the age that a shadow remembers, modulo the ages that there are.
+fn distance(now: u64, then: u64) -> u64 {
+    now.wrapping_sub(then) & Shadow::MAX_AGE
+}
+
+impl<P: Platform> Spaces<P> {
+    /// The list for a folio that comes back with `shadow`.
+    pub(crate) fn refault(&self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) -> LruList {
+        let Some(shadow) = shadow else { return LruList::InactiveAnon };
+        let groups = self.memory_groups();
+        let events = self.frames().events();
+        let (group, node) = (GroupId::from_bits(shadow.group()), shadow.node());
+        let pages = self.frames().folio(head).order().pages();
+        let count = |event, stat| {
+            events.add(pin, event, pages);
+            groups.add_stat(pin, group, stat, pages as i64);
+        };
+        count(VmEvent::WorkingsetRefaultAnon, GroupStat::WorkingsetRefaultAnon);
+        let sizes = groups.sizes(group, node);
+        // What could go instead of a private page.
+        let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
+        let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
+        if distance(groups.age(group, node), shadow.age()) > kept {
+            return LruList::InactiveAnon;
+        }
+        groups.advance(group, node, pages);
+        count(VmEvent::WorkingsetActivateAnon, GroupStat::WorkingsetActivateAnon);
+        if shadow.workingset() {
+            self.frames().known(head).set_flags(FrameFlags::WORKINGSET);
+            count(VmEvent::WorkingsetRestoreAnon, GroupStat::WorkingsetRestoreAnon);
+        }
+        LruList::ActiveAnon
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_wrap_around() {
+        assert_eq!(distance(10, 4), 6);
+        assert_eq!(distance(2, Shadow::MAX_AGE), 3);
+        assert_eq!(distance(Shadow::MAX_AGE + 8, 3), 4);
+    }
+}

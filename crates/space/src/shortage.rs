@@ -1,0 +1,94 @@
+//! What a fault does about what is in its way, when it holds nothing but perhaps the mmap lock.
+
+use crate::error::FaultError;
+use crate::fault::Refusal;
+use crate::reclaim::Need;
+use crate::spaces::Spaces;
+use crate::swap_in::SwappedIn;
+use crate::table::Tables;
+use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::AllocError;
+use quire_group::{GroupId, OverLimit};
+use quire_sync::atomic::raw::Ordering;
+
+/// Frames that somebody who finds no memory tries to free.
+const FREED_AT_ONCE: u64 = 512;
+
+impl<'s, P: Platform> Spaces<P> {
+    /// Makes it worth to try again, perhaps with a folio that was brought in, or answers what the program gets.
+    pub(crate) fn overcome(&'s self, refusal: Refusal) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        let (cause, need) = match refusal {
+            Refusal::Swapped(wanted) => return self.swap_in(wanted),
+            Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
+            Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Group(over.group, 1)),
+            Refusal::Fault(error) => return Err(error),
+            // The slow way gives one before it looks.
+            Refusal::NeedsGroup => return Ok(None),
+        };
+        // Others may be faster to take what that freed.
+        if self.make_room(cause, need) { Ok(None) } else { Err(FaultError::OutOfMemory(cause)) }
+    }
+
+    /// Frees memory: first what nobody needs (what waited for this fault to leave the epoch, the huge page of zeros if it is not
+    /// mapped, parts of folios that wait to be split), then by reclaim. Answers whether it is worth to try again. The caller is
+    /// not pinned.
+    #[cold]
+    pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
+        let mut freed = 0;
+        if let Need::Frames(_) = need {
+            if cause == AllocError::OutOfMemory {
+                freed += self.frames().reap_all(&self.platform().pin());
+            }
+            freed += self.shrink_huge_zero();
+            freed += self.split_deferred(FREED_AT_ONCE.saturating_sub(freed));
+        }
+        if freed > 0 || cause != AllocError::OutOfMemory {
+            return freed > 0;
+        }
+        self.reclaim().make_room(self, need) > 0 || self.reclaim().out_of_memory(self, need)
+    }
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Charges a new folio to the group of the space. If that is at its limit the folio is given back.
+    #[inline]
+    pub(crate) fn charge_new(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
+        let group = self.core.memory_group();
+        if group == GroupId::ROOT { Ok(()) } else { self.charge_group(pin, group, head, order) }
+    }
+
+    #[cold]
+    fn charge_group(
+        &self,
+        pin: &Pin<'_, P>,
+        group: GroupId,
+        head: Pfn,
+        order: Order,
+    ) -> Result<(), OverLimit> {
+        let charged = self.spaces.memory_groups().try_charge(pin, group, order.pages());
+        if charged.is_ok() {
+            self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
+        } else {
+            self.spaces.release_unused(pin, head, order);
+        }
+        charged
+    }
+
+    /// The same for a caller that cannot wait for room: the group may be a little over its limit.
+    pub(crate) fn charge_anyway(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) {
+        let group = self.core.memory_group();
+        if group != GroupId::ROOT {
+            self.spaces.memory_groups().charge_anyway(pin, group, order.pages());
+            self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
+        }
+    }
+
+    /// Puts a folio that was just mapped on the list of its group, if anything can be reclaimed on this machine.
+    #[inline]
+    pub(crate) fn list_new(&self, pin: &Pin<'_, P>, head: Pfn) {
+        let groups = self.spaces.memory_groups();
+        if groups.lists_anonymous() {
+            groups.list_folio(pin, head, quire_group::LruList::InactiveAnon);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Bringing everything back from a swap device that is to go.
+//!
+//! The device gives no slots out any more. Round after round, each entry that names it is brought in and mapped as by a fault, and
+//! folios that only the cache has are dropped, until no slot is in use. What a fork copied behind the back of a round, or a
+//! fault had in its hands, is found by the next one.
+
+use crate::error::FaultError;
+use crate::fault::Refusal;
+use crate::resolve::Fault;
+use crate::space::Space;
+use crate::spaces::Spaces;
+use crate::swap_in::Swapped;
+use crate::table::{Found, Place, Step};
+use crate::vma::Vma;
+use arrayvec::ArrayVec;
+use core::fmt;
+use quire_arch::paging::PteMarker;
+use quire_arch::{Access, Entry, Level, Order, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
+use quire_frame::{AllocError, FrameFlags, Kind};
+use quire_group::LruList;
+use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
+use quire_sync::atomic::raw::Ordering;
+
+/// Entries that are noted under one hold of a table's lock.
+const NOTED: usize = 32;
+
+/// Why a device is in use still. All that was brought back stays in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapOffError {
+    /// There is no such device, or it is going already.
+    NotOn,
+    /// Memory does not hold what is on it.
+    OutOfMemory(AllocError),
+    /// Whoever asked for it gave up.
+    Interrupted,
+}
+
+impl fmt::Display for SwapOffError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotOn => f.write_str("the device is not in use"),
+            Self::OutOfMemory(cause) => write!(f, "memory does not hold what is on the device: {cause}"),
+            Self::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+impl core::error::Error for SwapOffError {}
+
+impl<P: Platform> Spaces<P> {
+    /// Takes a device into use.
+    ///
+    /// # Errors
+    ///
+    /// [`SwapOnError`]; nothing has changed.
+    pub fn swapon<D: SwapDevice<P>>(&self, device: D, options: SwapOnOptions) -> Result<DeviceId, SwapOnError> {
+        let id = self.swap().swapon(device, options)?;
+        self.memory_groups().start_listing();
+        self.list_unlisted();
+        Ok(id)
+    }
+
+    /// Puts private folios that are on no list on one: those that were there before anything could be reclaimed. Answers
+    /// how many.
+    pub fn list_unlisted(&self) -> u64 {
+        let mut listed = 0;
+        self.frames().for_each_frame(|head, frame| {
+            let unlisted = |flags: FrameFlags| !flags.intersects(FrameFlags::LRU | FrameFlags::UNEVICTABLE);
+            let is_left_out = || {
+                frame.kind() == Kind::Anonymous
+                    && unlisted(frame.word().flags())
+                    && frame.map_count().load(Ordering::Relaxed) > 0
+            };
+            if !is_left_out() || frame.refs() != 1 || !frame.try_get() {
+                return;
+            }
+            // With the reference it stays what it is; somebody may be listing it too, which is decided there.
+            if is_left_out() {
+                let pin = self.platform().pin();
+                self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
+                listed += 1;
+            }
+            self.let_go(self.frames().folio(head).head());
+        });
+        listed
+    }
+
+    /// Takes a device out of use: everything that is on it comes back into memory. `goes_on` is asked now and then.
+    ///
+    /// # Errors
+    ///
+    /// [`SwapOffError`]; the device is in use again.
+    pub fn swapoff(&self, id: DeviceId, mut goes_on: impl FnMut() -> bool) -> Result<(), SwapOffError> {
+        if !self.swap().begin_swapoff(id) {
+            return Err(SwapOffError::NotOn);
+        }
+        let emptied = self.empty_device(id, &mut goes_on);
+        if emptied.is_err() {
+            self.swap().cancel_swapoff(id);
+            return emptied;
+        }
+        let gone = self.swap().finish_swapoff(id);
+        debug_assert!(gone.is_ok(), "a slot of an empty device is in use");
+        Ok(())
+    }
+
+    fn empty_device(&self, id: DeviceId, goes_on: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
+        let mut attempt = 0;
+        while self.swap().next_used(id, 0).is_some() {
+            if !goes_on() {
+                return Err(SwapOffError::Interrupted);
+            }
+            let mut next = self.space_after(None);
+            while let Some(space) = next {
+                space.bring_back(id, goes_on)?;
+                next = self.space_after(Some(&space));
+            }
+            let mut from = 0;
+            while let Some(number) = self.swap().next_used(id, from) {
+                self.drop_cached(SlotId::new(id, number), 1);
+                from = number + 1;
+            }
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+        Ok(())
+    }
+}
+
+/// Places whose entries name the device.
+type Noted = ArrayVec<(VirtAddr, SwapEntry), NOTED>;
+
+impl<P: Platform> Space<'_, P> {
+    /// Brings everything back that this space has on the device.
+    fn bring_back(&self, id: DeviceId, goes_on: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
+        let core = self.core();
+        let mut at = VirtAddr(0);
+        if core.usage.figures(0).swapped == 0 {
+            return Ok(());
+        }
+        loop {
+            if !goes_on() {
+                return Err(SwapOffError::Interrupted);
+            }
+            // The mmap lock is let go between mappings, so that others get on.
+            let _guard = core.mmap_lock.read(self.spaces.platform());
+            // SAFETY: the mmap lock is held.
+            let Some(entry) = (unsafe { core.vmas.view() }).first_ending_after(at) else { return Ok(()) };
+            // SAFETY: a VMA in the tree is live while the mmap lock is held.
+            let vma = unsafe { entry.value.as_ref() };
+            let range = VirtRange::new(entry.range.start().max(at), entry.range.end());
+            at = self.bring_back_mapping(vma, range, id)?;
+        }
+    }
+
+    /// The same for `range` of one mapping, as far as a few entries. Answers where to go on.
+    fn bring_back_mapping(&self, vma: &Vma, range: VirtRange, id: DeviceId) -> Result<VirtAddr, SwapOffError> {
+        let mut noted = Noted::new();
+        let mut last = range.end();
+        self.tables().walk(range, &mut |place, part| {
+            if let Place::Table(table) = place
+                && !noted.is_full()
+            {
+                let pin = self.tables().pin();
+                let locked = self.tables().lock(&pin, table, Level::PTE);
+                let first = P::Paging::index(part.start(), Level::PTE);
+                for index in first..first + part.pages() as usize {
+                    if let Entry::Swap(entry) = locked.get(index)
+                        && SlotId::of(entry).device() == id
+                    {
+                        let addr = VirtAddr(part.start().0 + (index - first) as u64 * PAGE_SIZE);
+                        if noted.try_push((addr, entry)).is_err() {
+                            last = addr;
+                            break;
+                        }
+                    }
+                }
+                if noted.is_full() && last == range.end() {
+                    last = noted.last().map_or(last, |(addr, _)| VirtAddr(addr.0 + PAGE_SIZE));
+                }
+            }
+            Step::Next
+        });
+        for (addr, entry) in noted {
+            self.bring_back_page(vma, addr, entry)?;
+        }
+        Ok(last)
+    }
+
+    fn bring_back_page(&self, vma: &Vma, addr: VirtAddr, entry: SwapEntry) -> Result<(), SwapOffError> {
+        let facts = vma.facts();
+        let tables = self.tables();
+        loop {
+            let (held, unreadable) = match self.spaces.swap_in(Swapped { entry, order: Order::ZERO }) {
+                Ok(held) => (held, false),
+                Err(FaultError::OutOfMemory(cause)) => return Err(SwapOffError::OutOfMemory(cause)),
+                Err(_) => (None, true),
+            };
+            let pin = tables.pin();
+            let Found::Table(table) = tables.lookup(addr) else { return Ok(()) };
+            let locked = tables.lock(&pin, table, Level::PTE);
+            let index = P::Paging::index(addr, Level::PTE);
+            match locked.get(index) {
+                Entry::Swap(now) if SlotId::of(now) == SlotId::of(entry) => {}
+                // Somebody else was faster.
+                _ => return Ok(()),
+            }
+            if held.is_none() && (!unreadable || self.spaces.swap().is_cached(SlotId::of(entry))) {
+                continue;
+            }
+            if held.is_none() {
+                // This is the last chance: the program is told when it asks for the page.
+                locked.replace(index, Entry::Marker(PteMarker::Poisoned));
+                let _ = self.spaces.swap().drop_counts(SlotId::of(entry), 1);
+                self.core().usage.swap_gone(1);
+                return Ok(());
+            }
+            let fault = Fault { facts: &facts, addr, access: Access::Read, swapped: held.as_ref() };
+            match tables.map_swapped(&locked, index, entry, &fault) {
+                Ok(_) => return Ok(()),
+                Err(Refusal::Fault(FaultError::OutOfMemory(cause))) => {
+                    return Err(SwapOffError::OutOfMemory(cause));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Making pages old, at a program's wish (MADV_COLD, MADV_PAGEOUT).
+
+use super::{HugeSlot, LockedTable, Place, Step, Tables};
+use arrayvec::ArrayVec;
+use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
+use quire_frame::{Folio, FrameFlags, Kind, LockedFolio};
+use quire_sync::atomic::raw::Ordering;
+
+/// What becomes of the pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ageing {
+    /// They are the next to go when memory runs short.
+    Cold,
+    /// They go now.
+    PageOut,
+}
+
+/// Folios that are paged out together.
+const BATCH: usize = 32;
+
+/// What is to be done after the lock of a table was let go.
+enum Stop {
+    /// The batch is full, and this is where to go on.
+    Full(usize),
+    /// The folio, of which there is a reference, lies in the range only in part: it is split, and looked at again.
+    Part(usize, Pfn),
+}
+
+type Aged = ArrayVec<Pfn, BATCH>;
+
+impl<P: Platform> Tables<'_, P> {
+    /// Makes the folios that lie in `range` old. Those that others map too are left alone, as in Linux, and those of files.
+    pub(crate) fn age(&self, range: VirtRange, way: Ageing) {
+        let mut aged = Aged::new();
+        self.walk(range, &mut |place, part| {
+            match place {
+                Place::Huge(slot) if part != self.slot_range(slot) => return Step::Split,
+                Place::Huge(slot) => self.age_huge(slot, way, &mut aged),
+                Place::Table(table) => self.age_table(table, part, way, &mut aged),
+            }
+            Step::Next
+        });
+        self.send(&mut aged);
+    }
+
+    /// Pages out what was collected. No lock of a table is held.
+    fn send(&self, aged: &mut Aged) {
+        if !aged.is_empty() {
+            self.spaces.reclaim().page_out(self.spaces, &mut aged.drain(..));
+        }
+    }
+
+    fn age_huge(&self, slot: HugeSlot, way: Ageing, aged: &mut Aged) {
+        {
+            let pin = self.pin();
+            let locked = self.lock_slot(&pin, slot);
+            let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
+            if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) != LeafFlags::READ {
+                return;
+            }
+            let folio = self.spaces.frames().lock_folio(leaf.pfn);
+            if folio.folio().kind() != Kind::Anonymous || folio.maps() != Self::huge_pages() {
+                return;
+            }
+            locked.entries[slot.index].fetch_and(!P::Paging::ACCESSED, Ordering::AcqRel);
+            self.make_old(&pin, &folio, way, aged);
+        }
+        if aged.is_full() {
+            self.send(aged);
+        }
+    }
+
+    fn age_table(&self, table: Pfn, part: VirtRange, way: Ageing, aged: &mut Aged) {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
+        let mut from = first;
+        let mut split_at = None;
+        loop {
+            let stop = {
+                let pin = self.pin();
+                let locked = self.lock(&pin, table, Level::PTE);
+                self.age_until(&pin, &locked, (from, end), split_at, way, aged)
+            };
+            match stop {
+                None => return,
+                Some(Stop::Full(index)) => {
+                    self.send(aged);
+                    from = index;
+                }
+                Some(Stop::Part(index, head)) => {
+                    // If that fails the folio is passed over.
+                    let _ = self.spaces.split_held(head, Order::ZERO, false);
+                    self.spaces.let_go(head);
+                    (from, split_at) = (index, Some(index));
+                }
+            }
+        }
+    }
+
+    fn age_until(
+        &self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        (from, end): (usize, usize),
+        split_at: Option<usize>,
+        way: Ageing,
+        aged: &mut Aged,
+    ) -> Option<Stop> {
+        let mut index = from;
+        while index < end && !locked.is_empty() {
+            if aged.is_full() {
+                return Some(Stop::Full(index));
+            }
+            let raw = locked.entries[index].load(Ordering::Relaxed);
+            let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else {
+                index += 1;
+                continue;
+            };
+            if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) != LeafFlags::READ {
+                index += 1;
+                continue;
+            }
+            let folio = self.spaces.frames().lock_folio(leaf.pfn);
+            let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
+            let all = folio.folio().order().pages();
+            if folio.folio().kind() != Kind::Anonymous || u64::from(folio.maps()) > all {
+                index += pages;
+                continue;
+            }
+            if (pages as u64) < all {
+                let shared = folio.maps() != pages as u32 && !is_own(&folio.folio());
+                if !shared && split_at != Some(index) && folio.folio().frame().get(1) {
+                    return Some(Stop::Part(index, folio.folio().head()));
+                }
+                index += pages;
+                continue;
+            }
+            for slot in &locked.entries[index..index + pages] {
+                slot.fetch_and(!P::Paging::ACCESSED, Ordering::AcqRel);
+            }
+            self.make_old(pin, &folio, way, aged);
+            index += pages;
+        }
+        None
+    }
+
+    fn make_old(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, way: Ageing, aged: &mut Aged) {
+        let frame = folio.folio().frame();
+        let head = folio.folio().head();
+        let groups = self.spaces.memory_groups();
+        let before = frame.clear_flags(FrameFlags::REFERENCED);
+        if before.is_some_and(|flags| flags.contains(FrameFlags::ACTIVE)) {
+            frame.set_flags(FrameFlags::WORKINGSET);
+        }
+        match way {
+            Ageing::Cold => {
+                groups.deactivate(pin, head);
+            }
+            // Who is not on a list is in somebody's hands already.
+            Ageing::PageOut if groups.unlist_folio(pin, head) => {
+                if frame.get(1) {
+                    aged.push(head);
+                }
+            }
+            Ageing::PageOut => {}
+        }
+    }
+}
+
+/// Whether nobody else maps a part of the folio.
+fn is_own(folio: &Folio<'_>) -> bool {
+    folio.frame().word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
+}
