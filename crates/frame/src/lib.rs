@@ -39,7 +39,9 @@ pub use chain::FrameChain;
 pub use counters::{VmEvent, VmEvents};
 pub use error::{AllocError, BootError, FreeError, HotplugError, KindError};
 pub use faults::{FaultAim, FaultCaller, FaultClass, FaultPlan, FaultSite, Faults};
-pub use folio::{Folio, FolioGuard, FolioList, FolioSplit, LockedFolio, MAX_MAPS, MapsLeft, Pinned, SplitError};
+pub use folio::{
+    Folio, FolioGuard, FolioList, FolioSplit, LockedFolio, MAX_MAPS, MapsLeft, Pinned, SplitError,
+};
 pub use folio_counters::FolioCounter;
 pub use frames::{FrameConfig, FrameTotals, Frames, PcpReport, Reclaimer};
 pub use map::{Frame, FrameFlags, Kind, MAX_REFS, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};

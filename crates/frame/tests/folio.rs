@@ -124,6 +124,8 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
         let group = frames.known(part(4)).memory_group().load(Ordering::Relaxed);
         assert_eq!(group, 0, "what nobody maps is given back, and charged to nobody");
     }
+}
+
 #[test]
 fn who_does_not_get_the_folio_lock_does_not_give_it_back() {
     let frames = machine();

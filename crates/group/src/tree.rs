@@ -59,7 +59,8 @@ impl<P: Platform> Groups<P> {
     pub(crate) fn make_group(&self, pin: &Pin<'_, P>, id: GroupId) -> Result<&Group<P>, AllocError> {
         let frames = &self.frames;
         if !self.table.has_leaf(id) {
-            let page = frames.allocate(pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::MemoryGroup).zeroed())?;
+            let page = frames
+                .allocate(pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::MemoryGroup).zeroed())?;
             // SAFETY: a page of zeros that was just given out, and is never given back.
             unsafe { self.table.add_leaf(id, frames.platform().direct_map(page)) };
         }

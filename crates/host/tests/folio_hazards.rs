@@ -163,7 +163,8 @@ fn one_pin_too_many_fails() {
         }
         assert!(matches!(space.pin_page(addr, Access::Write), Err(FaultError::OutOfMemory(_))));
         for _ in 0..pins {
-            assert_eq!(frames.unpin_folio(&mut FrameChain::new(), pinned.pfn()), Ok(false));
+            let (head, order) = frames.unpin_folio(pinned.pfn());
+            assert_eq!(frames.put_folio(&mut FrameChain::new(), head, order), Ok(false));
         }
     }
     assert_audit(&machine);

@@ -4,14 +4,14 @@
 
 mod common;
 
-use common::{GIB, HostSpace, PAGE, RW, assert_audit, machine, machine_with, map_at, page};
+use common::{GIB, HostSpace, PAGE, RW, assert_audit, machine, map_at, page};
 use quire_arch::VirtAddr;
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{Advice, CompressedRam, Lz4, MemoryConfig, Overcommit, RamDisk, SwapOnOptions, VmEvent};
 
 fn overcommitted(mib: u64) -> Machine {
     let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    machine_with(&HostConfig::with_ram(mib << 20).cpus(1).paranoid(), config)
+    Machine::new(&HostConfig::with_ram(mib << 20).cpus(1).paranoid(), config).unwrap()
 }
 
 fn ram_disk(machine: &Machine, slots: u64) -> quire_mm::DeviceId {
@@ -128,27 +128,4 @@ fn swapoff_brings_everything_back() {
     for at in 0..512 {
         assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
     }
-}
-
-#[test]
-fn zz_debug() {
-    let machine = overcommitted(16);
-    compressed(&machine, 16 << 10);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
-    let pages = 8 << 10;
-    let area = map_at(&space, GIB, pages * PAGE, RW);
-    for at in (0..pages).chain(0..pages) {
-        if let Err(error) = cpu.program(&space).write_u64(page(area, at), at) {
-            eprintln!("{at}: {error}");
-            break;
-        }
-    }
-    for event in VmEvent::ALL {
-        let n = count(&machine, *event);
-        if n > 0 { eprintln!("{} {n}", event.name()); }
-    }
-    for r in machine.memory().swap().devices() { eprintln!("{r:?}"); }
-    eprintln!("{:?}", machine.memory().groups().sizes(quire_mm::GroupId::ROOT, quire_arch::NodeId::FIRST));
-    eprintln!("{:?}", machine.memory().frames().totals());
 }

@@ -7,7 +7,8 @@ use quire_frame::{AllocError, BootError, FrameConfig, Frames};
 use quire_group::{GroupId, Groups};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
-    Error, HugeConfig, KhugepagedStep, Layout, Limits, Overcommit, Space, Spaces, SpacesConfig, SwapOffError,
+    Error, HugeConfig, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Space, Spaces, SpacesConfig,
+    SwapOffError,
 };
 use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_sync::SpinStatistics;
@@ -21,6 +22,8 @@ pub struct MemoryConfig {
     pub overcommit: Overcommit,
     /// Memory that ordinary allocations leave free (`vm.min_free_kbytes`), or Linux's formula.
     pub min_free_kib: Option<u64>,
+    /// What happens when memory is exhausted.
+    pub oom: OomAction,
     /// When large folios are used; can be changed later ([`Spaces::huge`]).
     pub huge: HugeConfig,
     /// Measures how long the zones' locks are held, for [`text::lock_stat`](crate::text::lock_stat); each time costs two
@@ -76,6 +79,7 @@ impl<P: Platform> Memory<P> {
             tables: config.techniques.tables,
             mremap: config.techniques.mremap,
             huge: config.huge,
+            oom: config.oom,
         };
         let start = |error: AllocError| BuildError::Start(error.into());
         let groups = Groups::new(frames).map_err(start)?;
@@ -135,7 +139,11 @@ impl<P: Platform> Memory<P> {
     /// # Errors
     ///
     /// [`SwapOnError`]; nothing has changed.
-    pub fn swapon<D: SwapDevice<P>>(&self, device: D, options: SwapOnOptions) -> Result<DeviceId, SwapOnError> {
+    pub fn swapon<D: SwapDevice<P>>(
+        &self,
+        device: D,
+        options: SwapOnOptions,
+    ) -> Result<DeviceId, SwapOnError> {
         self.spaces.swapon(device, options)
     }
 

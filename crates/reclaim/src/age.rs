@@ -70,7 +70,8 @@ impl<P: Platform> Lists<'_, P> {
     /// length of the inactive list to be used again.
     fn deactivate(&self, active: LruList, depth: u64) {
         let groups = self.spaces.memory_groups();
-        let inactive = if active == LruList::ActiveAnon { LruList::InactiveAnon } else { LruList::InactiveFile };
+        let inactive =
+            if active == LruList::ActiveAnon { LruList::InactiveAnon } else { LruList::InactiveFile };
         let mut left = depth;
         while left > 0 {
             let mut some = Isolated::new();

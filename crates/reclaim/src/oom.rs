@@ -85,7 +85,12 @@ mod tests {
 
     #[test]
     fn the_score_is_pages_and_the_wish_of_the_owner() {
-        let figures = SpaceFigures { resident: 4096 * 100, swapped: 4096 * 10, page_tables: 4096, ..Default::default() };
+        let figures = SpaceFigures {
+            resident: 4096 * 100,
+            swapped: 4096 * 10,
+            page_tables: 4096,
+            ..Default::default()
+        };
         assert_eq!(badness(&figures, 0, 1_000_000), Some(OomScore(111)));
         assert_eq!(badness(&figures, 500, 1_000_000), Some(OomScore(111 + 500_000)));
         assert_eq!(badness(&figures, -500, 1_000_000), Some(OomScore(111 - 500_000)));

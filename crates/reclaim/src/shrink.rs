@@ -106,9 +106,9 @@ fn unmap<'s, P: Platform>(
             return Err(Fate::Lock);
         }
         if cause != Cause::Wish && used.mappings > 0 {
-            let again = frame.set_flags(FrameFlags::REFERENCED).is_some_and(|before| {
-                before.contains(FrameFlags::REFERENCED)
-            });
+            let again = frame
+                .set_flags(FrameFlags::REFERENCED)
+                .is_some_and(|before| before.contains(FrameFlags::REFERENCED));
             return Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep });
         }
     }

@@ -287,15 +287,14 @@ impl<P: Platform> Spaces<P> {
             sums.vmas += 1;
             sums.groups.count(vma);
         }
-        let mut walk =
-            TableAudit {
-                tables: Tables::new(self, core),
-                pages: Residency::default(),
-                swapped: 0,
-                names: Names::default(),
-                count: 0,
-                large: 0,
-            };
+        let mut walk = TableAudit {
+            tables: Tables::new(self, core),
+            pages: Residency::default(),
+            swapped: 0,
+            names: Names::default(),
+            count: 0,
+            large: 0,
+        };
         walk.table(core.root(), P::Paging::root_level(), VirtAddr(0), report);
         sums.large_leaves += walk.large;
         sums.names.join(&walk.names);

@@ -52,15 +52,15 @@ pub use huge::{
     HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse,
     KhugepagedConfig, KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
 };
-pub use khugepaged::KhugepagedStep;
 pub use isolated::GroupChangeError;
+pub use khugepaged::KhugepagedStep;
 pub use layout::{Layout, Limits, STACK_GUARD_GAP};
-pub use quire_frame::SplitError;
 pub use pageout::{Referenced, UnmapBatch, Unmapped};
+pub use quire_frame::SplitError;
 pub use reclaim::{Need, NoReclaim, Reclaim};
 pub use rmap::GroupViolation;
 pub use space::{Mapping, Space, SpaceId};
-pub use spaces::{Spaces, SpacesConfig};
+pub use spaces::{OomAction, Spaces, SpacesConfig};
 pub use swapoff::SwapOffError;
 pub use table::{GatherTechnique, RemapTechnique, TablesTechnique};
 pub use usage::SpaceFigures;

@@ -356,8 +356,7 @@ impl<P: Platform> Tables<'_, P> {
     /// Maps pages from `first` on again, as they were but for what the MMU and the last write fault had noted: a write faults once
     /// more.
     fn map_again(&self, facts: &VmaFacts, slots: &[AtomicU64], first: Pfn) {
-        let flags =
-            (facts.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+        let flags = (facts.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::DIRTY;
         for (entry, nth) in slots.iter().zip(0..) {
             let leaf = Entry::Leaf(Leaf { pfn: first.offset(nth), flags });
             entry.store(P::Paging::encode(leaf, Level::PTE), Ordering::Release);

@@ -3,7 +3,7 @@
 use crate::error::FaultError;
 use crate::fault::Refusal;
 use crate::reclaim::Need;
-use crate::spaces::Spaces;
+use crate::spaces::{OomAction, Spaces};
 use crate::swap_in::SwappedIn;
 use crate::table::Tables;
 use quire_arch::{Order, Pfn, Pin, Platform};
@@ -45,7 +45,8 @@ impl<'s, P: Platform> Spaces<P> {
         if freed > 0 || cause != AllocError::OutOfMemory {
             return freed > 0;
         }
-        self.reclaim().make_room(self, need) > 0 || self.reclaim().out_of_memory(self, need)
+        self.reclaim().make_room(self, need) > 0
+            || self.oom_action() == OomAction::Kill && self.reclaim().out_of_memory(self, need)
     }
 }
 

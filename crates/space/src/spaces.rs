@@ -39,6 +39,18 @@ pub struct SpacesConfig {
     pub mremap: RemapTechnique,
     /// The controls of large folios at the start.
     pub huge: HugeConfig,
+    /// What happens when memory is exhausted.
+    pub oom: OomAction,
+}
+
+/// What happens when a fault needs memory and nothing can be freed any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OomAction {
+    /// The fault fails with [`FaultError::OutOfMemory`](crate::FaultError::OutOfMemory), and the embedder decides.
+    #[default]
+    Refuse,
+    /// The program with the highest score is ended, as in Linux.
+    Kill,
 }
 
 /// The room `space` of one machine: it owns the frames and keeps every address space.
@@ -62,6 +74,7 @@ pub struct Spaces<P: Platform> {
     tables: TablesTechnique,
     mremap: RemapTechnique,
     huge: HugeControls,
+    oom: OomAction,
     next_space: AtomicU64,
     next_number: AtomicU64,
     reclaim: &'static dyn Reclaim<P>,
@@ -166,6 +179,7 @@ impl<P: Platform> Spaces<P> {
             tables: config.tables,
             mremap: config.mremap,
             huge: HugeControls::new(config.huge),
+            oom: config.oom,
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
             reclaim,
@@ -248,6 +262,11 @@ impl<P: Platform> Spaces<P> {
     /// In which pieces pages are moved.
     pub(crate) fn remap_technique(&self) -> RemapTechnique {
         self.mremap
+    }
+
+    /// What happens when memory is exhausted.
+    pub(crate) fn oom_action(&self) -> OomAction {
+        self.oom
     }
 
     /// The controls of large folios.

@@ -60,7 +60,10 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
 
 impl<P: Platform> fmt::Debug for SwappedIn<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SwappedIn").field("head", &self.head).field("slot", &self.slot).finish_non_exhaustive()
+        f.debug_struct("SwappedIn")
+            .field("head", &self.head)
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
     }
 }
 
@@ -296,11 +299,8 @@ impl<P: Platform> Tables<'_, P> {
         };
         let frames = self.spaces.frames();
         let whole = self.names_whole_folio(locked, index, (entry, nth), held, fault);
-        let (first, page, pages) = if whole {
-            (index - nth as usize, 0, held.order.pages())
-        } else {
-            (index, nth, 1)
-        };
+        let (first, page, pages) =
+            if whole { (index - nth as usize, 0, held.order.pages()) } else { (index, nth, 1) };
         let start = held.slot.plus(page);
         let folio = frames.lock_folio(held.head);
         let frame = folio.folio().frame();
@@ -390,16 +390,15 @@ impl<P: Platform> Tables<'_, P> {
             start.is_multiple_of(order.bytes())
                 && last <= P::Paging::entries(Level::PTE)
                 && fault.facts.range.covers(pages_from(VirtAddr(start), pages as usize))
-                && Self::swap_run(locked.entries, (first, last), SwapEntry { slot: entry.slot - nth, ..entry })
-                    as u64
+                && Self::swap_run(
+                    locked.entries,
+                    (first, last),
+                    SwapEntry { slot: entry.slot - nth, ..entry },
+                ) as u64
                     == pages
         };
         let allowed = self.orders(fault);
-        let order = if allowed.is_empty() {
-            None
-        } else {
-            allowed.iter().find(|order| fits(order))
-        };
+        let order = if allowed.is_empty() { None } else { allowed.iter().find(|order| fits(order)) };
         Swapped { entry, order: order.unwrap_or(Order::ZERO) }
     }
 }

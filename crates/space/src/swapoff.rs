@@ -15,7 +15,9 @@ use crate::vma::Vma;
 use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::paging::PteMarker;
-use quire_arch::{Access, Entry, Level, Order, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
+use quire_arch::{
+    Access, Entry, Level, Order, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange,
+};
 use quire_frame::{AllocError, FrameFlags, Kind};
 use quire_group::LruList;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
@@ -53,7 +55,11 @@ impl<P: Platform> Spaces<P> {
     /// # Errors
     ///
     /// [`SwapOnError`]; nothing has changed.
-    pub fn swapon<D: SwapDevice<P>>(&self, device: D, options: SwapOnOptions) -> Result<DeviceId, SwapOnError> {
+    pub fn swapon<D: SwapDevice<P>>(
+        &self,
+        device: D,
+        options: SwapOnOptions,
+    ) -> Result<DeviceId, SwapOnError> {
         let id = self.swap().swapon(device, options)?;
         self.memory_groups().start_listing();
         self.list_unlisted();
@@ -154,7 +160,12 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// The same for `range` of one mapping, as far as a few entries. Answers where to go on.
-    fn bring_back_mapping(&self, vma: &Vma, range: VirtRange, id: DeviceId) -> Result<VirtAddr, SwapOffError> {
+    fn bring_back_mapping(
+        &self,
+        vma: &Vma,
+        range: VirtRange,
+        id: DeviceId,
+    ) -> Result<VirtAddr, SwapOffError> {
         let mut noted = Noted::new();
         let mut last = range.end();
         self.tables().walk(range, &mut |place, part| {

@@ -53,6 +53,10 @@ impl<P: Platform> Swap<P> {
         if matches!(found, Err(NoSlots::Full | NoSlots::WrongOrder)) && self.make_room() {
             found = self.try_devices(wanted);
         }
+        if found == Err(NoSlots::NoMemory) {
+            self.frames().drain_all(&self.platform().pin());
+            found = self.try_devices(wanted);
+        }
         if found.is_err() {
             self.uncharge_slots(group, wanted.order.pages());
         }

@@ -38,7 +38,9 @@ impl Block {
     ) -> Result<Self, SwapOnError> {
         let fits = |order: &Order| order.bytes() >= bytes as u64;
         let order = Order::ALL.into_iter().find(fits).ok_or(SwapOnError::TooLarge)?;
-        let pfn = frames.allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Swap)).map_err(SwapOnError::NoMemory)?;
+        let pfn = frames
+            .allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Swap))
+            .map_err(SwapOnError::NoMemory)?;
         Ok(Self { pfn, order })
     }
 

@@ -48,11 +48,8 @@ impl<P: Platform> Swap<P> {
 
     /// A frame of words. A cluster's lock is held: it comes from what is free on the lists, or not at all.
     pub(crate) fn allocate_table(&self, pin: &Pin<'_, P>) -> Option<TableRef> {
-        let request = AllocRequest::new(Order::ZERO, TABLE_SITE)
-            .kind(Kind::Swap)
-            .zeroed()
-            .below_min()
-            .without_drain();
+        let request =
+            AllocRequest::new(Order::ZERO, TABLE_SITE).kind(Kind::Swap).zeroed().below_min().without_drain();
         let pfn = self.frames().allocate(pin, request).ok()?;
         Some(TableRef { words: self.platform().direct_map(pfn).cast(), pfn })
     }

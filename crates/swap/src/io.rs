@@ -190,9 +190,15 @@ impl<P: Platform> Swap<P> {
             // The answer may be reaped elsewhere before this call is back.
             frame.set_flags(under_way);
         }
+        let mut drained = false;
         loop {
             let reaps = device.reaps.load(Ordering::Acquire);
             match device.backing().submit(self.frames(), io) {
+                Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
+                    // A device in RAM takes what is free, and some of that may be on lists of CPUs.
+                    drained = true;
+                    self.frames().drain_all(&self.platform().pin());
+                }
                 Submitted::Done(result) => {
                     if !at_once {
                         self.complete(io, result);

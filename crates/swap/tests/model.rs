@@ -10,7 +10,9 @@ use common::{Machine, Random, TestDevice, assert_sound, fill, folio, order, put,
 use proptest::prelude::*;
 use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FaultAim, FaultPlan, FaultSite};
-use quire_swap::{DeviceId, Inserted, IoState, NoSlots, Shadow, SlotId, Swap, SwapOnOptions, SwapTechnique};
+use quire_swap::{
+    DeviceId, Inserted, IoState, NamedSlot, NoSlots, Shadow, SlotId, Swap, SwapOnOptions, SwapTechnique,
+};
 use std::collections::BTreeMap;
 
 /// What the model knows of a slot in use.
@@ -198,7 +200,7 @@ impl Model {
             }
         }
         let mut seen = 0;
-        self.swap.for_each_named(|slot, count, _| {
+        self.swap.for_each_named(|NamedSlot { slot, count, .. }| {
             assert_eq!(Some(count), self.slots.get(&slot).map(|entry| entry.count), "{slot}");
             seen += 1;
         });

@@ -63,7 +63,9 @@ fn check(pfn: Pfn, frame: &Frame, report: Report<'_>) {
         | Kind::Table
         | Kind::Anonymous
         | Kind::ZeroPage
-        | Kind::File | Kind::Swap | Kind::MemoryGroup => 0,
+        | Kind::File
+        | Kind::Swap
+        | Kind::MemoryGroup => 0,
     };
     if found < expected {
         report(FrameViolation::Lost { pfn, kind });

@@ -256,8 +256,7 @@ impl Word {
             kind >= Kind::Allocated as u64 && kind != Kind::Slab as u64 && kind != Kind::CacheArea as u64;
         // The order is the block's, nobody has the folio lock, and no list of folios leads to it.
         let expected = (order.get() as u64) << ORDER_SHIFT;
-        let mask =
-            ORDER_MASK << ORDER_SHIFT | Self::flag_bits(FrameFlags::LOCKED.union(FrameFlags::LRU));
+        let mask = ORDER_MASK << ORDER_SHIFT | Self::flag_bits(FrameFlags::LOCKED.union(FrameFlags::LRU));
         if ordinary && self.0 & mask == expected && self.refs() <= 1 {
             let kept = self.0 & (MIGRATETYPE_MASK << MIGRATETYPE_SHIFT | ORDER_MASK << ORDER_SHIFT);
             return Ok(Self(kept | Kind::Gathered as u64));
