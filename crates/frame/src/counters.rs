@@ -77,6 +77,12 @@ vm_events! {
     UnevictablePgsMunlocked = "unevictable_pgs_munlocked",
     /// Programs that were ended because memory was exhausted.
     OomKill = "oom_kill",
+    /// Pages that came back from a compressed cache.
+    Zswpin = "zswpin",
+    /// Pages that went to a compressed cache.
+    Zswpout = "zswpout",
+    /// Of these, pages that went on to the device behind it.
+    Zswpwb = "zswpwb",
     /// Pages read from swap devices.
     Pswpin = "pswpin",
     /// Pages written to swap devices.

@@ -69,8 +69,11 @@ impl FolioCounter {
             Self::Swpout => Some(VmEvent::ThpSwpout),
             Self::SwpoutFallback => Some(VmEvent::ThpSwpoutFallback),
             // Linux counts these with the folios of the size only.
-            Self::Swpin | Self::SwpinFallback | Self::SwpinFallbackCharge => None,
-            Self::NrAnon | Self::NrAnonPartiallyMapped => None,
+            Self::Swpin
+            | Self::SwpinFallback
+            | Self::SwpinFallbackCharge
+            | Self::NrAnon
+            | Self::NrAnonPartiallyMapped => None,
         }
     }
 }

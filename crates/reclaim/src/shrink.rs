@@ -247,6 +247,10 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         let events = spaces.frames().events();
         let pages = spaces.frames().folio(head).order().pages();
         match fate {
+            // It was locked while it was in these hands.
+            _ if frame.word().flags().contains(FrameFlags::MLOCKED) => {
+                groups.put_back(&pin, head, LruList::Unevictable, true);
+            }
             Fate::Activate => {
                 events.add(&pin, VmEvent::Pgactivate, pages);
                 groups.put_back(&pin, head, active, true);
@@ -259,6 +263,11 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
                 groups.put_back(&pin, head, LruList::Unevictable, true);
             }
         }
+    }
+    if matches!(fate, Fate::Lock) && spaces.referenced(head).is_some_and(|used| !used.locked) {
+        // It was unlocked in between. Who unlocks it from now on finds it on its list.
+        frame.clear_flags(FrameFlags::MLOCKED);
+        groups.move_to(&spaces.platform().pin(), head, inactive, true);
     }
     spaces.let_isolated_go(head);
 }

@@ -146,7 +146,7 @@ impl<P: Platform> Tables<'_, P> {
         self.spaces.init_page(copy, facts, addr);
         let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
         locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
-        self.list_new(&pin, copy);
+        self.list_new(&pin, copy, facts);
         drop(locked);
         if kind == Kind::File {
             self.core.usage.file_page_made_anonymous();

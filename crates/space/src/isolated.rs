@@ -123,10 +123,10 @@ impl<P: Platform> Space<'_, P> {
 
     /// Takes what a killed space has for itself, if nobody is changing its mappings just now: nothing of it is ever looked at again.
     pub fn reap(&self) {
-        if self.is_killed() {
-            if let Some(mut section) = Section::try_begin(self.spaces, self.core()) {
-                section.discard_private();
-            }
+        if self.is_killed()
+            && let Some(mut section) = Section::try_begin(self.spaces, self.core())
+        {
+            section.discard_private();
         }
     }
 }

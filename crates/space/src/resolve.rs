@@ -281,7 +281,7 @@ impl<P: Platform> Tables<'_, P> {
             self.core.usage.page_mapped(anonymous);
             locked.install(index, Entry::Leaf(Leaf { pfn, flags }));
             if anonymous {
-                self.list_new(pin, pfn);
+                self.list_new(pin, pfn, fault.facts);
             }
             return;
         }
@@ -295,7 +295,7 @@ impl<P: Platform> Tables<'_, P> {
             LockedTable::<P>::put_raw(&locked.entries[first + nth as usize], P::Paging::frames_on(raw, nth));
         }
         locked.count_installed(pages as usize);
-        self.list_new(pin, pfn);
+        self.list_new(pin, pfn, fault.facts);
         let events = self.spaces.frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
@@ -401,7 +401,7 @@ impl<P: Platform> Tables<'_, P> {
         match self.place_huge(pin, fault.addr) {
             Ok(Some((slot, deposit))) => {
                 if self.install_huge(pin, slot, (head, deposit), fault.facts) {
-                    self.list_new(pin, head);
+                    self.list_new(pin, head, fault.facts);
                     self.count_huge_fault(pin, order);
                     return Ok(true);
                 }
@@ -457,7 +457,7 @@ impl<P: Platform> Tables<'_, P> {
         };
         let replaced = self.replace_huge_zero(pin, slot, head, fault.facts);
         if replaced {
-            self.list_new(pin, head);
+            self.list_new(pin, head, fault.facts);
             self.count_huge_fault(pin, order);
         } else {
             self.spaces.release_unused(pin, head, order);

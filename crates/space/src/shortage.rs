@@ -83,13 +83,4 @@ impl<P: Platform> Tables<'_, P> {
             self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
         }
     }
-
-    /// Puts a folio that was just mapped on the list of its group, if anything can be reclaimed on this machine.
-    #[inline]
-    pub(crate) fn list_new(&self, pin: &Pin<'_, P>, head: Pfn) {
-        let groups = self.spaces.memory_groups();
-        if groups.lists_anonymous() {
-            groups.list_folio(pin, head, quire_group::LruList::InactiveAnon);
-        }
-    }
 }

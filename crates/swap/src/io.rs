@@ -250,7 +250,7 @@ impl<P: Platform> Swap<P> {
     /// Takes the answers of a device, and wakes everybody who waits for one.
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
-        device.backing().reap(&mut |io, result| {
+        device.backing().reap(self.frames(), &mut |io, result| {
             self.complete(io, result);
             any = true;
         });

@@ -3,8 +3,9 @@
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::Gather;
 use core::sync::atomic::Ordering;
-use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
-use quire_frame::{FrameFlags, Kind};
+use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_frame::{FrameFlags, Kind, VmEvent};
+use quire_group::LruList;
 
 impl<P: Platform> Tables<'_, P> {
     /// Marks the pages of `range` as such whose contents nobody needs any more (MADV_FREE): what is written to from now on
@@ -30,7 +31,7 @@ impl<P: Platform> Tables<'_, P> {
                     Entry::Leaf(leaf)
                         if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ =>
                     {
-                        let entries = self.free_run(&locked, (index, end), (raw, leaf.pfn), level);
+                        let entries = self.free_run(&pin, &locked, (index, end), (raw, leaf.pfn), level);
                         let shift = P::Paging::shift(level);
                         let at = VirtAddr(part.start().0 + (((index - start) as u64) << shift));
                         gather.add_stale(VirtRange::new(at, VirtAddr(at.0 + ((entries as u64) << shift))));
@@ -64,6 +65,7 @@ impl<P: Platform> Tables<'_, P> {
     /// The same for the run that starts with the leaf `raw` at `index`. Answers its length in entries.
     fn free_run(
         &self,
+        pin: &Pin<'_, P>,
         locked: &LockedTable<'_, P>,
         (index, end): (usize, usize),
         (raw, pfn): (u64, Pfn),
@@ -79,11 +81,21 @@ impl<P: Platform> Tables<'_, P> {
         let whole = pages == folio.folio().order().pages() && u64::from(folio.maps()) == pages;
         if folio.folio().kind() == Kind::Anonymous && whole {
             folio.folio().frame().set_flags(FrameFlags::LAZY_FREE);
+            self.list_lazy(pin, folio.folio().head(), pages);
             for slot in &locked.entries[index..index + entries] {
                 // The MMU may be setting the same bits: a page that is used in this moment is needed.
                 slot.fetch_and(!(P::Paging::ACCESSED | P::Paging::DIRTY), Ordering::AcqRel);
             }
         }
         entries
+    }
+
+    /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one lists it.
+    fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn, pages: u64) {
+        self.spaces.frames().events().add(pin, VmEvent::Pglazyfree, pages);
+        let groups = self.spaces.memory_groups();
+        if !groups.move_to(pin, head, LruList::InactiveFile, true) {
+            groups.list_folio(pin, head, LruList::InactiveFile);
+        }
     }
 }
