@@ -112,6 +112,12 @@ fn unmap<'s, P: Platform>(
             return Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep });
         }
     }
+    let unmapped = frame.map_count().load(Ordering::Relaxed) == 0;
+    if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
+        // Nobody can come to it any more. The cache's reference goes here, and whoever looks at it just now has one.
+        spaces.let_isolated_go(head);
+        return Ok(Ready { head, guard, discarded: true });
+    }
     let discarded = flags & (FrameFlags::LAZY_FREE | FrameFlags::SWAP_CACHE) == FrameFlags::LAZY_FREE
         && !flags.contains(FrameFlags::DIRTY);
     let unmapped = if discarded {
@@ -175,13 +181,14 @@ fn write_and_free<P: Platform>(
     let pages = spaces.frames().folio(head).order().pages();
     let count = |event, count| spaces.frames().events().add(&spaces.platform().pin(), event, count);
     if discarded {
+        let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
         drop(guard);
         // Ours is the last reference, unless somebody looked at the folio just now: then it goes with his.
-        let freed = spaces.put_isolated(head, chain);
-        if freed {
-            count(VmEvent::Pglazyfreed, pages);
-        } else {
+        if !spaces.put_isolated(head, chain) {
             return 0;
+        }
+        if lazy {
+            count(VmEvent::Pglazyfreed, pages);
         }
         return pages;
     }

@@ -80,7 +80,7 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or the attention of the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
-        match self.fault_once(addr, access, 1, None) {
+        match self.fault_once(addr, access) {
             Ok(()) => Ok(()),
             Err(refusal) => self.fault_again(addr, access, refusal),
         }
@@ -95,9 +95,15 @@ impl<P: Platform> Space<'_, P> {
                 return Err(FaultError::Killed);
             }
             let swapped = self.spaces.overcome(refusal)?;
-            match self.fault_once(addr, access, 0, swapped.as_ref()) {
-                Ok(()) => break,
-                Err(next) => refusal = next,
+            match self.fault_fast(addr, access, 0, swapped.as_ref()) {
+                Some(Ok(())) => break,
+                Some(Err(next)) => refusal = next,
+                None => {
+                    // The mmap lock comes before folio locks.
+                    drop(swapped);
+                    self.fault_locked(addr, |vma| self.resolve_locked(vma, addr, access))?;
+                    break;
+                }
             }
         }
         self.spaces.reclaim().throttle(self.spaces, self.core().memory_group());
@@ -105,26 +111,31 @@ impl<P: Platform> Space<'_, P> {
     }
 
     #[inline]
-    fn fault_once(
+    fn fault_once(&self, addr: VirtAddr, access: Access) -> Result<(), Refusal> {
+        match self.fault_fast(addr, access, 1, None) {
+            Some(result) => result,
+            None => self.fault_locked(addr, |vma| self.resolve_once(vma, addr, access, None)),
+        }
+    }
+
+    /// The usual fault, without the mmap lock. `None` if that is needed.
+    #[inline]
+    fn fault_fast(
         &self,
         addr: VirtAddr,
         access: Access,
         counted: u64,
         swapped: Option<&SwappedIn<'_, P>>,
-    ) -> Result<(), Refusal> {
-        {
-            let pin = self.spaces.platform().pin();
-            self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
-            // To the end: the lock of the VMA keeps neither its tables nor itself.
-            let epoch = self.spaces.frames().epoch().enter(&pin);
-            if let Some(hold) = self.find_and_hold(&epoch, addr) {
-                match self.tables().resolve(&pin, hold.vma, addr, access, swapped) {
-                    Err(Refusal::NeedsGroup) => {}
-                    result => return result,
-                }
-            }
+    ) -> Option<Result<(), Refusal>> {
+        let pin = self.spaces.platform().pin();
+        self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
+        // To the end: the lock of the VMA keeps neither its tables nor itself.
+        let epoch = self.spaces.frames().epoch().enter(&pin);
+        let hold = self.find_and_hold(&epoch, addr)?;
+        match self.tables().resolve(&pin, hold.vma, addr, access, swapped) {
+            Err(Refusal::NeedsGroup) => None,
+            result => Some(result),
         }
-        self.fault_locked(addr, access, swapped)
     }
 
     /// Finds the VMA of `addr` without a lock and holds it by its own.
@@ -178,13 +189,13 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
+    /// Finds the mapping of `addr` under the mmap lock, or makes a stack grow to it, and calls `resolve` for it.
     #[cold]
-    fn fault_locked(
+    fn fault_locked<E: From<FaultError>>(
         &self,
         addr: VirtAddr,
-        access: Access,
-        swapped: Option<&SwappedIn<'_, P>>,
-    ) -> Result<(), Refusal> {
+        resolve: impl Fn(&Vma) -> Result<(), E>,
+    ) -> Result<(), E> {
         let core = self.core();
         loop {
             {
@@ -195,7 +206,7 @@ impl<P: Platform> Space<'_, P> {
                 // SAFETY: a VMA in the tree is live while the mmap lock is held.
                 let vma = unsafe { entry.value.as_ref() };
                 if entry.range.contains(addr) {
-                    return self.resolve_once(vma, addr, access, swapped);
+                    return resolve(vma);
                 }
                 if !vma.flags().is_stack() {
                     return Err(FaultError::NotMapped.into());
