@@ -16,7 +16,10 @@ const ROUNDS: u32 = 3;
 /// Tries to free what is needed.
 pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     match need {
-        Need::Frames(order) => reclaim(spaces, GroupId::ROOT, order.pages().max(ENOUGH), Cause::Direct),
+        Need::Frames(order) => match reclaim(spaces, GroupId::ROOT, order.pages().max(ENOUGH), Cause::Direct) {
+            0 => spaces.swap().compact_devices(),
+            freed => freed,
+        },
         Need::Group(group, pages) => {
             spaces.memory_groups().count(group, GroupEvent::Max, 1);
             spaces.memory_groups().drain_stocks(&spaces.platform().pin());
@@ -125,7 +128,11 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     if target == 0 {
         return KswapdStep::default();
     }
-    let freed = reclaim(spaces, GroupId::ROOT, target, Cause::Background);
+    let mut freed = reclaim(spaces, GroupId::ROOT, target, Cause::Background);
+    if freed < target {
+        freed += spaces.swap().compact_devices();
+    }
+    spaces.swap().discard_free_clusters();
     let missing = spaces.frames().background_target();
     if missing == 0 {
         spaces.frames().end_boost();

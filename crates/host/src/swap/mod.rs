@@ -4,7 +4,11 @@
 #[cfg(not(any(loom, shuttle)))]
 mod file;
 mod slow;
+#[cfg(not(any(loom, shuttle)))]
+mod zstd;
 
 #[cfg(not(any(loom, shuttle)))]
 pub use file::{Engine, FileDevice, FileDeviceError, FileDeviceOptions, make_swap};
 pub use slow::{Answers, SlowConfig, SlowDevice};
+#[cfg(not(any(loom, shuttle)))]
+pub use zstd::{Zstd, ZstdWorkspace};

@@ -169,6 +169,13 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         let _ = (frames, slot, count);
     }
 
+    /// Moves what it keeps in RAM together, and answers the frames that this freed. Called when memory is short, and by the
+    /// background now and then.
+    fn compact(&self, frames: &Frames<P>) -> u64 {
+        let _ = frames;
+        0
+    }
+
     /// Statistics.
     fn report(&self) -> DeviceReport {
         DeviceReport::default()

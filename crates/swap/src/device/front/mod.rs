@@ -395,6 +395,10 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         self.behind.discard(frames, slot, count);
     }
 
+    fn compact(&self, frames: &Frames<P>) -> u64 {
+        self.store.compact(frames) / quire_arch::PAGE_SIZE + self.behind.compact(frames)
+    }
+
     fn report(&self) -> DeviceReport {
         let statistics = self.store.statistics();
         DeviceReport {
