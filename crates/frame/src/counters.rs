@@ -77,6 +77,10 @@ vm_events! {
     UnevictablePgsMunlocked = "unevictable_pgs_munlocked",
     /// Programs that were ended because memory was exhausted.
     OomKill = "oom_kill",
+    /// Pages that were read from swap devices before anybody asked for them.
+    SwapRa = "swap_ra",
+    /// Of these, pages that somebody asked for then.
+    SwapRaHit = "swap_ra_hit",
     /// Pages that came back from a compressed cache.
     Zswpin = "zswpin",
     /// Pages that went to a compressed cache.

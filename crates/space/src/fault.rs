@@ -9,6 +9,7 @@ use crate::error::{Error, FaultError};
 use crate::section::{Section, vma_key};
 use crate::space::Space;
 use crate::swap_in::{Swapped, SwappedIn};
+use crate::table::Tables;
 use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
@@ -94,7 +95,13 @@ impl<P: Platform> Space<'_, P> {
             if self.core().is_killed() {
                 return Err(FaultError::Killed);
             }
+            if let Refusal::Swapped(wanted) = refusal {
+                self.read_ahead(addr, wanted.entry);
+            }
             let swapped = self.spaces.overcome(refusal)?;
+            if let Some(swapped) = &swapped {
+                self.note_read_ahead(addr, swapped.head());
+            }
             match self.fault_fast(addr, access, 0, swapped.as_ref()) {
                 Some(Ok(())) => break,
                 Some(Err(next)) => refusal = next,
@@ -116,6 +123,18 @@ impl<P: Platform> Space<'_, P> {
             Some(result) => result,
             None => self.fault_locked(addr, |vma| self.resolve_once(vma, addr, access, None)),
         }
+    }
+
+    /// Calls `inside` with the mapping of `addr`, if that is to be had without a lock on all of them.
+    pub(crate) fn with_vma<R>(
+        &self,
+        addr: VirtAddr,
+        inside: impl FnOnce(&Tables<'_, P>, &Vma) -> R,
+    ) -> Option<R> {
+        let pin = self.spaces.platform().pin();
+        let epoch = self.spaces.frames().epoch().enter(&pin);
+        let hold = self.find_and_hold(&epoch, addr)?;
+        Some(inside(&self.tables(), hold.vma))
     }
 
     /// The usual fault, without the mmap lock. `None` if that is needed.

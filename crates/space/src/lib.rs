@@ -25,6 +25,7 @@ mod isolated;
 mod khugepaged;
 mod layout;
 mod pageout;
+mod readahead;
 mod reclaim;
 mod refault;
 mod resolve;

@@ -68,6 +68,11 @@ impl<P: Platform> fmt::Debug for SwappedIn<'_, P> {
 }
 
 impl<P: Platform> SwappedIn<'_, P> {
+    /// Its first frame.
+    pub(crate) fn head(&self) -> Pfn {
+        self.head
+    }
+
     fn is_being_written(&self) -> bool {
         self.spaces.frames().known(self.head).word().flags().contains(FrameFlags::WRITEBACK)
     }
@@ -127,6 +132,14 @@ impl<'s, P: Platform> Spaces<P> {
         }
     }
 
+    /// Makes the descriptor of a new folio that of one that nobody maps.
+    pub(crate) fn init_unmapped(&self, head: Pfn) {
+        let frame = self.frames().known(head);
+        frame.map_count().store(0, Ordering::Relaxed);
+        frame.live().store(0, Ordering::Relaxed);
+        frame.owner().store(0, Ordering::Relaxed);
+    }
+
     /// A folio of `order` for the slots around `slot`, charged to the group whose page it was. `None` where there is none of an
     /// order above 0.
     fn new_swap_folio(&self, order: Order, slot: SlotId) -> Result<Option<(Pfn, GroupId)>, FaultError> {
@@ -141,10 +154,8 @@ impl<'s, P: Platform> Spaces<P> {
                 Err(cause) if self.make_room(cause, Need::Frames(order)) => continue,
                 Err(cause) => return Err(FaultError::OutOfMemory(cause)),
             };
+            self.init_unmapped(head);
             let frame = self.frames().known(head);
-            frame.map_count().store(0, Ordering::Relaxed);
-            frame.live().store(0, Ordering::Relaxed);
-            frame.owner().store(0, Ordering::Relaxed);
             let charged = self.memory_groups().try_charge(&self.platform().pin(), group, order.pages());
             match charged {
                 Ok(()) => {
@@ -170,7 +181,7 @@ impl<'s, P: Platform> Spaces<P> {
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another group since: that one
     /// has it now.
-    fn settle_charge(&self, head: Pfn, order: Order, charged: GroupId) {
+    pub(crate) fn settle_charge(&self, head: Pfn, order: Order, charged: GroupId) {
         let group = GroupId::from_bits(self.frames().known(head).memory_group().load(Ordering::Relaxed));
         if group != charged {
             let pin = self.platform().pin();

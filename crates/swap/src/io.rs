@@ -11,8 +11,8 @@ use crate::slot::SlotId;
 use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
-use quire_arch::{PAGE_SIZE, Pfn, Platform};
-use quire_frame::{FaultClass, FaultSite, FrameFlags};
+use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
+use quire_frame::{FaultClass, FaultSite, FolioGuard, FrameFlags};
 use quire_sync::atomic::Ordering;
 
 /// The site that fault plans know reads and writes by.
@@ -97,6 +97,30 @@ impl<P: Platform> Swap<P> {
         }
     }
 
+    /// Begins to read a folio of one page of the cache that nobody waits for. Its lock, which the caller hands over with one
+    /// reference, is given back when the device has answered.
+    pub fn read_ahead(&self, lock: FolioGuard<'_, P>, head: Pfn) {
+        self.frames().known(head).set_flags(FrameFlags::READAHEAD);
+        lock.leave_held();
+        if let IoState::Done(_) = self.read_folio(head) {
+            self.end_ahead(head);
+        }
+    }
+
+    /// The device has answered for a folio that was read ahead. If it could not read it, whoever waits for it hears so, and who
+    /// comes later asks anew.
+    fn end_ahead(&self, head: Pfn) {
+        let lock = self.frames().adopt_folio_lock(head);
+        let failed = self.frames().known(head).word().flags().contains(FrameFlags::READ_FAILED);
+        let left = failed && self.discard_failed(head);
+        drop(lock);
+        let pin = self.platform().pin();
+        if left {
+            self.put_folio(&pin, head, Order::ZERO);
+        }
+        self.put_folio(&pin, head, Order::ZERO);
+    }
+
     /// Whether all of the folio is zeros. A program may be writing to it.
     fn is_zero(&self, head: Pfn) -> bool {
         let pages = self.frames().known(head).word().order().pages();
@@ -137,7 +161,7 @@ impl<P: Platform> Swap<P> {
         let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
             // SAFETY: the caller's frame, seen by nobody else yet.
-            unsafe { self.platform().zero(pfn, quire_arch::Order::ZERO) };
+            unsafe { self.platform().zero(pfn, Order::ZERO) };
             return Ok(());
         }
         if self.frames().faults().strikes(FaultClass::DeviceRead, SITE) {
@@ -251,7 +275,13 @@ impl<P: Platform> Swap<P> {
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
         device.backing().reap(self.frames(), &mut |io, result| {
+            // Whose lock was left for whoever is here: nobody else takes this mark off while the folio is being read.
+            let ahead = FrameFlags::READING | FrameFlags::READAHEAD;
+            let flags = self.frames().known(io.pfn).word().flags();
             self.complete(io, result);
+            if io.direction == Direction::Read && flags.contains(ahead) {
+                self.end_ahead(io.pfn);
+            }
             any = true;
         });
         if any {
