@@ -81,8 +81,13 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or the attention of the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
+        let group = self.core().memory_group();
         match self.fault_once(addr, access) {
-            Ok(()) => Ok(()),
+            Ok(()) if group.is_root() => Ok(()),
+            Ok(()) => {
+                self.spaces.reclaim().throttle(self.spaces, group);
+                Ok(())
+            }
             Err(refusal) => self.fault_again(addr, access, refusal),
         }
     }
