@@ -40,6 +40,7 @@ pub fn reclaim_group<P: Platform>(spaces: &Spaces<P>, group: GroupId, pages: u64
 /// Frees `wanted` pages below the group `root`, or as many as a few rounds find.
 pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cause) -> u64 {
     let mut freed = 0;
+    let mut cause = cause;
     for _ in 0..ROUNDS {
         for priority in (0..=FIRST_PRIORITY).rev() {
             freed += scan_groups(spaces, root, priority, wanted - freed, cause);
@@ -52,6 +53,9 @@ pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u6
         }
         // What is being written may be all that could go.
         spaces.swap().reap();
+        if cause == Cause::Direct {
+            cause = Cause::Starved;
+        }
     }
     freed
 }

@@ -23,6 +23,8 @@ pub(crate) type Isolated = ArrayVec<Pfn, BATCH>;
 pub(crate) enum Cause {
     /// Memory is short, and somebody waits.
     Direct,
+    /// The same, and a round over everything found nothing that could go at once: what is being written is waited for.
+    Starved,
     /// Memory becomes short.
     Background,
     /// A program, or whoever writes to `memory.reclaim`, wants it so, whether the pages were used or not.
@@ -91,7 +93,12 @@ fn unmap<'s, P: Platform>(
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
     let guard = spaces.frames().try_lock_folio_long(head).ok_or(Fate::Keep)?;
-    let flags = frame.word().flags();
+    let mut flags = frame.word().flags();
+    if flags.contains(FrameFlags::WRITEBACK) && cause == Cause::Starved {
+        batch.flush();
+        spaces.swap().wait_writeback(head);
+        flags = frame.word().flags();
+    }
     if flags.contains(FrameFlags::WRITEBACK) {
         // Whoever ends the writing finds this, and the next pass a clean folio.
         frame.set_flags(FrameFlags::RECLAIM);
@@ -224,7 +231,7 @@ fn write_and_free<P: Platform>(
     groups.advance(group, node, pages);
     let (steal, of_group) = match cause {
         Cause::Background => (VmEvent::PgstealKswapd, GroupStat::PgstealKswapd),
-        Cause::Direct => (VmEvent::PgstealDirect, GroupStat::PgstealDirect),
+        Cause::Direct | Cause::Starved => (VmEvent::PgstealDirect, GroupStat::PgstealDirect),
         Cause::Wish => (VmEvent::PgstealDirect, GroupStat::PgstealProactive),
     };
     count(steal, pages);

@@ -175,12 +175,12 @@ impl<P: Platform> Spaces<P> {
             self.let_go(head);
             return true;
         };
-        let Inserted::Won { .. } = self.swap().insert(slot, head) else {
+        let Inserted::Won { group: now, .. } = self.swap().insert(slot, head) else {
             drop(guard);
             self.let_go(head);
             return true;
         };
-        self.settle_charge(head, Order::ZERO, group);
+        self.settle_charge(Order::ZERO, group, GroupId::from_bits(now));
         {
             let pin = self.platform().pin();
             self.frames().events().add(&pin, VmEvent::SwapRa, 1);

@@ -169,9 +169,7 @@ impl<P: Platform> Space<'_, P> {
         let mut noted = Noted::new();
         let mut last = range.end();
         self.tables().walk(range, &mut |place, part| {
-            if let Place::Table(table) = place
-                && !noted.is_full()
-            {
+            if let Place::Table(table) = place {
                 let pin = self.tables().pin();
                 let locked = self.tables().lock(&pin, table, Level::PTE);
                 let first = P::Paging::index(part.start(), Level::PTE);
@@ -190,7 +188,7 @@ impl<P: Platform> Space<'_, P> {
                     last = noted.last().map_or(last, |(addr, _)| VirtAddr(addr.0 + PAGE_SIZE));
                 }
             }
-            Step::Next
+            if noted.is_full() { Step::Stop } else { Step::Next }
         });
         for (addr, entry) in noted {
             self.bring_back_page(vma, addr, entry)?;

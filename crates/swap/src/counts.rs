@@ -106,7 +106,7 @@ impl<P: Platform> Held<'_, P> {
     }
 
     /// Whether the cache has pages that nothing names any more.
-    fn unname(&mut self, first: u32, end: u32) -> bool {
+    pub(crate) fn unname(&mut self, first: u32, end: u32) -> bool {
         if !self.counts_apart(first, end) {
             debug_assert!(self.guard.sum >= end - first, "more names go than there are");
             self.guard.sum = self.guard.sum.saturating_sub(end - first);

@@ -83,13 +83,7 @@ impl<P: Platform> Swap<P> {
     /// keeps it until the answer has come ([`wait_read`](Self::wait_read)); may sleep.
     pub fn read_folio(&self, head: Pfn) -> IoState {
         match self.with_folio(head, |held, first, _| held.guard.word_of(first).is_zero()) {
-            Some(true) => {
-                let order = self.frames().known(head).word().order();
-                // SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
-                unsafe { self.platform().zero(head, order) };
-                IoState::Done(Ok(()))
-            }
-            Some(false) => self.submit(head, Direction::Read),
+            Some(zero) => self.read_inserted(head, zero),
             None => {
                 debug_assert!(false, "{head:?} is not in the cache");
                 self.failed(head, Direction::Read, DeviceError::OutOfRange)
@@ -119,6 +113,17 @@ impl<P: Platform> Swap<P> {
             self.put_folio(&pin, head, Order::ZERO);
         }
         self.put_folio(&pin, head, Order::ZERO);
+    }
+
+    /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its pages are zeros.
+    pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
+        if !zero {
+            return self.submit(head, Direction::Read);
+        }
+        let order = self.frames().known(head).word().order();
+        // SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
+        unsafe { self.platform().zero(head, order) };
+        IoState::Done(Ok(()))
     }
 
     /// Whether all of the folio is zeros. A program may be writing to it.

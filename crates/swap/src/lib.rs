@@ -28,7 +28,7 @@ mod technique;
 mod word;
 
 pub use audit::{NamedSlot, SwapViolation};
-pub use cache::Inserted;
+pub use cache::{Inserted, Seen};
 pub use counts::Dropped;
 pub use device::{
     CODEC_OUTPUT, Codec, CompressedCache, CompressedRam, CompressedStore, Damaged, DeviceError, DeviceFlags,
