@@ -15,7 +15,6 @@ use crate::resolve::Fault;
 use crate::rmap::{set_owner, set_owner_to_root};
 use crate::spaces::Spaces;
 use crate::table::{LockedTable, Tables};
-use core::cell::Cell;
 use core::fmt;
 use quire_arch::{
     Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, SwapEntry, VirtAddr,
@@ -41,18 +40,18 @@ pub(crate) struct SwappedIn<'s, P: Platform> {
     order: Order,
     slot: SlotId,
     guard: Option<FolioGuard<'s, P>>,
-    /// Whether nobody names the slots any more.
-    unnamed: Cell<bool>,
 }
 
 impl<P: Platform> Drop for SwappedIn<'_, P> {
     fn drop(&mut self) {
-        let swap = self.spaces.swap();
-        // The folio is the program's alone now, and a device that answers at once writes it again as fast as it would be found.
-        let leaves = self.unnamed.get() && !self.is_being_written() && swap.remove_unnamed(self.head);
+        // If the folio is the program's alone now, a device that answers at once writes it again as fast as it would be found. And
+        // whoever took the last name away while this had the lock leaves the folio to this.
+        let leaves = !self.is_being_written() && self.spaces.swap().remove_unnamed(self.head);
         drop(self.guard.take());
         if leaves {
             self.spaces.let_go(self.head);
+        } else {
+            self.spaces.leave_cache_if_unnamed(self.head);
         }
         self.spaces.let_go(self.head);
     }
@@ -211,7 +210,7 @@ impl<'s, P: Platform> Spaces<P> {
             self.let_go(head);
             return Err(FaultError::Bus);
         }
-        Ok(SwappedIn { spaces: self, head, order, slot, guard: Some(guard), unnamed: Cell::new(false) })
+        Ok(SwappedIn { spaces: self, head, order, slot, guard: Some(guard) })
     }
 
     /// Waits for the folio of `page`, to which the caller has a reference: somebody may be reading it. It may have left the cache
@@ -222,14 +221,7 @@ impl<'s, P: Platform> Spaces<P> {
         let folio = self.frames().folio(page);
         let flags = folio.frame().word().flags();
         let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
-        let joined = SwappedIn {
-            spaces: self,
-            head: folio.head(),
-            order: folio.order(),
-            slot: first,
-            guard,
-            unnamed: Cell::new(false),
-        };
+        let joined = SwappedIn { spaces: self, head: folio.head(), order: folio.order(), slot: first, guard };
         if folio.head() != head {
             // It was split: the reference is to its first part.
             let mut joined = joined;
@@ -262,15 +254,26 @@ impl<'s, P: Platform> Spaces<P> {
     /// Takes the folio at `head`, to which the caller has a reference, out of the swap cache, if nobody names its slots and
     /// nobody is busy with it.
     pub(crate) fn leave_cache_if_unnamed(&self, head: Pfn) -> bool {
-        let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
-        let flags = self.frames().known(head).word().flags();
-        let leaves = flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) == FrameFlags::SWAP_CACHE
-            && self.swap().remove_unnamed(head);
-        drop(guard);
-        if leaves {
-            self.let_go(head);
+        loop {
+            let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
+            let folio = self.frames().folio(head);
+            let flags = folio.frame().word().flags();
+            if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
+                return false;
+            }
+            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+            let pages = folio.order().pages() as u32;
+            let leaves = self.swap().remove_unnamed(head);
+            drop(guard);
+            if leaves {
+                self.let_go(head);
+                return true;
+            }
+            // Whoever took the last name away in between found the folio locked, and left it to this.
+            if !self.swap().is_cached_only(first, pages) {
+                return false;
+            }
         }
-        leaves
     }
 
     /// Counts a folio of `order` that was made.
@@ -319,13 +322,11 @@ impl<P: Platform> Tables<'_, P> {
             } else {
                 set_owner_to_root(frame, fault.facts.anon);
             }
-            // The mappings' reference; there is one already, so this cannot fail but past the most.
+        }
+        // Others may have unmapped the folio since the look. It stays with its owner then, who is a forebear of this mapping's.
+        if folio.add_cached_maps(pages as u32) {
+            // The mappings' reference; the caller has one, so this cannot fail but past the most.
             frame.get(1);
-            // Release, after the owner, as in `init_page`. Only who has the folio lock maps a folio that nobody maps.
-            frame.map_count().store(pages as u32, Ordering::Release);
-        } else {
-            let added = folio.add_maps(pages as u32);
-            debug_assert!(added, "there was room for more");
         }
         let mut flags = fault.facts.flags.leaf_flags() | LeafFlags::ACCESSED;
         if exclusive {
@@ -343,8 +344,8 @@ impl<P: Platform> Tables<'_, P> {
         }
         self.core.usage.swap_gone(pages);
         self.core.usage.anonymous_mapped(pages);
-        let dropped = self.spaces.swap().drop_counts(start, pages as u32);
-        held.unnamed.set(held.unnamed.get() || dropped.cached_only);
+        // The folio leaves the cache when `held` is dropped, if this was the last name.
+        let _ = self.spaces.swap().drop_counts(start, pages as u32);
         drop(folio);
         Ok(exclusive || fault.access != Access::Write)
     }
