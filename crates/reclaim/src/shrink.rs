@@ -214,6 +214,7 @@ fn write_and_free<P: Platform>(
         }
         if let Some(fate) = fate {
             drop(guard);
+            spaces.leave_swap_cache(head);
             put_back(spaces, head, &fate);
             return 0;
         }
@@ -223,6 +224,8 @@ fn write_and_free<P: Platform>(
     // The cache's reference and that of whoever isolated it.
     if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (group, node)))) {
         drop(guard);
+        // Whoever took its last name away meanwhile found it locked.
+        spaces.leave_swap_cache(head);
         put_back(spaces, head, &Fate::Keep);
         return 0;
     }

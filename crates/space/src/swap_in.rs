@@ -58,14 +58,17 @@ enum Then {
     Left,
     /// It never was in the cache.
     PastCache,
+    /// It could not be read, and has left the cache.
+    Failed,
 }
 
 impl<P: Platform> Drop for SwappedIn<'_, P> {
     fn drop(&mut self) {
-        // The folio is the program's alone now, and a device that answers at once writes it again as fast as it would be found.
-        let left = match self.then.get() {
-            Then::Stays => false,
-            Then::Leaves => {
+        // If the folio is the program's alone now, a device that answers at once writes it again as fast as it would be found. And
+        // whoever took the last name away while this had the lock leaves the folio to this.
+        let then = self.then.get();
+        let left = match then {
+            Then::Stays | Then::Leaves => {
                 !self.is_being_written() && self.spaces.swap().remove_unnamed(self.head) && {
                     self.spaces.after_removal(self.slot);
                     true
@@ -76,12 +79,15 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
                 self.spaces.end_past_cache(self.slot);
                 false
             }
+            Then::Failed => false,
         };
         drop(self.guard.take());
         if left {
             // The cache's reference; this one's own is still there.
             let last = self.spaces.frames().known(self.head).put(1);
             debug_assert!(!last, "{:?} is held twice", self.head);
+        } else if matches!(then, Then::Stays | Then::Leaves) {
+            self.spaces.leave_cache_if_unnamed(self.head);
         }
         self.spaces.let_go(self.head);
     }
@@ -124,7 +130,7 @@ impl<P: Platform> SwappedIn<'_, P> {
             Then::PastCache => {
                 let _ = swap.drop_counts(start, pages as u32);
             }
-            Then::Left => debug_assert!(false, "{start} was named once more after it was free"),
+            Then::Left | Then::Failed => debug_assert!(false, "{start} was named once more after it was free"),
         }
     }
 
@@ -287,6 +293,7 @@ impl<'s, P: Platform> Spaces<P> {
         }
         // Whoever waits for the lock sees that it failed; who comes later tries the device again.
         let left = self.swap().discard_failed(held.head);
+        held.then.set(Then::Failed);
         drop(held.guard.take());
         if left {
             self.let_go(held.head);
@@ -342,15 +349,26 @@ impl<'s, P: Platform> Spaces<P> {
     /// Takes the folio at `head`, to which the caller has a reference, out of the swap cache, if nobody names its slots and
     /// nobody is busy with it.
     pub(crate) fn leave_cache_if_unnamed(&self, head: Pfn) -> bool {
-        let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
-        let flags = self.frames().known(head).word().flags();
-        let leaves = flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) == FrameFlags::SWAP_CACHE
-            && self.swap().remove_unnamed(head);
-        drop(guard);
-        if leaves {
-            self.let_go(head);
+        loop {
+            let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
+            let folio = self.frames().folio(head);
+            let flags = folio.frame().word().flags();
+            if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
+                return false;
+            }
+            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+            let pages = folio.order().pages() as u32;
+            let leaves = self.swap().remove_unnamed(head);
+            drop(guard);
+            if leaves {
+                self.let_go(head);
+                return true;
+            }
+            // Whoever took the last name away in between found the folio locked, and left it to this.
+            if !self.swap().is_cached_only(first, pages) {
+                return false;
+            }
         }
-        leaves
     }
 }
 
@@ -392,13 +410,11 @@ impl<P: Platform> Tables<'_, P> {
             } else {
                 set_owner_to_root(frame, fault.facts.anon);
             }
-            // The mappings' reference; there is one already, so this cannot fail but past the most.
+        }
+        // Others may have unmapped the folio since the look. It stays with its owner then, who is a forebear of this mapping's.
+        if folio.add_cached_maps(pages as u32) {
+            // The mappings' reference; the caller has one, so this cannot fail but past the most.
             frame.get(1);
-            // Release, after the owner, as in `init_page`. Only who has the folio lock maps a folio that nobody maps.
-            frame.map_count().store(pages as u32, Ordering::Release);
-        } else {
-            let added = folio.add_maps(pages as u32);
-            debug_assert!(added, "there was room for more");
         }
         let mut flags = fault.facts.flags.leaf_flags() | LeafFlags::ACCESSED;
         if exclusive {
