@@ -80,6 +80,11 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or the attention of the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
+        let group = self.core().memory_group();
+        if !group.is_root() {
+            // Before there is a page: what was just mapped could be the first to go, and the program would get nowhere.
+            self.spaces.reclaim().throttle(self.spaces, group);
+        }
         match self.fault_once(addr, access, 1, None) {
             Ok(()) => Ok(()),
             Err(refusal) => self.fault_again(addr, access, refusal),
@@ -96,12 +101,10 @@ impl<P: Platform> Space<'_, P> {
             }
             let swapped = self.spaces.overcome(refusal)?;
             match self.fault_once(addr, access, 0, swapped.as_ref()) {
-                Ok(()) => break,
+                Ok(()) => return Ok(()),
                 Err(next) => refusal = next,
             }
         }
-        self.spaces.reclaim().throttle(self.spaces, self.core().memory_group());
-        Ok(())
     }
 
     #[inline]
