@@ -82,12 +82,12 @@ impl<P: Platform> Space<'_, P> {
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         let group = self.core().memory_group();
+        if !group.is_root() {
+            // Before there is a page: what was just mapped could be the first to go, and the program would get nowhere.
+            self.spaces.reclaim().throttle(self.spaces, group);
+        }
         match self.fault_once(addr, access) {
-            Ok(()) if group.is_root() => Ok(()),
-            Ok(()) => {
-                self.spaces.reclaim().throttle(self.spaces, group);
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(refusal) => self.fault_again(addr, access, refusal),
         }
     }
@@ -108,18 +108,15 @@ impl<P: Platform> Space<'_, P> {
                 self.note_read_ahead(addr, swapped.head());
             }
             match self.fault_fast(addr, access, 0, swapped.as_ref()) {
-                Some(Ok(())) => break,
+                Some(Ok(())) => return Ok(()),
                 Some(Err(next)) => refusal = next,
                 None => {
                     // The mmap lock comes before folio locks.
                     drop(swapped);
-                    self.fault_locked(addr, |vma| self.resolve_locked(vma, addr, access))?;
-                    break;
+                    return self.fault_locked(addr, |vma| self.resolve_locked(vma, addr, access));
                 }
             }
         }
-        self.spaces.reclaim().throttle(self.spaces, self.core().memory_group());
-        Ok(())
     }
 
     #[inline]

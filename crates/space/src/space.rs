@@ -338,7 +338,6 @@ impl<P: Platform> Drop for Space<'_, P> {
         if self.core().handles.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             self.exit();
-            self.spaces.memory_groups().release(self.core().replace_memory_group(GroupId::ROOT));
             // SAFETY: the last handle; the space is empty and current nowhere.
             unsafe { self.spaces.destroy(self.core) };
         }

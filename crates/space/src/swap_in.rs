@@ -423,6 +423,8 @@ impl<P: Platform> Tables<'_, P> {
             }
             flags.set(LeafFlags::DIRTY, fault.access == Access::Write);
         } else {
+            // The mark may be older than a fork that shared the entries while nothing mapped the folio.
+            folio.no_longer_exclusive();
             flags.remove(LeafFlags::WRITE);
         }
         let raw = P::Paging::encode(Entry::Leaf(Leaf { pfn: held.head.offset(page), flags }), Level::PTE);

@@ -121,6 +121,8 @@ impl<P: Platform> Spaces<P> {
                 space.bring_back(id, goes_on)?;
                 next = self.space_after(Some(&space));
             }
+            // A folio does not leave the cache while a device is at it, and perhaps nobody else asks for answers.
+            self.swap().reap();
             let mut from = 0;
             while let Some(number) = self.swap().next_used(id, from) {
                 self.drop_cached(SlotId::new(id, number), 1);
