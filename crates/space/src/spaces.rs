@@ -346,6 +346,7 @@ impl<P: Platform> Spaces<P> {
         list.asids.give(shared.asid());
         list.count -= 1;
         drop(list);
+        self.memory_groups().release(shared.memory_group());
         // SAFETY: off the list, and the last handle is gone: nobody can reach it any more.
         unsafe { self.cores.free(self.frames(), &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.

@@ -147,30 +147,56 @@ struct Boxed<P: Platform, D> {
     backing: D,
 }
 
+/// All memory of a device but its tables.
+struct Blocks {
+    clusters: u32,
+    block: Block,
+    hints_block: Block,
+    chunks: Chunks,
+}
+
+impl Blocks {
+    /// For a device of `slots` slots that takes `bytes` itself.
+    fn allocate<P: Platform>(
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        slots: u64,
+        bytes: usize,
+    ) -> Result<Self, SwapOnError> {
+        if slots == 0 {
+            return Err(SwapOnError::TooSmall);
+        }
+        let clusters =
+            u32::try_from(slots.div_ceil(u64::from(CLUSTER_SLOTS))).map_err(|_| SwapOnError::TooLarge)?;
+        let block = Block::allocate(frames, pin, bytes)?;
+        let hints_bytes = PerCpu::<Hints>::bytes(frames.platform().cpu_count());
+        let hints_block =
+            Block::allocate(frames, pin, hints_bytes).inspect_err(|_| block.free(frames, pin))?;
+        let chunks = Chunks::allocate(frames, pin, clusters).inspect_err(|_| {
+            hints_block.free(frames, pin);
+            block.free(frames, pin);
+        })?;
+        Ok(Self { clusters, block, hints_block, chunks })
+    }
+}
+
 impl<P: Platform> Device<P> {
-    /// Puts a device into memory of the machine. It is moved only if all of that succeeds.
+    /// Puts a device into memory of the machine, or hands it back.
     fn build<D: SwapDevice<P>>(
         frames: &Frames<P>,
         pin: &Pin<'_, P>,
         id: DeviceId,
         backing: D,
         discard: bool,
-    ) -> Result<NonNull<Self>, SwapOnError> {
+    ) -> Result<NonNull<Self>, (SwapOnError, D)> {
         const { assert!(align_of::<Boxed<P, D>>() <= PAGE_SIZE as usize, "a block is aligned to a page") };
         let slots = backing.slots();
-        if slots == 0 {
-            return Err(SwapOnError::TooSmall);
-        }
-        let clusters =
-            u32::try_from(slots.div_ceil(u64::from(CLUSTER_SLOTS))).map_err(|_| SwapOnError::TooLarge)?;
         let cpus = frames.platform().cpu_count();
-        let block = Block::allocate(frames, pin, size_of::<Boxed<P, D>>())?;
-        let hints_block = Block::allocate(frames, pin, PerCpu::<Hints>::bytes(cpus))
-            .inspect_err(|_| block.free(frames, pin))?;
-        let chunks = Chunks::allocate(frames, pin, clusters).inspect_err(|_| {
-            hints_block.free(frames, pin);
-            block.free(frames, pin);
-        })?;
+        let made = Blocks::allocate(frames, pin, slots, size_of::<Boxed<P, D>>());
+        let Blocks { clusters, block, hints_block, chunks } = match made {
+            Ok(blocks) => blocks,
+            Err(error) => return Err((error, backing)),
+        };
         let hint = |_| core::array::from_fn(|_| AtomicU32::new(NONE));
         // SAFETY: the block has room for the hints of all CPUs, and is theirs until the device goes.
         let hints = unsafe { PerCpu::init(hints_block.base(frames), cpus, hint) };
@@ -349,18 +375,30 @@ impl<P: Platform> Swap<P> {
     ///
     /// # Errors
     ///
-    /// See [`SwapOnError`]; the device is dropped then.
+    /// See [`SwapOnError`]; the device is closed and dropped then.
     pub fn swapon<D: SwapDevice<P>>(
         &self,
         device: D,
         options: SwapOnOptions,
     ) -> Result<DeviceId, SwapOnError> {
-        let id = self.reserve().ok_or(SwapOnError::TooManyDevices)?;
+        let Some(id) = self.reserve() else {
+            device.close(self.frames());
+            return Err(SwapOnError::TooManyDevices);
+        };
         let pin = self.platform().pin();
         let built = Device::build(self.frames(), &pin, id, device, options.discard);
         let mut registry = self.registry.lock();
         registry.reserved &= !(1 << id.index());
-        let built = built?;
+        let built = match built {
+            Ok(built) => built,
+            Err((error, device)) => {
+                drop(registry);
+                drop(pin);
+                // What it has of the machine's frames goes back, and its `Drop` may sleep.
+                device.close(self.frames());
+                return Err(error);
+            }
+        };
         // SAFETY: just built, and still this call's alone.
         let device = unsafe { built.as_ref() };
         device.set_priority(options.priority.unwrap_or_else(|| {
@@ -460,6 +498,14 @@ impl<P: Platform> Swap<P> {
         self.sum(|device| {
             let used = device.used.load(Ordering::Relaxed);
             if device.accepts() { device.slots.saturating_sub(used) } else { 0 }
+        })
+    }
+
+    /// Pages in the swap cache. Looks at every cluster: for reports.
+    pub fn cached_pages(&self) -> u64 {
+        self.sum(|device| {
+            let cached = |index| u64::from(device.cluster(index).lock::<P>().cached);
+            (0..device.clusters).map(cached).sum()
         })
     }
 
