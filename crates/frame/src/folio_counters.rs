@@ -68,7 +68,7 @@ impl FolioCounter {
             Self::SplitDeferred => Some(VmEvent::ThpDeferredSplitPage),
             Self::Swpout => Some(VmEvent::ThpSwpout),
             Self::SwpoutFallback => Some(VmEvent::ThpSwpoutFallback),
-            // Linux counts these with the folios of the size only.
+            // Linux counts those of swap with the folios of the size only.
             Self::Swpin
             | Self::SwpinFallback
             | Self::SwpinFallbackCharge

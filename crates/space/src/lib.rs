@@ -44,7 +44,8 @@ mod vma;
 
 pub use audit::SpaceViolation;
 pub use calls::{
-    Advice, LockAll, MapFlags, MapRequest, MappedFile, PageState, PinnedPage, RemapFlags, SyncFlags,
+    Advice, LockAll, MapFlags, MapRequest, MappedFile, MappingFigures, PageState, PinnedPage, RemapFlags,
+    SyncFlags,
 };
 pub use commit::{Commit, Overcommit};
 pub use cpus::FlushCause;

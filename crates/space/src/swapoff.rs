@@ -128,8 +128,11 @@ impl<P: Platform> Spaces<P> {
                 self.drop_cached(SlotId::new(id, number), 1);
                 from = number + 1;
             }
-            P::relax(attempt);
-            attempt = attempt.saturating_add(1);
+            // What is left somebody else is busy with.
+            if self.swap().next_used(id, 0).is_some() {
+                P::relax(attempt);
+                attempt = attempt.saturating_add(1);
+            }
         }
         Ok(())
     }

@@ -495,6 +495,14 @@ impl<P: Platform> Swap<P> {
         })
     }
 
+    /// Pages in the swap cache. Looks at every cluster: for reports.
+    pub fn cached_pages(&self) -> u64 {
+        self.sum(|device| {
+            let cached = |index| u64::from(device.cluster(index).lock::<P>().cached);
+            (0..device.clusters).map(cached).sum()
+        })
+    }
+
     fn sum(&self, of: impl Fn(&Device<P>) -> u64) -> u64 {
         let pin = self.platform().pin();
         let _epoch = self.frames().epoch().enter(&pin);

@@ -94,7 +94,8 @@ impl<P: Platform> Tables<'_, P> {
     fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn, pages: u64) {
         self.spaces.frames().events().add(pin, VmEvent::Pglazyfree, pages);
         let groups = self.spaces.memory_groups();
-        if !groups.move_to(pin, head, LruList::InactiveFile, true) {
+        // One that is not listed where all are is in the hands of reclaim, which puts it where it belongs.
+        if !groups.move_to(pin, head, LruList::InactiveFile, true) && !groups.lists_anonymous() {
             groups.list_folio(pin, head, LruList::InactiveFile);
         }
     }
