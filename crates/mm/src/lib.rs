@@ -27,7 +27,7 @@ pub use quire_space::{
     SyncFlags, TablesTechnique, VmFlags,
 };
 pub use quire_swap::{
-    CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, Lz4, PageIo, RamDisk, SlotId,
-    Submitted, Swap, SwapDevice, SwapOnError, SwapOnOptions, SwapReport, SwapTechnique,
+    CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, Lz4, PageIo,
+    RamDisk, SlotId, Submitted, Swap, SwapDevice, SwapOnError, SwapOnOptions, SwapReport, SwapTechnique,
 };
 pub use techniques::{TechniqueError, Techniques};

@@ -16,7 +16,8 @@ const ROUNDS: u32 = 3;
 /// Tries to free what is needed.
 pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     match need {
-        Need::Frames(order) => match reclaim(spaces, GroupId::ROOT, order.pages().max(ENOUGH), Cause::Direct) {
+        Need::Frames(order) => match reclaim(spaces, GroupId::ROOT, order.pages().max(ENOUGH), Cause::Direct)
+        {
             0 => spaces.swap().compact_devices(),
             freed => freed,
         },

@@ -44,7 +44,11 @@ impl State {
     const MASK: u64 = (1 << Self::PART) - 1;
 
     const fn unpack(word: u64) -> Self {
-        Self { page: word >> (2 * Self::PART), window: word >> Self::PART & Self::MASK, hits: word & Self::MASK }
+        Self {
+            page: word >> (2 * Self::PART),
+            window: word >> Self::PART & Self::MASK,
+            hits: word & Self::MASK,
+        }
     }
 
     const fn pack(self) -> u64 {

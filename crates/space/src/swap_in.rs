@@ -130,7 +130,9 @@ impl<P: Platform> SwappedIn<'_, P> {
             Then::PastCache => {
                 let _ = swap.drop_counts(start, pages as u32);
             }
-            Then::Left | Then::Failed => debug_assert!(false, "{start} was named once more after it was free"),
+            Then::Left | Then::Failed => {
+                debug_assert!(false, "{start} was named once more after it was free")
+            }
         }
     }
 
