@@ -131,7 +131,7 @@ impl<P: Platform> SwappedIn<'_, P> {
                 let _ = swap.drop_counts(start, pages as u32);
             }
             Then::Left | Then::Failed => {
-                debug_assert!(false, "{start} was named once more after it was free")
+                debug_assert!(false, "{start} was named once more after it was free");
             }
         }
     }
@@ -307,6 +307,8 @@ impl<'s, P: Platform> Spaces<P> {
     /// meanwhile.
     fn join(&'s self, page: Pfn, slot: SlotId) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let head = self.frames().folio(page).head();
+        // Of what was read ahead nobody waits for the answer but who wants it: somebody must take it.
+        let _ = self.swap().wait_read(head);
         let guard = self.frames().lock_folio_long(head);
         let folio = self.frames().folio(page);
         let flags = folio.frame().word().flags();

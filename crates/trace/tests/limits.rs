@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
-use quire_trace::replay::{Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec};
+use quire_trace::replay::{ProcessReport, Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec};
 use std::path::{Path, PathBuf};
 
 fn recording(name: &str) -> PathBuf {
@@ -72,5 +72,5 @@ fn a_program_that_does_not_fit_is_a_finding() {
     assert!(!report.is_good() && report.events < 55_000, "{finding}");
     assert!(finding.to_string().ends_with("kB of RAM and 1024 kB of swap"), "{finding}");
     assert_eq!(finding.event + 1, report.events);
-    assert!(report.processes.iter().all(|process| process.is_good()), "{report:#?}");
+    assert!(report.processes.iter().all(ProcessReport::is_good), "{report:#?}");
 }

@@ -96,10 +96,10 @@ impl<F: PagingFormat> Small<F> {
     fn make_group(&self, number: u8) -> Option<GroupId> {
         let groups = self.machine.memory().groups();
         let mut group = GroupId::ROOT;
-        for nth in 0..=usize::from(number & 1) {
-            group = match self.group(nth as u8) {
+        for (nth, name) in (0..=number & 1).zip(GROUPS) {
+            group = match self.group(nth) {
                 Some(group) => group,
-                None => groups.create(group, GROUPS[nth]).ok()?,
+                None => groups.create(group, name).ok()?,
             };
         }
         Some(group)

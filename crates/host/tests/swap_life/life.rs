@@ -147,7 +147,7 @@ impl<'m> Life<'m> {
             945..960 if self.habits.large => self.change_folios(at),
             960..975 if self.habits.groups => self.change_groups(at),
             975..976 if self.habits.swapoff && !self.failing && !self.devices.is_empty() => {
-                self.change_devices()
+                self.change_devices();
             }
             976..979 if self.habits.errors > 0 && self.habits.alone => self.change_luck(),
             _ => {}
@@ -402,7 +402,7 @@ impl<'m> Life<'m> {
         match moved {
             Ok(now) => {
                 assert_eq!(now, addr(new.start));
-                mind.pages.retain(|number, _| !old.contains(number) && !(moves && new.contains(number)));
+                mind.pages.retain(|number, _| !(old.contains(number) || moves && new.contains(number)));
                 let writable = kept[0].writable;
                 let fresh = Page { writable, ..Page::NEW };
                 let pages = kept.into_iter().chain(std::iter::repeat(fresh));
@@ -565,8 +565,7 @@ impl<'m> Life<'m> {
 
     fn change_devices(&mut self) {
         match self.devices.change(self.machine, &mut self.random) {
-            Ok(what) => self.count(what),
-            Err(what) => self.count(what),
+            Ok(what) | Err(what) => self.count(what),
         }
     }
 

@@ -167,7 +167,6 @@ fn race(technique: SwapTechnique, threads: usize, scale: &Scale) -> Result<(Outc
             // The next turn begins when this one has been noted.
             line.wait(3 * page as usize + 3);
         }
-        drop(program);
         vcpu.map(|_| ()).map_err(LabError::from).and(result).map(|()| outcome)
     });
     for part in found {
