@@ -247,7 +247,7 @@ fn the_program_with_the_highest_score_is_ended() {
     };
     spaces[2].set_oom_score_adj(1000);
     grow(1);
-    let killed = || spaces.iter().map(|space| space.is_killed()).collect::<Vec<_>>();
+    let killed = || spaces.iter().map(quire_mm::Space::is_killed).collect::<Vec<_>>();
     assert_eq!(killed(), [false, false, true, false], "who has asked for it");
     assert_eq!(spaces[2].figures().resident, 0, "its memory is back");
     assert_eq!(

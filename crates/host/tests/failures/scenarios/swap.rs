@@ -96,7 +96,7 @@ fn assert_kept(scene: &Scene<'_>) {
         match scene.read(BASE + at * PAGE) {
             Ok(word) => assert_eq!(word, 100 + at),
             Err(error) => {
-                assert!(failed && error == AccessError::Fault(quire_mm::FaultError::Bus), "{error}")
+                assert!(failed && error == AccessError::Fault(quire_mm::FaultError::Bus), "{error}");
             }
         }
     }
