@@ -221,6 +221,10 @@ impl<P: Platform> Tables<'_, P> {
                 && fault.is_write()
                 && self.must_copy(&locked, index, leaf, fault.facts)
             {
+                if self.is_pinned_and_cached(leaf.pfn) {
+                    // Whoever has it in his hands cannot page it out, and lets it go.
+                    return Ok(false);
+                }
                 let held = self.hold(leaf.pfn);
                 drop(locked);
                 if let Some(held) = held {
@@ -329,6 +333,7 @@ impl<P: Platform> Tables<'_, P> {
                 self.core.usage.page_mapped(true);
                 let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
                 locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));
+                self.list_new(spare.pin, pfn, facts);
             }
             return Ok(());
         }
@@ -340,6 +345,7 @@ impl<P: Platform> Tables<'_, P> {
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
                 self.core.usage.file_page_made_anonymous();
+                self.list_new(spare.pin, leaf.pfn, facts);
             }
             self.spaces.frames().events().add(spare.pin, VmEvent::Pgreuse, 1);
         }

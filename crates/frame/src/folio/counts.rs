@@ -15,7 +15,9 @@ impl Folio<'_> {
     pub fn is_exclusive(&self) -> bool {
         let word = self.frame.word();
         let alone = word.refs() == 1 || word.refs() >= PIN;
+        // Others may have what is in the swap cache by the names of its slots.
         alone
+            && !word.flags().contains(FrameFlags::SWAP_CACHE)
             && if self.is_large() {
                 word.flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
             } else {

@@ -138,7 +138,7 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     #[inline]
     pub fn claim(&self, mapped: u32) -> bool {
         let refs = self.folio.frame.refs();
-        let alone = self.maps() == mapped && (refs == 1 || refs >= PIN);
+        let alone = self.maps() == mapped && (refs == 1 || refs >= PIN) && !self.folio.is_cached();
         if alone && self.folio.is_large() {
             self.folio.frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
         }
