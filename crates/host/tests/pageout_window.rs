@@ -5,10 +5,13 @@
 
 mod common;
 
-use common::{DENIED, GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, assert_audit, machine, map_at, page};
+use common::{
+    DENIED, GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, assert_audit, machine, map_at, page,
+    swap_on_ram,
+};
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_host::{HostPlatform, Machine};
-use quire_mm::{Advice, RamDisk, RemapFlags, SwapOnOptions, VmEvent};
+use quire_mm::{Advice, RemapFlags, VmEvent};
 use quire_space::{UnmapBatch, Unmapped};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
@@ -43,8 +46,7 @@ fn in_the_window<R>(
 /// `afterwards` what CPU 0 does then, still in the window.
 fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&common::HostProgram<'_, '_>)) {
     let machine = machine(16, 2);
-    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    swap_on_ram(&machine, 1024);
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 2 * PAGE, RW);
     let (first, second) = (machine.vcpu(0).unwrap(), machine.vcpu(1).unwrap());
@@ -137,8 +139,7 @@ fn nobody_writes_where_tables_have_moved_away() {
 #[test]
 fn a_child_does_not_see_what_its_parent_writes_after_the_fork() {
     let machine = machine(16, 2);
-    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    swap_on_ram(&machine, 1024);
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();
@@ -165,8 +166,7 @@ fn a_child_does_not_see_what_its_parent_writes_after_the_fork() {
 #[test]
 fn nobody_writes_by_an_old_translation_when_a_page_out_was_stopped() {
     let machine = machine(16, 1);
-    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    swap_on_ram(&machine, 1024);
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();

@@ -95,4 +95,3 @@ fn shuttle_a_discard_against_the_end_of_its_page() {
         });
     });
 }
-
