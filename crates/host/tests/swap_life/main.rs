@@ -273,7 +273,10 @@ fn two_threads_of_one_program() {
 #[test]
 fn two_threads_of_one_program_with_large_folios() {
     let habits = Habits { alone: false, large: true, ..PLAIN };
-    go_together(&Run { name: "one program, large", mib: 10, devices: MIXED, habits, threads: 2 }, seed() + 11);
+    go_together(
+        &Run { name: "one program, large", mib: 10, devices: MIXED, habits, threads: 2 },
+        seed() + 11,
+    );
 }
 
 #[test]
