@@ -136,3 +136,53 @@ fn pages_are_read_ahead_from_a_device_that_answers_late() {
     assert_eq!(machine.memory().swap().free_slots(), 1024);
     assert_audit(&machine);
 }
+
+/// A page whose contents nobody needs has those that were written last, or zeros, but never what a device has from before.
+#[test]
+fn a_freed_page_never_holds_what_a_device_got_before() {
+    let machine = overcommitted(16);
+    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
+    // SAFETY: the device goes with the machine.
+    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    write(&cpu, &space, area, 1);
+    space.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0);
+    // As long as the device is at it the folio stays in the cache, whoever maps it; and the device gets this.
+    assert_eq!(read(&cpu, &space, area), 1);
+    (0..2).for_each(|_| machine.memory().swap().reap());
+    write(&cpu, &space, area, 2);
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    for _ in 0..3 {
+        machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+        machine.memory().swap().reap();
+    }
+    assert_eq!(space.figures().resident, 0);
+    let found = read(&cpu, &space, area);
+    assert!(found == 2 || found == 0, "{found} was overwritten");
+    assert_audit(&machine);
+}
+
+/// That a page was out before is no reason to write it again once nobody needs it.
+#[test]
+fn a_freed_page_that_was_out_before_goes_without_the_device() {
+    let machine = overcommitted(16);
+    ram_disk(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    (0..8).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    (0..8).for_each(|at| write(&cpu, &space, page(area, at), 200 + at));
+    space.madvise(area, 8 * PAGE, Advice::Free).unwrap();
+    write(&cpu, &space, area, 300);
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+    assert_eq!((count(&machine, VmEvent::Pglazyfreed), count(&machine, VmEvent::Pswpout)), (7, 9));
+    assert_eq!(read(&cpu, &space, area), 300);
+    (1..8).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0));
+    assert_audit(&machine);
+}

@@ -4,7 +4,7 @@ use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::Gather;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
-use quire_frame::{FrameFlags, Kind, VmEvent};
+use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
 use quire_group::LruList;
 
 impl<P: Platform> Tables<'_, P> {
@@ -79,8 +79,9 @@ impl<P: Platform> Tables<'_, P> {
             (1, u64::from(Self::huge_pages()))
         };
         let whole = pages == folio.folio().order().pages() && u64::from(folio.maps()) == pages;
-        if folio.folio().kind() == Kind::Anonymous && whole {
-            folio.folio().frame().set_flags(FrameFlags::LAZY_FREE);
+        if folio.folio().kind() == Kind::Anonymous && whole && self.leaves_cache_or_is_not_in_it(&folio) {
+            // Whether it was dirty before does not matter any more.
+            folio.folio().frame().change_flags(FrameFlags::LAZY_FREE, FrameFlags::DIRTY);
             self.list_lazy(pin, folio.folio().head(), pages);
             for slot in &locked.entries[index..index + entries] {
                 // The MMU may be setting the same bits: a page that is used in this moment is needed.
@@ -88,6 +89,14 @@ impl<P: Platform> Tables<'_, P> {
             }
         }
         entries
+    }
+
+    /// A folio in the swap cache has slots, and what a device has there is older than what the program wrote last: were such a
+    /// folio taken for clean, that would come back. So it leaves the cache first, or is left alone if it cannot: somebody else
+    /// names its slots, it is being written, or in the hands of reclaim.
+    fn leaves_cache_or_is_not_in_it(&self, folio: &LockedFolio<'_, P>) -> bool {
+        let cached = folio.folio().frame().word().flags().contains(FrameFlags::SWAP_CACHE);
+        !cached || self.spaces.leave_cache_if_unnamed(folio.folio().head())
     }
 
     /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one lists it.
