@@ -205,8 +205,11 @@ impl<P: Platform> Tables<'_, P> {
         let entries = self.entries(table);
         let mut spare = Spare { tables: *self, pin, fault, folio: None };
         let seen = entries[index].load(Ordering::Relaxed);
-        if fault.needs_folio(P::Paging::decode(seen, Level::PTE)) {
-            spare.fill(entries, index)?;
+        let mut zeros = None;
+        match P::Paging::decode(seen, Level::PTE) {
+            Entry::Swap(swap) => zeros = self.zeros_for(pin, swap, fault),
+            entry if fault.needs_folio(entry) => spare.fill(entries, index)?,
+            _ => {}
         }
         loop {
             let locked = self.lock(pin, table, Level::PTE);
@@ -242,6 +245,13 @@ impl<P: Platform> Tables<'_, P> {
                 }
                 Entry::Leaf(leaf) => {
                     self.upgrade(&locked, index, leaf, fault, &mut spare)?;
+                    Ok(true)
+                }
+                Entry::Swap(swap)
+                    if zeros
+                        .as_mut()
+                        .is_some_and(|zeros| self.map_zeros(&locked, (index, swap), zeros, fault)) =>
+                {
                     Ok(true)
                 }
                 Entry::Swap(swap) => match self.map_swapped(&locked, index, swap, fault)? {

@@ -65,13 +65,13 @@ impl<P: Platform> Swap<P> {
         Some(DeviceUse { swap: self, device })
     }
 
-    /// Writes a folio of the cache. Pages of zeros are only noted, if the folio has no others. It is clean from then on, unless
+    /// Writes a folio of the cache. Pages of zeros are only noted, if the folio has no others and the technique does so. It is clean from then on, unless
     /// the write fails: then it is dirty again. The caller holds the folio lock; may sleep.
     pub fn write_folio(&self, head: Pfn) -> IoState {
         let frame = self.frames().known(head);
         // Before the contents are looked at: what is written to them later makes the folio dirty again.
         frame.clear_flags(FrameFlags::DIRTY);
-        let zero = self.is_zero(head);
+        let zero = self.technique().knows_zeros() && self.is_zero(head);
         if self.note_zero(head, zero).is_none() {
             debug_assert!(false, "{head:?} is not in the cache");
             return self.failed(head, Direction::Write, DeviceError::OutOfRange);
