@@ -10,7 +10,7 @@ use crate::fault::Refusal;
 use crate::huge::{HugeUse, OrderSet};
 use crate::rmap::set_owner;
 use crate::space::page_of;
-use crate::swap_in::SwappedIn;
+use crate::swap_in::{Reach, SwappedIn};
 use crate::table::{Entries, Found, HugeSlot, LockedTable, Tables};
 use crate::vma::{VmFlags, Vma, VmaFacts};
 use quire_arch::paging::PteMarker;
@@ -25,6 +25,8 @@ pub(crate) struct Fault<'f, P: Platform> {
     pub(crate) access: Access,
     /// What was brought in for it.
     pub(crate) swapped: Option<&'f SwappedIn<'f, P>>,
+    /// How far the mapping's swap-ins reach.
+    pub(crate) reach: &'f Reach,
 }
 
 impl<P: Platform> Fault<'_, P> {
@@ -135,7 +137,7 @@ impl<P: Platform> Tables<'_, P> {
         swapped: Option<&SwappedIn<'_, P>>,
     ) -> Result<(), Refusal> {
         let facts = vma.facts();
-        let fault = Fault { facts: &facts, addr, access, swapped };
+        let fault = Fault { facts: &facts, addr, access, swapped, reach: &vma.reach };
         let may = if fault.is_write() { VmFlags::WRITE } else { VmFlags::ACCESS };
         if !facts.flags.intersects(may) {
             return Err(FaultError::AccessDenied.into());

@@ -5,11 +5,14 @@
 //! its slots are not free, so they cannot stand for other contents in the meantime.
 //!
 //! Whoever inserts the folio reads it. Everybody else who wants it finds it in the cache and sleeps until the reader lets go
-//! of the folio lock. What techniques before this one do otherwise is in [`before`],
-//! pages that need not be read are in [`zeros`].
+//! of the folio lock. What techniques before this one do otherwise is in [`before`], how
+//! much comes back at once is up to [`reach`], and pages that need not be read are in [`zeros`].
 
 mod before;
+mod reach;
 mod zeros;
+
+pub(crate) use reach::Reach;
 
 use crate::error::FaultError;
 use crate::fault::Refusal;
@@ -469,7 +472,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// The largest order of a folio for the slot that entry `index` names: aligned in the table, in the mapping and among the
-    /// slots alike, with the entries to match, and allowed by the policy.
+    /// slots alike, with the entries to match, and allowed by the policy and by what the program does.
     fn look_around(
         &self,
         locked: &LockedTable<'_, P>,
@@ -494,7 +497,12 @@ impl<P: Platform> Tables<'_, P> {
                     == pages
         };
         let allowed = self.orders(fault);
-        let order = if allowed.is_empty() { None } else { allowed.iter().find(|order| fits(order)) };
+        let order = if allowed.is_empty() {
+            None
+        } else {
+            let most = fault.reach.order(fault.addr, fault.facts.flags);
+            allowed.iter().skip_while(|&order| order > most).find(|order| fits(order))
+        };
         Swapped { entry, order: order.unwrap_or(Order::ZERO) }
     }
 }
