@@ -28,8 +28,8 @@ const WINNER_P999: Metric = Metric::lower("winner_p99_9", "us");
 const LOSER: Metric = Metric::lower("loser_p50", "us");
 const LOSER_P99: Metric = Metric::lower("loser_p99", "us");
 const LOSER_P999: Metric = Metric::lower("loser_p99_9", "us");
-const OF_READS: Metric = Metric::lower("loser_p99_9_to_winner_p99_9", "");
-const OF_READ: Metric = Metric::lower("loser_p99_9_to_winner", "of the same read");
+const OF_READS: Metric = Metric::lower("loser_p99_9_to_winner_p99_9", "times");
+const OF_READ: Metric = Metric::lower("loser_p99_9_to_winner", "times, of the same read");
 
 std::thread_local! {
     /// One more than the number of the thread; 0 is nobody's.

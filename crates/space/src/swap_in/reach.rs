@@ -52,6 +52,7 @@ impl Reach {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     fn order(reach: &Reach, page: u64) -> u8 {
         reach.order(VirtAddr(page << PAGE_SHIFT), VmFlags::empty()).get()
@@ -85,7 +86,8 @@ mod tests {
     #[test]
     fn what_is_wanted_as_huge_pages_comes_whole() {
         let reach = Reach::default();
-        let orders = (1..13).map(|nth| reach.order(VirtAddr(nth * 10_000 << PAGE_SHIFT), VmFlags::HUGEPAGE));
+        let orders =
+            (1..13).map(|nth| reach.order(VirtAddr((nth * 10_000) << PAGE_SHIFT), VmFlags::HUGEPAGE));
         assert!(orders.into_iter().all(|order| order == Order::PMD));
     }
 }
