@@ -19,3 +19,4 @@ mod spaces;
 mod swap;
 mod swap_machine;
 mod tables;
+mod zeros;
