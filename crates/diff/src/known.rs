@@ -3,7 +3,7 @@
 use crate::linux::FILE_BYTES;
 use crate::observation::{LARGE, Observation, Outcome, Region};
 use crate::program::Call;
-use quire_mm::{PageState, VmFlags};
+use quire_mm::VmFlags;
 use std::collections::BTreeMap;
 
 /// A difference from Linux that is deliberate or waits for a part that is not built.
@@ -17,7 +17,8 @@ pub enum KnownDifference {
     FileContents,
     /// Which pages of files and shared memory are in memory: there is no page cache.
     FilePages,
-    /// `MADV_PAGEOUT` drops what was given free or can be read again; here it drops nothing.
+    /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a host with swap
+    /// space of its own where pages go cannot be compared.
     PageOut,
     /// A processor with protection keys makes memory that may only be executed unreadable.
     ExecuteOnly,
@@ -35,10 +36,10 @@ pub enum KnownDifference {
     Below2G,
     /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
     PageTables,
+    /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2 MiB.
+    SwapInWhole,
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible,
-    /// Advice for a part of a large folio splits it, and its pages of zeros go.
-    AdviceSplits,
 }
 
 impl KnownDifference {
@@ -57,7 +58,7 @@ impl KnownDifference {
         Self::NotBuilt,
         Self::Below2G,
         Self::PageTables,
-        Self::AdviceSplits,
+        Self::SwapInWhole,
         Self::LowEligible,
     ];
 
@@ -77,7 +78,7 @@ impl KnownDifference {
             Self::NotBuilt => "not-built",
             Self::Below2G => "below-2g",
             Self::PageTables => "page-tables",
-            Self::AdviceSplits => "advice-splits",
+            Self::SwapInWhole => "swap-in-whole",
             Self::LowEligible => "low-eligible",
         }
     }
@@ -93,8 +94,8 @@ pub(crate) struct Past {
     forked: bool,
     /// A file was written through a shared mapping.
     file_written: bool,
-    /// Pages were given free and may still be there.
-    freed: bool,
+    /// The host pages out to a device that is not the comparison's own.
+    foreign_swap: bool,
     /// Ranges whose tables Linux freed while their mappings stayed.
     without_tables: Vec<(u64, u64)>,
     /// Ranges whose pages went while tables may have stayed.
@@ -125,6 +126,12 @@ fn joined(regions: &[Region]) -> Vec<Region> {
     all
 }
 
+/// Whether a block that Linux has on the swap device, but for some pages, is in memory as a whole on Quire.
+fn has_whole_from_swap(linux: &Observation, quire: &Observation) -> bool {
+    let whole = |block: u64| quire.pages.iter().any(|run| run.start <= block && block + LARGE <= run.end);
+    linux.swapped.iter().any(|(start, end)| (start & !(LARGE - 1)..*end).step_by(LARGE as usize).any(whole))
+}
+
 fn touches(ranges: &[(u64, u64)], addr: u64, len: u64) -> bool {
     ranges.iter().any(|(start, end)| *start < addr.saturating_add(len) && addr < *end)
 }
@@ -135,6 +142,11 @@ fn overlapping(regions: &[Region], addr: u64, len: u64) -> impl Iterator<Item = 
 }
 
 impl Past {
+    /// Of a program that begins.
+    pub(crate) fn new(foreign_swap: bool) -> Self {
+        Self { foreign_swap, ..Self::default() }
+    }
+
     /// Whether an operation is known to end differently, with Quire's mappings as they are before it. The program
     /// cannot go on after it: the sides are no longer alike.
     pub(crate) fn parts_ways(
@@ -155,8 +167,8 @@ impl Past {
                 overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
             }
             Call::Madvise if third == PAGEOUT => {
-                let drops = self.freed || overlapping(before, addr, len).any(is_cached);
-                drops.then_some(KnownDifference::PageOut)
+                let differs = self.foreign_swap || overlapping(before, addr, len).any(is_cached);
+                differs.then_some(KnownDifference::PageOut)
             }
             _ => None,
         };
@@ -178,13 +190,11 @@ impl Past {
 
     /// Notes an operation that was made.
     pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
-        const FREE: u64 = 8;
         const DONTNEED: [u64; 2] = [4, 24];
         const DONTUNMAP: u64 = 4;
         const FIXED: u64 = 0x10;
         let [addr, len, third, ..] = args;
         self.forked |= call == Call::Fork && outcome == Outcome::Value(0);
-        self.freed |= call == Call::Madvise && third == FREE;
         let empties = match call {
             Call::Madvise => DONTNEED.contains(&third),
             Call::Mmap => args[3] & FIXED != 0,
@@ -268,21 +278,11 @@ impl Past {
     }
 
     /// Whether the sides differ in pages in a way that is known.
-    pub(crate) fn pages_part(
-        &mut self,
-        call: Call,
-        args: [u64; 6],
-        linux: &Observation,
-        quire: &Observation,
-    ) -> bool {
-        const SPLITTING: [u64; 3] = [8, 20, 21];
-        let zeros_gone = linux.pages_in(PageState::Zero) > quire.pages_in(PageState::Zero);
-        // What other processes map too, Linux leaves as it is.
-        let kept = linux.large_blocks().any(|block| !quire.maps_large(block));
+    pub(crate) fn pages_part(&mut self, linux: &Observation, quire: &Observation) -> bool {
         let known = if linux.pages == quire.pages {
             return false;
-        } else if call == Call::Madvise && SPLITTING.contains(&args[2]) && (zeros_gone || kept) {
-            KnownDifference::AdviceSplits
+        } else if has_whole_from_swap(linux, quire) {
+            KnownDifference::SwapInWhole
         } else if self.has_other_table(linux, quire) {
             KnownDifference::PageTables
         } else {

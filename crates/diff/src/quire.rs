@@ -132,6 +132,9 @@ impl<'m> Processes<'m> {
                 let large = pages.pages() > 1;
                 seen.add_pages(Pages { start: pages.start().0, end: pages.end().0, state, large });
             });
+            space.swapmap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |page| {
+                seen.add_swapped(page.start().0, page.end().0);
+            });
         }
         if wanted.details_until > 0 {
             detail(space, wanted.details_until, seen);
@@ -144,6 +147,8 @@ impl<'m> Processes<'m> {
                 data: figures.data >> 10,
                 stack: figures.stack >> 10,
                 tables: figures.page_tables >> 10,
+                pinned: 0,
+                swapped: figures.swapped >> 10,
             });
         }
         if wanted.sums {
@@ -211,7 +216,9 @@ fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
             large += if run.large { own } else { 0 };
         }
         let Region { start, end, flags, .. } = region;
-        seen.details.push(Detail { start, end, flags, resident, anonymous, large, ..Detail::NONE });
+        let out = seen.swapped.iter().map(|run| run.1.min(end).saturating_sub(run.0.max(start)));
+        let swapped = out.sum::<u64>() >> 10;
+        seen.details.push(Detail { start, end, flags, resident, anonymous, swapped, large, eligible: false });
     });
     for detail in &mut seen.details {
         detail.eligible = !space.huge_orders(HugeUse::Smaps, VirtAddr(detail.start)).is_empty();

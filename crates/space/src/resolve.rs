@@ -329,6 +329,7 @@ impl<P: Platform> Tables<'_, P> {
                 self.core.usage.page_mapped(true);
                 let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
                 locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));
+                self.list_new(spare.pin, pfn);
             }
             return Ok(());
         }
@@ -340,6 +341,7 @@ impl<P: Platform> Tables<'_, P> {
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
                 self.core.usage.file_page_made_anonymous();
+                self.list_new(spare.pin, leaf.pfn);
             }
             self.spaces.frames().events().add(spare.pin, VmEvent::Pgreuse, 1);
         }

@@ -98,6 +98,13 @@ impl<P: Platform> Spaces<P> {
                 }
                 ControlFlow::Continue(())
             });
+            if to == Order::ZERO && !unless_mapped {
+                self.share_zeros(head, order);
+                if self.frames().known(head).map_count().load(Ordering::Relaxed) == 0 {
+                    // Nothing is left to be split: it goes with the caller's reference.
+                    return Ok(order.pages());
+                }
+            }
             result = self.try_split(head, order, to, unless_mapped);
             if result != Err(SplitError::Busy) {
                 break;

@@ -26,8 +26,10 @@ const WINDOWS: [u64; 3] =
     [(1 << 39) - WINDOW_BYTES / 2, (1 << 40) + (3 << 30) - WINDOW_BYTES / 2, (1 << 41) + (5 << 20)];
 
 /// Advice that both sides know, and some that neither does; what changes pages comes more often.
-const ADVICE: &[u64] =
-    &[4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 5, 77];
+const ADVICE: &[u64] = &[
+    4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 8, 20, 21, 21, 21, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+    20, 21, 5, 77,
+];
 
 /// What a program plays with, besides private memory.
 struct Theme {
@@ -57,8 +59,6 @@ pub(super) struct Generator {
     current: u32,
     /// Everything that is mapped from now on is populated: nothing large must be mapped.
     populates: bool,
-    /// Something was given free.
-    freed: bool,
 }
 
 /// The random program with number `number` of `seed`.
@@ -83,7 +83,6 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
         living: vec![0],
         current: 0,
         populates: false,
-        freed: false,
     };
     let ops = (0..len).map(|id| generator.op(id as u32)).collect();
     Program { window, ops }
@@ -383,15 +382,14 @@ impl Generator {
             // It ends the program.
             advice = self.pick(names::NOT_BUILT);
         }
-        if advice == 21 && (self.theme.shared || self.theme.files || self.freed) && self.chance(95) {
-            // Paging out what is cached or was given free is not alike yet.
+        if advice == 21 && (self.theme.shared || self.theme.files) && self.chance(90) {
+            // Paging out what is cached is not alike yet.
             advice = 20;
         }
-        if self.theme.large && matches!(advice, 8 | 20..=22) && self.chance(95) {
-            // Large folios that are split and huge pages of zeros are not alike yet.
+        if self.theme.large && advice == 22 && self.chance(95) {
+            // Huge pages of zeros are not alike yet.
             advice = 4;
         }
-        self.freed |= advice == 8;
         let populates = matches!(advice, 22 | 23);
         let len = if populates { self.short_length() } else { self.length() };
         (Call::Madvise, words([addr, Word::Exact(len), Word::Exact(advice)]))

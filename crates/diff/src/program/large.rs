@@ -18,6 +18,7 @@ const WIPEONFORK: u64 = 18;
 const COLD: u64 = 20;
 const POPULATE_WRITE: u64 = 23;
 const COLLAPSE: u64 = 25;
+const PAGEOUT: u64 = 21;
 
 /// What is advised, the usual more often.
 const ADVICE: &[u64] = &[
@@ -43,10 +44,13 @@ const ADVICE: &[u64] = &[
     COLLAPSE,
     COLLAPSE,
     24,
+    FREE,
+    FREE,
+    COLD,
+    PAGEOUT,
+    PAGEOUT,
+    PAGEOUT,
 ];
-
-/// Few enough not to end many programs: what they do to large folios is not alike yet.
-const SPLITTING: &[u64] = &[FREE, COLD];
 
 impl Generator {
     /// The first two operations: most of the window is mapped, and large folios are asked for.
@@ -73,7 +77,7 @@ impl Generator {
                 }
             }
             12..34 => {
-                let advice = if self.chance(3) { self.pick(SPLITTING) } else { self.pick(ADVICE) };
+                let advice = self.pick(ADVICE);
                 let advice = if names::NOT_BUILT.contains(&advice) { HUGEPAGE } else { advice };
                 let (addr, len) = match advice {
                     HUGEPAGE | COLLAPSE if self.chance(80) => self.whole(),

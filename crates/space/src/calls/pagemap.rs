@@ -41,4 +41,17 @@ impl<P: Platform> Space<'_, P> {
             });
         }
     }
+
+    /// Calls `visit` with the pages in `range` that were paged out, lowest first, one at a time.
+    pub fn swapmap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange)) {
+        let core = self.core();
+        let _guard = core.mmap_lock.read(self.spaces.platform());
+        // SAFETY: the mmap lock is held.
+        for entry in &unsafe { core.vmas.view() } {
+            let part = entry.range.intersect(range);
+            if !part.is_empty() {
+                self.tables().look_swapped(part, &mut visit);
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use crate::spaces::Spaces;
 use crate::table::{Found, Tables};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
-use quire_arch::{CachedTranslation, CpuId, Entry, Level, PagingFormat, Platform};
+use quire_arch::{CachedTranslation, CpuId, Entry, LeafFlags, Level, PagingFormat, Platform};
 
 impl<P: Platform> Spaces<P> {
     /// Each CPU is in the running set of the space that it runs, and in no other.
@@ -37,11 +37,12 @@ impl<P: Platform> Spaces<P> {
             let backed = place.is_some_and(|(table, level)| {
                 let index = P::Paging::index(cached.addr, level);
                 let raw = tables.entries(table)[index].load(Ordering::Relaxed);
-                // A translation may know less than the entry (not yet dirty, not yet writable), never more.
+                // A translation may know less than the entry (not yet dirty, not yet writable), never more; but that a page was
+                // used is forgotten without a flush.
                 matches!(P::Paging::decode(raw, level), Entry::Leaf(leaf)
                     if leaf.pfn == cached.leaf.pfn
                         && level == cached.level
-                        && leaf.flags.contains(cached.leaf.flags))
+                        && leaf.flags.contains(cached.leaf.flags - LeafFlags::ACCESSED))
             });
             if !backed {
                 report(SpaceViolation::StaleTranslation(cached));

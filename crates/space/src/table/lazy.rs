@@ -1,58 +1,104 @@
 //! Pages whose contents nobody needs any more (MADV_FREE).
 
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
-use crate::gather::Gather;
+use crate::gather::{Gather, pages_from};
 use core::sync::atomic::Ordering;
-use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind};
+use quire_group::LruList;
+
+/// What became of the entries that were looked at.
+enum Freed {
+    /// So many are done with.
+    Entries(usize),
+    /// They map a part of a large folio that nobody else has. There is a reference to it.
+    Part(Pfn),
+}
 
 impl<P: Platform> Tables<'_, P> {
     /// Marks the pages of `range` as such whose contents nobody needs any more (MADV_FREE): what is written to from now on
-    /// is needed again, so accessed and dirty are cleared. Folios that others see too, or that lie in the range only in
-    /// part, are left alone. Old translations are noted in `gather`, since they would not mark a write.
+    /// is needed again, so accessed and dirty are cleared. A large folio that lies in the range only in part is split; those
+    /// that others see too are left alone. Old translations are noted in `gather`, since they would not mark a write.
     pub(crate) fn free_lazily(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| {
-            let pin = self.pin();
-            let (locked, level) = match place {
-                Place::Table(table) => (self.lock(&pin, table, Level::PTE), Level::PTE),
-                Place::Huge(slot) if part != self.slot_range(slot) => return self.cut_to_free(slot),
-                Place::Huge(slot) => (self.lock_slot(&pin, slot), Level::PMD),
-            };
-            let start = match place {
-                Place::Table(_) => P::Paging::index(part.start(), Level::PTE),
-                Place::Huge(slot) => slot.index,
-            };
-            let end = if level == Level::PTE { start + part.pages() as usize } else { start + 1 };
-            let mut index = start;
-            while index < end {
-                let raw = locked.entries[index].load(Ordering::Relaxed);
-                index += match P::Paging::decode(raw, level) {
-                    Entry::Leaf(leaf)
-                        if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ =>
-                    {
-                        let entries = self.free_run(&locked, (index, end), (raw, leaf.pfn), level);
-                        let shift = P::Paging::shift(level);
-                        let at = VirtAddr(part.start().0 + (((index - start) as u64) << shift));
-                        gather.add_stale(VirtRange::new(at, VirtAddr(at.0 + ((entries as u64) << shift))));
-                        entries
+            match place {
+                Place::Table(table) => self.free_in_table(table, part, gather),
+                Place::Huge(slot) if part != self.slot_range(slot) => return self.cut_own(slot),
+                Place::Huge(slot) => {
+                    let pin = self.pin();
+                    let locked = self.lock_slot(&pin, slot);
+                    let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Step::Again };
+                    if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ {
+                        let _ = self.free_run(&pin, &locked, (slot.index, slot.index + 1), Level::PMD);
+                        gather.add_stale(part);
                     }
-                    Entry::Swap(entry) => {
-                        let pages = self.zap_swapped(&locked, (index, end), entry, gather);
-                        if self.core.cpus.is_paging_out() {
-                            gather.add_stale(part);
-                        }
-                        pages
-                    }
-                    _ => 1,
-                };
+                }
             }
             Step::Next
         });
     }
 
-    /// A part of what a large leaf maps is to be freed: the leaf is cut if nobody else has the folio, else left alone, as
-    /// zeros are.
-    fn cut_to_free(&self, slot: HugeSlot) -> Step {
+    fn free_in_table(&self, table: Pfn, part: VirtRange, gather: &mut Gather<'_, P>) {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
+        let (mut index, mut split_at) = (first, None);
+        while index < end {
+            let whole = {
+                let pin = self.pin();
+                let locked = self.lock(&pin, table, Level::PTE);
+                self.free_until(&pin, &locked, (&mut index, end), (part, first), split_at, gather)
+            };
+            let Some(head) = whole else { return };
+            // If that fails the folio is passed over.
+            let _ = self.spaces.split_held(head, Order::ZERO, false);
+            self.spaces.let_go(head);
+            split_at = Some(index);
+        }
+    }
+
+    /// Goes on from `index` to `end`, or to a folio that is to be split, which it answers with a reference.
+    fn free_until(
+        &self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        (index, end): (&mut usize, usize),
+        (part, first): (VirtRange, usize),
+        split_at: Option<usize>,
+        gather: &mut Gather<'_, P>,
+    ) -> Option<Pfn> {
+        while *index < end {
+            let at = pages_from(part.start(), *index - first).end();
+            *index += match locked.get(*index) {
+                Entry::Leaf(leaf)
+                    if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ =>
+                {
+                    match self.free_run(pin, locked, (*index, end), Level::PTE) {
+                        Freed::Entries(entries) => {
+                            gather.add_stale(pages_from(at, entries));
+                            entries
+                        }
+                        Freed::Part(head) if split_at == Some(*index) => {
+                            self.spaces.let_go(head);
+                            1
+                        }
+                        Freed::Part(head) => return Some(head),
+                    }
+                }
+                Entry::Swap(entry) => {
+                    let pages = self.zap_swapped(locked, (*index, end), entry, gather);
+                    if self.core.cpus.is_paging_out() {
+                        gather.add_stale(part);
+                    }
+                    pages
+                }
+                _ => 1,
+            };
+        }
+        None
+    }
+
+    /// A part of what a large leaf maps is meant: the leaf is cut if nobody else has the folio, else left alone, as zeros are.
+    pub(super) fn cut_own(&self, slot: HugeSlot) -> Step {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Step::Again };
@@ -61,29 +107,44 @@ impl<P: Platform> Tables<'_, P> {
         if alone { Step::Split } else { Step::Next }
     }
 
-    /// The same for the run that starts with the leaf `raw` at `index`. Answers its length in entries.
+    /// The same for the run that starts with a leaf at `index`.
     fn free_run(
         &self,
+        pin: &Pin<'_, P>,
         locked: &LockedTable<'_, P>,
         (index, end): (usize, usize),
-        (raw, pfn): (u64, Pfn),
         level: Level,
-    ) -> usize {
-        let folio = self.spaces.frames().lock_folio(pfn);
+    ) -> Freed {
+        let raw = locked.entries[index].load(Ordering::Relaxed);
+        let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return Freed::Entries(1) };
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
         let (entries, pages) = if level == Level::PTE {
-            let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
+            let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
             (pages, pages as u64)
         } else {
             (1, u64::from(Self::huge_pages()))
         };
-        let whole = pages == folio.folio().order().pages() && u64::from(folio.maps()) == pages;
-        if folio.folio().kind() == Kind::Anonymous && whole {
-            folio.folio().frame().set_flags(FrameFlags::LAZY_FREE);
+        let (head, frame) = (folio.folio().head(), folio.folio().frame());
+        if folio.folio().kind() != Kind::Anonymous {
+            return Freed::Entries(entries);
+        }
+        if pages < folio.folio().order().pages() {
+            let own = u64::from(folio.maps()) == pages || super::age::is_own(&folio.folio());
+            return if own && frame.get(1) { Freed::Part(head) } else { Freed::Entries(entries) };
+        }
+        // What the swap cache has others have too, or its copy on the device may be old.
+        if u64::from(folio.maps()) == pages && !frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
+            frame.set_flags(FrameFlags::LAZY_FREE);
+            frame.clear_flags(FrameFlags::DIRTY);
             for slot in &locked.entries[index..index + entries] {
                 // The MMU may be setting the same bits: a page that is used in this moment is needed.
                 slot.fetch_and(!(P::Paging::ACCESSED | P::Paging::DIRTY), Ordering::AcqRel);
             }
+            let groups = self.spaces.memory_groups();
+            if !groups.move_to(pin, head, LruList::InactiveFile, true) {
+                groups.list_folio(pin, head, LruList::InactiveFile);
+            }
         }
-        entries
+        Freed::Entries(entries)
     }
 }

@@ -119,4 +119,20 @@ impl<P: Platform> Tables<'_, P> {
             visit(VirtRange::new(at, range.end()), None);
         }
     }
+
+    /// Calls `visit` with every page of `range` whose entry names a slot, in order.
+    pub(crate) fn look_swapped(&self, range: VirtRange, visit: &mut impl FnMut(VirtRange)) {
+        self.walk(range, &mut |place, part| {
+            if let Place::Table(table) = place {
+                let pin = self.pin();
+                let locked = self.lock(&pin, table, Level::PTE);
+                for (index, addr) in Self::pages(part) {
+                    if let Entry::Swap(_) = locked.get(index) {
+                        visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)));
+                    }
+                }
+            }
+            Step::Next
+        });
+    }
 }
