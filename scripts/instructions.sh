@@ -104,3 +104,8 @@ printf '\n%-34s %12s %9s\n' 'mremap, a page of 16 MiB' all atomic
 for move in pages-pmd pages-page; do
     compare "$move" 8192 ptes pmds puds
 done
+
+printf '\n%-34s %12s %9s\n' 'swap, a page of 16 MiB of zeros' all atomic
+for way in out-4k in-4k out-2m in-2m; do
+    compare "$way" 4096 bypass cached multi layer delayed all
+done

@@ -1,4 +1,5 @@
-//! A short memory life: map, touch, move, protect, fork, drop, run out of memory, unmap, exit; audited on the way.
+//! A short memory life: map, touch, move, protect, fork, drop, run out of memory, unmap, page out and in, exit; audited on
+//! the way.
 
 use crate::machine::{Toy, access};
 use crate::runtime::Output;
@@ -7,8 +8,8 @@ use core::sync::atomic::Ordering;
 use quire_arch::{Access, PAGE_SIZE, Platform, VirtAddr};
 use quire_mm::abi::{self, CallNumber, NoFiles};
 use quire_mm::{
-    Advice, FaultError, MapFlags, MapRequest, Memory, MemoryConfig, Protection, RemapFlags, Space,
-    Techniques, text,
+    Advice, CompressedRam, FaultError, Lz4, MapFlags, MapRequest, Memory, MemoryConfig, Protection, RamDisk,
+    RemapFlags, Space, SwapDevice, SwapOnOptions, Techniques, VmEvent, text,
 };
 
 const RW: Protection = Protection::READ.union(Protection::WRITE);
@@ -49,10 +50,16 @@ pub(crate) fn lead(techniques: Techniques) {
         audit(&memory);
         scarcity(&space);
         audit(&memory);
+        let disk = RamDisk::new(memory.frames(), 2 * PAGES).expect("room for a device");
+        paging(&memory, &space, disk, PAGES / 2);
+        // More than there is RAM for.
+        let zram = CompressedRam::new(memory.frames(), 8192, Lz4).expect("room for a device");
+        paging(&memory, &space, zram, 5000);
         let mut out = Output(1);
         writeln!(out, "{techniques:?}").expect("stdout");
         text::status(&space.figures(), &mut out).expect("stdout");
         text::meminfo(&memory, &mut out).expect("stdout");
+        text::swaps(&memory, &mut out).expect("stdout");
     }
     assert_eq!(memory.spaces().count(), 0);
     audit(&memory);
@@ -118,4 +125,34 @@ fn scarcity(space: &Space<'_, Toy>) {
     space.munmap(base, len).expect("munmap needs no memory");
     let again = space.mmap(&MapRequest::anonymous(LEN, RW)).expect("mmap");
     (0..PAGES).for_each(|page| write(space, at(again, page), page).expect("memory is back"));
+}
+
+/// Pages go to a swap device, because memory is short or a program wants it so, and come back as they were.
+fn paging(memory: &Memory<Toy>, space: &Space<'_, Toy>, device: impl SwapDevice<Toy>, pages: u64) {
+    let device = memory.swapon(device, SwapOnOptions::default()).expect("swapon");
+    let len = pages * PAGE_SIZE;
+    let request = MapRequest { flags: MapFlags::NORESERVE, ..MapRequest::anonymous(len, RW) };
+    let base = space.mmap(&request).expect("mmap");
+    let out = memory.frames().events().sum(VmEvent::Pswpout);
+    for page in 0..pages {
+        write(space, at(base, page), page + 1).expect("room for a page, somewhere");
+    }
+    space.madvise(base, len / 2, Advice::PageOut).expect("madvise");
+    assert!(memory.frames().events().sum(VmEvent::Pswpout) >= out + pages / 2);
+    assert!(space.figures().swapped >= len / 2);
+    audit(memory);
+    for page in 0..pages {
+        assert_eq!(read(space, at(base, page)), Ok(page + 1));
+    }
+    audit(memory);
+    // What is left fits into RAM.
+    let gone = pages / 2;
+    space.munmap(base, gone * PAGE_SIZE).expect("munmap");
+    memory.swapoff(device, || true).expect("swapoff");
+    assert_eq!((space.figures().swapped, memory.swap().total_slots()), (0, 0));
+    for page in gone..pages {
+        assert_eq!(read(space, at(base, page)), Ok(page + 1));
+    }
+    space.munmap(base, len).expect("munmap");
+    audit(memory);
 }

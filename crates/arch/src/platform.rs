@@ -88,6 +88,8 @@ pub enum LockClass {
     SwapCluster,
     /// A swap device's lists of clusters.
     SwapLists,
+    /// Which pages a compressed cache is writing back.
+    CompressedFront,
     /// What a device of compressed RAM knows about its slots.
     CompressedSlot,
     /// A pool of compressed pages.

@@ -141,7 +141,7 @@ pub(crate) struct DiffArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct LabArguments {
-    /// What to measure; without a name everything. There are: pcp, gather
+    /// What to measure; without a name everything. There are: pcp, gather, tables, mremap, swap
     #[arg(value_name = "EXPERIMENT")]
     pub(crate) experiments: Vec<String>,
     /// Take seconds instead of minutes
@@ -150,6 +150,9 @@ pub(crate) struct LabArguments {
     /// Print one JSON object a figure
     #[arg(long)]
     pub(crate) json: bool,
+    /// Leave the host's own swap alone: as root `swap` makes a zram device for the time of the experiment
+    #[arg(long)]
+    pub(crate) no_host_swap: bool,
 }
 
 #[derive(Debug, Default, Args)]

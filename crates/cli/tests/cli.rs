@@ -75,7 +75,9 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["replay", text(&file), "--technique", "xyz=on"], "pcp"),
         (&["replay", text(&file), "--memory", "much"], "64M"),
         (&["replay", text(&file), "--swap", "disk:1G"], "zram"),
-        (&["replay", text(&file), "--swap", "zram:64M"], "not built yet"),
+        (&["replay", text(&file), "--swap", "file:/nonexistent/swap:64M"], "/nonexistent/swap"),
+        (&["replay", text(&file), "--swap", "ram:2T"], "1024 GiB"),
+        (&["replay", text(&file), "--memory", "4M", "--swap", "zram:512G"], "--memory"),
         (&["record", "--reuse=1", "-o", "x.qtr", "--", "true"], "20"),
         (&["record", "-o", "x.qtr"], "CMD"),
     ] {
@@ -165,8 +167,10 @@ fn too_little_memory_is_a_finding_and_not_a_crash() {
     let lines = String::from_utf8(output.stdout).expect("text");
     let object: serde_json::Value =
         serde_json::from_str(lines.lines().next().expect("a line")).expect("an object");
-    assert!(object["mismatches"].as_u64() > Some(0));
+    assert_eq!(object["mismatches"], 0);
     assert_eq!(object["audit"], "ok");
+    let finding = object["recording"]["does_not_fit"].as_str().expect("a finding");
+    assert!(finding.starts_with("the program does not fit: "), "{finding}");
 
     let output = quire(&["replay", text(&recording("git-log.qtr")), "--memory", "4K"]);
     assert_eq!(output.status.code(), Some(2));

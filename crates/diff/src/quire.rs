@@ -129,11 +129,11 @@ impl<'m> Processes<'m> {
         });
         for &(start, end) in &self.start.gaps {
             space.pagemap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |pages, state| {
-                let large = pages.pages() > 1;
-                seen.add_pages(Pages { start: pages.start().0, end: pages.end().0, state, large });
-            });
-            space.swapmap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |page| {
-                seen.add_swapped(page.start().0, page.end().0);
+                let (start, end) = (pages.start().0, pages.end().0);
+                match state {
+                    PageState::Swapped { .. } => seen.add_swapped(start, end),
+                    _ => seen.add_pages(Pages { start, end, state, large: pages.pages() > 1 }),
+                }
             });
         }
         if wanted.details_until > 0 {

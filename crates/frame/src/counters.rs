@@ -32,6 +32,16 @@ macro_rules! vm_events {
 }
 
 vm_events! {
+    /// Pages that came back from a swap device while it was remembered when they left.
+    WorkingsetRefaultAnon = "workingset_refault_anon",
+    /// Of these, pages that came back so soon that they should have stayed.
+    WorkingsetActivateAnon = "workingset_activate_anon",
+    /// Of these, pages that had been in use for long before they left.
+    WorkingsetRestoreAnon = "workingset_restore_anon",
+    /// Pages read from swap devices.
+    Pswpin = "pswpin",
+    /// Pages written to swap devices.
+    Pswpout = "pswpout",
     /// Frames given out from [`ZoneKind::Dma32`](crate::ZoneKind::Dma32).
     PgallocDma32 = "pgalloc_dma32",
     /// Frames given out from [`ZoneKind::Normal`](crate::ZoneKind::Normal).
@@ -43,46 +53,36 @@ vm_events! {
     AllocstallNormal = "allocstall_normal",
     /// Frames given back.
     Pgfree = "pgfree",
-    /// Page faults.
-    Pgfault = "pgfault",
-    /// Page faults that had to wait for a device.
-    Pgmajfault = "pgmajfault",
     /// Pages that were moved to a list of such as were used of late.
     Pgactivate = "pgactivate",
     /// Pages that were moved away from there.
     Pgdeactivate = "pgdeactivate",
-    /// Pages of those lists that were looked at.
-    Pgrefill = "pgrefill",
     /// Pages marked by MADV_FREE.
     Pglazyfree = "pglazyfree",
-    /// Of these, pages that were freed before they were written to again.
+    /// Page faults.
+    Pgfault = "pgfault",
+    /// Page faults that had to wait for a device.
+    Pgmajfault = "pgmajfault",
+    /// Pages marked by MADV_FREE that were freed before they were written to again.
     Pglazyfreed = "pglazyfreed",
-    /// Pages that background reclaim looked at.
-    PgscanKswapd = "pgscan_kswapd",
-    /// Pages that somebody who waited for memory looked at.
-    PgscanDirect = "pgscan_direct",
+    /// Pages on lists of such as were used of late that were looked at.
+    Pgrefill = "pgrefill",
+    /// Write faults whose page was reused, since nobody else had it.
+    Pgreuse = "pgreuse",
     /// Pages that background reclaim freed.
     PgstealKswapd = "pgsteal_kswapd",
     /// Pages that somebody who waited for memory freed.
     PgstealDirect = "pgsteal_direct",
-    /// Pages that came back from a swap device while it was remembered when they left.
-    WorkingsetRefaultAnon = "workingset_refault_anon",
-    /// Of these, pages that came back so soon that they should have stayed.
-    WorkingsetActivateAnon = "workingset_activate_anon",
-    /// Of these, pages that had been in use for long before they left.
-    WorkingsetRestoreAnon = "workingset_restore_anon",
+    /// Pages that background reclaim looked at.
+    PgscanKswapd = "pgscan_kswapd",
+    /// Pages that somebody who waited for memory looked at.
+    PgscanDirect = "pgscan_direct",
+    /// Programs that were ended because memory was exhausted.
+    OomKill = "oom_kill",
     /// Locked pages that were found among those to reclaim.
     UnevictablePgsCulled = "unevictable_pgs_culled",
     /// Pages that are locked no more.
     UnevictablePgsMunlocked = "unevictable_pgs_munlocked",
-    /// Programs that were ended because memory was exhausted.
-    OomKill = "oom_kill",
-    /// Pages read from swap devices.
-    Pswpin = "pswpin",
-    /// Pages written to swap devices.
-    Pswpout = "pswpout",
-    /// Write faults whose page was reused, since nobody else had it.
-    Pgreuse = "pgreuse",
     /// Faults that mapped a new anonymous folio as large as a PMD entry's. This and the others that
     /// [`VmEvents::count_folio`] knows are counted there.
     ThpFaultAlloc = "thp_fault_alloc",
@@ -102,14 +102,24 @@ vm_events! {
     ThpUnderusedSplitPage = "thp_underused_split_page",
     /// PMD entries that mapped a page and became a table.
     ThpSplitPmd = "thp_split_pmd",
-    /// Such folios that were written to a swap device whole.
-    ThpSwpout = "thp_swpout",
-    /// Those that had to be split for that.
-    ThpSwpoutFallback = "thp_swpout_fallback",
     /// Huge zero pages that were allocated.
     ThpZeroPageAlloc = "thp_zero_page_alloc",
     /// Those that could not be had.
     ThpZeroPageAllocFailed = "thp_zero_page_alloc_failed",
+    /// Folios as large as a PMD entry's that were written to a swap device whole.
+    ThpSwpout = "thp_swpout",
+    /// Those that had to be split for that.
+    ThpSwpoutFallback = "thp_swpout_fallback",
+    /// Pages that were read from swap devices before anybody asked for them.
+    SwapRa = "swap_ra",
+    /// Of these, pages that somebody asked for then.
+    SwapRaHit = "swap_ra_hit",
+    /// Pages that came back from a compressed cache.
+    Zswpin = "zswpin",
+    /// Pages that went to a compressed cache.
+    Zswpout = "zswpout",
+    /// Of these, pages that went on to the device behind it.
+    Zswpwb = "zswpwb",
     /// Flushes that were sent to other CPUs, whatever their number.
     NrTlbRemoteFlush = "nr_tlb_remote_flush",
     /// Other CPUs that were interrupted for these.
@@ -118,6 +128,9 @@ vm_events! {
     NrTlbLocalFlushAll = "nr_tlb_local_flush_all",
     /// Pages that were flushed one by one on the CPU that asked for it.
     NrTlbLocalFlushOne = "nr_tlb_local_flush_one",
+    /// Nanoseconds that faults stood still for want of memory: reclaim, and pages that came back from a swap device. Not in
+    /// Linux's vmstat: there PSI has it, whose name this is.
+    MemstallNs = "memstall_ns",
     /// Allocations answered from the CPU's lists. Not in Linux.
     PcpHit = "pcp_hit",
     /// Allocations that had to refill the CPU's lists first. Not in Linux.

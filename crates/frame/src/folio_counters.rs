@@ -68,9 +68,12 @@ impl FolioCounter {
             Self::SplitDeferred => Some(VmEvent::ThpDeferredSplitPage),
             Self::Swpout => Some(VmEvent::ThpSwpout),
             Self::SwpoutFallback => Some(VmEvent::ThpSwpoutFallback),
-            // Linux counts these with the folios of the size only.
-            Self::Swpin | Self::SwpinFallback | Self::SwpinFallbackCharge => None,
-            Self::NrAnon | Self::NrAnonPartiallyMapped => None,
+            // Linux counts those of swap with the folios of the size only.
+            Self::Swpin
+            | Self::SwpinFallback
+            | Self::SwpinFallbackCharge
+            | Self::NrAnon
+            | Self::NrAnonPartiallyMapped => None,
         }
     }
 }

@@ -37,9 +37,9 @@ fn request(direction: Direction, slot: u64, pfn: Pfn) -> PageIo {
     PageIo { direction, slot, pfn, pages: 1 }
 }
 
-fn reap(device: &Slow) -> Vec<(u64, Result<(), DeviceError>)> {
+fn reap(frames: &Frames<HostPlatform>, device: &Slow) -> Vec<(u64, Result<(), DeviceError>)> {
     let mut all = Vec::new();
-    device.reap(&mut |io, result| all.push((io.slot, result)));
+    device.reap(frames, &mut |io, result| all.push((io.slot, result)));
     all
 }
 
@@ -54,20 +54,20 @@ fn work_is_done_at_the_nth_reap_and_not_before() {
     fill(frames, page, 1);
     assert_eq!(device.submit(frames, request(Direction::Write, 5, page)), Submitted::Begun);
     assert!(device.has_done(), "whoever waits has to reap");
-    assert_eq!(reap(&device), []);
+    assert_eq!(reap(frames, &device), []);
     // What counts is what the page has when it is written.
     fill(frames, page, 2);
     assert_eq!(device.submit(frames, request(Direction::Read, 9, page)), Submitted::Begun);
     assert_eq!(device.submit(frames, request(Direction::Read, 9, page)), Submitted::QueueFull);
     fill(frames, page, 2);
-    assert_eq!(reap(&device), [(5, Ok(()))]);
-    assert_eq!(reap(&device), [(9, Ok(()))]);
+    assert_eq!(reap(frames, &device), [(5, Ok(()))]);
+    assert_eq!(reap(frames, &device), [(9, Ok(()))]);
     assert!(is_all(frames, page, 0), "nothing was written there");
     assert!(!device.has_done());
 
     assert_eq!(device.submit(frames, request(Direction::Read, 5, page)), Submitted::Begun);
     assert!(!is_all(frames, page, 2), "it is not there yet");
-    assert_eq!((reap(&device), reap(&device)), (vec![], vec![(5, Ok(()))]));
+    assert_eq!((reap(frames, &device), reap(frames, &device)), (vec![], vec![(5, Ok(()))]));
     assert!(is_all(frames, page, 2));
     device.close(frames);
 }
@@ -88,19 +88,19 @@ fn work_is_done_when_told_and_the_nth_fails() {
     for slot in 0..3 {
         assert_eq!(device.submit(frames, request(Direction::Write, slot, page)), Submitted::Begun);
     }
-    assert_eq!(reap(&device), []);
+    assert_eq!(reap(frames, &device), []);
     assert!(!device.has_done());
     assert_eq!((device.complete(2), device.waiting()), (2, 1));
     assert!(device.has_done());
-    assert_eq!(reap(&device), [(0, Err(DeviceError::Io)), (1, Ok(()))]);
+    assert_eq!(reap(frames, &device), [(0, Err(DeviceError::Io)), (1, Ok(()))]);
     assert_eq!(device.inner().report().stored_pages, 1);
     assert_eq!((device.complete(9), device.complete(9)), (1, 0));
-    assert_eq!(reap(&device), [(2, Ok(()))]);
+    assert_eq!(reap(frames, &device), [(2, Ok(()))]);
     for slot in 1..3 {
         assert_eq!(device.submit(frames, request(Direction::Read, slot, page)), Submitted::Begun);
         device.complete(1);
         let failed = slot == 2;
-        assert_eq!(reap(&device), [(slot, if failed { Err(DeviceError::Io) } else { Ok(()) })]);
+        assert_eq!(reap(frames, &device), [(slot, if failed { Err(DeviceError::Io) } else { Ok(()) })]);
         assert_eq!(is_all(frames, page, 7), !failed, "a failed read leaves nothing that could be used");
     }
     device.close(frames);

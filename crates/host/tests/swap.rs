@@ -6,6 +6,8 @@ mod common;
 
 use common::{GIB, HostSpace, PAGE, RW, assert_audit, machine, map_at, page};
 use quire_arch::VirtAddr;
+use quire_frame::Kind;
+use quire_host::swap::{SlowConfig, SlowDevice};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{Advice, CompressedRam, Lz4, MemoryConfig, Overcommit, RamDisk, SwapOnOptions, VmEvent};
 
@@ -30,6 +32,12 @@ fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
 
 fn read(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
     cpu.program(space).read_u64(addr).unwrap()
+}
+
+fn anonymous_frames(machine: &Machine) -> u64 {
+    let mut count = 0;
+    machine.memory().frames().for_each_frame(|_, frame| count += u64::from(frame.kind() == Kind::Anonymous));
+    count
 }
 
 fn count(machine: &Machine, event: VmEvent) -> u64 {
@@ -128,4 +136,41 @@ fn swapoff_brings_everything_back() {
     for at in 0..512 {
         assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
     }
+}
+
+/// A device that answers late, with a program that reads in order.
+#[test]
+fn pages_are_read_ahead_from_a_device_that_answers_late() {
+    let machine = overcommitted(16);
+    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
+    // SAFETY: the device goes with the machine.
+    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 256 * PAGE, RW);
+    for at in 0..256 {
+        write(&cpu, &space, page(area, at), 100 + at);
+    }
+    space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
+    // Written, they go with the next pass.
+    for _ in 0..3 {
+        machine.memory().swap().reap();
+        machine.memory().reclaim(quire_mm::GroupId::ROOT, 256);
+    }
+    assert_eq!(anonymous_frames(&machine), 0);
+    assert_eq!(space.figures().swapped, 256 * PAGE);
+    assert_audit(&machine);
+    for at in 0..256 {
+        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
+    }
+    let (ahead, hits) = (count(&machine, VmEvent::SwapRa), count(&machine, VmEvent::SwapRaHit));
+    assert!(hits > 128 && ahead >= hits, "{ahead} read ahead, {hits} of them used");
+    machine.memory().swap().reap();
+    assert_audit(&machine);
+    drop(space);
+    machine.memory().swap().reap();
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 1024);
+    assert_eq!(machine.memory().swap().free_slots(), 1024);
+    assert_audit(&machine);
 }

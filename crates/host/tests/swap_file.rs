@@ -137,7 +137,7 @@ fn finish(machine: &Machine, device: &FileDevice, request: PageIo) -> Result<(),
     let mut found = None;
     while found.is_none() {
         wait(machine, device);
-        device.reap(&mut |io, result| {
+        device.reap(machine.memory().frames(), &mut |io, result| {
             assert_eq!(io, request);
             found = Some(result);
         });
@@ -217,7 +217,7 @@ fn many_at_once_are_done_once_each() {
                     }
                 }
                 wait(machine, device);
-                device.reap(&mut |io, result| {
+                device.reap(machine.memory().frames(), &mut |io, result| {
                     assert_eq!(result, Ok(()));
                     assert_eq!(done.insert(io.slot, io), None, "slot {} is done twice", io.slot);
                 });

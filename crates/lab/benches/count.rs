@@ -1,14 +1,15 @@
 //! `count NAME N`: does one thing of an experiment N times and prints nothing, to be run under
 //! `valgrind --tool=callgrind` (`scripts/instructions.sh`). Times are what `quire lab` is for.
 
-use quire_lab::{gather, mremap, tables};
+use quire_lab::{gather, mremap, swap, tables};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let counted = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["count", name, times] => times.parse().ok().and_then(|times| {
-            [gather::count, tables::count, mremap::count].into_iter().find_map(|count| count(name, times))
+            let known = [gather::count, tables::count, mremap::count, swap::count];
+            known.into_iter().find_map(|count| count(name, times))
         }),
         // As `cargo bench` calls every bench.
         ["--bench"] => return ExitCode::SUCCESS,
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
         }
         None => {
             eprintln!(
-                "count takes a name such as exit-64k-runs, fork-2m-runs, build-all-runs, fault-keep or gib-pmd-pmds, and a number"
+                "count takes a name such as exit-64k-runs, fork-2m-runs, build-all-runs, fault-keep, gib-pmd-pmds or in-4k-all, and a number"
             );
             ExitCode::from(2)
         }

@@ -44,6 +44,14 @@ pub enum LabError {
         /// How many were.
         got: u64,
     },
+    /// A swap device could not be taken into use.
+    SwapOn(quire_mm::SwapOnError),
+    /// A swap device could not be taken out of use.
+    SwapOff(quire_mm::SwapOffError),
+    /// A swap device could not be made.
+    Device(quire_host::swap::FileDeviceError),
+    /// A memory group could not be made, or not be used.
+    Group(quire_mm::GroupError),
     /// A recording that comes with Quire is not where it should be.
     NoRecording(PathBuf),
     /// A recording could not be replayed.
@@ -71,6 +79,10 @@ impl fmt::Display for LabError {
             Self::OtherFolios { order, wanted, got } => {
                 write!(f, "of {wanted} folios of order {order} faults made {got}")
             }
+            Self::SwapOn(error) => error.fmt(f),
+            Self::SwapOff(error) => write!(f, "swapoff: {error}"),
+            Self::Device(error) => error.fmt(f),
+            Self::Group(error) => write!(f, "a memory group: {error}"),
             Self::NoRecording(path) => write!(
                 f,
                 "the recording {} is not there; start quire in the folder of its repository",

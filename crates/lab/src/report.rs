@@ -4,6 +4,7 @@ use core::fmt::Debug;
 use quire_frame::PcpTechnique;
 use quire_mm::Techniques;
 use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
+use quire_swap::SwapTechnique;
 use serde::Serialize;
 
 /// A technique whose strategies an experiment compares.
@@ -88,6 +89,23 @@ impl Compared for RemapTechnique {
     fn techniques(self) -> Techniques {
         let mut techniques = Techniques::default();
         techniques.mremap = self;
+        techniques
+    }
+}
+
+impl Compared for SwapTechnique {
+    const ALL: &'static [Self] = &Self::ALL;
+    const BEFORE: Self = Self::Bypass;
+    const AFTER: Self = Self::All;
+    const BEFORE_TEXT: &'static str = "past the cache";
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+
+    fn techniques(self) -> Techniques {
+        let mut techniques = Techniques::default();
+        techniques.swap = self;
         techniques
     }
 }

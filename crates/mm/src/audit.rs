@@ -74,7 +74,9 @@ impl<P: Platform> Memory<P> {
         frames.for_each_frame(|_, frame| {
             used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
         });
-        InUse { frames: used, objects: frames.caches_report().map(|cache| cache.in_use).sum() }
+        // What is known of a group that is gone is kept for the next one.
+        let caches = frames.caches_report().filter(|cache| !cache.name.starts_with("memory_group"));
+        InUse { frames: used, objects: caches.map(|cache| cache.in_use).sum() }
     }
 
     /// Recounts everything from the ground up: each frame is exactly one of free, listed, slab, table or mapped;

@@ -21,13 +21,13 @@ pub use quire_reclaim::KswapdStep;
 pub use quire_space::{
     Advice, Errno, Error, FaultError, FlushCause, GatherTechnique, GroupViolation, HugeConfig, HugeControls,
     HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
-    KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping, OomAction,
-    OrderSet, OutOfRange, Overcommit, PageState, PinnedPage, Protection, RemapFlags, RemapTechnique,
-    SMAPS_MNEMONICS, SizeEnabled, Space, SpaceFigures, SpaceId, SpaceViolation, SwapOffError, SyncFlags,
-    TablesTechnique, VmFlags,
+    KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping, MappingFigures,
+    OomAction, OrderSet, OutOfRange, Overcommit, PageState, PinnedPage, Protection, RemapFlags,
+    RemapTechnique, SMAPS_MNEMONICS, SizeEnabled, Space, SpaceFigures, SpaceId, SpaceViolation, SwapOffError,
+    SyncFlags, TablesTechnique, VmFlags,
 };
 pub use quire_swap::{
-    CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, Lz4, PageIo, RamDisk, SlotId,
-    Submitted, Swap, SwapDevice, SwapOnError, SwapOnOptions, SwapReport, SwapTechnique,
+    CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, Lz4, PageIo,
+    RamDisk, SlotId, Submitted, Swap, SwapDevice, SwapOnError, SwapOnOptions, SwapReport, SwapTechnique,
 };
 pub use techniques::{TechniqueError, Techniques};

@@ -115,6 +115,7 @@ impl<P: Platform> Memory<P> {
     /// home ([`Frames::age_lists`]). Without it idle CPUs keep what they have until an allocation would fail. Returns
     /// the number of frames that came home.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
+        self.groups().sweep();
         self.frames().age_lists(pin)
     }
 

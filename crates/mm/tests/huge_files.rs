@@ -120,7 +120,7 @@ fn files_read_as_linux_boots_with_madvise() {
         assert_eq!(HugeFile::find(path), Err(Errno::ENOENT), "{path:?}");
     }
     let paths: BTreeSet<String> = HugeFile::all().map(|file| file.to_string()).collect();
-    assert_eq!(paths.len(), 5 + 7 + 2 + 8 * (1 + 7));
+    assert_eq!(paths.len(), 5 + 7 + 2 + 8 * (1 + FolioCounter::ALL.len()));
     for file in HugeFile::all() {
         assert_eq!(HugeFile::find(&file.to_string()), Ok(file));
     }
@@ -318,9 +318,11 @@ fn counters_add_up_over_cpus() {
     for (event, count) in [
         (VmEvent::ThpFaultAlloc, 20),
         (VmEvent::ThpFaultFallback, 21),
-        (VmEvent::ThpSplitPage, 22),
-        (VmEvent::ThpSplitPageFailed, 23),
-        (VmEvent::ThpDeferredSplitPage, 24),
+        (VmEvent::ThpSwpout, 22),
+        (VmEvent::ThpSwpoutFallback, 23),
+        (VmEvent::ThpSplitPage, 27),
+        (VmEvent::ThpSplitPageFailed, 28),
+        (VmEvent::ThpDeferredSplitPage, 29),
         (VmEvent::ThpCollapseAlloc, 0),
         (VmEvent::ThpSplitPmd, 0),
     ] {

@@ -9,7 +9,7 @@ mod common;
 use common::{ends, in_order, label, linux, text, two_zones, words};
 use quire_arch::Order;
 use quire_frame::{Migratetype, VmEvent};
-use quire_mm::text;
+use quire_mm::{CompressedRam, Lz4, MapRequest, Protection, RamDisk, SwapOnOptions, text};
 
 /// The first word of each line.
 fn names(text: &str) -> Vec<&str> {
@@ -120,8 +120,10 @@ fn zoneinfo() {
     assert_eq!(heading(&ours), heading(&linux));
     assert_eq!(parts(&ours).len(), 2);
     for mine in parts(&ours) {
-        assert_eq!(labels(mine).len(), 19, "{mine}");
-        for theirs in parts(&linux) {
+        // The first zone of a node tells of the node too.
+        let of_node = |part: &str| part.contains("per-node stats");
+        assert_eq!(labels(mine).len(), if of_node(mine) { 25 } else { 19 }, "{mine}");
+        for theirs in parts(&linux).into_iter().filter(|theirs| of_node(theirs) == of_node(mine)) {
             assert_eq!(in_order(&labels(mine), &labels(theirs)), [""; 0], "{theirs}");
         }
     }
@@ -154,7 +156,7 @@ fn vmstat() {
     // What Linux counts comes first; the rest says that it is Quire's own.
     let own = in_order(&mine, &names(&linux));
     assert!(mine.ends_with(&own), "{own:?}");
-    let first = VmEvent::ALL.iter().position(|event| *event == VmEvent::PcpHit).unwrap();
+    let first = VmEvent::ALL.iter().position(|event| *event == VmEvent::MemstallNs).unwrap();
     assert_eq!(own, VmEvent::ALL[first..].iter().map(|event| event.name()).collect::<Vec<_>>());
     assert!(ours.lines().chain(linux.lines()).all(|line| words(line).len() == 2));
 }
@@ -185,5 +187,91 @@ fn lock_stat() {
         assert!(
             words(line)[3..].iter().all(|time| time.split('.').nth(1).is_some_and(|part| part.len() == 2))
         );
+    }
+}
+
+/// A machine with a swap device of each kind, one of them with a page on it.
+fn with_swap() -> quire_host::Machine {
+    let machine = two_zones(1);
+    let memory = machine.memory();
+    memory.swapon(RamDisk::new(memory.frames(), 1000).unwrap(), SwapOnOptions::default()).unwrap();
+    memory
+        .swapon(CompressedRam::new(memory.frames(), 3_000_000, Lz4).unwrap(), SwapOnOptions::default())
+        .unwrap();
+    machine
+}
+
+#[test]
+fn swaps() {
+    let machine = with_swap();
+    let ours = text(&machine, text::swaps);
+    let lines: Vec<&str> = ours.lines().collect();
+    // As swapon(8) shows a partition and one of more than ten million kibibytes on Linux 6.18.
+    let blanks = " ".repeat(40 - "ramdisk0".len());
+    assert_eq!(lines[1], format!("ramdisk0{blanks}partition\t4000\t\t0\t\t-2"));
+    let blanks = " ".repeat(40 - "zram1".len());
+    assert_eq!(lines[2], format!("zram1{blanks}partition\t12000000\t0\t\t-3"));
+    let Some(linux) = linux("swaps") else { return };
+    assert_eq!(lines[0], linux.lines().next().unwrap());
+}
+
+#[test]
+fn mm_stat() {
+    let machine = with_swap();
+    let report = machine.memory().swap().devices().find(|device| device.kind == "zram").unwrap();
+    let ours = text(&machine, |_, out| text::mm_stat(&report, out));
+    assert_eq!(ends(ours.trim_end()).len(), 8);
+    let linux = std::fs::read_to_string("/sys/block/zram0/mm_stat").unwrap_or_default();
+    let is_narrow = |line: &&str| words(line).iter().all(|figure| figure.len() <= 8);
+    for line in linux.lines().filter(is_narrow) {
+        assert_eq!(ends(ours.trim_end()), ends(line)[..8], "{line:?}");
+    }
+}
+
+#[test]
+fn status() {
+    let machine = two_zones(1);
+    let space = machine.memory().create_space().unwrap();
+    let ours = text(&machine, |_, out| text::status(&space.figures(), out));
+    let Some(linux) = linux("self/status") else { return };
+    assert_eq!(in_order(&names(&ours), &names(&linux)), [""; 0]);
+    let of_memory = |line: &&str| names(&ours).contains(&words(line)[0]);
+    for line in ours.lines().chain(linux.lines().filter(of_memory)) {
+        assert_eq!(line.split('\t').nth(1).map(ends), Some(vec![8, 11]), "{line:?}");
+    }
+}
+
+#[test]
+fn smaps() {
+    let machine = two_zones(1);
+    let space = machine.memory().create_space().unwrap();
+    space.mmap(&MapRequest::anonymous(12 << 10, Protection::READ | Protection::WRITE)).unwrap();
+    let ours = text(&machine, |_, out| text::smaps(&space, out));
+    let Some(linux) = linux("self/smaps") else { return };
+    // The first mapping, up to its flags, which both have in the end.
+    let shape = |text: &str| -> Vec<(String, Vec<usize>)> {
+        let lines = text.lines().skip(1).take_while(|line| !line.starts_with("VmFlags"));
+        lines.map(|line| (words(line)[0].to_owned(), ends(line)[1..].to_vec())).collect()
+    };
+    // A kernel may be built with protection keys.
+    let linux: Vec<_> = shape(&linux).into_iter().filter(|line| line.0 != "ProtectionKey:").collect();
+    assert_eq!(shape(&ours), linux);
+}
+
+#[test]
+fn oom_score() {
+    let machine = two_zones(1);
+    let space = machine.memory().create_space().unwrap();
+    let score = || -> u64 {
+        text(&machine, |memory, out| text::oom_score(memory, &space, out)).trim().parse().unwrap()
+    };
+    assert!((666..670).contains(&score()), "{}", score());
+    space.set_oom_score_adj(1000);
+    assert!((1320..=1333).contains(&score()), "{}", score());
+    space.set_oom_score_adj(-1000);
+    assert_eq!(score(), 0);
+    if let Some(linux) = linux("self/oom_score") {
+        let linux: u64 = linux.trim().parse().unwrap();
+        assert!(linux <= 2000, "{linux}");
     }
 }

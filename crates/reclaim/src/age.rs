@@ -113,7 +113,7 @@ impl<P: Platform> Lists<'_, P> {
                 groups.isolate(&pin, (self.group, self.node, inactive), BATCH as u32, |_| true, &mut some);
             let (event, stat) = match cause {
                 Cause::Background => (VmEvent::PgscanKswapd, GroupStat::PgscanKswapd),
-                Cause::Direct => (VmEvent::PgscanDirect, GroupStat::PgscanDirect),
+                Cause::Direct | Cause::Starved => (VmEvent::PgscanDirect, GroupStat::PgscanDirect),
                 Cause::Wish => (VmEvent::PgscanDirect, GroupStat::PgscanProactive),
             };
             self.spaces.frames().events().add(&pin, event, report.scanned);

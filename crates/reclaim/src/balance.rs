@@ -16,7 +16,11 @@ const ROUNDS: u32 = 3;
 /// Tries to free what is needed.
 pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     match need {
-        Need::Frames(order) => reclaim(spaces, GroupId::ROOT, order.pages().max(ENOUGH), Cause::Direct),
+        Need::Frames(order) => match reclaim(spaces, GroupId::ROOT, order.pages().max(ENOUGH), Cause::Direct)
+        {
+            0 => spaces.swap().compact_devices(),
+            freed => freed,
+        },
         Need::Group(group, pages) => {
             spaces.memory_groups().count(group, GroupEvent::Max, 1);
             spaces.memory_groups().drain_stocks(&spaces.platform().pin());
@@ -37,6 +41,7 @@ pub fn reclaim_group<P: Platform>(spaces: &Spaces<P>, group: GroupId, pages: u64
 /// Frees `wanted` pages below the group `root`, or as many as a few rounds find.
 pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cause) -> u64 {
     let mut freed = 0;
+    let mut cause = cause;
     for _ in 0..ROUNDS {
         for priority in (0..=FIRST_PRIORITY).rev() {
             freed += scan_groups(spaces, root, priority, wanted - freed, cause);
@@ -49,6 +54,9 @@ pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u6
         }
         // What is being written may be all that could go.
         spaces.swap().reap();
+        if cause == Cause::Direct {
+            cause = Cause::Starved;
+        }
     }
     freed
 }
@@ -125,7 +133,11 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     if target == 0 {
         return KswapdStep::default();
     }
-    let freed = reclaim(spaces, GroupId::ROOT, target, Cause::Background);
+    let mut freed = reclaim(spaces, GroupId::ROOT, target, Cause::Background);
+    if freed < target {
+        freed += spaces.swap().compact_devices();
+    }
+    spaces.swap().discard_free_clusters();
     let missing = spaces.frames().background_target();
     if missing == 0 {
         spaces.frames().end_boost();

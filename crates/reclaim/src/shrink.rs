@@ -23,6 +23,8 @@ pub(crate) type Isolated = ArrayVec<Pfn, BATCH>;
 pub(crate) enum Cause {
     /// Memory is short, and somebody waits.
     Direct,
+    /// The same, and a round over everything found nothing that could go at once: what is being written is waited for.
+    Starved,
     /// Memory becomes short.
     Background,
     /// A program, or whoever writes to `memory.reclaim`, wants it so, whether the pages were used or not.
@@ -91,7 +93,12 @@ fn unmap<'s, P: Platform>(
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
     let guard = spaces.frames().try_lock_folio_long(head).ok_or(Fate::Keep)?;
-    let flags = frame.word().flags();
+    let mut flags = frame.word().flags();
+    if flags.contains(FrameFlags::WRITEBACK) && cause == Cause::Starved {
+        batch.flush();
+        spaces.swap().wait_writeback(head);
+        flags = frame.word().flags();
+    }
     if flags.contains(FrameFlags::WRITEBACK) {
         // Whoever ends the writing finds this, and the next pass a clean folio.
         frame.set_flags(FrameFlags::RECLAIM);
@@ -111,6 +118,12 @@ fn unmap<'s, P: Platform>(
                 .is_some_and(|before| before.contains(FrameFlags::REFERENCED));
             return Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep });
         }
+    }
+    let unmapped = frame.map_count().load(Ordering::Relaxed) == 0;
+    if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
+        // Nobody can come to it any more. The cache's reference goes here, and whoever looks at it just now has one.
+        spaces.let_isolated_go(head);
+        return Ok(Ready { head, guard, discarded: true });
     }
     let discarded = flags & (FrameFlags::LAZY_FREE | FrameFlags::SWAP_CACHE) == FrameFlags::LAZY_FREE
         && !flags.contains(FrameFlags::DIRTY);
@@ -175,13 +188,14 @@ fn write_and_free<P: Platform>(
     let pages = spaces.frames().folio(head).order().pages();
     let count = |event, count| spaces.frames().events().add(&spaces.platform().pin(), event, count);
     if discarded {
+        let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
         drop(guard);
         // Ours is the last reference, unless somebody looked at the folio just now: then it goes with his.
-        let freed = spaces.put_isolated(head, chain);
-        if freed {
-            count(VmEvent::Pglazyfreed, pages);
-        } else {
+        if !spaces.put_isolated(head, chain) {
             return 0;
+        }
+        if lazy {
+            count(VmEvent::Pglazyfreed, pages);
         }
         return pages;
     }
@@ -200,6 +214,7 @@ fn write_and_free<P: Platform>(
         }
         if let Some(fate) = fate {
             drop(guard);
+            spaces.leave_swap_cache(head);
             put_back(spaces, head, &fate);
             return 0;
         }
@@ -209,6 +224,8 @@ fn write_and_free<P: Platform>(
     // The cache's reference and that of whoever isolated it.
     if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (group, node)))) {
         drop(guard);
+        // Whoever took its last name away meanwhile found it locked.
+        spaces.leave_swap_cache(head);
         put_back(spaces, head, &Fate::Keep);
         return 0;
     }
@@ -217,7 +234,7 @@ fn write_and_free<P: Platform>(
     groups.advance(group, node, pages);
     let (steal, of_group) = match cause {
         Cause::Background => (VmEvent::PgstealKswapd, GroupStat::PgstealKswapd),
-        Cause::Direct => (VmEvent::PgstealDirect, GroupStat::PgstealDirect),
+        Cause::Direct | Cause::Starved => (VmEvent::PgstealDirect, GroupStat::PgstealDirect),
         Cause::Wish => (VmEvent::PgstealDirect, GroupStat::PgstealProactive),
     };
     count(steal, pages);
@@ -247,6 +264,10 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         let events = spaces.frames().events();
         let pages = spaces.frames().folio(head).order().pages();
         match fate {
+            // It was locked while it was in these hands.
+            _ if frame.word().flags().contains(FrameFlags::MLOCKED) => {
+                groups.put_back(&pin, head, LruList::Unevictable, true);
+            }
             Fate::Activate => {
                 events.add(&pin, VmEvent::Pgactivate, pages);
                 groups.put_back(&pin, head, active, true);
@@ -259,6 +280,11 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
                 groups.put_back(&pin, head, LruList::Unevictable, true);
             }
         }
+    }
+    if matches!(fate, Fate::Lock) && spaces.referenced(head).is_some_and(|used| !used.locked) {
+        // It was unlocked in between. Who unlocks it from now on finds it on its list.
+        frame.clear_flags(FrameFlags::MLOCKED);
+        groups.move_to(&spaces.platform().pin(), head, inactive, true);
     }
     spaces.let_isolated_go(head);
 }

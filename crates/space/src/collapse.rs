@@ -171,6 +171,7 @@ impl<P: Platform> Tables<'_, P> {
         let pin = self.pin();
         let installed = self.install_huge(&pin, slot, (head, deposit), facts);
         debug_assert!(installed, "something was mapped in a block under collapse");
+        self.list_new(&pin, head, facts);
         if let Some(order) = Self::huge_order() {
             self.spaces.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
         }

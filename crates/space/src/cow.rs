@@ -82,6 +82,12 @@ impl<P: Platform> Tables<'_, P> {
         folio.maps() == 1 && self.spaces.leave_cache_if_unnamed(folio.folio().head()) && folio.is_exclusive()
     }
 
+    /// Whether a device has the page, and it is in the swap cache for the moment: it must not be copied, and is to be looked at again.
+    pub(crate) fn is_pinned_and_cached(&self, pfn: Pfn) -> bool {
+        let folio = self.spaces.frames().folio(pfn);
+        folio.may_be_pinned() && folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
+    }
+
     /// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the access is tried
     /// again.
     pub(crate) fn hold(&self, pfn: Pfn) -> Option<Held> {
@@ -146,7 +152,7 @@ impl<P: Platform> Tables<'_, P> {
         self.spaces.init_page(copy, facts, addr);
         let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
         locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
-        self.list_new(&pin, copy);
+        self.list_new(&pin, copy, facts);
         drop(locked);
         if kind == Kind::File {
             self.core.usage.file_page_made_anonymous();

@@ -9,6 +9,7 @@ use crate::error::{Error, FaultError};
 use crate::section::{Section, vma_key};
 use crate::space::Space;
 use crate::swap_in::{Swapped, SwappedIn};
+use crate::table::Tables;
 use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
@@ -80,7 +81,12 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or the attention of the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
-        match self.fault_once(addr, access, 1, None) {
+        let group = self.core().memory_group();
+        if !group.is_root() {
+            // Before there is a page: what was just mapped could be the first to go, and the program would get nowhere.
+            self.spaces.reclaim().throttle(self.spaces, group);
+        }
+        match self.fault_once(addr, access) {
             Ok(()) => Ok(()),
             Err(refusal) => self.fault_again(addr, access, refusal),
         }
@@ -94,37 +100,63 @@ impl<P: Platform> Space<'_, P> {
             if self.core().is_killed() {
                 return Err(FaultError::Killed);
             }
+            if let Refusal::Swapped(wanted) = refusal {
+                self.read_ahead(addr, wanted.entry);
+            }
             let swapped = self.spaces.overcome(refusal)?;
-            match self.fault_once(addr, access, 0, swapped.as_ref()) {
-                Ok(()) => break,
-                Err(next) => refusal = next,
+            if let Some(swapped) = &swapped {
+                self.note_read_ahead(addr, swapped.head());
+            }
+            match self.fault_fast(addr, access, 0, swapped.as_ref()) {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(next)) => refusal = next,
+                None => {
+                    // The mmap lock comes before folio locks.
+                    drop(swapped);
+                    return self.fault_locked(addr, |vma| self.resolve_locked(vma, addr, access));
+                }
             }
         }
-        self.spaces.reclaim().throttle(self.spaces, self.core().memory_group());
-        Ok(())
     }
 
     #[inline]
-    fn fault_once(
+    fn fault_once(&self, addr: VirtAddr, access: Access) -> Result<(), Refusal> {
+        match self.fault_fast(addr, access, 1, None) {
+            Some(result) => result,
+            None => self.fault_locked(addr, |vma| self.resolve_once(vma, addr, access, None)),
+        }
+    }
+
+    /// Calls `inside` with the mapping of `addr`, if that is to be had without a lock on all of them.
+    pub(crate) fn with_vma<R>(
+        &self,
+        addr: VirtAddr,
+        inside: impl FnOnce(&Tables<'_, P>, &Vma) -> R,
+    ) -> Option<R> {
+        let pin = self.spaces.platform().pin();
+        let epoch = self.spaces.frames().epoch().enter(&pin);
+        let hold = self.find_and_hold(&epoch, addr)?;
+        Some(inside(&self.tables(), hold.vma))
+    }
+
+    /// The usual fault, without the mmap lock. `None` if that is needed.
+    #[inline]
+    fn fault_fast(
         &self,
         addr: VirtAddr,
         access: Access,
         counted: u64,
         swapped: Option<&SwappedIn<'_, P>>,
-    ) -> Result<(), Refusal> {
-        {
-            let pin = self.spaces.platform().pin();
-            self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
-            // To the end: the lock of the VMA keeps neither its tables nor itself.
-            let epoch = self.spaces.frames().epoch().enter(&pin);
-            if let Some(hold) = self.find_and_hold(&epoch, addr) {
-                match self.tables().resolve(&pin, hold.vma, addr, access, swapped) {
-                    Err(Refusal::NeedsGroup) => {}
-                    result => return result,
-                }
-            }
+    ) -> Option<Result<(), Refusal>> {
+        let pin = self.spaces.platform().pin();
+        self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
+        // To the end: the lock of the VMA keeps neither its tables nor itself.
+        let epoch = self.spaces.frames().epoch().enter(&pin);
+        let hold = self.find_and_hold(&epoch, addr)?;
+        match self.tables().resolve(&pin, hold.vma, addr, access, swapped) {
+            Err(Refusal::NeedsGroup) => None,
+            result => Some(result),
         }
-        self.fault_locked(addr, access, swapped)
     }
 
     /// Finds the VMA of `addr` without a lock and holds it by its own.
@@ -178,13 +210,13 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
+    /// Finds the mapping of `addr` under the mmap lock, or makes a stack grow to it, and calls `resolve` for it.
     #[cold]
-    fn fault_locked(
+    fn fault_locked<E: From<FaultError>>(
         &self,
         addr: VirtAddr,
-        access: Access,
-        swapped: Option<&SwappedIn<'_, P>>,
-    ) -> Result<(), Refusal> {
+        resolve: impl Fn(&Vma) -> Result<(), E>,
+    ) -> Result<(), E> {
         let core = self.core();
         loop {
             {
@@ -195,7 +227,7 @@ impl<P: Platform> Space<'_, P> {
                 // SAFETY: a VMA in the tree is live while the mmap lock is held.
                 let vma = unsafe { entry.value.as_ref() };
                 if entry.range.contains(addr) {
-                    return self.resolve_once(vma, addr, access, swapped);
+                    return resolve(vma);
                 }
                 if !vma.flags().is_stack() {
                     return Err(FaultError::NotMapped.into());

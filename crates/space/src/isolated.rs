@@ -5,8 +5,8 @@ use crate::space::{Space, SpaceId};
 use crate::spaces::Spaces;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{FrameChain, SplitError};
-use quire_group::{GroupError, GroupId};
+use quire_frame::{FrameChain, Kind, SplitError};
+use quire_group::{GroupError, GroupId, LruList};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Spaces<P> {
@@ -46,7 +46,25 @@ impl<P: Platform> Spaces<P> {
     ///
     /// [`SplitError`]; then the folio is as it was.
     pub fn split_isolated(&self, head: Pfn, to: Order) -> Result<u64, SplitError> {
-        self.split_locked(head, to, false)
+        let order = self.frames().folio(head).order();
+        let freed = self.split_locked(head, to, false)?;
+        // The folio is on no list, and neither are its parts.
+        for part in (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1) {
+            self.list_part(Pfn(part));
+        }
+        Ok(freed)
+    }
+
+    fn list_part(&self, head: Pfn) {
+        let frame = self.frames().known(head);
+        if frame.kind() == Kind::Anonymous && frame.try_get() {
+            // With the reference it stays what it is now.
+            if frame.kind() == Kind::Anonymous && frame.map_count().load(Ordering::Relaxed) > 0 {
+                let pin = self.platform().pin();
+                self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
+            }
+            self.let_go(self.frames().folio(head).head());
+        }
     }
 
     /// A handle to the space after `space`, or to the first one. Those that are exiting are passed over.
@@ -123,10 +141,10 @@ impl<P: Platform> Space<'_, P> {
 
     /// Takes what a killed space has for itself, if nobody is changing its mappings just now: nothing of it is ever looked at again.
     pub fn reap(&self) {
-        if self.is_killed() {
-            if let Some(mut section) = Section::try_begin(self.spaces, self.core()) {
-                section.discard_private();
-            }
+        if self.is_killed()
+            && let Some(mut section) = Section::try_begin(self.spaces, self.core())
+        {
+            section.discard_private();
         }
     }
 }

@@ -25,6 +25,7 @@ mod isolated;
 mod khugepaged;
 mod layout;
 mod pageout;
+mod readahead;
 mod reclaim;
 mod refault;
 mod resolve;
@@ -44,7 +45,8 @@ mod zeros;
 
 pub use audit::SpaceViolation;
 pub use calls::{
-    Advice, LockAll, MapFlags, MapRequest, MappedFile, PageState, PinnedPage, RemapFlags, SyncFlags,
+    Advice, LockAll, MapFlags, MapRequest, MappedFile, MappingFigures, PageState, PinnedPage, RemapFlags,
+    SyncFlags,
 };
 pub use commit::{Commit, Overcommit};
 pub use cpus::FlushCause;

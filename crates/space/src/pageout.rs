@@ -16,14 +16,14 @@ use crate::cpus::FlushCause;
 use crate::gather::pages_from;
 use crate::space::{Space, SpaceCore};
 use crate::spaces::Spaces;
-use crate::table::{Found, Hole, LockedTable, Place, Residency, Step, Tables};
+use crate::table::{Found, Hole, HugeSlot, LockedTable, Place, Residency, Step, Tables};
 use crate::vma::{VmFlags, VmaFacts};
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
-use quire_frame::{FrameFlags, LockedFolio, MapsLeft};
+use quire_frame::{FrameFlags, LockedFolio, MapsLeft, VmEvent};
 use quire_swap::SlotId;
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
@@ -222,6 +222,11 @@ impl<P: Platform> Tables<'_, P> {
         if let Found::Huge(slot) = self.lookup(range.start())
             && self.slot_maps(slot, job.head, job.order)
         {
+            if let Leaves::Swap(first) = job.leaves
+                && let Some(flow) = self.unmap_leaf(job, facts, (slot, range), first, batch)
+            {
+                return flow;
+            }
             self.split_huge(slot);
         }
         let index = self.spaces.frames().known(job.head).index().load(Ordering::Relaxed);
@@ -237,6 +242,75 @@ impl<P: Platform> Tables<'_, P> {
             Step::Next
         });
         flow
+    }
+
+    /// Unmaps the folio where one leaf maps all of it: the table that was deposited for that names its slots from then on, and no
+    /// entry for a single page is made in between. `None` where there is no such leaf.
+    fn unmap_leaf(
+        &self,
+        job: &Job,
+        facts: &VmaFacts,
+        (slot, range): (HugeSlot, VirtRange),
+        first: SlotId,
+        batch: &mut UnmapBatch<'_, P>,
+    ) -> Option<ControlFlow<Unmapped>> {
+        let pin = self.pin();
+        let locked = self.lock_slot(&pin, slot);
+        let leaf = Self::huge_leaf(&locked, slot)?;
+        let usable = leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ;
+        if leaf.pfn != job.head || !usable || range != self.slot_range(slot) {
+            return None;
+        }
+        let folio = self.spaces.frames().lock_folio(job.head);
+        if folio.folio().order() != job.order
+            || folio.folio().order().pages() != u64::from(Self::huge_pages())
+        {
+            return None;
+        }
+        // The MMU gets no more of it, but nothing is decided yet.
+        let shut = Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ });
+        let entry = &locked.entries[slot.index];
+        let raw = entry.swap(P::Paging::encode(shut, Level::PMD), Ordering::AcqRel);
+        // As in `unmap_run`.
+        fence(Ordering::SeqCst);
+        if folio.folio().may_be_pinned() {
+            // A write faults once more, as does what waits for the folio now.
+            let flags =
+                (facts.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+            let again = Entry::Leaf(Leaf { pfn: leaf.pfn, flags });
+            entry.store(P::Paging::encode(again, Level::PMD), Ordering::Release);
+            batch.add_stale(self.core, range);
+            return Some(ControlFlow::Break(Unmapped::Pinned));
+        }
+        let Some(table) = self.withdraw(slot) else {
+            entry.store(raw, Ordering::Release);
+            return None;
+        };
+        let (frame, swap, pages) = (folio.folio().frame(), self.spaces.swap(), Self::huge_pages());
+        let own = frame.word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
+        let exclusive = own && swap.counts_are_zero(first, pages);
+        swap.add_counts(first, pages);
+        for (entry, nth) in self.entries(table)[..pages as usize].iter().zip(0..) {
+            let named = Entry::Swap(first.plus(nth).entry(exclusive));
+            entry.store(P::Paging::encode(named, Level::PTE), Ordering::Relaxed);
+        }
+        self.spaces.frames().known(table).live().store(pages, Ordering::Relaxed);
+        if raw & P::Paging::DIRTY != 0 {
+            frame.set_flags(FrameFlags::DIRTY);
+        }
+        // Before the entries can be seen: whoever takes them away finds that a flush is missing.
+        batch.add_stale(self.core, range);
+        self.core.usage.swapped_out(u64::from(pages));
+        self.core.usage.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
+        self.uncount_whole_map(&pin, job.head);
+        self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
+        // Release: whoever finds the table finds it filled. The entry was live and is again.
+        entry.store(P::Paging::encode(Entry::Table(table), Level::PMD), Ordering::Release);
+        if folio.remove_maps(pages) == MapsLeft::None {
+            self.spaces.undefer_split(&folio);
+            frame.put(1);
+        }
+        Some(ControlFlow::Continue(()))
     }
 
     fn unmap_in_table(

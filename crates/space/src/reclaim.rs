@@ -28,7 +28,8 @@ pub trait Reclaim<P: Platform>: Sync {
     /// the callee. Answers the pages that came free.
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64;
 
-    /// Somebody came close to a limit, or wants to be slowed down: called at the end of a fault, when nothing is held.
+    /// A program in `group` wants to go on, which is slowed down if it uses too much: called at the beginning of a fault, when nothing
+    /// is held.
     fn throttle(&self, spaces: &Spaces<P>, group: GroupId);
 }
 

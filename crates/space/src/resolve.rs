@@ -221,6 +221,10 @@ impl<P: Platform> Tables<'_, P> {
                 && fault.is_write()
                 && self.must_copy(&locked, index, leaf, fault.facts)
             {
+                if self.is_pinned_and_cached(leaf.pfn) {
+                    // Whoever has it in his hands cannot page it out, and lets it go.
+                    return Ok(false);
+                }
                 let held = self.hold(leaf.pfn);
                 drop(locked);
                 if let Some(held) = held {
@@ -281,7 +285,7 @@ impl<P: Platform> Tables<'_, P> {
             self.core.usage.page_mapped(anonymous);
             locked.install(index, Entry::Leaf(Leaf { pfn, flags }));
             if anonymous {
-                self.list_new(pin, pfn);
+                self.list_new(pin, pfn, fault.facts);
             }
             return;
         }
@@ -295,7 +299,7 @@ impl<P: Platform> Tables<'_, P> {
             LockedTable::<P>::put_raw(&locked.entries[first + nth as usize], P::Paging::frames_on(raw, nth));
         }
         locked.count_installed(pages as usize);
-        self.list_new(pin, pfn);
+        self.list_new(pin, pfn, fault.facts);
         let events = self.spaces.frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
@@ -329,7 +333,7 @@ impl<P: Platform> Tables<'_, P> {
                 self.core.usage.page_mapped(true);
                 let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
                 locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));
-                self.list_new(spare.pin, pfn);
+                self.list_new(spare.pin, pfn, facts);
             }
             return Ok(());
         }
@@ -341,7 +345,7 @@ impl<P: Platform> Tables<'_, P> {
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
                 self.core.usage.file_page_made_anonymous();
-                self.list_new(spare.pin, leaf.pfn);
+                self.list_new(spare.pin, leaf.pfn, facts);
             }
             self.spaces.frames().events().add(spare.pin, VmEvent::Pgreuse, 1);
         }
@@ -403,7 +407,7 @@ impl<P: Platform> Tables<'_, P> {
         match self.place_huge(pin, fault.addr) {
             Ok(Some((slot, deposit))) => {
                 if self.install_huge(pin, slot, (head, deposit), fault.facts) {
-                    self.list_new(pin, head);
+                    self.list_new(pin, head, fault.facts);
                     self.count_huge_fault(pin, order);
                     return Ok(true);
                 }
@@ -459,7 +463,7 @@ impl<P: Platform> Tables<'_, P> {
         };
         let replaced = self.replace_huge_zero(pin, slot, head, fault.facts);
         if replaced {
-            self.list_new(pin, head);
+            self.list_new(pin, head, fault.facts);
             self.count_huge_fault(pin, order);
         } else {
             self.spaces.release_unused(pin, head, order);

@@ -7,7 +7,7 @@ use crate::spaces::{OomAction, Spaces};
 use crate::swap_in::SwappedIn;
 use crate::table::Tables;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::AllocError;
+use quire_frame::{AllocError, VmEvent};
 use quire_group::{GroupId, OverLimit};
 use quire_sync::atomic::raw::Ordering;
 
@@ -15,10 +15,11 @@ use quire_sync::atomic::raw::Ordering;
 const FREED_AT_ONCE: u64 = 512;
 
 impl<'s, P: Platform> Spaces<P> {
-    /// Makes it worth to try again, perhaps with a folio that was brought in, or answers what the program gets.
+    /// Makes it worth to try again, perhaps with a folio that was brought in, or answers what the program gets. How long that
+    /// takes is counted: the program stands still for want of memory.
     pub(crate) fn overcome(&'s self, refusal: Refusal) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let (cause, need) = match refusal {
-            Refusal::Swapped(wanted) => return self.swap_in(wanted),
+            Refusal::Swapped(wanted) => return self.stalled(|| self.swap_in(wanted)),
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
             Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Group(over.group, 1)),
             Refusal::Fault(error) => return Err(error),
@@ -26,7 +27,17 @@ impl<'s, P: Platform> Spaces<P> {
             Refusal::NeedsGroup => return Ok(None),
         };
         // Others may be faster to take what that freed.
-        if self.make_room(cause, need) { Ok(None) } else { Err(FaultError::OutOfMemory(cause)) }
+        let made = self.stalled(|| self.make_room(cause, need));
+        if made { Ok(None) } else { Err(FaultError::OutOfMemory(cause)) }
+    }
+
+    /// Does `work`, and counts the time that it takes.
+    fn stalled<R>(&self, work: impl FnOnce() -> R) -> R {
+        let began = self.platform().now();
+        let result = work();
+        let took = self.platform().now().saturating_sub(began);
+        self.frames().events().add(&self.platform().pin(), VmEvent::MemstallNs, took);
+        result
     }
 
     /// Frees memory: first what nobody needs (what waited for this fault to leave the epoch, the huge page of zeros if it is not
@@ -81,15 +92,6 @@ impl<P: Platform> Tables<'_, P> {
         if group != GroupId::ROOT {
             self.spaces.memory_groups().charge_anyway(pin, group, order.pages());
             self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
-        }
-    }
-
-    /// Puts a folio that was just mapped on the list of its group, if anything can be reclaimed on this machine.
-    #[inline]
-    pub(crate) fn list_new(&self, pin: &Pin<'_, P>, head: Pfn) {
-        let groups = self.spaces.memory_groups();
-        if groups.lists_anonymous() {
-            groups.list_folio(pin, head, quire_group::LruList::InactiveAnon);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::spaces::Spaces;
 use crate::table::{Spared, Tables};
 use crate::tree::RangeTree;
 use crate::usage::{SpaceFigures, Usage};
-use crate::vma::{LockSequence, VmFlags, Vma};
+use crate::vma::{LockSequence, VmFlags, Vma, VmaFacts};
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
@@ -294,12 +294,7 @@ impl<'m, P: Platform> Space<'m, P> {
         for entry in &unsafe { core.vmas.view() } {
             // SAFETY: a VMA in the tree is live while the mmap lock is held.
             let facts = unsafe { entry.value.as_ref() }.facts();
-            visit(Mapping {
-                range: facts.range,
-                flags: facts.flags,
-                page_offset: facts.page_offset,
-                file: facts.backing.file_id(),
-            });
+            visit(Mapping::of(&facts));
         }
     }
 
@@ -322,6 +317,18 @@ pub struct Mapping {
     pub page_offset: u64,
     /// The embedder's number for the file, if it maps one.
     pub file: Option<u64>,
+}
+
+impl Mapping {
+    /// The mapping that a VMA stands for.
+    pub(crate) fn of(facts: &VmaFacts) -> Self {
+        Self {
+            range: facts.range,
+            flags: facts.flags,
+            page_offset: facts.page_offset,
+            file: facts.backing.file_id(),
+        }
+    }
 }
 
 impl<P: Platform> Clone for Space<'_, P> {

@@ -26,6 +26,10 @@ use quire_swap::Swap;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};
 
+/// Spaces at once: as many as Linux has processes (`PID_MAX_LIMIT`), and so few that a slot's count of the entries that name it
+/// cannot overflow, since each space names it once at most.
+const MAX_SPACES: usize = (1 << 22) - 64;
+
 /// How the spaces of a machine are managed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpacesConfig {
@@ -85,6 +89,8 @@ struct SpaceList<P: Platform> {
     first: Option<NonNull<SpaceCore<P>>>,
     asids: AsidPool,
     count: usize,
+    /// Spaces that are being made.
+    coming: usize,
 }
 
 // SAFETY: the pointers are to space cores, which are `Sync`; the list's lock orders who follows them.
@@ -167,7 +173,7 @@ impl<P: Platform> Spaces<P> {
             nodes,
             cores,
             groups,
-            list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0 }),
+            list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0, coming: 0 }),
             deferred: SpinLock::new(LockClass::DeferredSplit, DeferredSplits::default()),
             khugepaged: SpinLock::new(LockClass::Khugepaged, Cursor::default()),
             zero_page,
@@ -297,12 +303,24 @@ impl<P: Platform> Spaces<P> {
         let pin = self.platform().pin();
         let root = self.frames().allocate(&pin, AllocRequest::table().kind(Kind::Table))?;
         let id = SpaceId::new(self.next_space.fetch_add(1, Ordering::Relaxed));
-        let asid = self.list.lock().asids.take();
+        let asid = {
+            let mut list = self.list.lock();
+            if list.count + list.coming >= MAX_SPACES {
+                drop(list);
+                self.release_unused(&pin, root, Order::ZERO);
+                return Err(AllocError::OutOfMemory.into());
+            }
+            list.coming += 1;
+            list.asids.take()
+        };
         let core = SpaceCore::new(id, root, asid, layout, limits);
         let core = match self.cores.allocate(self.frames(), &pin, core) {
             Ok(core) => core,
             Err(error) => {
-                self.list.lock().asids.give(asid);
+                let mut list = self.list.lock();
+                list.asids.give(asid);
+                list.coming -= 1;
+                drop(list);
                 self.release_unused(&pin, root, Order::ZERO);
                 return Err(error.into());
             }
@@ -318,6 +336,7 @@ impl<P: Platform> Spaces<P> {
         }
         list.first = Some(core);
         list.count += 1;
+        list.coming -= 1;
         drop(list);
         Ok(Space::adopt(self, core))
     }
@@ -345,7 +364,9 @@ impl<P: Platform> Spaces<P> {
         }
         list.asids.give(shared.asid());
         list.count -= 1;
+        let group = shared.memory_group();
         drop(list);
+        self.memory_groups().release(group);
         // SAFETY: off the list, and the last handle is gone: nobody can reach it any more.
         unsafe { self.cores.free(self.frames(), &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.

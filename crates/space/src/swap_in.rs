@@ -5,7 +5,9 @@
 //! its slots are not free, so they cannot stand for other contents in the meantime.
 //!
 //! Whoever inserts the folio reads it. Everybody else who wants it finds it in the cache and sleeps until the reader lets go
-//! of the folio lock.
+//! of the folio lock. What techniques before this one do otherwise is in [`before`].
+
+mod before;
 
 use crate::error::FaultError;
 use crate::fault::Refusal;
@@ -22,7 +24,7 @@ use quire_arch::{
 };
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FolioGuard, FrameFlags, Kind, VmEvent};
 use quire_group::GroupId;
-use quire_swap::{Inserted, IoState, Shadow, SlotId};
+use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
 use quire_sync::atomic::raw::Ordering;
 
 /// What a fault found in the place of a page.
@@ -34,25 +36,58 @@ pub(crate) struct Swapped {
     pub(crate) order: Order,
 }
 
-/// A folio of the swap cache under its folio lock, with a reference.
+/// A folio of the swap cache, or one that was read past it, under its folio lock, with a reference.
 pub(crate) struct SwappedIn<'s, P: Platform> {
     spaces: &'s Spaces<P>,
     head: Pfn,
     order: Order,
     slot: SlotId,
     guard: Option<FolioGuard<'s, P>>,
-    /// Whether nobody names the slots any more.
-    unnamed: Cell<bool>,
+    /// What its mapping left to be done.
+    then: Cell<Then>,
+}
+
+/// What there is to do about a folio after its page was mapped, or was not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    /// The cache keeps it.
+    Stays,
+    /// Nobody names the slots any more, so it leaves the cache.
+    Leaves,
+    /// It left the cache with the last name.
+    Left,
+    /// It never was in the cache.
+    PastCache,
+    /// It could not be read, and has left the cache.
+    Failed,
 }
 
 impl<P: Platform> Drop for SwappedIn<'_, P> {
     fn drop(&mut self) {
-        let swap = self.spaces.swap();
-        // The folio is the program's alone now, and a device that answers at once writes it again as fast as it would be found.
-        let leaves = self.unnamed.get() && !self.is_being_written() && swap.remove_unnamed(self.head);
+        // If the folio is the program's alone now, a device that answers at once writes it again as fast as it would be found. And
+        // whoever took the last name away while this had the lock leaves the folio to this.
+        let then = self.then.get();
+        let left = match then {
+            Then::Stays | Then::Leaves => {
+                !self.is_being_written() && self.spaces.swap().remove_unnamed(self.head) && {
+                    self.spaces.after_removal(self.slot);
+                    true
+                }
+            }
+            Then::Left => true,
+            Then::PastCache => {
+                self.spaces.end_past_cache(self.slot);
+                false
+            }
+            Then::Failed => false,
+        };
         drop(self.guard.take());
-        if leaves {
-            self.spaces.let_go(self.head);
+        if left {
+            // The cache's reference; this one's own is still there.
+            let last = self.spaces.frames().known(self.head).put(1);
+            debug_assert!(!last, "{:?} is held twice", self.head);
+        } else if matches!(then, Then::Stays | Then::Leaves) {
+            self.spaces.leave_cache_if_unnamed(self.head);
         }
         self.spaces.let_go(self.head);
     }
@@ -68,8 +103,37 @@ impl<P: Platform> fmt::Debug for SwappedIn<'_, P> {
 }
 
 impl<P: Platform> SwappedIn<'_, P> {
+    /// Its first frame.
+    pub(crate) fn head(&self) -> Pfn {
+        self.head
+    }
+
     fn is_being_written(&self) -> bool {
         self.spaces.frames().known(self.head).word().flags().contains(FrameFlags::WRITEBACK)
+    }
+
+    /// Entries that named `pages` slots from `start` on are gone. The lock of their table is held.
+    fn names_gone(&self, start: SlotId, pages: u64) {
+        let swap = self.spaces.swap();
+        let is_all = pages == self.order.pages();
+        match self.then.get() {
+            Then::Stays if is_all && swap.technique().leaves_when_mapped() => {
+                if swap.drop_counts_and_leave(self.head) {
+                    self.then.set(Then::Left);
+                }
+            }
+            Then::Stays | Then::Leaves => {
+                if swap.drop_counts(start, pages as u32).cached_only {
+                    self.then.set(Then::Leaves);
+                }
+            }
+            Then::PastCache => {
+                let _ = swap.drop_counts(start, pages as u32);
+            }
+            Then::Left | Then::Failed => {
+                debug_assert!(false, "{start} was named once more after it was free");
+            }
+        }
     }
 
     /// Which page of the folio `slot` is.
@@ -85,13 +149,22 @@ impl<'s, P: Platform> Spaces<P> {
     #[cold]
     pub(crate) fn swap_in(&'s self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let slot = SlotId::of(wanted.entry);
+        let technique = self.swap().technique();
+        let most = if technique.leaves_when_mapped() { wanted.order } else { Order::ZERO };
         // Counted where it turns out to be so: whoever finds the folio in the cache had a minor fault.
-        if let Some(page) = self.swap().lookup(slot) {
-            return self.join(page, slot);
+        let (mut order, group) = match self.swap().look(slot, most) {
+            Seen::Cached(page) => return self.join(page, slot),
+            Seen::Out { order, group } => (order, GroupId::from_bits(group)),
+            Seen::Gone => {
+                self.wait_for_bypass();
+                return Ok(None);
+            }
+        };
+        if technique.bypasses() && self.may_bypass(slot) {
+            return self.read_past_cache(slot, group);
         }
-        let mut order = self.swap().peek_order(slot).map_or(Order::ZERO, |order| order.min(wanted.order));
         loop {
-            let Some((head, charged)) = self.new_swap_folio(order, slot)? else {
+            let Some(head) = self.new_swap_folio(order, group)? else {
                 self.frames().events().count_folio(
                     &self.platform().pin(),
                     order,
@@ -106,10 +179,21 @@ impl<'s, P: Platform> Spaces<P> {
                 return Ok(None);
             };
             let first = slot.block_start(order);
-            match self.swap().insert(first, head) {
-                Inserted::Won { shadow, .. } => {
-                    self.settle_charge(head, order, charged);
-                    return self.fill(first, (head, order), shadow, guard).map(Some);
+            let inserted = match self.look_again(slot) {
+                None => self.swap().insert(first, head),
+                Some(page) => Inserted::Found(page),
+            };
+            match inserted {
+                Inserted::Won { shadow, zero, group: now } => {
+                    self.settle_charge(order, group, GroupId::from_bits(now));
+                    self.note_major(head, order, shadow);
+                    let read = match self.swap().read_inserted(head, zero) {
+                        IoState::Done(result) => result,
+                        IoState::Begun => self.swap().wait_read(head),
+                    };
+                    let then = Cell::new(Then::Stays);
+                    let held = SwappedIn { spaces: self, head, order, slot: first, guard: Some(guard), then };
+                    return self.came(held, read).map(Some);
                 }
                 other => {
                     drop(guard);
@@ -127,33 +211,42 @@ impl<'s, P: Platform> Spaces<P> {
         }
     }
 
-    /// A folio of `order` for the slots around `slot`, charged to the group whose page it was. `None` where there is none of an
-    /// order above 0.
-    fn new_swap_folio(&self, order: Order, slot: SlotId) -> Result<Option<(Pfn, GroupId)>, FaultError> {
+    /// Makes the descriptor of a new folio that of one that nobody maps.
+    pub(crate) fn init_unmapped(&self, head: Pfn) {
+        let frame = self.frames().known(head);
+        frame.map_count().store(0, Ordering::Relaxed);
+        frame.live().store(0, Ordering::Relaxed);
+        frame.owner().store(0, Ordering::Relaxed);
+    }
+
+    /// A folio of `order`, charged to `group`, whose page it was. `None` where there is none of an order above 0.
+    fn new_swap_folio(&self, order: Order, group: GroupId) -> Result<Option<Pfn>, FaultError> {
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
         let request = if order > Order::ZERO { request.without_drain() } else { request };
-        let group = GroupId::from_bits(self.swap().group_of(slot));
         loop {
-            let made = self.frames().allocate(&self.platform().pin(), request);
-            let head = match made {
+            let pin = self.platform().pin();
+            let head = match self.frames().allocate(&pin, request) {
                 Ok(head) => head,
                 Err(_) if order > Order::ZERO => return Ok(None),
-                Err(cause) if self.make_room(cause, Need::Frames(order)) => continue,
-                Err(cause) => return Err(FaultError::OutOfMemory(cause)),
+                Err(cause) => {
+                    drop(pin);
+                    if self.make_room(cause, Need::Frames(order)) {
+                        continue;
+                    }
+                    return Err(FaultError::OutOfMemory(cause));
+                }
             };
+            self.init_unmapped(head);
             let frame = self.frames().known(head);
-            frame.map_count().store(0, Ordering::Relaxed);
-            frame.live().store(0, Ordering::Relaxed);
-            frame.owner().store(0, Ordering::Relaxed);
-            let charged = self.memory_groups().try_charge(&self.platform().pin(), group, order.pages());
-            match charged {
+            match self.memory_groups().try_charge(&pin, group, order.pages()) {
                 Ok(()) => {
                     frame.memory_group().store(group.get(), Ordering::Relaxed);
-                    self.count_new_folio(order);
-                    return Ok(Some((head, group)));
+                    if order > Order::ZERO {
+                        self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
+                    }
+                    return Ok(Some(head));
                 }
                 Err(over) => {
-                    let pin = self.platform().pin();
                     self.release_unused(&pin, head, order);
                     drop(pin);
                     if order > Order::ZERO {
@@ -170,8 +263,7 @@ impl<'s, P: Platform> Spaces<P> {
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another group since: that one
     /// has it now.
-    fn settle_charge(&self, head: Pfn, order: Order, charged: GroupId) {
-        let group = GroupId::from_bits(self.frames().known(head).memory_group().load(Ordering::Relaxed));
+    pub(crate) fn settle_charge(&self, order: Order, charged: GroupId, group: GroupId) {
         if group != charged {
             let pin = self.platform().pin();
             self.memory_groups().charge_anyway(&pin, group, order.pages());
@@ -179,45 +271,44 @@ impl<'s, P: Platform> Spaces<P> {
         }
     }
 
-    /// Reads a folio that the caller has put into the cache.
-    fn fill(
-        &'s self,
-        slot: SlotId,
-        (head, order): (Pfn, Order),
-        shadow: Option<Shadow>,
-        guard: FolioGuard<'s, P>,
-    ) -> Result<SwappedIn<'s, P>, FaultError> {
-        {
-            let pin = self.platform().pin();
-            self.frames().events().add(&pin, VmEvent::Pgmajfault, 1);
-            self.frames().events().add(&pin, VmEvent::Pswpin, order.pages());
-            let list = self.refault(&pin, head, shadow);
-            self.memory_groups().list_folio(&pin, head, list);
-        }
+    /// A folio is about to be read: a major fault, whose page goes on a list by age.
+    fn note_major(&self, head: Pfn, order: Order, shadow: Option<Shadow>) {
+        let pin = self.platform().pin();
+        let events = self.frames().events();
+        events.add(&pin, VmEvent::Pgmajfault, 1);
+        events.add(&pin, VmEvent::Pswpin, order.pages());
+        let list = self.refault(&pin, head, shadow);
+        self.memory_groups().list_folio(&pin, head, list);
         if order > Order::ZERO {
-            self.frames().events().count_folio(&self.platform().pin(), order, FolioCounter::Swpin, 1);
+            events.count_folio(&pin, order, FolioCounter::Swpin, 1);
         }
-        let read = match self.swap().read_folio(head) {
-            IoState::Done(result) => result,
-            IoState::Begun => self.swap().wait_read(head),
-        };
-        if read.is_err() {
-            // Whoever waits for the lock sees that it failed; who comes later tries the device again.
-            let left = self.swap().discard_failed(head);
-            drop(guard);
-            if left {
-                self.let_go(head);
-            }
-            self.let_go(head);
-            return Err(FaultError::Bus);
+    }
+
+    /// The device has answered for a folio of the cache.
+    fn came(
+        &self,
+        mut held: SwappedIn<'s, P>,
+        read: Result<(), DeviceError>,
+    ) -> Result<SwappedIn<'s, P>, FaultError> {
+        if read.is_ok() {
+            return Ok(held);
         }
-        Ok(SwappedIn { spaces: self, head, order, slot, guard: Some(guard), unnamed: Cell::new(false) })
+        // Whoever waits for the lock sees that it failed; who comes later tries the device again.
+        let left = self.swap().discard_failed(held.head);
+        held.then.set(Then::Failed);
+        drop(held.guard.take());
+        if left {
+            self.let_go(held.head);
+        }
+        Err(FaultError::Bus)
     }
 
     /// Waits for the folio of `page`, to which the caller has a reference: somebody may be reading it. It may have left the cache
     /// meanwhile.
     fn join(&'s self, page: Pfn, slot: SlotId) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let head = self.frames().folio(page).head();
+        // Of what was read ahead nobody waits for the answer but who wants it: somebody must take it.
+        let _ = self.swap().wait_read(head);
         let guard = self.frames().lock_folio_long(head);
         let folio = self.frames().folio(page);
         let flags = folio.frame().word().flags();
@@ -228,7 +319,7 @@ impl<'s, P: Platform> Spaces<P> {
             order: folio.order(),
             slot: first,
             guard,
-            unnamed: Cell::new(false),
+            then: Cell::new(Then::Stays),
         };
         if folio.head() != head {
             // It was split: the reference is to its first part.
@@ -262,22 +353,25 @@ impl<'s, P: Platform> Spaces<P> {
     /// Takes the folio at `head`, to which the caller has a reference, out of the swap cache, if nobody names its slots and
     /// nobody is busy with it.
     pub(crate) fn leave_cache_if_unnamed(&self, head: Pfn) -> bool {
-        let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
-        let flags = self.frames().known(head).word().flags();
-        let leaves = flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) == FrameFlags::SWAP_CACHE
-            && self.swap().remove_unnamed(head);
-        drop(guard);
-        if leaves {
-            self.let_go(head);
-        }
-        leaves
-    }
-
-    /// Counts a folio of `order` that was made.
-    fn count_new_folio(&self, order: Order) {
-        if order > Order::ZERO {
-            let pin = self.platform().pin();
-            self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
+        loop {
+            let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
+            let folio = self.frames().folio(head);
+            let flags = folio.frame().word().flags();
+            if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
+                return false;
+            }
+            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+            let pages = folio.order().pages() as u32;
+            let leaves = self.swap().remove_unnamed(head);
+            drop(guard);
+            if leaves {
+                self.let_go(head);
+                return true;
+            }
+            // Whoever took the last name away in between found the folio locked, and left it to this.
+            if !self.swap().is_cached_only(first, pages) {
+                return false;
+            }
         }
     }
 }
@@ -305,8 +399,9 @@ impl<P: Platform> Tables<'_, P> {
         let folio = frames.lock_folio(held.head);
         let frame = folio.folio().frame();
         let unmapped = folio.maps() == 0;
-        let sole = !folio.folio().is_large() && unmapped && self.spaces.swap().count(start) == 1;
-        let exclusive = sole || entry.exclusive && unmapped && (whole || !folio.folio().is_large());
+        let large = folio.folio().is_large();
+        let exclusive = unmapped
+            && (entry.exclusive && (whole || !large) || !large && self.spaces.swap().count(start) == 1);
         if !folio.may_add(pages as u32) {
             return Err(FaultError::OutOfMemory(AllocError::OutOfMemory).into());
         }
@@ -319,21 +414,21 @@ impl<P: Platform> Tables<'_, P> {
             } else {
                 set_owner_to_root(frame, fault.facts.anon);
             }
-            // The mappings' reference; there is one already, so this cannot fail but past the most.
+        }
+        // Others may have unmapped the folio since the look. It stays with its owner then, who is a forebear of this mapping's.
+        if folio.add_cached_maps(pages as u32) {
+            // The mappings' reference; the caller has one, so this cannot fail but past the most.
             frame.get(1);
-            // Release, after the owner, as in `init_page`. Only who has the folio lock maps a folio that nobody maps.
-            frame.map_count().store(pages as u32, Ordering::Release);
-        } else {
-            let added = folio.add_maps(pages as u32);
-            debug_assert!(added, "there was room for more");
         }
         let mut flags = fault.facts.flags.leaf_flags() | LeafFlags::ACCESSED;
         if exclusive {
-            if folio.folio().is_large() {
+            if large {
                 frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
             }
             flags.set(LeafFlags::DIRTY, fault.access == Access::Write);
         } else {
+            // The mark may be older than a fork that shared the entries while nothing mapped the folio.
+            folio.no_longer_exclusive();
             flags.remove(LeafFlags::WRITE);
         }
         let raw = P::Paging::encode(Entry::Leaf(Leaf { pfn: held.head.offset(page), flags }), Level::PTE);
@@ -343,8 +438,7 @@ impl<P: Platform> Tables<'_, P> {
         }
         self.core.usage.swap_gone(pages);
         self.core.usage.anonymous_mapped(pages);
-        let dropped = self.spaces.swap().drop_counts(start, pages as u32);
-        held.unnamed.set(held.unnamed.get() || dropped.cached_only);
+        held.names_gone(start, pages);
         drop(folio);
         Ok(exclusive || fault.access != Access::Write)
     }

@@ -121,13 +121,18 @@ impl<P: Platform> Spaces<P> {
                 space.bring_back(id, goes_on)?;
                 next = self.space_after(Some(&space));
             }
+            // A folio does not leave the cache while a device is at it, and perhaps nobody else asks for answers.
+            self.swap().reap();
             let mut from = 0;
             while let Some(number) = self.swap().next_used(id, from) {
                 self.drop_cached(SlotId::new(id, number), 1);
                 from = number + 1;
             }
-            P::relax(attempt);
-            attempt = attempt.saturating_add(1);
+            // What is left somebody else is busy with.
+            if self.swap().next_used(id, 0).is_some() {
+                P::relax(attempt);
+                attempt = attempt.saturating_add(1);
+            }
         }
         Ok(())
     }
@@ -169,9 +174,7 @@ impl<P: Platform> Space<'_, P> {
         let mut noted = Noted::new();
         let mut last = range.end();
         self.tables().walk(range, &mut |place, part| {
-            if let Place::Table(table) = place
-                && !noted.is_full()
-            {
+            if let Place::Table(table) = place {
                 let pin = self.tables().pin();
                 let locked = self.tables().lock(&pin, table, Level::PTE);
                 let first = P::Paging::index(part.start(), Level::PTE);
@@ -190,7 +193,7 @@ impl<P: Platform> Space<'_, P> {
                     last = noted.last().map_or(last, |(addr, _)| VirtAddr(addr.0 + PAGE_SIZE));
                 }
             }
-            Step::Next
+            if noted.is_full() { Step::Stop } else { Step::Next }
         });
         for (addr, entry) in noted {
             self.bring_back_page(vma, addr, entry)?;

@@ -1,7 +1,10 @@
-//! Reading a page past the cache: what the techniques before this one do where a device answers at once.
+//! What the techniques before this one need: reading a page past the cache where a device answers at once, and shadows that
+//! are looked up and cleared on their own.
 
 use crate::Swap;
+use crate::shadow::Shadow;
 use crate::slot::SlotId;
+use crate::word::Out;
 use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
@@ -29,6 +32,24 @@ impl<P: Platform> Swap<P> {
             debug_assert!(unit.word.is_busy());
             held.guard.store(unit, unit.word.with_busy(false));
             held.free_if_unused(at);
+        });
+    }
+
+    /// What the slot remembers of its page, if that is out.
+    pub fn shadow_of(&self, slot: SlotId) -> Option<Shadow> {
+        self.with_cluster(slot, |held, at| held.guard.word_of(at).shadow()).flatten()
+    }
+
+    /// Has the slot forget its shadow, if it has one of its own: it is about to be replaced or freed, and would go with that.
+    pub fn clear_shadow(&self, slot: SlotId) {
+        self.with_cluster(slot, |held, at| {
+            let unit = held.guard.unit(at);
+            if unit.pages == 1
+                && let Some(shadow) = unit.word.shadow()
+            {
+                let busy = unit.word.is_busy();
+                held.guard.store(unit, unit.word.left(Out::Bare(shadow.group())).with_busy(busy));
+            }
         });
     }
 }

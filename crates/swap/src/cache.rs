@@ -36,6 +36,23 @@ pub enum Inserted {
     NoMemory,
 }
 
+/// What a slot is at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a page that was found comes with a reference"]
+pub enum Seen {
+    /// The cache has the page; the caller has a reference to its folio.
+    Cached(Pfn),
+    /// On the device only.
+    Out {
+        /// The largest order, of those that were asked for, at which a folio could be inserted.
+        order: Order,
+        /// The memory group that the slot is charged to.
+        group: u16,
+    },
+    /// Nothing could be inserted: nothing names the slot, or somebody reads it past the cache.
+    Gone,
+}
+
 /// What stands in the way of an insertion.
 enum Refusal {
     Found(Word),
@@ -58,6 +75,24 @@ impl<P: Platform> Swap<P> {
                 held.get_page(word).map(Some).ok_or(Retry)
             });
             found.unwrap_or(Ok(None))
+        })
+    }
+
+    /// What the slot is, all in one look: the page if the cache has it, else what is needed to get a folio for it, of order
+    /// `most` or less.
+    pub fn look(&self, slot: SlotId, most: Order) -> Seen {
+        self.without_splits(|| {
+            let seen = self.with_cluster(slot, |held, at| {
+                let word = held.guard.word_of(at);
+                if word.is_cached() {
+                    return held.get_page(word).map(Seen::Cached).ok_or(Retry);
+                }
+                Ok(match held.largest(at, most) {
+                    Some(order) => Seen::Out { order, group: word.group().unwrap_or_default() },
+                    None => Seen::Gone,
+                })
+            });
+            seen.unwrap_or(Ok(Seen::Gone))
         })
     }
 
@@ -93,39 +128,22 @@ impl<P: Platform> Swap<P> {
     /// The largest order at which a folio for the naturally aligned block around `slot` could be inserted now; none if not even
     /// a single page could.
     pub fn peek_order(&self, slot: SlotId) -> Option<Order> {
-        self.with_cluster(slot, |held, at| {
-            let fits = |order: Order| {
-                let pages = order.pages() as u32;
-                let first = at & !(pages - 1);
-                first + pages <= held.limit() && held.admits(first, first + pages).is_ok()
-            };
-            if !fits(Order::ZERO) {
-                return None;
-            }
-            if held.guard.torn {
-                return Some(Order::ZERO);
-            }
-            let larger =
-                Order::ALL.into_iter().skip(1).take_while(|&order| order <= CLUSTER_ORDER && fits(order));
-            Some(larger.last().unwrap_or(Order::ZERO))
-        })?
+        self.with_cluster(slot, |held, at| held.largest(at, CLUSTER_ORDER))?
     }
 
     /// Takes a folio out of the cache and frees its slots, if nothing names any of them. True if so: then the cache's
     /// reference is the caller's to drop, and the folio is dirty. The caller holds the folio lock and a reference.
     pub fn remove_unnamed(&self, head: Pfn) -> bool {
+        self.with_folio(head, |held, first, end| held.remove_unnamed(head, first, end)).unwrap_or(false)
+    }
+
+    /// Entries that named all slots of the folio at `head` name them no more, and it leaves the cache if nothing else names
+    /// them: [`drop_counts`](Self::drop_counts) and [`remove_unnamed`](Self::remove_unnamed) in one. True if it left. The caller
+    /// holds the folio lock and a reference; the folio is in the cache.
+    pub fn drop_counts_and_leave(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {
-            let frame = held.swap.frames().known(head);
-            if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING)
-                || !held.guard.all_unnamed(first, end)
-            {
-                return false;
-            }
-            let group = frame.memory_group().load(Ordering::Relaxed);
-            held.each(first, end, |held, unit| held.free(unit, group));
-            frame.set_flags(FrameFlags::DIRTY);
-            frame.clear_flags(FrameFlags::SWAP_CACHE);
-            true
+            held.unname(first, end);
+            held.remove_unnamed(head, first, end)
         })
         .unwrap_or(false)
     }
@@ -246,6 +264,31 @@ impl<P: Platform> Held<'_, P> {
         Some(page)
     }
 
+    /// The largest order up to `most` at which a folio for the naturally aligned block around `at` could be inserted; none if
+    /// not even a single page could.
+    fn largest(&self, at: u32, most: Order) -> Option<Order> {
+        let fits = |order: Order| {
+            let pages = order.pages() as u32;
+            let first = at & !(pages - 1);
+            first + pages <= self.limit() && self.admits(first, first + pages).is_ok()
+        };
+        if !fits(Order::ZERO) {
+            return None;
+        }
+        if self.guard.torn || most == Order::ZERO {
+            return Some(Order::ZERO);
+        }
+        if most.min(CLUSTER_ORDER) == self.guard.order && self.guard.unit(at).word.is_whole() {
+            // All its slots are as the one.
+            return Some(self.guard.order);
+        }
+        let larger = Order::ALL
+            .into_iter()
+            .skip(1)
+            .take_while(|&order| order <= most.min(CLUSTER_ORDER) && fits(order));
+        Some(larger.last().unwrap_or(Order::ZERO))
+    }
+
     /// Whether one folio could be inserted for the slots from `first` up to `end`; the word of the first if so.
     fn admits(&self, first: u32, end: u32) -> Result<Word, Refusal> {
         let mut leader: Option<(Word, u16)> = None;
@@ -307,6 +350,20 @@ impl<P: Platform> Held<'_, P> {
             held.guard.store(unit, unit.word.entered(number + unit.first - first));
         });
         Ok(Inserted::Won { shadow: word.shadow(), zero: word.is_zero(), group })
+    }
+
+    fn remove_unnamed(&mut self, head: Pfn, first: u32, end: u32) -> bool {
+        let frame = self.swap.frames().known(head);
+        if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING)
+            || !self.guard.all_unnamed(first, end)
+        {
+            return false;
+        }
+        let group = frame.memory_group().load(Ordering::Relaxed);
+        self.each(first, end, |held, unit| held.free(unit, group));
+        frame.set_flags(FrameFlags::DIRTY);
+        frame.clear_flags(FrameFlags::SWAP_CACHE);
+        true
     }
 
     /// The cache lets go of the slots: what is named is on the device only from now on, the rest is free.

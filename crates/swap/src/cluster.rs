@@ -57,12 +57,8 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    const fn place(value: u32) -> AtomicU32 {
-        AtomicU32::new(value)
-    }
-
     fn new() -> Self {
-        Self { next: Self::place(NONE), prev: Self::place(NONE) }
+        Self { next: AtomicU32::new(NONE), prev: AtomicU32::new(NONE) }
     }
 }
 

@@ -64,6 +64,17 @@ impl<P: Platform> Swap<P> {
         zero
     }
 
+    /// Whether the cache has the pages of these slots, which are those of one folio, and nothing names any of them: a moment's
+    /// view, of a device that may be gone.
+    pub fn is_cached_only(&self, slot: SlotId, pages: u32) -> bool {
+        let only = self.with_cluster(slot, |held, first| {
+            let mut cached = true;
+            held.each(first, first + pages, |_, unit| cached &= unit.word.is_cached());
+            cached && held.guard.all_unnamed(first, first + pages)
+        });
+        only.unwrap_or(false)
+    }
+
     /// The memory group that the slot is charged to; 0 if it is free.
     pub fn group_of(&self, slot: SlotId) -> u16 {
         self.with_cluster(slot, |held, at| held.group(held.guard.unit(at))).unwrap_or(0)
@@ -106,7 +117,7 @@ impl<P: Platform> Held<'_, P> {
     }
 
     /// Whether the cache has pages that nothing names any more.
-    fn unname(&mut self, first: u32, end: u32) -> bool {
+    pub(crate) fn unname(&mut self, first: u32, end: u32) -> bool {
         if !self.counts_apart(first, end) {
             debug_assert!(self.guard.sum >= end - first, "more names go than there are");
             self.guard.sum = self.guard.sum.saturating_sub(end - first);

@@ -147,17 +147,21 @@ struct Boxed<P: Platform, D> {
     backing: D,
 }
 
-impl<P: Platform> Device<P> {
-    /// Puts a device into memory of the machine. It is moved only if all of that succeeds.
-    fn build<D: SwapDevice<P>>(
+/// The memory for what is known about a device.
+struct Room {
+    clusters: u32,
+    block: Block,
+    hints_block: Block,
+    chunks: Chunks,
+}
+
+impl Room {
+    fn allocate<P: Platform, D: SwapDevice<P>>(
         frames: &Frames<P>,
         pin: &Pin<'_, P>,
-        id: DeviceId,
-        backing: D,
-        discard: bool,
-    ) -> Result<NonNull<Self>, SwapOnError> {
+        slots: u64,
+    ) -> Result<Self, SwapOnError> {
         const { assert!(align_of::<Boxed<P, D>>() <= PAGE_SIZE as usize, "a block is aligned to a page") };
-        let slots = backing.slots();
         if slots == 0 {
             return Err(SwapOnError::TooSmall);
         }
@@ -171,6 +175,21 @@ impl<P: Platform> Device<P> {
             hints_block.free(frames, pin);
             block.free(frames, pin);
         })?;
+        Ok(Self { clusters, block, hints_block, chunks })
+    }
+}
+
+impl<P: Platform> Device<P> {
+    /// Puts a device into memory of the machine.
+    fn build<D: SwapDevice<P>>(
+        frames: &Frames<P>,
+        room: Room,
+        id: DeviceId,
+        backing: D,
+        discard: bool,
+    ) -> NonNull<Self> {
+        let Room { clusters, block, hints_block, chunks } = room;
+        let (slots, cpus) = (backing.slots(), frames.platform().cpu_count());
         let hint = |_| core::array::from_fn(|_| AtomicU32::new(NONE));
         // SAFETY: the block has room for the hints of all CPUs, and is theirs until the device goes.
         let hints = unsafe { PerCpu::init(hints_block.base(frames), cpus, hint) };
@@ -211,7 +230,7 @@ impl<P: Platform> Device<P> {
             lists.put(|index| this.cluster(index), index, ListId::Free);
         }
         drop(lists);
-        Ok(device)
+        device
     }
 
     /// Ends the device: it is closed, and all memory goes back.
@@ -349,18 +368,31 @@ impl<P: Platform> Swap<P> {
     ///
     /// # Errors
     ///
-    /// See [`SwapOnError`]; the device is dropped then.
+    /// See [`SwapOnError`]; the device is closed and dropped then.
     pub fn swapon<D: SwapDevice<P>>(
         &self,
         device: D,
         options: SwapOnOptions,
     ) -> Result<DeviceId, SwapOnError> {
-        let id = self.reserve().ok_or(SwapOnError::TooManyDevices)?;
-        let pin = self.platform().pin();
-        let built = Device::build(self.frames(), &pin, id, device, options.discard);
+        let frames = self.frames();
+        let Some(id) = self.reserve() else {
+            device.close(frames);
+            return Err(SwapOnError::TooManyDevices);
+        };
+        let room = Room::allocate::<P, D>(frames, &self.platform().pin(), device.slots());
+        let room = match room {
+            Ok(room) => room,
+            Err(error) => {
+                // What it has of the machine's memory goes back.
+                device.close(frames);
+                self.unreserve(id);
+                return Err(error);
+            }
+        };
+        let _pin = self.platform().pin();
+        let built = Device::build(frames, room, id, device, options.discard);
         let mut registry = self.registry.lock();
         registry.reserved &= !(1 << id.index());
-        let built = built?;
         // SAFETY: just built, and still this call's alone.
         let device = unsafe { built.as_ref() };
         device.set_priority(options.priority.unwrap_or_else(|| {
@@ -460,6 +492,14 @@ impl<P: Platform> Swap<P> {
         self.sum(|device| {
             let used = device.used.load(Ordering::Relaxed);
             if device.accepts() { device.slots.saturating_sub(used) } else { 0 }
+        })
+    }
+
+    /// Pages in the swap cache. Looks at every cluster: for reports.
+    pub fn cached_pages(&self) -> u64 {
+        self.sum(|device| {
+            let cached = |index| u64::from(device.cluster(index).lock::<P>().cached);
+            (0..device.clusters).map(cached).sum()
         })
     }
 

@@ -11,8 +11,8 @@ use crate::slot::SlotId;
 use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
-use quire_arch::{PAGE_SIZE, Pfn, Platform};
-use quire_frame::{FaultClass, FaultSite, FrameFlags};
+use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
+use quire_frame::{FaultClass, FaultSite, FolioGuard, FrameFlags};
 use quire_sync::atomic::Ordering;
 
 /// The site that fault plans know reads and writes by.
@@ -83,18 +83,47 @@ impl<P: Platform> Swap<P> {
     /// keeps it until the answer has come ([`wait_read`](Self::wait_read)); may sleep.
     pub fn read_folio(&self, head: Pfn) -> IoState {
         match self.with_folio(head, |held, first, _| held.guard.word_of(first).is_zero()) {
-            Some(true) => {
-                let order = self.frames().known(head).word().order();
-                // SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
-                unsafe { self.platform().zero(head, order) };
-                IoState::Done(Ok(()))
-            }
-            Some(false) => self.submit(head, Direction::Read),
+            Some(zero) => self.read_inserted(head, zero),
             None => {
                 debug_assert!(false, "{head:?} is not in the cache");
                 self.failed(head, Direction::Read, DeviceError::OutOfRange)
             }
         }
+    }
+
+    /// Begins to read a folio of one page of the cache that nobody waits for. Its lock, which the caller hands over with one
+    /// reference, is given back when the device has answered.
+    pub fn read_ahead(&self, lock: FolioGuard<'_, P>, head: Pfn) {
+        self.frames().known(head).set_flags(FrameFlags::READAHEAD);
+        lock.leave_held();
+        if let IoState::Done(_) = self.read_folio(head) {
+            self.end_ahead(head);
+        }
+    }
+
+    /// The device has answered for a folio that was read ahead. If it could not read it, whoever waits for it hears so, and who
+    /// comes later asks anew.
+    fn end_ahead(&self, head: Pfn) {
+        let lock = self.frames().adopt_folio_lock(head);
+        let failed = self.frames().known(head).word().flags().contains(FrameFlags::READ_FAILED);
+        let left = failed && self.discard_failed(head);
+        drop(lock);
+        let pin = self.platform().pin();
+        if left {
+            self.put_folio(&pin, head, Order::ZERO);
+        }
+        self.put_folio(&pin, head, Order::ZERO);
+    }
+
+    /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its pages are zeros.
+    pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
+        if !zero {
+            return self.submit(head, Direction::Read);
+        }
+        let order = self.frames().known(head).word().order();
+        // SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
+        unsafe { self.platform().zero(head, order) };
+        IoState::Done(Ok(()))
     }
 
     /// Whether all of the folio is zeros. A program may be writing to it.
@@ -137,7 +166,7 @@ impl<P: Platform> Swap<P> {
         let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
             // SAFETY: the caller's frame, seen by nobody else yet.
-            unsafe { self.platform().zero(pfn, quire_arch::Order::ZERO) };
+            unsafe { self.platform().zero(pfn, Order::ZERO) };
             return Ok(());
         }
         if self.frames().faults().strikes(FaultClass::DeviceRead, SITE) {
@@ -250,8 +279,14 @@ impl<P: Platform> Swap<P> {
     /// Takes the answers of a device, and wakes everybody who waits for one.
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
-        device.backing().reap(&mut |io, result| {
+        device.backing().reap(self.frames(), &mut |io, result| {
+            // Whose lock was left for whoever is here: nobody else takes this mark off while the folio is being read.
+            let ahead = FrameFlags::READING | FrameFlags::READAHEAD;
+            let flags = self.frames().known(io.pfn).word().flags();
             self.complete(io, result);
+            if io.direction == Direction::Read && flags.contains(ahead) {
+                self.end_ahead(io.pfn);
+            }
             any = true;
         });
         if any {

@@ -28,11 +28,11 @@ mod technique;
 mod word;
 
 pub use audit::{NamedSlot, SwapViolation};
-pub use cache::Inserted;
+pub use cache::{Inserted, Seen};
 pub use counts::Dropped;
 pub use device::{
-    CODEC_OUTPUT, Codec, CompressedRam, CompressedStore, Damaged, DeviceError, DeviceFlags, DeviceReport,
-    Direction, Lz4, Lz4Workspace, PageIo, RamDisk, StoreStatistics, Submitted, SwapDevice,
+    CODEC_OUTPUT, Codec, CompressedCache, CompressedRam, CompressedStore, Damaged, DeviceError, DeviceFlags,
+    DeviceReport, Direction, Lz4, Lz4Workspace, PageIo, RamDisk, StoreStatistics, Submitted, SwapDevice,
 };
 pub use devices::SwapReport;
 pub use error::{NoSlots, NoTable, StillUsed, SwapOnError};

@@ -16,6 +16,12 @@ const CLUSTERS: u32 = 128;
 const ENOUGH: u64 = 512;
 
 impl<P: Platform> Swap<P> {
+    /// Has devices in RAM move what they keep together, and answers the frames that this freed. Not pinned.
+    pub fn compact_devices(&self) -> u64 {
+        let devices = (0..MAX_DEVICES).filter_map(|index| self.use_device(index));
+        devices.map(|device| device.backing().compact(self.frames())).sum()
+    }
+
     /// Tells devices of clusters that are free again, and how many those were. Sleeps if a device does.
     pub fn discard_free_clusters(&self) -> u32 {
         let mut told = 0;

@@ -13,7 +13,8 @@ pub enum SwapTechnique {
     Layer,
     /// Also: a fault looks at the cache once.
     Delayed,
-    /// Also no list of tables that hold nothing but shadows.
+    /// Also no list of tables that hold nothing but shadows; a page leaves the cache as it is mapped, and what was one folio
+    /// comes back as one.
     #[default]
     All,
 }
@@ -57,6 +58,13 @@ impl SwapTechnique {
     #[inline]
     pub const fn single_lookup(self) -> bool {
         self as u8 >= Self::Delayed as u8
+    }
+
+    /// Whether a folio that everybody who names its slots maps leaves the cache in the same step, and comes in as large as it
+    /// went out.
+    #[inline]
+    pub const fn leaves_when_mapped(self) -> bool {
+        matches!(self, Self::All)
     }
 
     /// Whether tables that hold nothing but shadows are found when somebody looks for them, and not listed before.

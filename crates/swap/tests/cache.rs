@@ -368,7 +368,14 @@ fn an_unused_device_costs_less_than_a_tenth_of_a_mebibyte_a_gibibyte() {
 #[test]
 fn a_device_that_cannot_be_taken_costs_nothing() {
     let swap = swap(4096, 1, SwapTechnique::All);
-    let on = |slots| swap.swapon(TestDevice::new(slots), SwapOnOptions::default());
+    let on = |slots| {
+        let device = TestDevice::new(slots);
+        let watch = device.watch.clone();
+        let result = swap.swapon(device, SwapOnOptions::default());
+        // A device may have frames of the machine before it is in use.
+        assert_eq!(watch.closed.load(Ordering::Relaxed), result.is_err());
+        result
+    };
     assert_eq!(on(0), Err(SwapOnError::TooSmall));
     assert_eq!(on(1 << 42), Err(SwapOnError::TooLarge));
     let site = FaultAim::Site(quire_frame::FaultSite::new("swap_device"));

@@ -145,6 +145,27 @@ fn loom_a_sleeping_lock_keeps_writers_apart_and_wakes_every_sleeper() {
     });
 }
 
+/// A try in vain leaves the lock to those who have it.
+#[test]
+fn loom_a_try_in_vain_releases_nothing() {
+    loom::model(|| {
+        let guarded = Arc::new(Guarded::new());
+        let other = {
+            let guarded = Arc::clone(&guarded);
+            thread::spawn(move || {
+                drop(guarded.lock.try_read(&guarded.bed));
+                drop(guarded.lock.try_write(&guarded.bed));
+            })
+        };
+        guarded.write();
+        assert_eq!(guarded.read(), 1);
+        other.join().unwrap();
+        guarded.write();
+        assert_eq!(guarded.read(), 2);
+        assert!(guarded.lock.try_write(&guarded.bed).is_some());
+    });
+}
+
 #[test]
 fn loom_readers_of_a_sleeping_lock_never_see_half_a_write() {
     let mut builder = loom::model::Builder::new();

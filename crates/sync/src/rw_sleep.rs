@@ -59,13 +59,13 @@ impl RwSleepLock {
     /// Takes the lock shared if that is possible at once, and nobody waits for it.
     pub fn try_read<'l, P: Platform>(&'l self, platform: &'l P) -> Option<RwSleepReadGuard<'l, P>> {
         let free = |word: u32| (word & (WRITER | WAITERS | STARVED) == 0).then_some(word + 1);
-        self.try_enter::<P>(free).then_some(RwSleepReadGuard { lock: self, platform })
+        self.try_enter::<P>(free).then(|| RwSleepReadGuard { lock: self, platform })
     }
 
     /// Takes the lock alone if that is possible at once, and nobody waits for it.
     pub fn try_write<'l, P: Platform>(&'l self, platform: &'l P) -> Option<RwSleepWriteGuard<'l, P>> {
         let free = |word: u32| (word == 0).then_some(WRITER);
-        self.try_enter::<P>(free).then_some(RwSleepWriteGuard { lock: self, platform })
+        self.try_enter::<P>(free).then(|| RwSleepWriteGuard { lock: self, platform })
     }
 
     fn try_enter<P: Platform>(&self, next: impl Fn(u32) -> Option<u32>) -> bool {

@@ -7,7 +7,7 @@ use quire_trace::event::{
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::import::{ImportError, lackey};
-use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport, SwapKind, SwapSpec};
+use quire_trace::replay::{Replay, ReplayOptions, ReplayReport};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -132,13 +132,4 @@ fn wrong_imports_are_told_with_their_place() {
     assert_eq!(fs::read(&file.0).unwrap(), b"I  04000000,3\n");
     let missing = lackey(Path::new("/nowhere/x"), &Scratch::new().0).unwrap_err();
     assert!(missing.to_string().starts_with("/nowhere/x: "), "{missing}");
-}
-
-#[test]
-fn swap_is_refused_until_it_is_there() {
-    let file = trace(Vec::new());
-    let swap = Some(SwapSpec { kind: SwapKind::Zram, bytes: 1 << 20 });
-    let options = ReplayOptions { swap, ..ReplayOptions::default() };
-    let error = Replay::open(&file.0, options).unwrap().run(&mut |_, _| {}).unwrap_err();
-    assert!(matches!(error, ReplayError::Swap(_)) && error.to_string().contains("not built yet"), "{error}");
 }

@@ -3,7 +3,7 @@
 use crate::args::LabArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say};
-use quire_lab::{Compared, LabError, Record, Report, gather, mremap, pcp, tables};
+use quire_lab::{Compared, LabError, Record, Report, gather, mremap, pcp, swap, tables};
 use std::process::ExitCode;
 
 /// How much slower a case may be before it is named as slower.
@@ -14,25 +14,30 @@ type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
 /// Prints what an experiment found out, as JSON or for people, and answers whether nothing is wrong.
 type Show = Box<dyn Fn(bool) -> bool>;
 /// Runs an experiment, quickly or in full.
-type Run = fn(bool, Progress<'_>) -> Result<Show, LabError>;
+type Run = fn(&LabArguments, Progress<'_>) -> Result<Show, LabError>;
 
 /// Every experiment, by its name.
-const EXPERIMENTS: [(&str, Run); 4] = [
-    (pcp::NAME, |quick, progress| {
-        let scale = if quick { pcp::Scale::QUICK } else { pcp::Scale::FULL };
+const EXPERIMENTS: [(&str, Run); 5] = [
+    (pcp::NAME, |arguments, progress| {
+        let scale = if arguments.quick { pcp::Scale::QUICK } else { pcp::Scale::FULL };
         pcp::run(&scale, progress).map(to_be_shown)
     }),
-    (gather::NAME, |quick, progress| {
-        let scale = if quick { gather::Scale::QUICK } else { gather::Scale::FULL };
+    (gather::NAME, |arguments, progress| {
+        let scale = if arguments.quick { gather::Scale::QUICK } else { gather::Scale::FULL };
         gather::run(&scale, progress).map(to_be_shown)
     }),
-    (tables::NAME, |quick, progress| {
-        let scale = if quick { tables::Scale::QUICK } else { tables::Scale::FULL };
+    (tables::NAME, |arguments, progress| {
+        let scale = if arguments.quick { tables::Scale::QUICK } else { tables::Scale::FULL };
         tables::run(&scale, progress).map(to_be_shown)
     }),
-    (mremap::NAME, |quick, progress| {
-        let scale = if quick { mremap::Scale::QUICK } else { mremap::Scale::FULL };
+    (mremap::NAME, |arguments, progress| {
+        let scale = if arguments.quick { mremap::Scale::QUICK } else { mremap::Scale::FULL };
         mremap::run(&scale, progress).map(to_be_shown)
+    }),
+    (swap::NAME, |arguments, progress| {
+        let scale = if arguments.quick { swap::Scale::QUICK } else { swap::Scale::FULL };
+        let scale = if arguments.no_host_swap { scale.without_host_swap() } else { scale };
+        swap::run(&scale, progress).map(to_be_shown)
     }),
 ];
 
@@ -40,7 +45,7 @@ pub(crate) fn run(arguments: &LabArguments) -> Result<ExitCode, Failure> {
     let mut good = true;
     for (name, run) in choose(&arguments.experiments)? {
         let bar = Bar::new(name, "steps");
-        let report = run(arguments.quick, &mut |what, done, total| {
+        let report = run(arguments, &mut |what, done, total| {
             bar.name(&format!("{name}: {what}"));
             bar.set(done, total);
         });

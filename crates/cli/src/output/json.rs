@@ -55,6 +55,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "reuses": report.reuses,
             "reuses_gone": report.reuses_gone,
             "memory": memory(&report.pressure),
+            "does_not_fit": report.does_not_fit.as_ref().map(ToString::to_string),
             "damage": report.damage,
             "allocator": allocator(&report.allocator),
         },
@@ -68,8 +69,14 @@ fn memory(figures: &PressureFigures) -> Value {
         "pswpout": figures.pages_out,
         "pswpin": figures.pages_in,
         "workingset_refault_anon": figures.refaults,
-        "compressed_bytes": figures.compressed_bytes,
-        "stalled_ns": figures.stalled_ns,
+        "memstall_ns": figures.stalled_ns,
+        "swap": {
+            "used_pages": figures.swap.used,
+            "stored_pages": figures.swap.stored,
+            "compressed_bytes": figures.swap.compressed_bytes,
+            "ram_bytes": figures.swap.ram_bytes,
+            "ratio": figures.swap.ratio(),
+        },
     })
 }
 
@@ -79,6 +86,7 @@ fn quire(process: &ProcessReport) -> Value {
         "peak_resident": quire.peak_resident,
         "resident_anonymous": quire.resident_anonymous,
         "resident_file": quire.resident_file,
+        "swapped": quire.swapped,
         "peak_mapped": quire.peak_mapped,
         "data": quire.data,
         "stack": quire.stack,

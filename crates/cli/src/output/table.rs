@@ -110,17 +110,27 @@ fn allocator(report: &ReplayReport) -> String {
 fn memory(report: &ReplayReport) -> String {
     let figures = &report.pressure;
     let mut text = format!(
-        "memory     {} kB of RAM; {} minor and {} major faults; {} pages out, {} in, {} refaults; {} kB compressed; \
-         {:.3} s stalled",
+        "memory     {} kB of RAM; {} minor and {} major faults; {} pages out, {} in, {} refaults; {:.3} s stalled",
         kib(report.ram),
         figures.minor_faults,
         figures.major_faults,
         figures.pages_out,
         figures.pages_in,
         figures.refaults,
-        kib(figures.compressed_bytes),
         figures.stalled_ns as f64 / 1e9,
     );
+    let swap = &figures.swap;
+    if swap.used > 0 {
+        text += &format!("; at most {} kB in swap", swap.used * 4);
+    }
+    if let Some(ratio) = swap.ratio() {
+        text += &format!(
+            ", of which {} kB became {} kB ({ratio:.1} times smaller) and took {} kB of RAM",
+            swap.stored * 4,
+            kib(swap.compressed_bytes),
+            kib(swap.ram_bytes),
+        );
+    }
     if report.reuses + report.reuses_gone > 0 {
         text += &format!("; {} pages used again ({} were gone)", report.reuses, report.reuses_gone);
     }
@@ -129,6 +139,9 @@ fn memory(report: &ReplayReport) -> String {
 
 /// Whatever is not as it should be.
 fn notes(report: &ReplayReport) {
+    if let Some(finding) = &report.does_not_fit {
+        say(format_args!("memory     {finding}"));
+    }
     if let Some(damage) = &report.damage {
         say(format_args!("damaged    {damage}"));
     }

@@ -15,7 +15,9 @@ impl Folio<'_> {
     pub fn is_exclusive(&self) -> bool {
         let word = self.frame.word();
         let alone = word.refs() == 1 || word.refs() >= PIN;
+        // Others may have what is in the swap cache by the names of its slots.
         alone
+            && !word.flags().contains(FrameFlags::SWAP_CACHE)
             && if self.is_large() {
                 word.flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
             } else {
@@ -30,16 +32,36 @@ impl Folio<'_> {
         self.frame.map_count().load(Ordering::Acquire)
     }
 
+    /// Whether programs may have the folio by the name of its slot. Looked at after the count: whoever was unmapped got the name
+    /// before, and if that leaves the caller's mapping alone, nobody gets a name later.
+    #[inline]
+    pub(super) fn is_cached(&self) -> bool {
+        self.frame.word().flags().contains(FrameFlags::SWAP_CACHE)
+    }
+
+    /// Counts mappings of a folio that was found in the swap cache. Answers whether they are the first.
+    pub(super) fn add_cached_maps(&self, pages: u32) -> bool {
+        let count = self.frame.map_count();
+        // Release: whoever finds it mapped finds its owner.
+        if self.is_large() {
+            let maps = count.load(Ordering::Relaxed);
+            count.store(maps + pages, Ordering::Release);
+            return maps == 0;
+        }
+        count.fetch_add(pages, Ordering::AcqRel) == 0
+    }
+
     #[inline]
     pub(super) fn add_maps(&self, pages: u32) -> bool {
         let count = self.frame.map_count();
-        let maps = count.load(Ordering::Relaxed);
+        // Acquire: before the look at the cache.
+        let maps = self.maps();
         if pages > MAX_MAPS - maps.min(MAX_MAPS) {
             return false;
         }
-        if self.is_large() || maps == pages {
+        if self.is_large() || maps == pages && !self.is_cached() {
             // Under the head lock nobody else counts. And what is mapped by nobody but the caller's entry, whose table
-            // is locked, can be mapped by nobody else in the meantime.
+            // is locked, can be mapped by nobody else in the meantime, unless a swap entry leads to it.
             count.store(maps + pages, Ordering::Relaxed);
         } else {
             count.fetch_add(pages, Ordering::Relaxed);
@@ -53,7 +75,7 @@ impl Folio<'_> {
         // Acquire: what others did through their mappings is seen by whoever is left to give the folio back.
         let maps = count.load(Ordering::Acquire);
         debug_assert!(maps >= pages, "{self:?} is mapped {maps} times and loses {pages}");
-        if self.is_large() || maps == pages {
+        if self.is_large() || maps == pages && !self.is_cached() {
             // As above: the last mapping is the caller's own.
             count.store(maps.saturating_sub(pages), Ordering::Relaxed);
             return match maps.saturating_sub(pages) {

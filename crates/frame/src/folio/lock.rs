@@ -68,6 +68,22 @@ impl<P: Platform> Frames<P> {
     }
 }
 
+impl<P: Platform> FolioGuard<'_, P> {
+    /// The lock stays held, until somebody [adopts](Frames::adopt_folio_lock) it.
+    pub fn leave_held(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl<P: Platform> Frames<P> {
+    /// The folio lock of the folio at `head`, which somebody [left held](FolioGuard::leave_held) for the caller alone.
+    pub fn adopt_folio_lock(&self, head: Pfn) -> FolioGuard<'_, P> {
+        let frame = self.known(head);
+        debug_assert!(frame.word().flags().contains(FrameFlags::LOCKED), "nobody left the lock of {head:?}");
+        FolioGuard { frames: self, frame, not_send: PhantomData }
+    }
+}
+
 impl<P: Platform> Drop for FolioGuard<'_, P> {
     fn drop(&mut self) {
         if self.frame.unlock_folio() {

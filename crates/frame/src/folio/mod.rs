@@ -138,7 +138,7 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     #[inline]
     pub fn claim(&self, mapped: u32) -> bool {
         let refs = self.folio.frame.refs();
-        let alone = self.maps() == mapped && (refs == 1 || refs >= PIN);
+        let alone = self.maps() == mapped && (refs == 1 || refs >= PIN) && !self.folio.is_cached();
         if alone && self.folio.is_large() {
             self.folio.frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
         }
@@ -172,6 +172,20 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     #[inline]
     pub fn add_maps(&self, pages: u32) -> bool {
         self.folio.add_maps(pages)
+    }
+
+    /// Counts `pages` more of a folio that was found in the swap cache, by a caller with the folio lock who saw that there is
+    /// [room](Self::may_add). Mappings go at any time, so only the answer says whether these are the first, who take the
+    /// mappings' reference.
+    pub fn add_cached_maps(&self, pages: u32) -> bool {
+        self.folio.add_cached_maps(pages)
+    }
+
+    /// Whether the folio is a single page that programs may have by the name of its slot: what nobody but the caller maps now may
+    /// be mapped by others at any time. To be asked after a look at the [count](Self::maps).
+    #[inline]
+    pub fn may_be_mapped_by_name(&self) -> bool {
+        !self.folio.is_large() && self.folio.is_cached()
     }
 
     /// Counts `pages` fewer.

@@ -1,7 +1,7 @@
 //! Loom models of the map count of a folio of one page, which changes without a lock. `scripts/models.sh loom` runs them.
 
 use super::{Folio, MapsLeft};
-use crate::map::{Frame, Kind, Migratetype, Word};
+use crate::map::{Frame, FrameFlags, Kind, Migratetype, Word};
 use crate::zone::ZoneId;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -74,5 +74,22 @@ fn loom_a_share_and_a_removal_are_both_counted() {
         assert!(page.folio().add_maps(1));
         assert_eq!(other.join().unwrap(), MapsLeft::Some);
         assert_eq!(page.folio().maps(), 2);
+    });
+}
+
+/// One removes the only mapping of a page in the swap cache while another maps it by its name: the mappings' reference is taken
+/// as often as it is given back, but for that of the mapping that is left.
+#[test]
+fn loom_a_removal_and_a_mapping_by_name_are_both_counted() {
+    loom::model(|| {
+        let page = Page::new(1);
+        page.frame.set_flags(FrameFlags::SWAP_CACHE);
+        let other = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || page.folio().remove_maps(1) == MapsLeft::None)
+        };
+        let first = page.folio().add_cached_maps(1);
+        assert_eq!(first, other.join().unwrap());
+        assert_eq!(page.folio().maps(), 1);
     });
 }

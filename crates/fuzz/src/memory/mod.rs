@@ -3,12 +3,13 @@
 //! An input is a byte that says what the machine is like, then steps. The first byte of a step has what is done in its low
 //! six bits; bit 6 shifts its address within the page, bit 7 chooses the vCPU.
 //!
-//! What must hold, whatever is called: the auditor finds nothing; a new page is zero; a word that is read is zero or was
+//! Pages may leave memory on the way, and groups have limits (`pressure`). What must hold, whatever is called: the auditor finds nothing; a new page is zero; a word that is read is zero or was
 //! written at this place of a page by this space, or by an ancestor before its fork; in the end nothing is in use that
 //! was not before.
 
 mod calls;
 mod machine;
+mod pressure;
 mod values;
 mod words;
 
@@ -38,6 +39,7 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
     let mut bytes = Bytes::new(bytes);
     let Some(setting) = bytes.next() else { return };
     let small = Small::<F>::new(setting);
+    small.prepare_groups();
     let before = small.in_use();
     let vcpus = [0, 1].map(|number| small.machine.vcpu(number).expect("nobody has the CPU"));
     let mut play = Play::<F> {
@@ -66,6 +68,7 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
     for tenant in play.spaces.drain(..) {
         drop(tenant);
     }
+    small.relax();
     small.assert_audit();
     assert_eq!(small.in_use(), before, "frames or objects are lost");
     assert_eq!(small.machine.memory().spaces().commit().promised(), 0, "a promise is left");
@@ -102,6 +105,7 @@ impl<F: PagingFormat> Play<'_, F> {
             56 => return self.create(cpu),
             57 => return self.plan(bytes),
             60 => return self.small.reap(),
+            62 => return self.pressure(cpu, bytes),
             61 => return self.small.assert_audit(),
             _ => {}
         }
@@ -165,6 +169,9 @@ impl<F: PagingFormat> Play<'_, F> {
         });
         if passed(&result) {
             let read = program.read_u64(addr);
+            if is_starved(&read) {
+                return;
+            }
             assert_eq!(read, Ok(word), "at {addr:x?} there is not what was written");
             if fresh {
                 assert_rest_is_zero(&program, addr, count);
@@ -329,13 +336,22 @@ fn assert_rest_is_zero<F: PagingFormat>(
 ) {
     let mut page = [0; PAGE_SIZE as usize];
     let result = program.read(addr.page_start(), &mut page);
+    if is_starved(&result) {
+        return;
+    }
     assert_eq!(result, Ok(()), "the page was just written to");
     let written = addr.page_offset() as usize..addr.page_offset() as usize + 8 * count;
     let rest = page.iter().enumerate().find(|&(at, &byte)| byte != 0 && !written.contains(&at));
     assert_eq!(rest, None, "a new page at {addr:x?} is not zero");
 }
 
-/// Whether an access passed. One that faults for ever is wrong: nobody takes pages away here.
+/// Whether an access found no memory. To what was just written this happens when the writing of its last page sent the first
+/// one out.
+fn is_starved<T>(result: &Result<T, AccessError<FaultError>>) -> bool {
+    matches!(result, Err(AccessError::Fault(FaultError::OutOfMemory(_))))
+}
+
+/// Whether an access passed. One that faults for ever is wrong: each fault is alone on the machine, so that what it brings stays.
 fn passed<T>(result: &Result<T, AccessError<FaultError>>) -> bool {
     if let Err(AccessError::Stuck { addr, access }) = *result {
         panic!("{access:?} of {addr:x?} faults for ever");

@@ -134,7 +134,7 @@ fn replay(file: &[u8], salvage: bool, show: bool) {
     // Whatever it claims, the answer is a number.
     let _ = replay.needs().ram();
     let report = replay.run(&mut |_, _| {}).expect("it was read before, and so much RAM is enough to start");
-    assert_eq!(report.events, replay.needs().events());
+    assert!(report.events == replay.needs().events() || report.does_not_fit.is_some());
     for process in &report.processes {
         assert!(process.audit.is_empty(), "{:#?}", process.audit);
     }

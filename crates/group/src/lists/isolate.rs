@@ -68,8 +68,8 @@ impl<P: Platform> Groups<P> {
         for (head, list, front) in folios {
             let frame = map.known(head);
             let Some(lists) = self.lists_of(frame) else { continue };
-            if frame.word().flags().contains(FrameFlags::LRU) {
-                debug_assert!(false, "{head:?} is listed twice");
+            // Somebody else may have listed it meanwhile: who sets the flag does.
+            if frame.set_flags(FrameFlags::LRU).is_none_or(|before| before.contains(FrameFlags::LRU)) {
                 continue;
             }
             let (_, guard) = match held.take() {

@@ -195,6 +195,7 @@ impl<P: Platform> Groups<P> {
                     let lists = self.lists_of(frame)?;
                     let folios = lists.lock();
                     if listed()
+                        && Label::of(frame).is_some()
                         && Label::of(frame).place() == Place::Main
                         && self.lists_of(frame).is_some_and(|now| core::ptr::eq(now, lists))
                     {

@@ -213,7 +213,7 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         if self.shared.begin(io, bytes) { Submitted::Begun } else { Submitted::QueueFull }
     }
 
-    fn reap(&self, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+    fn reap(&self, _: &Frames<HostPlatform<F>>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         self.shared.reap(done);
     }
 

@@ -3,8 +3,14 @@
 // Threads of the host do its work: no model can follow them.
 #[cfg(not(any(loom, shuttle)))]
 mod file;
+mod ram;
 mod slow;
+#[cfg(not(any(loom, shuttle)))]
+mod zstd;
 
 #[cfg(not(any(loom, shuttle)))]
 pub use file::{Engine, FileDevice, FileDeviceError, FileDeviceOptions, make_swap};
+pub use ram::HostRam;
 pub use slow::{Answers, SlowConfig, SlowDevice};
+#[cfg(not(any(loom, shuttle)))]
+pub use zstd::{Zstd, ZstdWorkspace};

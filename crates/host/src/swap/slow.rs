@@ -166,7 +166,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<P, D> {
         Submitted::Begun
     }
 
-    fn reap(&self, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+    fn reap(&self, _: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         if let Answers::AfterReaps(_) = self.config.answers {
             let ready = {
                 let mut queue = self.queue();

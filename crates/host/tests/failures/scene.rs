@@ -3,7 +3,7 @@
 use crate::common::{AccessResult, HostSpace, PAGE, RW, map_at, mappings};
 use quire_arch::VirtAddr;
 use quire_host::{AccessError, HostPlatform, Machine, Vcpu};
-use quire_mm::{Error, FaultError, PinnedPage, VmFlags};
+use quire_mm::{DeviceId, Error, FaultError, PinnedPage, VmFlags};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -19,6 +19,8 @@ pub(crate) struct Scene<'m> {
     pub(crate) others: RefCell<Vec<HostSpace<'m>>>,
     /// Pages that a device uses.
     pub(crate) pins: RefCell<Vec<PinnedPage<'m, HostPlatform>>>,
+    /// Swap devices in use; they go with the scene.
+    pub(crate) devices: RefCell<Vec<DeviceId>>,
     /// The address that the last successful attempt answered.
     pub(crate) answer: Cell<VirtAddr>,
 }
@@ -32,6 +34,7 @@ impl<'m> Scene<'m> {
             space,
             others: RefCell::default(),
             pins: RefCell::default(),
+            devices: RefCell::default(),
             answer: Cell::default(),
         }
     }
@@ -66,6 +69,15 @@ impl<'m> Scene<'m> {
     }
 }
 
+impl Drop for Scene<'_> {
+    fn drop(&mut self) {
+        for id in self.devices.take() {
+            let gone = self.machine.memory().swapoff(id, || true);
+            assert!(gone.is_ok() || std::thread::panicking(), "{gone:?}");
+        }
+    }
+}
+
 /// A scene with nothing in it.
 pub(crate) fn empty(_: &Scene<'_>) {}
 
@@ -86,6 +98,8 @@ pub(crate) fn small(scene: &Scene<'_>) {
 pub(crate) fn access<T>(result: AccessResult<T>) -> Result<(), Error> {
     result.map(drop).map_err(|error| match error {
         AccessError::Fault(FaultError::OutOfMemory(cause)) => Error::NoFrames(cause),
+        // What a call says of a page that cannot be read.
+        AccessError::Fault(FaultError::Bus) => Error::BadAddress,
         other => panic!("{other}"),
     })
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The crates between the allocator and the embedder.
-const CRATES: [&str; 3] = ["frame", "space", "mm"];
+const CRATES: [&str; 6] = ["frame", "group", "swap", "space", "reclaim", "mm"];
 
 /// A call, at the place that `core::panic::Location` names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -22,6 +22,17 @@ pub(crate) struct Call {
     /// The function that it stands in.
     pub(crate) function: String,
     callee: String,
+}
+
+impl Call {
+    /// Whether it stands in `function` of `file`. A colon after the function goes before the name of what is called.
+    pub(crate) fn is_in(&self, file: &str, function: &str) -> bool {
+        let named = match function.split_once(": ") {
+            Some((function, callee)) => self.function == function && self.callee == callee,
+            None => self.function == function,
+        };
+        self.file == file && named
+    }
 }
 
 impl fmt::Display for Call {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Schedules of each model, three with few preemptions to each one with many, unless `QUIRE_SCHEDULES` says otherwise.
-const SCHEDULES: u64 = 8000;
+const SCHEDULES: u64 = 1500;
 /// Schedules of each model that are run twice.
 const REPLAYED: usize = 10;
 /// Preemptions, plus one, in a schedule of the kind that has few: most bugs need no more, and this many places for them

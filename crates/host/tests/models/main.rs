@@ -12,7 +12,10 @@ mod harness;
 
 mod folios;
 mod frames;
+mod pageout;
 mod rmap;
 mod shootdowns;
 mod spaces;
+mod swap;
+mod swap_machine;
 mod tables;

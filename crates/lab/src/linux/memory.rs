@@ -129,6 +129,22 @@ impl Area {
         }
     }
 
+    /// Has `fill` write each page, of which it is told the number.
+    pub(crate) fn write_pages(self, fill: impl Fn(u64, &mut [u8; PAGE])) {
+        for page in 0..pages(self.bytes as u64) {
+            // SAFETY: mapped, writable, aligned, and nobody else's; the reference is gone before the next one is made.
+            fill(page, unsafe { &mut *self.start.as_ptr().add(page as usize * PAGE).cast() });
+        }
+    }
+
+    /// Reads a word of each page.
+    pub(crate) fn read(self) {
+        for page in 0..pages(self.bytes as u64) as usize {
+            // SAFETY: mapped, and nobody else's.
+            unsafe { self.start.add(page * PAGE).cast::<u64>().read_volatile() };
+        }
+    }
+
     pub(crate) fn advise(self, advice: i32) -> Option<()> {
         // SAFETY: the advice changes how the area's own memory is backed, and no contents.
         (unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, advice) } == 0).then_some(())

@@ -24,6 +24,9 @@ pub(crate) trait Work {
     /// Does a round and answers its figures. `None` where Linux cannot do it: it has no such folios, does not let us set
     /// its controls, or had no memory to give.
     fn round(&mut self) -> Option<Answer>;
+
+    /// Takes back what it changed on the host. The process ends after this.
+    fn end(&mut self) {}
 }
 
 /// The most figures that a round has.
@@ -108,6 +111,7 @@ fn serve(work: &mut impl Work, requests: &OwnedFd, answers: &OwnedFd) -> ! {
             break;
         }
     }
+    work.end();
     // SAFETY: ends the process at once, as after a fork.
     unsafe { libc::_exit(0) }
 }

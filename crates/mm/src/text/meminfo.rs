@@ -1,12 +1,14 @@
 //! `/proc/meminfo`.
 
-use super::slab_pages;
+use super::{lists_by_age, slab_pages};
 use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{Order, PAGE_SIZE, Platform};
+use quire_group::LruList;
 
 /// Writes the lines of `/proc/meminfo` that there are figures for. Frames on per-CPU lists count as free; a page that
-/// several spaces map counts in AnonPages for each.
+/// several spaces map counts in AnonPages for each. Anonymous pages are on no list by age before there was a swap device,
+/// and count in none of `Active` to `Unevictable` until then. Nothing but locked pages is unevictable.
 ///
 /// # Errors
 ///
@@ -16,9 +18,26 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     let slab = slab_pages(memory);
     let anonymous = memory.spaces().resident_anonymous() / PAGE_SIZE;
     let anonymous_huge = memory.frames().events().pmd_mapped() * Order::PMD.pages();
+    let lists = lists_by_age(memory, None);
+    let list = |list: LruList| lists[list as usize];
+    let (inactive_anon, active_anon) = (list(LruList::InactiveAnon), list(LruList::ActiveAnon));
+    let (inactive_file, active_file) = (list(LruList::InactiveFile), list(LruList::ActiveFile));
+    let unevictable = list(LruList::Unevictable);
+    let swap = memory.swap();
     for (name, pages) in [
         ("MemTotal:", totals.managed),
         ("MemFree:", totals.free),
+        ("SwapCached:", swap.cached_pages()),
+        ("Active:", active_anon + active_file),
+        ("Inactive:", inactive_anon + inactive_file),
+        ("Active(anon):", active_anon),
+        ("Inactive(anon):", inactive_anon),
+        ("Active(file):", active_file),
+        ("Inactive(file):", inactive_file),
+        ("Unevictable:", unevictable),
+        ("Mlocked:", unevictable),
+        ("SwapTotal:", swap.total_slots()),
+        ("SwapFree:", swap.free_slots()),
         ("AnonPages:", anonymous),
         ("Slab:", slab),
         ("SUnreclaim:", slab),

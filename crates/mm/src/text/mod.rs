@@ -9,34 +9,45 @@
 
 mod buddyinfo;
 mod extfrag;
+mod group;
 mod huge;
 mod lock_stat;
 mod maps;
 mod meminfo;
+mod mm_stat;
+mod oom_score;
+mod pagemap;
 mod pagetypeinfo;
 mod slabinfo;
 mod smaps;
 mod status;
+mod swaps;
 mod vmstat;
 mod zoneinfo;
 
 pub use buddyinfo::buddyinfo;
 pub use extfrag::{extfrag_index, unusable_index};
+pub use group::group_file;
 pub use huge::HugeFile;
 pub use lock_stat::lock_stat;
 pub use maps::{maps, maps_line};
 pub use meminfo::meminfo;
+pub use mm_stat::mm_stat;
+pub use oom_score::oom_score;
+pub use pagemap::pagemap_entry;
 pub use pagetypeinfo::pagetypeinfo;
 pub use slabinfo::slabinfo;
-pub use smaps::vm_flags;
+pub use smaps::{smaps, vm_flags};
 pub use status::status;
+pub use swaps::swaps;
 pub use vmstat::vmstat;
 pub use zoneinfo::zoneinfo;
 
 use crate::memory::Memory;
 use core::fmt::{self, Write};
-use quire_arch::Platform;
+use quire_arch::{NodeId, Platform};
 use quire_frame::ZoneReport;
+use quire_group::{GroupId, LruList};
 
 /// Writes what each line of buddyinfo, and each zone's part of other texts, begins with.
 fn zone_name(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
@@ -46,4 +57,18 @@ fn zone_name(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
 /// Frames of slab caches. All of them hold metadata that is in use as long as its owner is: reclaim finds nothing there.
 fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
     memory.frames().caches_report().map(|cache| cache.pages).sum()
+}
+
+/// Pages on each list by age, of all memory groups; on one node or on all.
+fn lists_by_age<P: Platform>(memory: &Memory<P>, node: Option<NodeId>) -> [u64; LruList::COUNT] {
+    let groups = memory.groups();
+    groups.take_in(&memory.platform().pin(), None);
+    let Some(node) = node else { return groups.subtree_sizes(GroupId::ROOT) };
+    let mut sums = [0; LruList::COUNT];
+    groups.for_each_in_subtree(GroupId::ROOT, |group| {
+        for (sum, pages) in sums.iter_mut().zip(groups.sizes(group, node)) {
+            *sum += pages;
+        }
+    });
+    sums
 }

@@ -21,6 +21,7 @@ pub fn status(figures: &SpaceFigures, out: &mut impl Write) -> fmt::Result {
         ("VmStk", figures.stack),
         ("VmExe", figures.exec),
         ("VmPTE", figures.page_tables),
+        ("VmSwap", figures.swapped),
     ] {
         writeln!(out, "{name}:\t{:>8} kB", bytes >> 10)?;
     }

@@ -1,10 +1,11 @@
 //! `/proc/vmstat`.
 
-use super::slab_pages;
+use super::{lists_by_age, slab_pages};
 use crate::memory::Memory;
 use core::fmt::{self, Write};
-use quire_arch::Platform;
+use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
+use quire_group::LruList;
 
 /// Writes `/proc/vmstat`: what is counted. Linux's counters come first, under its names and in its order; then Quire's
 /// own ([`VmEvent`] says which these are).
@@ -19,16 +20,22 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
         free += zone.free + zone.pcp;
         free_blocks += zone.free_in_page_blocks();
     }
-    for (name, pages) in [
-        ("nr_free_pages", free),
-        ("nr_free_pages_blocks", free_blocks),
-        ("nr_slab_unreclaimable", slab_pages(memory)),
-        ("nr_anon_transparent_hugepages", frames.events().pmd_mapped()),
-    ] {
-        writeln!(out, "{name} {pages}")?;
+    writeln!(out, "nr_free_pages {free}")?;
+    writeln!(out, "nr_free_pages_blocks {free_blocks}")?;
+    for (list, pages) in LruList::ALL.into_iter().zip(lists_by_age(memory, None)) {
+        writeln!(out, "nr_{} {pages}", list.name())?;
     }
-    for &event in VmEvent::ALL {
-        writeln!(out, "{} {}", event.name(), frames.events().sum(event))?;
-    }
-    Ok(())
+    writeln!(out, "nr_slab_unreclaimable {}", slab_pages(memory))?;
+    // Linux counts these for each node, among what there is now.
+    let (of_nodes, of_machine) = VmEvent::ALL.split_at(VmEvent::Pswpin as usize);
+    events(memory, of_nodes, out)?;
+    writeln!(out, "nr_anon_pages {}", memory.spaces().resident_anonymous() / PAGE_SIZE)?;
+    writeln!(out, "nr_anon_transparent_hugepages {}", frames.events().pmd_mapped())?;
+    writeln!(out, "nr_swapcached {}", memory.swap().cached_pages())?;
+    events(memory, of_machine, out)
+}
+
+fn events<P: Platform>(memory: &Memory<P>, events: &[VmEvent], out: &mut impl Write) -> fmt::Result {
+    let counted = memory.frames().events();
+    events.iter().try_for_each(|&event| writeln!(out, "{} {}", event.name(), counted.sum(event)))
 }

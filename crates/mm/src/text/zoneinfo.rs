@@ -1,10 +1,11 @@
 //! `/proc/zoneinfo`.
 
-use super::zone_name;
+use super::{lists_by_age, zone_name};
 use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{NodeId, Platform};
 use quire_frame::{PcpReport, ZoneId, ZoneKind, ZoneReport};
+use quire_group::LruList;
 
 /// Writes `/proc/zoneinfo`: every kind of zone of every node. Of one without frames there is only the first part.
 ///
@@ -13,8 +14,11 @@ use quire_frame::{PcpReport, ZoneId, ZoneKind, ZoneReport};
 /// - The `count` of a pageset includes what other CPUs brought back to it.
 /// - `protection` has a place for each kind of zone.
 ///
-/// Left out: the `per-node stats`, `promo`, `cma`, the lists of reclaim, the `numa_` counters, the threshold of the
-/// counters (they are exact) and `node_unreclaimable`.
+/// - The lists by age are of a node, so that they are among the `per-node stats` only, which come with the first zone of a
+///   node that has frames.
+///
+/// Left out: the other `per-node stats`, `promo`, `cma`, the `nr_zone_` counters, the `numa_` counters, the threshold of
+/// the counters (they are exact) and `node_unreclaimable`.
 ///
 /// # Errors
 ///
@@ -22,9 +26,18 @@ use quire_frame::{PcpReport, ZoneId, ZoneKind, ZoneReport};
 pub fn zoneinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     let frames = memory.frames();
     for node in (0..memory.platform().node_count()).filter_map(NodeId::new) {
+        let mut is_first = true;
         for kind in ZoneKind::ALL {
             let id = ZoneId::new(node, kind);
             let zone = frames.zone_report(id);
+            zone_name(&zone, out)?;
+            writeln!(out)?;
+            if zone.present > 0 && core::mem::take(&mut is_first) {
+                out.write_str("  per-node stats\n")?;
+                for (list, pages) in LruList::ALL.into_iter().zip(lists_by_age(memory, Some(node))) {
+                    writeln!(out, "      nr_{:<9} {pages}", list.name())?;
+                }
+            }
             levels(&zone, out)?;
             if zone.present > 0 {
                 counters(&zone, out)?;
@@ -41,8 +54,7 @@ pub fn zoneinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::R
 
 /// How much there is, and what has to stay free.
 fn levels(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
-    zone_name(zone, out)?;
-    writeln!(out, "\n  pages free     {}", zone.free + zone.pcp)?;
+    writeln!(out, "  pages free     {}", zone.free + zone.pcp)?;
     let marks = zone.watermarks;
     for (name, pages) in [
         ("boost", marks.boost),

@@ -144,6 +144,8 @@ impl<P: Platform> Section<'_, P> {
             let flags = vma.flags();
             if !flags.intersects(VmFlags::SPECIAL) {
                 self.modify(vma, part, (flags - VmFlags::LOCK_MASK) | wanted)?;
+                // Faults that come meanwhile list what they map by the flag.
+                self.tables().set_locked(part, wanted.contains(VmFlags::LOCKED));
             }
         }
         Ok(())

@@ -14,6 +14,7 @@ mod placement;
 mod populate;
 mod protect;
 mod remap;
+mod smaps;
 mod stack;
 mod sync;
 mod unmap;
@@ -25,6 +26,7 @@ pub use pagemap::PageState;
 pub use pin::PinnedPage;
 pub(crate) use pin_fast::ForkSequence;
 pub use remap::RemapFlags;
+pub use smaps::MappingFigures;
 pub use sync::SyncFlags;
 
 use crate::error::Error;

@@ -1,10 +1,11 @@
 //! What `/proc/PID/pagemap` tells.
 
 use crate::space::Space;
-use quire_arch::{LeafFlags, Platform, VirtRange};
+use quire_arch::{Entry, LeafFlags, Platform, VirtRange};
 use quire_frame::Kind;
+use quire_swap::{DeviceId, SlotId};
 
-/// What is in memory at a page of an address space.
+/// What is at a page of an address space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PageState {
     /// The zero page.
@@ -13,11 +14,18 @@ pub enum PageState {
     Anonymous,
     /// A page of a file or of shared memory.
     File,
+    /// A page that was paged out. It may be in memory nevertheless, in the swap cache.
+    Swapped {
+        /// The device.
+        device: DeviceId,
+        /// Its number there.
+        slot: u64,
+    },
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `visit` with the pages in `range` that are in memory, lowest first: those of one entry of the tables at a
-    /// time, so that more than one page at once is what a PMD entry maps.
+    /// Calls `visit` with the pages in `range` that are in memory or were paged out, lowest first: those of one entry of
+    /// the tables at a time, so that more than one page at once is what a PMD entry maps.
     pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
         let core = self.core();
         let frames = self.spaces.frames();
@@ -28,8 +36,18 @@ impl<P: Platform> Space<'_, P> {
             if part.is_empty() {
                 continue;
             }
-            self.tables().look(part, |pages, leaf| {
-                let Some(leaf) = leaf else { return };
+            self.tables().look(part, |pages, entry| {
+                let leaf = match entry {
+                    Entry::Leaf(leaf) => leaf,
+                    Entry::Swap(entry) => {
+                        let slot = SlotId::of(entry);
+                        return visit(
+                            pages,
+                            PageState::Swapped { device: slot.device(), slot: slot.number() },
+                        );
+                    }
+                    _ => return,
+                };
                 let state = if leaf.flags.contains(LeafFlags::SPECIAL) {
                     PageState::Zero
                 } else if frames.folio(leaf.pfn).kind() == Kind::Anonymous {
@@ -39,19 +57,6 @@ impl<P: Platform> Space<'_, P> {
                 };
                 visit(pages, state);
             });
-        }
-    }
-
-    /// Calls `visit` with the pages in `range` that were paged out, lowest first, one at a time.
-    pub fn swapmap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange)) {
-        let core = self.core();
-        let _guard = core.mmap_lock.read(self.spaces.platform());
-        // SAFETY: the mmap lock is held.
-        for entry in &unsafe { core.vmas.view() } {
-            let part = entry.range.intersect(range);
-            if !part.is_empty() {
-                self.tables().look_swapped(part, &mut visit);
-            }
         }
     }
 }

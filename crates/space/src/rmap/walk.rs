@@ -22,7 +22,7 @@ use crate::vma::{AnonGroup, VmaFacts};
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
-use quire_arch::{Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
+use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::{Frame, Kind};
 
 /// Set in the owner of a page that a group owns. Frames of other kinds are owned by other things, and the word stays
@@ -163,10 +163,10 @@ impl<P: Platform> Spaces<P> {
         let _ = self.rmap_walk(folio, |tables, facts, range| {
             looked_at += 1;
             let first = facts.page_offset_at(range.start()) - frame.index().load(Ordering::Relaxed);
-            tables.look(range, |part, leaf| {
+            tables.look(range, |part, entry| {
                 let page = Pfn(folio.0 + first + (part.start().0 - range.start().0) / PAGE_SIZE);
-                let is_it = |leaf: &Leaf| leaf.pfn == page && !leaf.flags.contains(LeafFlags::SPECIAL);
-                if leaf.as_ref().is_some_and(is_it) {
+                let is_it = |leaf: Leaf| leaf.pfn == page && !leaf.flags.contains(LeafFlags::SPECIAL);
+                if matches!(entry, Entry::Leaf(leaf) if is_it(leaf)) {
                     visit(tables.core.id(), part.start());
                     missing = missing.saturating_sub((part.len() / PAGE_SIZE) as u32);
                 }

@@ -52,6 +52,10 @@ impl<'s, P: Platform> Section<'s, P> {
             let part = facts.range.intersect(range);
             removed = Some(removed.map_or(part, |before| VirtRange::new(before.start(), part.end())));
             self.core.usage.unmap(facts.flags, part.pages());
+            if facts.flags.contains(VmFlags::LOCKED) {
+                // What others map too may go again.
+                self.tables().set_locked(part, false);
+            }
             if facts.flags.contains(VmFlags::ACCOUNT) {
                 uncharged += part.pages();
             }
@@ -98,6 +102,10 @@ impl<'s, P: Platform> Section<'s, P> {
             self.lock_vma(vma);
             let facts = vma.facts();
             self.core.usage.unmap(facts.flags, facts.range.pages());
+            if facts.flags.contains(VmFlags::LOCKED) {
+                // What others map too may go again.
+                self.tables().set_locked(facts.range, false);
+            }
             if facts.flags.contains(VmFlags::ACCOUNT) {
                 uncharged += facts.range.pages();
             }

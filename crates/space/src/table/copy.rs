@@ -283,7 +283,7 @@ impl<P: Platform> Tables<'_, P> {
             .lock(&pin, target, Level::PTE)
             .install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags }));
         child.core.usage.page_mapped(true);
-        child.list_new(&pin, copy);
+        child.list_new(&pin, copy, copying.child);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::{Gather, pages_from};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, Kind};
+use quire_frame::{FrameFlags, Kind, VmEvent};
 use quire_group::LruList;
 
 /// What became of the entries that were looked at.
@@ -140,11 +140,18 @@ impl<P: Platform> Tables<'_, P> {
                 // The MMU may be setting the same bits: a page that is used in this moment is needed.
                 slot.fetch_and(!(P::Paging::ACCESSED | P::Paging::DIRTY), Ordering::AcqRel);
             }
-            let groups = self.spaces.memory_groups();
-            if !groups.move_to(pin, head, LruList::InactiveFile, true) {
-                groups.list_folio(pin, head, LruList::InactiveFile);
-            }
+            self.list_lazy(pin, head, pages);
         }
         Freed::Entries(entries)
+    }
+
+    /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one lists it.
+    fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn, pages: u64) {
+        self.spaces.frames().events().add(pin, VmEvent::Pglazyfree, pages);
+        let groups = self.spaces.memory_groups();
+        // One that is not listed where all are is in the hands of reclaim, which puts it where it belongs.
+        if !groups.move_to(pin, head, LruList::InactiveFile, true) && !groups.lists_anonymous() {
+            groups.list_folio(pin, head, LruList::InactiveFile);
+        }
     }
 }

@@ -84,13 +84,13 @@ impl<P: Platform> Tables<'_, P> {
         missing.or((at < range.end()).then_some(at))
     }
 
-    /// Calls `visit` with what every page of `range` maps, in order. A large leaf is one call, with the leaf of its first page,
+    /// Calls `visit` with the entry of every page of `range`, in order. A large leaf is one call, with the leaf of its first page,
     /// and so are the pages that a missing table would cover.
-    pub(crate) fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, Option<Leaf>)) {
+    pub(crate) fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, Entry)) {
         let mut at = range.start();
         self.walk(range, &mut |place, part| {
             if at < part.start() {
-                visit(VirtRange::new(at, part.start()), None);
+                visit(VirtRange::new(at, part.start()), Entry::None);
             }
             let pin = self.pin();
             let table = match place {
@@ -99,40 +99,20 @@ impl<P: Platform> Tables<'_, P> {
                     let leaf = Self::huge_leaf(&self.lock_slot(&pin, slot), slot);
                     let Some(leaf) = leaf else { return Step::Again };
                     let before = (part.start().0 - self.slot_range(slot).start().0) / PAGE_SIZE;
-                    visit(part, Some(Leaf { pfn: leaf.pfn.offset(before), ..leaf }));
+                    visit(part, Entry::Leaf(Leaf { pfn: leaf.pfn.offset(before), ..leaf }));
                     at = part.end();
                     return Step::Next;
                 }
             };
             let locked = self.lock(&pin, table, Level::PTE);
             for (index, addr) in Self::pages(part) {
-                let leaf = match locked.get(index) {
-                    Entry::Leaf(leaf) => Some(leaf),
-                    _ => None,
-                };
-                visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), leaf);
+                visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), locked.get(index));
             }
             at = part.end();
             Step::Next
         });
         if at < range.end() {
-            visit(VirtRange::new(at, range.end()), None);
+            visit(VirtRange::new(at, range.end()), Entry::None);
         }
-    }
-
-    /// Calls `visit` with every page of `range` whose entry names a slot, in order.
-    pub(crate) fn look_swapped(&self, range: VirtRange, visit: &mut impl FnMut(VirtRange)) {
-        self.walk(range, &mut |place, part| {
-            if let Place::Table(table) = place {
-                let pin = self.pin();
-                let locked = self.lock(&pin, table, Level::PTE);
-                for (index, addr) in Self::pages(part) {
-                    if let Entry::Swap(_) = locked.get(index) {
-                        visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)));
-                    }
-                }
-            }
-            Step::Next
-        });
     }
 }

@@ -16,6 +16,7 @@ mod copy;
 mod free;
 mod huge;
 mod lazy;
+mod lock;
 mod look;
 mod relocate;
 mod run;

@@ -22,6 +22,8 @@ pub(crate) enum Step {
     Split,
     /// The leaf is gone: the walk looks again.
     Again,
+    /// Enough was seen.
+    Stop,
 }
 
 /// What is found at an address.
@@ -44,25 +46,23 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
+    /// Answers [`Step::Stop`] where the walk ends.
     fn walk_below(
         &self,
         table: Pfn,
         level: Level,
         range: VirtRange,
         visit: &mut impl FnMut(Place, VirtRange) -> Step,
-    ) {
-        let Some(below) = level.down() else {
-            visit(Place::Table(table), range);
-            return;
-        };
+    ) -> Step {
+        let Some(below) = level.down() else { return visit(Place::Table(table), range) };
         for (index, part) in parts::<P::Paging>(range, level) {
             loop {
                 let raw = self.entries(table)[index].load(Ordering::Acquire);
                 let step = match P::Paging::decode(raw, level) {
-                    Entry::Table(child) => {
-                        self.walk_below(child, below, part, visit);
-                        Step::Next
-                    }
+                    Entry::Table(child) => match self.walk_below(child, below, part, visit) {
+                        Step::Stop => Step::Stop,
+                        _ => Step::Next,
+                    },
                     Entry::Leaf(_) => visit(Place::Huge(HugeSlot { table, index }), part),
                     _ => Step::Next,
                 };
@@ -70,9 +70,11 @@ impl<P: Platform> Tables<'_, P> {
                     Step::Next => break,
                     Step::Split => self.split_huge(HugeSlot { table, index }),
                     Step::Again => {}
+                    Step::Stop => return Step::Stop,
                 }
             }
         }
+        Step::Next
     }
 
     /// What there is at `addr`. Lock-free.

@@ -203,7 +203,8 @@ impl<P: Platform> Tables<'_, P> {
         let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
         let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);
-        let whole = folio.maps() == pages as u32;
+        // What may be mapped by others until the flush is counted after it.
+        let whole = folio.maps() == pages as u32 && !folio.may_be_mapped_by_name();
         if whole {
             let _ = folio.remove_maps(pages as u32);
             self.spaces.undefer_split(&folio);

@@ -8,6 +8,7 @@ pub use flags::{Protection, SMAPS_MNEMONICS, VmFlags};
 pub(crate) use lock::{LockSequence, VmaLock};
 pub(crate) use merge::Proposal;
 
+use crate::readahead::Readahead;
 use crate::rmap::{Group, Membership};
 use core::fmt;
 use core::ptr::{self, NonNull};
@@ -103,6 +104,8 @@ pub(crate) struct Vma {
     anon: AtomicPtr<Group>,
     branch: AtomicU64,
     membership: Membership,
+    /// What is guessed about the next pages.
+    pub(crate) readahead: Readahead,
 }
 
 /// Everything about a VMA but its lock, as a value.
@@ -141,6 +144,7 @@ impl Vma {
             anon: AtomicPtr::new(as_ptr(facts.anon.group)),
             branch: AtomicU64::new(facts.anon.branch),
             membership: Membership::new(),
+            readahead: Readahead::default(),
         }
     }
 

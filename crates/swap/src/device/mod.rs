@@ -7,6 +7,7 @@
 //! queue of its own.
 
 mod compressed;
+mod front;
 mod memory;
 mod ramdisk;
 mod section;
@@ -19,6 +20,7 @@ mod testing;
 pub use compressed::{
     CODEC_OUTPUT, Codec, CompressedRam, CompressedStore, Damaged, Lz4, Lz4Workspace, StoreStatistics,
 };
+pub use front::CompressedCache;
 pub use ramdisk::RamDisk;
 
 use bitflags::bitflags;
@@ -120,6 +122,8 @@ pub struct DeviceReport {
     pub limit_bytes: Option<u64>,
     /// Pages of RAM that compaction freed.
     pub compacted_pages: u64,
+    /// Pages that went from a compressed cache to the device behind it.
+    pub written_back_pages: u64,
 }
 
 /// A place for pages that are not in RAM.
@@ -141,8 +145,8 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted;
 
     /// Hands over work that is done: each once.
-    fn reap(&self, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
-        let _ = done;
+    fn reap(&self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+        let _ = (frames, done);
     }
 
     /// Whether `reap` would find something.
@@ -163,6 +167,13 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     /// None of these slots, a cluster or the end of the last one, is in use.
     fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
         let _ = (frames, slot, count);
+    }
+
+    /// Moves what it keeps in RAM together, and answers the frames that this freed. Called when memory is short, and by the
+    /// background now and then.
+    fn compact(&self, frames: &Frames<P>) -> u64 {
+        let _ = frames;
+        0
     }
 
     /// Statistics.

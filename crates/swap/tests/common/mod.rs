@@ -75,9 +75,6 @@ impl Drop for TestDevice {
     }
 }
 
-/// A device needs the frames to answer, so it is given them with the request.
-static FRAMES: AtomicU64 = AtomicU64::new(0);
-
 impl SwapDevice<Machine> for TestDevice {
     fn kind(&self) -> &'static str {
         "test"
@@ -99,17 +96,12 @@ impl SwapDevice<Machine> for TestDevice {
         if queue.len() == self.queue {
             return Submitted::QueueFull;
         }
-        // The test that uses a queue keeps the machine alive as long as the device.
-        FRAMES.store(std::ptr::from_ref(frames).expose_provenance() as u64, Ordering::Relaxed);
         queue.push_back(io);
         Submitted::Begun
     }
 
-    fn reap(&self, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+    fn reap(&self, frames: &Frames<Machine>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         while let Some(io) = self.watch.queue.lock().expect("no test panicked under it").pop_front() {
-            let frames = FRAMES.load(Ordering::Relaxed) as usize;
-            // SAFETY: set by `submit`, for a machine that outlives the device.
-            let frames: &Frames<Machine> = unsafe { &*std::ptr::with_exposed_provenance(frames) };
             done(io, self.transfer(frames, io));
         }
     }

@@ -35,6 +35,9 @@ pub struct ProcessReport {
     pub quire: SpaceFigures,
     /// Linux's figures likewise, where it was asked.
     pub linux: Option<LinuxFigures>,
+    /// A digest of what its address spaces held when it was done with them, if that was asked for
+    /// ([`ReplayOptions::digest`](super::ReplayOptions::digest)). Equal runs have equal ones.
+    pub digest: u64,
     /// What the auditor found when the process had ended; empty is good.
     pub audit: Vec<String>,
     /// What the allocator did while the process lived. Others may have lived then too.
@@ -68,6 +71,7 @@ impl ProcessReport {
             (&mut most.peak_resident, figures.peak_resident),
             (&mut most.resident_anonymous, figures.resident_anonymous),
             (&mut most.resident_file, figures.resident_file),
+            (&mut most.swapped, figures.swapped),
             (&mut most.data, figures.data),
             (&mut most.stack, figures.stack),
             (&mut most.exec, figures.exec),

@@ -4,7 +4,7 @@ use super::run::FileIds;
 use crate::event::{Direction, ExecImage, Mapping, VmFlags as Letters};
 use quire_arch::{Access, VirtAddr, VirtRange};
 use quire_host::{HostPlatform, Machine};
-use quire_mm::{Layout, Limits, Space, VmFlags};
+use quire_mm::{Error, FaultError, Layout, Limits, Space, VmFlags};
 
 /// Pages of 4 KiB, which is all that the recorder knows.
 const PAGE: u64 = 4096;
@@ -60,7 +60,22 @@ fn limits_of(image: &ExecImage) -> Limits {
 }
 
 /// What could not be set up as it was recorded.
-pub(super) type Failures = Vec<String>;
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    /// In words.
+    pub(super) words: Vec<String>,
+    /// The first of them for which there was no memory.
+    pub(super) out_of_memory: Option<String>,
+}
+
+impl Failures {
+    fn add(&mut self, words: String, out_of_memory: bool) {
+        if out_of_memory {
+            self.out_of_memory.get_or_insert_with(|| words.clone());
+        }
+        self.words.push(words);
+    }
+}
 
 /// Builds the space of `image`: its mappings, and the pages that were resident. `None` if there is no memory for an
 /// empty space.
@@ -69,10 +84,13 @@ pub(super) fn build<'m>(
     image: &ExecImage,
     files: &mut FileIds,
 ) -> (Option<Space<'m, HostPlatform>>, Failures) {
-    let mut failures = Failures::new();
+    let mut failures = Failures::default();
     let space = match machine.memory().create_space_with(layout_of(image), limits_of(image)) {
         Ok(space) => space,
-        Err(error) => return (None, vec![format!("exec: no address space: {error}")]),
+        Err(error) => {
+            failures.add(format!("exec: no address space: {error}"), true);
+            return (None, failures);
+        }
     };
     for mapping in &image.mappings {
         let range = VirtRange::new(VirtAddr(mapping.start), VirtAddr(mapping.end));
@@ -86,7 +104,7 @@ pub(super) fn build<'m>(
         let offset = if file.is_some() { mapping.offset } else { mapping.start };
         let installed = space.install(&quire_mm::Mapping { range, flags, page_offset: offset / PAGE, file });
         if let Err(error) = installed {
-            failures.push(format!("exec: mapping {range:?}: {error}"));
+            failures.add(format!("exec: mapping {range:?}: {error}"), matches!(error, Error::NoFrames(_)));
             continue;
         }
         for run in &mapping.resident {
@@ -94,7 +112,8 @@ pub(super) fn build<'m>(
             let access = if private { Access::Write } else { Access::Read };
             for page in 0..run.pages {
                 if let Err(error) = space.fault(VirtAddr(run.start + page * PAGE), access) {
-                    failures.push(format!("exec: resident page {:#x}: {error}", run.start + page * PAGE));
+                    let words = format!("exec: resident page {:#x}: {error}", run.start + page * PAGE);
+                    failures.add(words, matches!(error, FaultError::OutOfMemory(_)));
                     break;
                 }
             }

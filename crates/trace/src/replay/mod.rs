@@ -11,6 +11,7 @@
 
 mod call;
 pub(crate) mod contents;
+mod digest;
 mod figures;
 mod image;
 mod plan;
@@ -24,15 +25,15 @@ mod touch;
 pub use contents::{PAGE_BYTES, PageContents, SizeClass};
 pub use figures::{AllocatorFigures, ProcessReport};
 pub use plan::Needs;
-pub use pressure::PressureFigures;
-pub use report::{Gap, Mismatch, ReplayReport};
+pub use pressure::{PressureFigures, SwapFigures};
+pub use report::{DoesNotFit, Gap, Mismatch, ReplayReport};
 pub use swap::{SwapError, SwapKind, SwapSpec};
 
-use crate::event::Event;
+use crate::event::{Compressibility, Event};
 use crate::format::{TraceError, TraceHeader, TraceReader};
 use quire_host::{HostConfig, Machine, MachineError};
 use quire_mm::{HugeConfig, MemoryConfig, Overcommit, Techniques};
-use run::Run;
+use run::{Manner, Run};
 use std::borrow::Borrow;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -57,6 +58,9 @@ pub struct ReplayOptions {
     pub swap: Option<SwapSpec>,
     /// Fill pages that are written, so that they compress as those of the recorded program did. Costs time.
     pub contents: bool,
+    /// Read back all that each process holds at its end ([`ProcessReport::digest`]). What was paged out comes in for that, so
+    /// the figures say more than the program did.
+    pub digest: bool,
 }
 
 /// When a replay audits the machine.
@@ -179,20 +183,34 @@ impl Replay {
             .collect::<Result<Vec<_>, _>>()?;
         let total = self.needs.events();
         let started = Instant::now();
-        let contents = self.options.contents.then(|| PageContents::new(*self.needs.compressibility()));
-        let mut run = Run::new(machine, vcpus, header, self.options.audits, contents);
+        let contents = self.options.contents.then(|| PageContents::new(self.compressibility()));
+        let limited = self.options.memory.is_some() || self.options.swap.is_some();
+        let how = Manner { audits: self.options.audits, digest: self.options.digest, limited };
+        let mut run = Run::new(machine, vcpus, header, how, contents);
         let mut done = 0;
         for event in events {
             run.step(event?.borrow());
             done += 1;
+            if run.is_over() {
+                break;
+            }
             if done % PROGRESS_STEP == 0 {
                 progress(done, total);
             }
         }
         progress(done, total);
         let elapsed = started.elapsed();
-        let limited = self.options.memory.is_some() || self.options.swap.is_some();
-        Ok(ReplayReport { limited, ..run.finish(elapsed) })
+        Ok(run.finish(elapsed))
+    }
+
+    /// How well pages compress: as was sampled. Of a recording without samples nothing is known, so that all sizes are equally
+    /// likely.
+    fn compressibility(&self) -> Compressibility {
+        let sampled = *self.needs.compressibility();
+        if sampled.pages() > 0 {
+            return sampled;
+        }
+        Compressibility { zero: 1, same: 1, sizes: [1; Compressibility::CLASSES] }
     }
 
     fn build(&self, header: &TraceHeader) -> Result<Machine, ReplayError> {

@@ -3,8 +3,7 @@
 use quire_host::HostPlatform;
 use quire_mm::{Memory, VmEvent};
 
-/// What a machine did because memory was short. Read from the counters of the same names; one that does not exist
-/// counts nothing.
+/// What a machine did because memory was short. Read from the counters that are named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PressureFigures {
     /// Page faults without a device: `pgfault` less `pgmajfault`.
@@ -18,30 +17,67 @@ pub struct PressureFigures {
     /// Anonymous pages that were wanted back so soon that a little more memory would have kept them:
     /// `workingset_refault_anon`.
     pub refaults: u64,
-    /// Bytes that pages in swap take now that they are compressed: `swap_compressed_bytes`.
-    pub compressed_bytes: u64,
-    /// Time that threads waited for memory, in nanoseconds: `memstall_ns`.
+    /// Time that page faults stood still for want of memory, in nanoseconds: `memstall_ns`.
     pub stalled_ns: u64,
+    /// Swap when most of it was in use.
+    pub swap: SwapFigures,
 }
 
-impl PressureFigures {
-    /// The figures of a machine since it was built.
-    pub(super) fn of(memory: &Memory<HostPlatform>) -> Self {
-        let major_faults = counter(memory, "pgmajfault");
-        Self {
-            minor_faults: counter(memory, "pgfault").saturating_sub(major_faults),
-            major_faults,
-            pages_out: counter(memory, "pswpout"),
-            pages_in: counter(memory, "pswpin"),
-            refaults: counter(memory, "workingset_refault_anon"),
-            compressed_bytes: counter(memory, "swap_compressed_bytes"),
-            stalled_ns: counter(memory, "memstall_ns"),
+/// How much was in swap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SwapFigures {
+    /// Slots in use, each of a page.
+    pub used: u64,
+    /// Pages that a device kept compressed; it has none of those that are all zeros.
+    pub stored: u64,
+    /// Bytes that they came to.
+    pub compressed_bytes: u64,
+    /// Bytes of the machine's RAM that they took.
+    pub ram_bytes: u64,
+}
+
+impl SwapFigures {
+    /// The figures of all devices now.
+    fn of(memory: &Memory<HostPlatform>) -> Self {
+        memory.swap().devices().fold(Self::default(), |sum, device| Self {
+            used: sum.used + device.used,
+            stored: sum.stored
+                + if device.device.compressed_bytes > 0 { device.device.stored_pages } else { 0 },
+            compressed_bytes: sum.compressed_bytes + device.device.compressed_bytes,
+            ram_bytes: sum.ram_bytes + device.device.used_bytes,
+        })
+    }
+
+    /// Remembers how much is in use now, if that is the most so far.
+    pub(super) fn note(&mut self, memory: &Memory<HostPlatform>) {
+        if memory.swap().is_any_on() {
+            let now = Self::of(memory);
+            if now.used > self.used {
+                *self = now;
+            }
         }
+    }
+
+    /// How many times smaller pages became, if any were compressed.
+    #[must_use]
+    pub fn ratio(&self) -> Option<f64> {
+        (self.compressed_bytes > 0).then(|| (self.stored * 4096) as f64 / self.compressed_bytes as f64)
     }
 }
 
-/// The counter of this name, 0 if there is none.
-fn counter(memory: &Memory<HostPlatform>, name: &str) -> u64 {
-    let event = VmEvent::ALL.iter().find(|event| event.name() == name);
-    event.map_or(0, |event| memory.frames().events().sum(*event))
+impl PressureFigures {
+    /// The figures of a machine since it was built, with the most that was in swap.
+    pub(super) fn of(memory: &Memory<HostPlatform>, swap: SwapFigures) -> Self {
+        let count = |event| memory.frames().events().sum(event);
+        let major_faults = count(VmEvent::Pgmajfault);
+        Self {
+            minor_faults: count(VmEvent::Pgfault).saturating_sub(major_faults),
+            major_faults,
+            pages_out: count(VmEvent::Pswpout),
+            pages_in: count(VmEvent::Pswpin),
+            refaults: count(VmEvent::WorkingsetRefaultAnon),
+            stalled_ns: count(VmEvent::MemstallNs),
+            swap,
+        }
+    }
 }

@@ -30,6 +30,36 @@ impl fmt::Display for Mismatch {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gap(pub String);
 
+/// The recorded programs need more memory than the machine has, and the replay ended there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DoesNotFit {
+    /// Number of the event in the trace, from 0.
+    pub event: u64,
+    /// The process that found no memory.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+    /// What it did.
+    pub what: String,
+    /// Bytes of RAM.
+    pub ram: u64,
+    /// Bytes of swap.
+    pub swap: u64,
+}
+
+impl fmt::Display for DoesNotFit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { event, pid, program, what, ram, swap } = self;
+        write!(
+            f,
+            "the program does not fit: at event {event} {program} ({pid}) found no memory ({what}), with {} kB of RAM \
+             and {} kB of swap",
+            ram >> 10,
+            swap >> 10
+        )
+    }
+}
+
 /// What a replay found.
 #[derive(Clone, Debug)]
 pub struct ReplayReport {
@@ -59,14 +89,16 @@ pub struct ReplayReport {
     pub limited: bool,
     /// Bytes of RAM that the machine had.
     pub ram: u64,
+    /// Memory was exhausted: what comes after that event was not replayed.
+    pub does_not_fit: Option<DoesNotFit>,
     /// What was left out of a damaged trace.
     pub damage: Option<String>,
 }
 
 impl ReplayReport {
-    /// Everything came out as on Linux, and no audit found anything.
+    /// Everything came out as on Linux, the programs fit, and no audit found anything.
     pub fn is_good(&self) -> bool {
-        self.processes.iter().all(ProcessReport::is_good)
+        self.does_not_fit.is_none() && self.processes.iter().all(ProcessReport::is_good)
     }
 
     /// Events a second, without the audits.

@@ -3,10 +3,11 @@
 use super::Audits;
 use super::call::{self, Verdict};
 use super::contents::{PAGE_BYTES, PageContents, mix};
+use super::digest;
 use super::figures::{AllocatorFigures, ProcessReport};
 use super::image;
-use super::pressure::PressureFigures;
-use super::report::{Gap, Mismatch, ReplayReport};
+use super::pressure::{PressureFigures, SwapFigures};
+use super::report::{DoesNotFit, Gap, Mismatch, ReplayReport};
 use super::schedule::Schedule;
 use super::touch::{self, Touched};
 use crate::event::{
@@ -17,7 +18,7 @@ use crate::format::TraceHeader;
 use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
-use quire_mm::{FaultError, Memory, Space};
+use quire_mm::{Error, FaultError, Memory, Space};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -48,6 +49,15 @@ struct Process {
     allocator_at_start: AllocatorFigures,
 }
 
+/// What a replay does beside replaying.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub(super) audits: Audits,
+    pub(super) digest: bool,
+    /// The machine's memory was asked for, not what the trace needs.
+    pub(super) limited: bool,
+}
+
 /// A replay under way.
 pub(super) struct Run<'m> {
     machine: &'m Machine,
@@ -65,7 +75,9 @@ pub(super) struct Run<'m> {
     reuses: u64,
     reuses_gone: u64,
     contents: Option<Writer>,
-    audits: Audits,
+    how: Manner,
+    swap: SwapFigures,
+    does_not_fit: Option<DoesNotFit>,
     audited: usize,
     auditing: Duration,
 }
@@ -80,7 +92,7 @@ impl<'m> Run<'m> {
         machine: &'m Machine,
         vcpus: Vec<Vcpu>,
         header: &TraceHeader,
-        audits: Audits,
+        how: Manner,
         contents: Option<PageContents>,
     ) -> Self {
         Self {
@@ -97,7 +109,9 @@ impl<'m> Run<'m> {
             reuses: 0,
             reuses_gone: 0,
             contents: contents.map(Writer::new),
-            audits,
+            how,
+            swap: SwapFigures::default(),
+            does_not_fit: None,
             audited: 0,
             auditing: Duration::ZERO,
         }
@@ -132,6 +146,45 @@ impl<'m> Run<'m> {
             }
         }
         self.event += 1;
+        if self.how.limited {
+            self.reclaim_in_background();
+        }
+    }
+
+    /// Whether memory is exhausted: nothing that comes now would be what the programs did.
+    pub(super) fn is_over(&self) -> bool {
+        self.does_not_fit.is_some()
+    }
+
+    /// What a thread of the machine does that sleeps until memory becomes short, in the time between two events.
+    fn reclaim_in_background(&mut self) {
+        let memory = self.machine.memory();
+        if memory.frames().background_target() == 0 {
+            return;
+        }
+        self.vcpus[0].run(|| {
+            loop {
+                let step = memory.kswapd_step();
+                if step.missing == 0 || step.freed == 0 {
+                    break;
+                }
+            }
+        });
+        self.swap.note(memory);
+    }
+
+    /// Process number `process` found no memory for `what`.
+    fn exhausted(&mut self, process: usize, what: String) {
+        let memory = self.machine.memory();
+        let report = &self.processes[process].report;
+        self.does_not_fit.get_or_insert_with(|| DoesNotFit {
+            event: self.event,
+            pid: report.pid,
+            program: report.program.clone(),
+            what,
+            ram: memory.frames().totals().present << PAGE_SHIFT,
+            swap: memory.swap().total_slots() << PAGE_SHIFT,
+        });
     }
 
     /// The timer ticks once a second of the recorded time. After a longer pause it need not make up for all of it: soon
@@ -208,7 +261,11 @@ impl<'m> Run<'m> {
                 return;
             }
             Touched::Unsupported(what) => return process.add_gap(Gap(what.to_owned())),
-            Touched::Differs(found) | Touched::OutOfMemory(found) => found,
+            Touched::OutOfMemory => {
+                let process = task.process;
+                return self.exhausted(process, format!("{:?} of {:#x}", fault.access, fault.addr));
+            }
+            Touched::Differs(found) => found,
         };
         process.add_mismatch(Mismatch {
             event: self.event,
@@ -236,13 +293,9 @@ impl<'m> Run<'m> {
                             contents.fill(&program, task.process, addr);
                         }
                     }
-                    Err(AccessError::Fault(error @ FaultError::OutOfMemory(_))) => {
-                        return self.processes[task.process].report.add_mismatch(Mismatch {
-                            event: self.event,
-                            what: format!("use of {addr:#x}"),
-                            expected: "allowed".to_owned(),
-                            found: error.to_string(),
-                        });
+                    Err(AccessError::Fault(FaultError::OutOfMemory(_))) => {
+                        let process = task.process;
+                        return self.exhausted(process, format!("use of {addr:#x}"));
                     }
                     Err(_) => self.reuses_gone += 1,
                 }
@@ -288,13 +341,16 @@ impl<'m> Run<'m> {
         let report = &mut self.processes[process].report;
         report.images += 1;
         report.program = String::from_utf8_lossy(&recorded.program).into_owned();
-        for failure in failures {
+        for failure in failures.words {
             report.add_mismatch(Mismatch {
                 event: self.event,
                 what: failure,
                 expected: "a new image".to_owned(),
                 found: "part of it".to_owned(),
             });
+        }
+        if let Some(what) = failures.out_of_memory {
+            self.exhausted(process, what);
         }
         match &space {
             Some(space) => self.load(cpu, space),
@@ -321,6 +377,9 @@ impl<'m> Run<'m> {
             None => None,
         };
         if let Some(error) = failure {
+            if matches!(error, Error::NoFrames(_)) {
+                self.exhausted(parent_process, "fork".to_owned());
+            }
             self.processes[process].report.add_mismatch(Mismatch {
                 event: self.event,
                 what: "fork".to_owned(),
@@ -369,8 +428,13 @@ impl<'m> Run<'m> {
     fn leave_space(&mut self, task: TaskId) {
         let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) else { return };
         let Some(space) = task.space.take() else { return };
-        self.processes[task.process].report.add_quire(space.figures());
+        self.swap.note(self.machine.memory());
         let vcpu = &self.vcpus[0];
+        let report = &mut self.processes[task.process].report;
+        report.add_quire(space.figures());
+        if self.how.digest && Rc::strong_count(&space) == 1 {
+            report.digest = mix(report.digest ^ digest::of(vcpu, &space));
+        }
         vcpu.run(|| drop(space));
     }
 
@@ -387,7 +451,7 @@ impl<'m> Run<'m> {
         let process = &mut self.processes[process];
         let now = AllocatorFigures::of(self.machine.memory());
         process.report.allocator = now - process.allocator_at_start;
-        if self.audits == Audits::EachProcess && self.audited < MOST_AUDITS {
+        if self.how.audits == Audits::EachProcess && self.audited < MOST_AUDITS {
             self.audited += 1;
             process.report.audit = timed_audit(self.machine, &mut self.auditing);
         }
@@ -399,7 +463,7 @@ impl<'m> Run<'m> {
             self.exit(task, ExitStatus::Unknown);
         }
         let mut unseen = Duration::ZERO;
-        let last_audit = match self.audits {
+        let last_audit = match self.how.audits {
             Audits::EachProcess => timed_audit(self.machine, &mut unseen),
             Audits::Never => Vec::new(),
         };
@@ -417,10 +481,11 @@ impl<'m> Run<'m> {
             auditing: self.auditing.min(elapsed),
             allocator: AllocatorFigures::of(memory),
             machine: memory.platform().counters(),
-            pressure: PressureFigures::of(memory),
+            pressure: PressureFigures::of(memory, self.swap),
             reuses: self.reuses,
             reuses_gone: self.reuses_gone,
-            limited: false,
+            limited: self.how.limited,
+            does_not_fit: self.does_not_fit,
             ram: memory.frames().totals().present * 4096,
             damage: None,
         }

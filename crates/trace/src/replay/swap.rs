@@ -1,10 +1,14 @@
 //! Where a replay's pages go when memory runs short.
 
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
 use quire_host::HostPlatform;
-use quire_mm::Memory;
+use quire_host::swap::{FileDevice, FileDeviceError, FileDeviceOptions, HostRam, make_swap};
+use quire_mm::{AllocError, CompressedRam, Lz4, Memory, SwapOnError, SwapOnOptions};
 use std::fmt;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A swap device for a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,7 +26,7 @@ pub enum SwapKind {
     Zram,
     /// Memory of the host, as fast as can be.
     Ram,
-    /// A file of the host; without a name a temporary one.
+    /// A file of the host, whose swap header says how large it is, or which is made; without a name a temporary one.
     File(Option<PathBuf>),
 }
 
@@ -57,24 +61,75 @@ impl FromStr for SwapKind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SwapError {
-    /// There is no such device yet.
-    NotBuilt,
+    /// The machine has too little memory to keep the books of such a device.
+    Device(AllocError),
+    /// The file cannot be used.
+    File(FileDeviceError),
+    /// The device was not taken into use.
+    SwapOn(SwapOnError),
+    /// It is larger than a device can be.
+    TooLarge,
 }
 
 impl fmt::Display for SwapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotBuilt => f.write_str("swap is not built yet; leave out --swap"),
+            Self::Device(_) | Self::SwapOn(SwapOnError::NoMemory(_)) => {
+                f.write_str("the machine's memory cannot hold the books of so large a swap device; take a larger --memory")
+            }
+            Self::File(error) => write!(f, "swap: {error}"),
+            Self::SwapOn(error) => write!(f, "swap: {error}"),
+            Self::TooLarge => write!(f, "swap: a device has at most {} GiB", MAX_SLOTS >> (30 - PAGE_SHIFT)),
         }
     }
 }
 
 impl std::error::Error for SwapError {}
 
+/// The most that a device holds.
+const MAX_SLOTS: u64 = 1 << 28;
+
 /// Gives a machine that was just built its swap device.
 pub(super) fn attach_swap(memory: &Memory<HostPlatform>, spec: &SwapSpec) -> Result<(), SwapError> {
-    let _ = (memory, spec);
-    Err(SwapError::NotBuilt)
+    let slots = spec.bytes.div_ceil(PAGE_SIZE);
+    if slots > MAX_SLOTS {
+        return Err(SwapError::TooLarge);
+    }
+    let options = SwapOnOptions::default();
+    match &spec.kind {
+        SwapKind::Zram => {
+            let device = CompressedRam::new(memory.frames(), slots, Lz4).map_err(SwapError::Device)?;
+            memory.swapon(device, options)
+        }
+        SwapKind::Ram => memory.swapon(HostRam::new(slots as usize), options),
+        SwapKind::File(path) => memory.swapon(open_file(memory, path.as_deref(), slots)?, options),
+    }
+    .map_err(SwapError::SwapOn)?;
+    Ok(())
+}
+
+/// Opens swap space on the file at `path`, which is made if there is none; without a path on a file that goes with the device.
+fn open_file(
+    memory: &Memory<HostPlatform>,
+    path: Option<&Path>,
+    slots: u64,
+) -> Result<FileDevice, SwapError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let temporary = || {
+        let name = format!("quire-swap-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        std::env::temp_dir().join(name)
+    };
+    let place = path.map_or_else(temporary, Path::to_path_buf);
+    // What is there was made to be swapped to, or opening it fails.
+    if !place.exists() {
+        make_swap(&place, slots).map_err(SwapError::File)?;
+    }
+    let device = FileDevice::open(memory.platform(), &place, FileDeviceOptions::default());
+    if path.is_none() {
+        // The device has it open. A file that cannot be removed is left behind.
+        drop(fs::remove_file(&place));
+    }
+    device.map_err(SwapError::File)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub(super) enum Touched {
     /// Linux refused it for a reason that Quire does not know yet.
     Unsupported(&'static str),
     /// There was no memory.
-    OutOfMemory(String),
+    OutOfMemory,
 }
 
 /// Touches what `fault` touched.
@@ -25,8 +25,8 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
         Recorded::Execute => Access::Execute,
     };
     let result = vcpu.program(space).touch(VirtAddr(fault.addr), access);
-    if let Err(AccessError::Fault(error @ FaultError::OutOfMemory(_))) = result {
-        return Touched::OutOfMemory(error.to_string());
+    if let Err(AccessError::Fault(FaultError::OutOfMemory(_))) = result {
+        return Touched::OutOfMemory;
     }
     let refused = match fault.outcome {
         // It may have come out either way: a kernel copy that failed, or a source that does not tell.

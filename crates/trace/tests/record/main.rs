@@ -16,6 +16,7 @@ use quire_trace::event::{
 };
 use quire_trace::format::{CallSource, FaultSource, TraceReader};
 use quire_trace::record::{FaultChoice, RecordError, RecordOptions, RecordSummary, record};
+use quire_trace::replay::{Replay, ReplayOptions, SwapKind, SwapSpec};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -74,6 +75,7 @@ fn uses_are_sampled_when_that_is_asked_for() {
         return;
     }
     let events: Vec<Event> = TraceReader::open(&path).unwrap().map(Result::unwrap).collect();
+    assert_fits_into_less(&path);
     std::fs::remove_file(&path).unwrap();
     Model::play(&events).check();
     let pages = 600 * PAGE as u64;
@@ -101,6 +103,19 @@ fn uses_are_sampled_when_that_is_asked_for() {
         _ => None,
     });
     assert!(looked.is_some(), "pages with one byte that is not zero compress to almost nothing");
+}
+
+/// The program runs in less memory than it used, and ends with the same data: what it uses again comes back.
+fn assert_fits_into_less(path: &std::path::Path) {
+    let all = ReplayOptions { contents: true, digest: true, paranoid: true, ..ReplayOptions::default() };
+    let run = |options| Replay::open(path, options).unwrap().run(&mut |_, _| {}).unwrap();
+    let free = run(all.clone());
+    let swap = Some(SwapSpec { kind: SwapKind::Ram, bytes: 64 << 20 });
+    let memory = Some(free.processes[0].quire.peak_resident);
+    let limited = run(ReplayOptions { memory, swap, ..all });
+    assert!(free.is_good() && limited.is_good(), "{limited:#?}");
+    assert!(limited.pressure.pages_out > 0 && limited.pressure.pages_in > 0, "{:?}", limited.pressure);
+    assert_eq!(free.processes[0].digest, limited.processes[0].digest);
 }
 
 /// Records one of the children below.

@@ -9,6 +9,7 @@ mod map;
 mod protect;
 mod remap;
 mod space;
+mod swap;
 mod unmap;
 
 use crate::scenario::Scenario;
@@ -26,6 +27,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Scenario> {
         remap::SCENARIOS,
         fork::SCENARIOS,
         large::SCENARIOS,
+        swap::SCENARIOS,
     ];
     lists.into_iter().flatten()
 }

@@ -6,7 +6,7 @@ use crate::device::{
     DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice, memory, slots_inside,
 };
 use core::fmt;
-use quire_arch::Platform;
+use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::{AllocError, Frames};
 
 /// A swap device whose pages stay in RAM, compressed: what Linux calls zram.
@@ -86,6 +86,10 @@ impl<P: Platform, C: Codec> SwapDevice<P> for CompressedRam<P, C> {
 
     fn report(&self) -> DeviceReport {
         self.statistics().report()
+    }
+
+    fn compact(&self, frames: &Frames<P>) -> u64 {
+        self.store.compact(frames) / PAGE_SIZE
     }
 
     fn close(&self, frames: &Frames<P>) {

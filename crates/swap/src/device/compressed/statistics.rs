@@ -60,6 +60,7 @@ impl StoreStatistics {
             peak_bytes: self.mem_used_max,
             limit_bytes: self.mem_limit,
             compacted_pages: self.pages_compacted,
+            written_back_pages: 0,
         }
     }
 }

@@ -199,6 +199,14 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         Ok(true)
     }
 
+    /// Whether the slot has a page: a moment's view.
+    pub fn has(&self, frames: &Frames<P>, slot: u64) -> bool {
+        let pin = frames.platform().pin();
+        let Some(section) = self.gate.enter(frames, &pin) else { return false };
+        slot < self.slots()
+            && self.table.lock(&section, slot).is_some_and(|locked| locked.contents() != Contents::Empty)
+    }
+
     /// Empties the slot. Allocates nothing and cannot fail; there need not be such a slot.
     pub fn free(&self, frames: &Frames<P>, slot: u64) {
         let pin = frames.platform().pin();

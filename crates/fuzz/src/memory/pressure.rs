@@ -1,0 +1,129 @@
+//! Steps that take memory away: swap devices that come and go, reclaim, and memory groups with limits.
+
+use super::Play;
+use super::machine::Small;
+use super::values::Values;
+use crate::bytes::Bytes;
+use quire_arch::{PAGE_SIZE, PagingFormat, VirtAddr};
+use quire_mm::{Advice, CompressedRam, DeviceId, GroupId, Limit, Lz4, RamDisk, SwapOnOptions};
+
+/// Devices that are in use at once.
+const MOST_DEVICES: usize = 2;
+/// Names of the groups that an input can make; the second is below the first.
+const GROUPS: [&str; 2] = ["outer", "inner"];
+const PATHS: [&str; 2] = ["outer", "outer/inner"];
+
+impl<F: PagingFormat> Play<'_, F> {
+    /// One such step, chosen by the next byte.
+    pub(super) fn pressure(&mut self, cpu: usize, bytes: &mut Bytes<'_>) {
+        let (what, number) = (bytes.byte(), bytes.byte());
+        let vcpu = &self.vcpus[cpu];
+        let memory = self.small.machine.memory();
+        match what & 7 {
+            0 => {
+                let result = vcpu.run(|| self.small.swap_on(what & 8 != 0, u64::from(number)));
+                self.say(|| format!("CPU {cpu}: swapon of {number} slots: {result}"));
+            }
+            1 => {
+                let mut asked = number >> 1;
+                let goes_on = || {
+                    asked = asked.saturating_sub(1);
+                    asked > 0
+                };
+                let device = DeviceId::new(usize::from(number & 1));
+                let result = device.map(|device| vcpu.run(|| memory.swapoff(device, goes_on)));
+                self.say(|| format!("CPU {cpu}: swapoff of {}: {result:?}", number & 1));
+            }
+            2 => {
+                let step = vcpu.run(|| memory.kswapd_step());
+                self.say(|| format!("CPU {cpu}: {step:?}"));
+            }
+            3 => {
+                let group = if what & 8 != 0 { self.small.group(number & 1) } else { None };
+                let freed = vcpu.run(|| memory.reclaim(group.unwrap_or(GroupId::ROOT), u64::from(number)));
+                self.say(|| format!("CPU {cpu}: reclaim of {number} pages from {group:?}: {freed}"));
+            }
+            4 | 5 => {
+                let values = Values::<F>::new(&self.calls.areas);
+                let (addr, len) = (VirtAddr(values.address(bytes)), values.length(bytes));
+                let advice = if what & 1 == 0 { Advice::PageOut } else { Advice::Cold };
+                if let Some(tenant) = self.spaces.get(self.current) {
+                    let result = vcpu.run(|| tenant.space.madvise(addr, len, advice));
+                    self.say(|| format!("CPU {cpu}: {advice:?} from {addr:x?}, {len:#x} bytes: {result:?}"));
+                }
+            }
+            6 => {
+                let group = vcpu.run(|| self.small.make_group(number & 1));
+                if let Some(tenant) = self.spaces.get(self.current) {
+                    let result = vcpu.run(|| tenant.space.set_memory_group(group.unwrap_or(GroupId::ROOT)));
+                    self.say(|| format!("space {} goes to group {group:?}: {result:?}", self.current));
+                }
+            }
+            _ => {
+                let Some(group) = self.small.group(what >> 3 & 1) else { return };
+                let limit = if what & 16 == 0 { Limit::Max } else { Limit::SwapMax };
+                let bytes = (number < 255).then(|| u64::from(number) * PAGE_SIZE);
+                let result = vcpu.run(|| memory.groups().set(group, limit, bytes));
+                self.say(|| format!("group {group:?}: {limit:?} {bytes:?}: {result:?}"));
+            }
+        }
+    }
+}
+
+impl<F: PagingFormat> Small<F> {
+    /// Takes a device into use, if there is memory for it. One whose pages stay in its own frames has them from the start, so
+    /// that something is won by paging out.
+    fn swap_on(&self, compressed: bool, slots: u64) -> bool {
+        let memory = self.machine.memory();
+        if memory.swap().devices().count() >= MOST_DEVICES {
+            return false;
+        }
+        let options = SwapOnOptions::default();
+        if compressed {
+            CompressedRam::new(memory.frames(), slots, Lz4)
+                .is_ok_and(|device| memory.swapon(device, options).is_ok())
+        } else {
+            RamDisk::preallocated(memory.frames(), slots & 63)
+                .is_ok_and(|device| memory.swapon(device, options).is_ok())
+        }
+    }
+
+    fn group(&self, number: u8) -> Option<GroupId> {
+        self.machine.memory().groups().find(PATHS[usize::from(number & 1)])
+    }
+
+    /// The group, made if it was not there and there is memory for it.
+    fn make_group(&self, number: u8) -> Option<GroupId> {
+        let groups = self.machine.memory().groups();
+        let mut group = GroupId::ROOT;
+        for (nth, name) in (0..=number & 1).zip(GROUPS) {
+            group = match self.group(nth) {
+                Some(group) => group,
+                None => groups.create(group, name).ok()?,
+            };
+        }
+        Some(group)
+    }
+
+    /// What is known of a group is kept for the next one: from here on there are as many as will ever be.
+    pub(super) fn prepare_groups(&self) {
+        self.make_group(1);
+        self.relax();
+    }
+
+    /// Takes devices and groups away, when no space is left.
+    pub(super) fn relax(&self) {
+        let memory = self.machine.memory();
+        let devices: Vec<_> = memory.swap().devices().map(|device| device.id).collect();
+        for device in devices {
+            assert_eq!(memory.swapoff(device, || true), Ok(()), "nothing is on {device}");
+        }
+        for number in [1, 0] {
+            if let Some(group) = self.group(number) {
+                assert_eq!(memory.groups().remove(group), Ok(()), "nobody is in {group:?}");
+            }
+        }
+        // Children go first, each after an epoch.
+        (0..4).for_each(|_| memory.groups().sweep());
+    }
+}

@@ -1,0 +1,100 @@
+//! A swap device in memory of the host.
+
+use crate::threads::{Mutex, MutexGuard};
+use core::fmt;
+use core::ptr::NonNull;
+use quire_arch::{PAGE_SIZE, Platform};
+use quire_frame::Frames;
+use quire_swap::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
+use std::sync::PoisonError;
+// Counts order nothing, so no model has to see them.
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
+
+type Page = Box<[u64; WORDS]>;
+
+/// A swap device that keeps pages in memory of the host: as fast as can be, and of the machine's own RAM it takes nothing.
+///
+/// Memory is taken when a slot is written, and goes back when the slot is free.
+pub struct HostRam {
+    slots: Box<[Mutex<Option<Page>>]>,
+    stored: AtomicU64,
+}
+
+impl HostRam {
+    /// A device of `slots` slots.
+    pub fn new(slots: usize) -> Self {
+        Self { slots: (0..slots).map(|_| Mutex::new(None)).collect(), stored: AtomicU64::new(0) }
+    }
+
+    fn slot(&self, slot: u64) -> Option<MutexGuard<'_, Option<Page>>> {
+        let slot = self.slots.get(usize::try_from(slot).ok()?)?;
+        Some(slot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn page<P: Platform>(&self, frames: &Frames<P>, io: PageIo, nth: u64) -> Result<(), DeviceError> {
+        let mut slot = self.slot(io.slot + nth).ok_or(DeviceError::OutOfRange)?;
+        let words = words_of(frames.platform().direct_map(io.pfn.offset(nth)));
+        match io.direction {
+            Direction::Write => {
+                let page = slot.get_or_insert_with(|| {
+                    self.stored.fetch_add(1, Ordering::Relaxed);
+                    Box::new([0; WORDS])
+                });
+                for (kept, word) in page.iter_mut().zip(words) {
+                    *kept = word.load(Ordering::Relaxed);
+                }
+            }
+            Direction::Read => {
+                for (nth, word) in words.iter().enumerate() {
+                    word.store(slot.as_ref().map_or(0, |page| page[nth]), Ordering::Relaxed);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The words of a frame that programs may be writing.
+fn words_of<'f>(base: NonNull<u8>) -> &'f [AtomicU64; WORDS] {
+    // SAFETY: the direct map of a frame in RAM is one valid, aligned page (contract of `Platform`), which whoever submits work
+    // keeps until it is done; programs access it by atomics.
+    unsafe { base.cast().as_ref() }
+}
+
+impl<P: Platform> SwapDevice<P> for HostRam {
+    fn kind(&self) -> &'static str {
+        "ram"
+    }
+
+    fn slots(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
+    }
+
+    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+        Submitted::Done((0..u64::from(io.pages)).try_for_each(|nth| self.page(frames, io, nth)))
+    }
+
+    fn freed(&self, _: &Frames<P>, slot: u64, count: u64) {
+        for slot in slot..slot.saturating_add(count).min(self.slots.len() as u64) {
+            if self.slot(slot).is_some_and(|mut slot| slot.take().is_some()) {
+                self.stored.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn report(&self) -> DeviceReport {
+        DeviceReport { stored_pages: self.stored.load(Ordering::Relaxed), ..DeviceReport::default() }
+    }
+}
+
+impl fmt::Debug for HostRam {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostRam").field("slots", &self.slots.len()).finish_non_exhaustive()
+    }
+}

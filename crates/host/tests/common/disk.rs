@@ -1,0 +1,125 @@
+//! A swap device in the host's memory, whose pages and errors a test decides on.
+
+use quire_arch::{PAGE_SIZE, Platform};
+use quire_frame::Frames;
+use quire_mm::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const BYTES: usize = PAGE_SIZE as usize;
+
+/// What a test knows and decides of a [`Disk`].
+#[derive(Debug, Default)]
+pub(crate) struct Medium {
+    pages: BTreeMap<u64, Box<[u8; BYTES]>>,
+    /// Requests so far.
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    /// The requests that fail, counted from 1.
+    pub(crate) bad_reads: BTreeSet<u64>,
+    pub(crate) bad_writes: BTreeSet<u64>,
+    /// Slots that cannot be read.
+    pub(crate) bad_slots: BTreeSet<u64>,
+    /// Nothing can be read, or written.
+    pub(crate) unreadable: bool,
+    pub(crate) unwritable: bool,
+    /// Somebody has closed the device.
+    pub(crate) closed: bool,
+}
+
+impl Medium {
+    /// Slots that hold a page.
+    pub(crate) fn stored(&self) -> Vec<u64> {
+        self.pages.keys().copied().collect()
+    }
+
+    fn serve<P: Platform>(&mut self, frames: &Frames<P>, io: PageIo) -> Result<(), DeviceError> {
+        let fails = match io.direction {
+            Direction::Read => {
+                self.reads += 1;
+                let slots = io.slot..io.slot + u64::from(io.pages);
+                self.unreadable
+                    || self.bad_reads.contains(&self.reads)
+                    || self.bad_slots.range(slots).next().is_some()
+            }
+            Direction::Write => {
+                self.writes += 1;
+                self.unwritable || self.bad_writes.contains(&self.writes)
+            }
+        };
+        if fails {
+            return Err(DeviceError::Io);
+        }
+        for nth in 0..u64::from(io.pages) {
+            let page = frames.platform().direct_map(io.pfn.offset(nth)).as_ptr();
+            match io.direction {
+                Direction::Read => {
+                    // A slot that was freed, or never written, reads as what no test wrote.
+                    let stored = self.pages.get(&(io.slot + nth));
+                    let bytes = stored.map_or([0xdd; BYTES], |page| **page);
+                    // SAFETY: the frame is the caller's, who waits for it to be filled.
+                    unsafe { page.copy_from_nonoverlapping(bytes.as_ptr(), BYTES) };
+                }
+                Direction::Write => {
+                    let mut bytes = Box::new([0; BYTES]);
+                    // SAFETY: the frame is in RAM as long as it is written. Nobody maps it any more.
+                    unsafe { page.copy_to_nonoverlapping(bytes.as_mut_ptr(), BYTES) };
+                    self.pages.insert(io.slot + nth, bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The device. Its medium is shared with the test.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    slots: u64,
+    medium: Arc<Mutex<Medium>>,
+}
+
+impl Disk {
+    pub(crate) fn new(slots: u64) -> (Self, Arc<Mutex<Medium>>) {
+        let medium = Arc::default();
+        (Self { slots, medium: Arc::clone(&medium) }, medium)
+    }
+
+    fn medium(&self) -> MutexGuard<'_, Medium> {
+        lock(&self.medium)
+    }
+}
+
+/// The medium of a device.
+pub(crate) fn lock(medium: &Mutex<Medium>) -> MutexGuard<'_, Medium> {
+    medium.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P: Platform> SwapDevice<P> for Disk {
+    fn kind(&self) -> &'static str {
+        "disk"
+    }
+
+    fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
+    }
+
+    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+        Submitted::Done(self.medium().serve(frames, io))
+    }
+
+    fn freed(&self, _: &Frames<P>, slot: u64, count: u64) {
+        let mut medium = self.medium();
+        for slot in slot..slot + count {
+            medium.pages.remove(&slot);
+        }
+    }
+
+    fn close(&self, _: &Frames<P>) {
+        self.medium().closed = true;
+    }
+}

@@ -1,0 +1,163 @@
+//! Pages that leave memory and come back, and the devices that they go to.
+
+use crate::common::PAGE;
+use crate::driver::DEVICE;
+use crate::scenario::{Scenario, Undone, is_no_frames};
+use crate::scene::{BASE, Scene, access, filled};
+use quire_arch::VirtAddr;
+use quire_host::AccessError;
+use quire_mm::{Advice, CompressedRam, Error, Lz4, RamDisk, SwapOffError, SwapOnError, SwapOnOptions};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("a_page_comes_back_or_stays_out", paged_out, |scene| access(scene.read(BASE)))
+        .refused(is_unavailable)
+        .succeeded(|scene| scene.assert_filled(0..16))
+        .allocations(1..=2),
+    Scenario::new("a_write_to_a_page_that_is_out", paged_out, |scene| {
+        access(scene.write(BASE + 5 * PAGE, 105))
+    })
+    .refused(is_unavailable)
+    .succeeded(|scene| scene.assert_filled(0..16)),
+    Scenario::new("a_write_to_a_shared_page_that_is_out", paged_out_and_shared, |scene| {
+        access(scene.write(BASE + 5 * PAGE, 7))
+    })
+    .undone(Undone::Contents)
+    .refused(is_unavailable)
+    .succeeded(|scene| {
+        assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
+        assert_eq!(scene.read(BASE + 5 * PAGE), Ok(7));
+    }),
+    Scenario::new("a_fork_of_pages_that_are_out_leaves_no_child", paged_out, |scene| {
+        let child = scene.space.fork()?;
+        scene.others.borrow_mut().push(child);
+        Ok(())
+    })
+    .succeeded(|scene| {
+        assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
+        scene.assert_filled(0..16);
+    }),
+    // A page that finds no room on its way stays where it is, and nobody is told.
+    Scenario::new("pages_leave_or_stay", compressed, page_out)
+        .hides(|scene| scene.assert_filled(0..16))
+        .succeeded(|scene| {
+            assert_eq!(scene.space.figures().swapped, 16 * PAGE);
+            scene.assert_filled(0..16);
+        }),
+    Scenario::new("pages_leave_for_plain_memory_or_stay", on_ramdisk, page_out)
+        .hides(|scene| scene.assert_filled(0..16))
+        .succeeded(|scene| {
+            assert_eq!(scene.space.figures().swapped, 16 * PAGE);
+            scene.assert_filled(0..16);
+        }),
+    Scenario::new("a_device_goes_or_stays", paged_out, |scene| {
+        let id = *scene.devices.borrow().last().expect("there is one");
+        match scene.machine.memory().swapoff(id, || true) {
+            Ok(()) => {
+                scene.devices.borrow_mut().pop();
+                Ok(())
+            }
+            Err(SwapOffError::OutOfMemory(cause)) => Err(cause.into()),
+            Err(other) => panic!("{other}"),
+        }
+    })
+    .undone(Undone::Contents)
+    .refused(|scene, error| {
+        is_no_frames(scene, error);
+        assert_eq!(scene.machine.memory().swap().total_slots(), SLOTS, "the device is in use again");
+        assert_kept(scene);
+        page_out(scene).expect("nothing fails any more");
+    })
+    .hides(assert_kept)
+    .succeeded(|scene| {
+        assert_eq!(scene.machine.memory().swap().total_slots(), 0);
+        assert_eq!(scene.space.figures().swapped, 0);
+        assert_kept(scene);
+    }),
+    Scenario::new("a_compressed_device_comes_whole_or_not_at_all", filled, |scene| swapon(scene, true))
+        .refused(no_device)
+        .succeeded(one_device),
+    Scenario::new("a_plain_device_comes_whole_or_not_at_all", filled, |scene| swapon(scene, false))
+        .refused(no_device)
+        .succeeded(one_device),
+];
+
+/// No memory, or the device failed.
+fn is_unavailable(scene: &Scene<'_>, error: Error) {
+    if error != Error::BadAddress {
+        is_no_frames(scene, error);
+    }
+}
+
+/// Panics unless each page reads as it was written, or could not be read from the device while that went.
+fn assert_kept(scene: &Scene<'_>) {
+    let mut callers = scene.machine.memory().frames().faults().callers();
+    let failed = callers.any(|caller| caller.site == DEVICE && caller.failed > 0);
+    for at in 0..16 {
+        match scene.read(BASE + at * PAGE) {
+            Ok(word) => assert_eq!(word, 100 + at),
+            Err(error) => {
+                assert!(failed && error == AccessError::Fault(quire_mm::FaultError::Bus), "{error}");
+            }
+        }
+    }
+}
+
+/// Slots of a device: more than one cluster.
+const SLOTS: u64 = 1024;
+
+/// Takes a device in RAM into use.
+fn swapon(scene: &Scene<'_>, compressed: bool) -> Result<(), Error> {
+    let memory = scene.machine.memory();
+    let id = if compressed {
+        let device = CompressedRam::new(memory.frames(), SLOTS, Lz4)?;
+        memory.swapon(device, SwapOnOptions::default())
+    } else {
+        let device = RamDisk::new(memory.frames(), SLOTS)?;
+        memory.swapon(device, SwapOnOptions::default())
+    };
+    let id = id.map_err(|error| match error {
+        SwapOnError::NoMemory(cause) => Error::NoFrames(cause),
+        other => panic!("{other}"),
+    })?;
+    scene.devices.borrow_mut().push(id);
+    Ok(())
+}
+
+fn no_device(scene: &Scene<'_>, error: Error) {
+    is_no_frames(scene, error);
+    assert_eq!(scene.machine.memory().swap().devices().count(), 0);
+}
+
+fn one_device(scene: &Scene<'_>) {
+    assert_eq!(scene.machine.memory().swap().free_slots(), SLOTS);
+}
+
+fn page_out(scene: &Scene<'_>) -> Result<(), Error> {
+    scene.space.madvise(VirtAddr(BASE), 16 * PAGE, Advice::PageOut)
+}
+
+/// The filled range, and a compressed device.
+fn compressed(scene: &Scene<'_>) {
+    swapon(scene, true).expect("nothing fails yet");
+    filled(scene);
+}
+
+/// The filled range, and a device that keeps pages as they are.
+fn on_ramdisk(scene: &Scene<'_>) {
+    swapon(scene, false).expect("nothing fails yet");
+    filled(scene);
+}
+
+/// The filled range on a device.
+fn paged_out(scene: &Scene<'_>) {
+    compressed(scene);
+    page_out(scene).expect("nothing fails yet");
+    assert_eq!(scene.space.figures().swapped, 16 * PAGE);
+}
+
+/// The same, with a child that shares it.
+fn paged_out_and_shared(scene: &Scene<'_>) {
+    paged_out(scene);
+    let child = scene.space.fork().expect("nothing fails yet");
+    scene.others.borrow_mut().push(child);
+}

@@ -1,0 +1,526 @@
+//! Page-out: who takes a page out of memory, beside those who use it, share it, move it, pin it or do away with it.
+
+use crate::common::{DENIED, HostSpace, NOT_MAPPED, PAGE, READ, RW, map_at, page};
+use crate::harness::{Fact, check_some, map, on_cpu};
+use crate::swap_machine::*;
+use quire_arch::{Access, Platform, VirtAddr};
+use quire_host::{HostPlatform, Machine};
+use quire_mm::{Advice, PinnedPage, RemapFlags, RemapTechnique};
+use quire_sync::atomic::as_one_step;
+use shuttle::thread;
+use std::mem::ManuallyDrop;
+
+/// What a bottom table, and what a PMD table, is responsible for.
+const PMD: u64 = 2 << 20;
+const PUD: u64 = 1 << 30;
+const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+
+/// Moves the `bytes` that end behind `from` to where they end behind `to`.
+fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
+    let start = |end: VirtAddr| VirtAddr(end.0 + PAGE - bytes);
+    space.mremap(start(from), bytes, bytes, MOVE, start(to)).expect("there is memory enough");
+}
+
+/// A program goes on writing to a page that two others page out: what it wrote is there, at every look.
+#[test]
+fn shuttle_a_page_out_against_writes() {
+    check_some(721, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        for value in 2..6 {
+                            program.write_u64(ADDR, value).expect("mapped");
+                            assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
+                        }
+                    });
+                });
+                scope.spawn(|| on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE)));
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 5);
+        });
+    });
+}
+
+/// A page of both is paged out while both write to it: each has its own afterwards.
+#[test]
+fn shuttle_a_page_out_against_two_processes() {
+    check_some(722, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            let child = fork(space);
+            thread::scope(|scope| {
+                for (cpu, space) in [(0, space), (1, &*child)] {
+                    scope.spawn(move || {
+                        assert_eq!(read(machine, cpu, space, ADDR), 1, "somebody else's write");
+                        write(machine, cpu, space, ADDR, 10 + cpu as u64);
+                        assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64);
+                    });
+                }
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            as_one_step(|| {
+                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11));
+                drop(ManuallyDrop::into_inner(child));
+            });
+        });
+    });
+}
+
+/// A fork shares a page that is being paged out: parent and child see what it was, and nothing that the other wrote since.
+#[test]
+fn shuttle_a_fork_against_a_page_out() {
+    check_some(723, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let made = on_cpu(machine, 0, space, |_| space.fork()).expect("memory");
+                    let child = ManuallyDrop::new(made);
+                    let seen = read(machine, 0, &child, ADDR);
+                    assert!(seen == 1 || seen == 2, "{seen}");
+                    write(machine, 0, &child, ADDR, 5);
+                    assert_eq!(read(machine, 0, &child, ADDR), 5);
+                    drop(ManuallyDrop::into_inner(child));
+                });
+                scope.spawn(|| {
+                    write(machine, 1, space, ADDR, 2);
+                    assert_eq!(read(machine, 1, space, ADDR), 2, "the child's write");
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 2);
+        });
+    });
+}
+
+/// Translations of what is being paged out are in TLBs until the batch is flushed. Once a call that does away with the page has
+/// returned nobody sees it any more.
+#[test]
+fn shuttle_a_page_out_against_the_end_of_its_page() {
+    for (seed, unmaps) in [(724, true), (725, false)] {
+        check_some(seed, SOME, move || {
+            Swapping::on(3).run(|machine, space| {
+                written(machine, space, ADDR, PAGE, 1);
+                let gone = Fact::default();
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        on_cpu(machine, 0, space, |program| {
+                            for _ in 0..3 {
+                                let late = gone.is_told();
+                                let seen = program.read_u64(ADDR);
+                                let between = unmaps && !late && seen == Err(NOT_MAPPED);
+                                assert!(seen == Ok(0) || seen == Ok(1) && !late || between, "{seen:?}");
+                            }
+                        });
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |program| {
+                            if unmaps {
+                                space.munmap(ADDR, PAGE).expect("a mapping goes whole");
+                                map_at(space, ADDR.0, PAGE, RW);
+                            } else {
+                                space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped");
+                            }
+                            gone.tell();
+                            assert_eq!(program.read_u64(ADDR), Ok(0));
+                        });
+                    });
+                    scope.spawn(|| reclaim(machine, 2));
+                });
+            });
+        });
+    }
+}
+
+/// The child exits while what it has, alone and with its parent, is paged out.
+#[test]
+fn shuttle_a_page_out_against_an_exit() {
+    check_some(726, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            let child = fork(space);
+            as_one_step(|| {
+                map_at(&child, BEFORE.0, PAGE, RW);
+                write(machine, 1, &child, BEFORE, 2);
+            });
+            thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
+                scope.spawn(|| {
+                    let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                    cpu.run(|| drop(ManuallyDrop::into_inner(child)));
+                });
+                scope.spawn(|| {
+                    reclaim(machine, 2);
+                    reclaim(machine, 2);
+                });
+            });
+            as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 1));
+        });
+    });
+}
+
+/// After `mprotect` has returned nobody writes any more, though the page was being paged out.
+#[test]
+fn shuttle_a_page_out_against_a_change_of_permissions() {
+    check_some(727, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            let protected = Fact::default();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        for value in 2..5 {
+                            let late = protected.is_told();
+                            let written = program.write_u64(ADDR, value);
+                            assert!(written == Err(DENIED) || written == Ok(()) && !late, "{written:?}");
+                        }
+                    });
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        space.mprotect(ADDR, PAGE, READ, false).expect("mapped");
+                        protected.tell();
+                        let seen = program.read_u64(ADDR);
+                        assert_eq!(program.read_u64(ADDR), seen, "a write after the protection");
+                    });
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+        });
+    });
+}
+
+/// A page moves, alone or with its tables, while it is paged out and brought back.
+fn move_against_paging(seed: u64, schedules: u64, bytes: u64, mremap: RemapTechnique, out: bool) {
+    check_some(seed, schedules, move || {
+        Swapping::on(3).mremap(mremap).run(|machine, space| {
+            if out {
+                swapped(machine, space, ADDR, bytes, 1);
+            } else {
+                written(machine, space, ADDR, bytes, 1);
+            }
+            let (moved, late_write) = (Fact::default(), Fact::default());
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        let late = moved.is_told();
+                        match program.write_u64(ADDR, 2) {
+                            Ok(()) => {
+                                assert!(!late, "a write at the old place");
+                                late_write.tell();
+                            }
+                            Err(error) => assert_eq!(error, NOT_MAPPED),
+                        }
+                        let late = moved.is_told();
+                        let seen = program.read_u64(ELSEWHERE);
+                        let value = if late_write.is_told() { 2 } else { 1 };
+                        assert!(seen == Ok(value) || seen == Err(NOT_MAPPED) && !late, "{seen:?}");
+                    });
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| move_end(space, ADDR, ELSEWHERE, bytes));
+                    moved.tell();
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            as_one_step(|| {
+                let value = if late_write.is_told() { 2 } else { 1 };
+                assert_eq!(read(machine, 0, space, ELSEWHERE), value);
+                let old = on_cpu(machine, 0, space, |program| program.read_u64(ADDR));
+                assert_eq!(old, Err(NOT_MAPPED));
+            });
+        });
+    });
+}
+
+/// races.md, E: between the two ends of a move nobody pages out what moves, and what names a slot moves like a page.
+#[test]
+fn shuttle_a_page_out_against_a_move() {
+    move_against_paging(728, SOME, PAGE, RemapTechnique::Ptes, false);
+    move_against_paging(729, SOME, PMD, RemapTechnique::Pmds, false);
+    move_against_paging(730, SOME, PUD, RemapTechnique::Puds, false);
+}
+
+#[test]
+fn shuttle_a_swap_in_against_a_move() {
+    move_against_paging(731, SOME, PAGE, RemapTechnique::Ptes, true);
+    move_against_paging(732, SOME, PMD, RemapTechnique::Pmds, true);
+    move_against_paging(733, SOME, PUD, RemapTechnique::Puds, true);
+}
+
+/// A leaf moves while its folio is paged out: it is split on the way.
+#[test]
+fn shuttle_a_page_out_against_a_move_of_its_leaf() {
+    check_some(734, FEW, || {
+        Swapping::on(2).mib(8).slots(1024).mremap(RemapTechnique::Puds).run(|machine, space| {
+            let (block, there) = (VirtAddr(1 << 40), VirtAddr((1 << 40) + (1 << 39)));
+            as_one_step(|| {
+                map_at(space, block.0, PMD, RW);
+                space.madvise(block, PMD, Advice::HugePage).expect("the mapping is there");
+                write(machine, 0, space, page(block, 5), 7);
+            });
+            thread::scope(|scope| {
+                scope.spawn(|| reclaim(machine, 0));
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        space.mremap(block, PMD, PMD, MOVE, there).expect("memory");
+                        assert_eq!(program.read_u64(page(there, 5)), Ok(7), "the pages are lost");
+                    });
+                });
+            });
+            as_one_step(|| {
+                assert_eq!(read(machine, 0, space, page(there, 5)), 7);
+                assert_eq!(space.figures().resident + space.figures().swapped, PMD);
+            });
+        });
+    });
+}
+
+/// races.md, D: the table goes, and those above it, while its page is paged out, or comes back.
+#[test]
+fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
+    for (seed, bytes, out) in [(735, PMD, false), (736, PUD, false), (737, PMD, true), (738, PUD, true)] {
+        check_some(seed, SOME, move || {
+            Swapping::on(3).run(|machine, space| {
+                if out {
+                    swapped(machine, space, ADDR, bytes, 1);
+                } else {
+                    written(machine, space, ADDR, bytes, 1);
+                }
+                let dropped = Fact::default();
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        on_cpu(machine, 0, space, |program| {
+                            let late = dropped.is_told();
+                            let seen = program.read_u64(ADDR);
+                            assert!(seen == Ok(0) || seen == Ok(1) && !late, "{seen:?}");
+                            program.write_u64(BEFORE, 3).expect("mapped");
+                        });
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |_| {
+                            let start = VirtAddr(ADDR.0 & !(bytes - 1));
+                            space.madvise(start, bytes, Advice::DontNeed).expect("cannot fail");
+                        });
+                        dropped.tell();
+                    });
+                    scope.spawn(|| {
+                        reclaim(machine, 2);
+                        let pin = machine.memory().platform().pin();
+                        machine.memory().frames().reap_all(&pin);
+                    });
+                });
+                as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 0));
+            });
+        });
+    }
+}
+
+/// A program says that it needs the page no more, and writes to it nevertheless: what it wrote is not discarded.
+#[test]
+fn shuttle_a_discard_against_a_write() {
+    check_some(739, SOME, || {
+        Swapping::on(2).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 7);
+            as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let seen = read(machine, 0, space, ADDR);
+                    assert!(seen == 0 || seen == 7, "{seen}");
+                    write(machine, 0, space, ADDR, 9);
+                    assert_eq!(read(machine, 0, space, ADDR), 9, "a lost write");
+                });
+                scope.spawn(|| reclaim(machine, 1));
+            });
+            as_one_step(|| {
+                assert_eq!(read(machine, 0, space, ADDR), 9);
+                machine.memory().reclaim(quire_mm::GroupId::ROOT, 1);
+                assert_eq!(read(machine, 0, space, ADDR), 9);
+            });
+        });
+    });
+}
+
+/// The same beside a fork: what was written before it is in both, and what the parent writes after it is not lost.
+#[test]
+fn shuttle_a_discard_against_a_fork() {
+    check_some(740, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 7);
+            as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));
+            let first = Fact::default();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    write(machine, 0, space, ADDR, 8);
+                    first.tell();
+                    write(machine, 0, space, ADDR, 9);
+                    assert_eq!(read(machine, 0, space, ADDR), 9, "a lost write");
+                });
+                scope.spawn(|| {
+                    let late = first.is_told();
+                    let made = on_cpu(machine, 1, space, |_| space.fork()).expect("memory");
+                    let child = ManuallyDrop::new(made);
+                    let seen = read(machine, 1, &child, ADDR);
+                    assert!(seen == 8 || seen == 9 || (seen == 7 || seen == 0) && !late, "{seen}");
+                    drop(ManuallyDrop::into_inner(child));
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            as_one_step(|| {
+                assert_eq!(read(machine, 0, space, ADDR), 9);
+                let child = space.fork().expect("memory");
+                machine.memory().reclaim(quire_mm::GroupId::ROOT, 2);
+                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (9, 9));
+            });
+        });
+    });
+}
+
+#[test]
+fn shuttle_a_discard_against_the_end_of_its_page() {
+    check_some(741, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 7);
+            as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));
+            let gone = Fact::default();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        for _ in 0..2 {
+                            let late = gone.is_told();
+                            let seen = program.read_u64(ADDR);
+                            let before = matches!(seen, Ok(0 | 7)) && !late;
+                            assert!(seen == Err(NOT_MAPPED) || before, "{seen:?}");
+                        }
+                    });
+                });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| space.munmap(ADDR, PAGE).expect("a mapping goes whole"));
+                    gone.tell();
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+        });
+    });
+}
+
+fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>, value: u64) {
+    // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
+    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write_volatile(value) };
+}
+
+fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>) -> u64 {
+    // SAFETY: as above.
+    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read_volatile() }
+}
+
+/// A page that a device has is the program's, whatever page-out did meanwhile: each sees what the other writes.
+#[test]
+fn shuttle_a_fast_pin_against_a_page_out() {
+    check_some(742, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            let mut pinned = None;
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write));
+                    if let Some(pinned) = &pinned {
+                        device_writes(machine, pinned, 5);
+                        write(machine, 0, space, ADDR, 6);
+                        assert_eq!(
+                            device_reads(machine, pinned),
+                            6,
+                            "the program got a copy of a pinned page"
+                        );
+                        device_writes(machine, pinned, 7);
+                    }
+                });
+                scope.spawn(|| {
+                    let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                    cpu.run(|| page_out(space, ADDR, PAGE));
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            as_one_step(|| {
+                let expected = if pinned.is_some() { 7 } else { 1 };
+                assert_eq!(
+                    read(machine, 0, space, ADDR),
+                    expected,
+                    "the program lost the page that is pinned"
+                );
+                if let Some(pinned) = &pinned {
+                    write(machine, 0, space, ADDR, 8);
+                    assert_eq!(device_reads(machine, pinned), 8, "the program got a copy of a pinned page");
+                }
+                drop(pinned);
+            });
+        });
+    });
+}
+
+/// The page is shared, and page-out has taken it from one of the two already: it is not the other's own because of that.
+#[test]
+fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
+    check_some(743, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            let child = fork(space);
+            let mut pinned = [None, None];
+            let [one, two] = &mut pinned;
+            thread::scope(|scope| {
+                for (cpu, space, pinned) in [(0, space, one), (1, &*child, two)] {
+                    scope.spawn(move || {
+                        *pinned = on_cpu(machine, cpu, space, |_| space.pin_page_fast(ADDR, Access::Read));
+                        write(machine, cpu, space, ADDR, 10 + cpu as u64);
+                        if let Some(pinned) = pinned {
+                            let seen = device_reads(machine, pinned);
+                            assert_eq!(seen, 10 + cpu as u64, "the program got a copy of a pinned page");
+                        }
+                        assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64, "the other's write");
+                    });
+                }
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            as_one_step(|| {
+                drop(pinned);
+                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11));
+                drop(ManuallyDrop::into_inner(child));
+            });
+        });
+    });
+}
+
+/// Folios that are off their list for a moment go with the last who has them, and come back to one list only.
+#[test]
+fn shuttle_lists_by_age_against_everybody() {
+    check_some(744, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            map(space, BEFORE, 2);
+            as_one_step(|| write(machine, 0, space, BEFORE, 1));
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |_| {
+                        space.madvise(BEFORE, 2 * PAGE, Advice::Cold).expect("mapped");
+                        page_out(space, BEFORE, 2 * PAGE);
+                    });
+                    write(machine, 0, space, ADDR, 2);
+                });
+                scope.spawn(|| {
+                    write(machine, 1, &child, BEFORE, 3);
+                    drop(ManuallyDrop::into_inner(child));
+                });
+                scope.spawn(|| {
+                    machine.memory().spaces().list_unlisted();
+                    reclaim(machine, 2);
+                });
+            });
+            as_one_step(|| {
+                assert_eq!((read(machine, 0, space, BEFORE), read(machine, 0, space, ADDR)), (1, 2));
+            });
+        });
+    });
+}

@@ -1,0 +1,337 @@
+//! Swap-in: who brings a page back, beside those who take it away, share it, or take its device out of use.
+
+use crate::common::{NOT_MAPPED, PAGE, map_at, page};
+use crate::harness::{Fact, check_some, map, on_cpu};
+use crate::swap_machine::*;
+use quire_arch::{Order, VirtAddr};
+use quire_frame::{FaultAim, FaultClass, FaultPlan};
+use quire_host::{AccessError, Machine};
+use quire_mm::{Advice, FaultError, OrderSet, SizeEnabled, VmEvent};
+use quire_sync::atomic::as_one_step;
+use shuttle::thread;
+use std::mem::ManuallyDrop;
+
+/// races.md, C: two swap-ins of one entry; the second is done, its slot is used for another page, and for a newer version of the
+/// first.
+#[test]
+fn shuttle_two_swap_ins_and_the_slot_is_used_anew() {
+    check_some(701, SOME, || {
+        Swapping::on(3).slots(1).run(|machine, space| {
+            // Nothing but this page fits on the device.
+            written(machine, space, BEFORE, PAGE, 2);
+            swapped(machine, space, ADDR, PAGE, 1);
+            let newer = Fact::default();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..2 {
+                        let late = newer.is_told();
+                        let seen = read(machine, 0, space, ADDR);
+                        assert!(seen == 5 || seen == 1 && !late, "{seen}: another page, or an older one");
+                    }
+                });
+                scope.spawn(|| {
+                    write(machine, 1, space, ADDR, 5);
+                    newer.tell();
+                    on_cpu(machine, 1, space, |_| page_out(space, BEFORE, PAGE));
+                    assert_eq!(read(machine, 1, space, BEFORE), 2);
+                    on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE));
+                    assert_eq!(read(machine, 1, space, ADDR), 5);
+                });
+                scope.spawn(|| assert_eq!(read(machine, 2, space, BEFORE), 2));
+            });
+        });
+    });
+}
+
+/// races.md, C: who comes second waits for the folio of the first, and reads nothing.
+#[test]
+fn shuttle_two_faults_of_one_swapped_page_read_it_once() {
+    check_some(702, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            swapped(machine, space, ADDR, PAGE, 7);
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 7));
+                scope.spawn(|| assert_eq!(read(machine, 1, space, ADDR), 7));
+                scope.spawn(|| assert_eq!(read(machine, 2, &child, ADDR), 7));
+            });
+            assert_eq!(count(machine, VmEvent::Pswpin), 1, "reads of the device");
+            as_one_step(|| drop(ManuallyDrop::into_inner(child)));
+        });
+    });
+}
+
+/// A fork while the page comes back: each of both keeps what it wrote, and nobody sees what the other did.
+#[test]
+fn shuttle_a_fork_against_a_swap_in() {
+    check_some(703, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            swapped(machine, space, ADDR, PAGE, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert_eq!(read(machine, 0, space, ADDR), 1);
+                    write(machine, 0, space, ADDR, 2);
+                    assert_eq!(read(machine, 0, space, ADDR), 2);
+                });
+                scope.spawn(|| {
+                    let made = on_cpu(machine, 1, space, |_| space.fork()).expect("memory");
+                    let child = ManuallyDrop::new(made);
+                    let seen = read(machine, 1, &child, ADDR);
+                    assert!(seen == 1 || seen == 2, "{seen}");
+                    assert_eq!(read(machine, 1, &child, ADDR), seen, "the child sees its parent's write");
+                    write(machine, 1, &child, ADDR, 5);
+                    assert_eq!(read(machine, 1, &child, ADDR), 5);
+                    drop(ManuallyDrop::into_inner(child));
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 2);
+        });
+    });
+}
+
+/// What a program does away with while another CPU brings it back.
+#[derive(Clone, Copy, PartialEq)]
+enum Gone {
+    Unmapped,
+    Dropped,
+}
+
+#[test]
+fn shuttle_a_swap_in_against_the_end_of_its_page() {
+    for (seed, way) in [(704, Gone::Unmapped), (705, Gone::Dropped)] {
+        check_some(seed, SOME, move || {
+            Swapping::on(3).run(|machine, space| {
+                // The neighbour shares the cluster of slots.
+                swapped(machine, space, ADDR, PAGE, 1);
+                swapped(machine, space, BEFORE, PAGE, 2);
+                let gone = Fact::default();
+                thread::scope(|scope| {
+                    for cpu in [0, 2] {
+                        let gone = &gone;
+                        scope.spawn(move || {
+                            on_cpu(machine, cpu, space, |program| {
+                                let late = gone.is_told();
+                                let seen = program.read_u64(ADDR);
+                                let after = if way == Gone::Unmapped { Err(NOT_MAPPED) } else { Ok(0) };
+                                assert!(seen == after || seen == Ok(1) && !late, "{seen:?}");
+                            });
+                        });
+                    }
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |_| match way {
+                            Gone::Unmapped => space.munmap(ADDR, PAGE).expect("a mapping goes whole"),
+                            Gone::Dropped => space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped"),
+                        });
+                        gone.tell();
+                    });
+                });
+                as_one_step(|| {
+                    assert_eq!(read(machine, 0, space, BEFORE), 2);
+                    let swap = machine.memory().swap();
+                    assert_eq!(swap.free_slots(), swap.total_slots(), "a slot that nobody names is not free");
+                });
+            });
+        });
+    }
+}
+
+/// The child exits, or is the last who has the page, while its parent brings it back.
+#[test]
+fn shuttle_a_swap_in_against_an_exit() {
+    check_some(706, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            swapped(machine, space, ADDR, PAGE, 1);
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    write(machine, 0, space, ADDR, 2);
+                    assert_eq!(read(machine, 0, space, ADDR), 2);
+                });
+                scope.spawn(|| {
+                    assert_eq!(read(machine, 1, &child, ADDR), 1, "the child sees what its parent wrote");
+                    drop(ManuallyDrop::into_inner(child));
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 2);
+        });
+    });
+}
+
+/// Beside the device that goes.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Fault,
+    Fork,
+    Exit,
+    PageOut,
+}
+
+/// races.md, C: the device goes while pages are brought back, shared, given up, and paged out.
+#[test]
+fn shuttle_swapoff_against_everybody() {
+    let ways = [(707, Beside::Fault), (708, Beside::Fork), (709, Beside::Exit), (710, Beside::PageOut)];
+    for (seed, way) in ways {
+        check_some(seed, SOME, move || {
+            Swapping::on(3).run(|machine, space| {
+                written(machine, space, BEFORE, PAGE, 2);
+                swapped(machine, space, ADDR, PAGE, 1);
+                let child = fork(space);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let cpu = machine.vcpu(0).expect("each CPU has one thread");
+                        cpu.run(|| swap_off(machine)).expect("there is memory enough");
+                    });
+                    scope.spawn(|| match way {
+                        Beside::Fault => {
+                            write(machine, 1, space, ADDR, 3);
+                            assert_eq!(read(machine, 1, space, ADDR), 3);
+                        }
+                        Beside::Fork => {
+                            let made = on_cpu(machine, 1, &child, |_| child.fork()).expect("memory");
+                            let grandchild = ManuallyDrop::new(made);
+                            assert_eq!(read(machine, 1, &grandchild, ADDR), 1);
+                            drop(ManuallyDrop::into_inner(grandchild));
+                        }
+                        Beside::Exit => {
+                            let made = as_one_step(|| child.fork()).expect("memory");
+                            drop(made);
+                        }
+                        Beside::PageOut => {
+                            on_cpu(machine, 1, space, |_| page_out(space, BEFORE, 2 * PAGE));
+                            reclaim(machine, 1);
+                        }
+                    });
+                });
+                as_one_step(|| {
+                    let expected = if way == Beside::Fault { 3 } else { 1 };
+                    assert_eq!(space.figures().swapped + child.figures().swapped, 0);
+                    assert_eq!(read(machine, 0, space, ADDR), expected);
+                    assert_eq!(read(machine, 0, space, BEFORE), 2);
+                    assert_eq!(read(machine, 1, &child, ADDR), 1);
+                    drop(ManuallyDrop::into_inner(child));
+                });
+            });
+        });
+    }
+}
+
+/// Folios of four pages wherever they fit, and an aligned place for one.
+const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
+
+fn small_folios(machine: &Machine) {
+    let four = OrderSet::of(Order::new(2).expect("an order"));
+    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
+}
+
+/// races.md, C: a large folio comes back whole, while one of its pages comes back alone, or a part of it is given up.
+#[test]
+fn shuttle_a_large_swap_in_against_a_part_of_it() {
+    for (seed, part) in [(711, false), (712, true)] {
+        check_some(seed, SOME, move || {
+            Swapping::on(3).run(|machine, space| {
+                as_one_step(|| {
+                    small_folios(machine);
+                    map_at(space, FOUR.0, 4 * PAGE, crate::common::RW);
+                    for at in 0..4 {
+                        write(machine, 0, space, page(FOUR, at), 10 + at);
+                    }
+                    page_out(space, FOUR, 4 * PAGE);
+                    assert_eq!(space.figures().swapped, 4 * PAGE, "the folio is not out");
+                });
+                let gone = Fact::default();
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        assert_eq!(read(machine, 0, space, page(FOUR, 1)), 11);
+                        write(machine, 0, space, page(FOUR, 1), 21);
+                        assert_eq!(read(machine, 0, space, page(FOUR, 1)), 21);
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |program| {
+                            if part {
+                                space.madvise(page(FOUR, 2), 2 * PAGE, Advice::DontNeed).expect("mapped");
+                                gone.tell();
+                                assert_eq!(program.read_u64(page(FOUR, 3)), Ok(0));
+                            } else {
+                                assert_eq!(program.read_u64(page(FOUR, 3)), Ok(13));
+                            }
+                        });
+                    });
+                    scope.spawn(|| {
+                        let late = gone.is_told();
+                        let seen = read(machine, 2, space, page(FOUR, 2));
+                        assert!(seen == 0 && part || seen == 12 && !late, "{seen}");
+                    });
+                });
+                as_one_step(|| {
+                    let expected = if part { [10, 21, 0, 0] } else { [10, 21, 12, 13] };
+                    assert_eq!([0, 1, 2, 3].map(|at| read(machine, 0, space, page(FOUR, at))), expected);
+                });
+            });
+        });
+    }
+}
+
+/// races.md, C: a page that cannot be read is a SIGBUS for all who wait for it, and nobody sees what was read of it; who
+/// comes later may be luckier.
+#[test]
+fn shuttle_a_read_error_is_never_wrong_bytes() {
+    check_some(713, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            swapped(machine, space, ADDR, PAGE, 7);
+            let child = fork(space);
+            as_one_step(|| {
+                let plan = FaultPlan::nth(1).at(FaultAim::Class(FaultClass::DeviceRead));
+                machine.memory().frames().faults().set(plan);
+            });
+            let look = |cpu, space| {
+                let seen = on_cpu(machine, cpu, space, |program| program.read_u64(ADDR));
+                let bus = Err(AccessError::Fault(FaultError::Bus));
+                assert!(seen == Ok(7) || seen == bus, "{seen:?}");
+                seen == Ok(7)
+            };
+            let (mut one, mut two, mut three) = (false, false, false);
+            thread::scope(|scope| {
+                scope.spawn(|| one = look(0, space));
+                scope.spawn(|| two = look(1, space));
+                scope.spawn(|| three = look(2, &child));
+            });
+            assert!(!(one && two && three), "nobody heard of the error");
+            as_one_step(|| {
+                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (7, 7));
+                drop(ManuallyDrop::into_inner(child));
+            });
+        });
+    });
+}
+
+/// A device comes while pages are written for the first time: each is found on a list, once, or is listed by the fault.
+#[test]
+fn shuttle_a_new_device_lists_pages_beside_faults() {
+    check_some(714, SOME, || {
+        Swapping::on(3).slots(0).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            let child = fork(space);
+            map(space, ELSEWHERE, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    write(machine, 0, space, ELSEWHERE, 3);
+                    write(machine, 0, space, ADDR, 2);
+                });
+                scope.spawn(|| {
+                    let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                    cpu.run(|| swap_on(machine, 8));
+                });
+                scope.spawn(|| drop(ManuallyDrop::into_inner(child)));
+            });
+            as_one_step(|| {
+                // All can be paged out.
+                page_out(space, ADDR, PAGE);
+                page_out(space, ELSEWHERE, PAGE);
+                assert_eq!(space.figures().swapped, 2 * PAGE, "a page is on no list");
+                assert_eq!((read(machine, 0, space, ADDR), read(machine, 0, space, ELSEWHERE)), (2, 3));
+            });
+        });
+    });
+}

@@ -1,0 +1,220 @@
+//! No page is ever lost: random programs larger than memory, each of whose pages is known.
+//!
+//! `QUIRE_SWAP_OPS` makes the runs longer, `QUIRE_SEED` starts elsewhere. What happened is printed: operations, faults,
+//! pages out and in.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/disk.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod disk;
+
+mod devices;
+mod life;
+mod model;
+
+use common::{Random, assert_audit, in_use, setting};
+use devices::{Choice, Devices, Kind};
+use life::{Habits, Life};
+use quire_host::{HostConfig, Machine};
+use quire_mm::{GroupId, MemoryConfig, Overcommit, VmEvent};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Instant;
+
+/// Operations between two audits.
+const STEP: u64 = 1000;
+
+/// A machine, its devices, and how programs behave on it.
+struct Run {
+    name: &'static str,
+    mib: u64,
+    devices: &'static [Choice],
+    habits: Habits,
+    threads: usize,
+}
+
+const fn choice(kind: Kind, slots: u64, priority: Option<i16>) -> Choice {
+    Choice { kind, slots, priority }
+}
+
+const PLAIN: Habits = Habits { errors: 0, large: false, groups: false, swapoff: true, alone: true };
+
+fn machine(run: &Run) -> Machine {
+    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    let host = HostConfig::with_ram(run.mib << 20).cpus(run.threads).paranoid();
+    Machine::new(&host, config).expect("a machine can be built")
+}
+
+/// Makes the frames that groups keep for the next of them, so that nothing seems lost in the end.
+fn make_groups(machine: &Machine, count: u64) {
+    let groups = machine.memory().groups();
+    let all: Vec<GroupId> = (0..count)
+        .map(|at| groups.create(GroupId::ROOT, &format!("first{at}")).expect("there is memory"))
+        .collect();
+    for group in all {
+        groups.remove(group).expect("nobody is in it");
+    }
+}
+
+fn go(run: &Run, seed: u64) {
+    let ops = setting("QUIRE_SWAP_OPS", 6000);
+    let machine = machine(run);
+    make_groups(&machine, 60);
+    let before = in_use(&machine);
+    let started = Instant::now();
+    println!("{} with seed {seed}, {ops} operations", run.name);
+    let mut devices = Some(Devices::new(&machine, run.devices));
+    let mut lives: Vec<Life<'_>> = (0..run.threads)
+        .map(|number| {
+            let random = Random(seed << 8 | number as u64);
+            let devices = devices.take().unwrap_or_default();
+            Life::new(&machine, run.habits, devices, random, (seed << 4 | number as u64) << 40)
+        })
+        .collect();
+    let mut left = ops;
+    while left > 0 {
+        let step = left.min(setting("QUIRE_SWAP_AUDIT", STEP));
+        left -= step;
+        each(&machine, &mut lives, |life, cpu| life.live(cpu, step));
+        assert_audit(&machine);
+    }
+    lives.iter_mut().for_each(Life::end_failures);
+    each(&machine, &mut lives, Life::check_all);
+    assert_audit(&machine);
+    let mut tally = BTreeMap::new();
+    let mut devices = Vec::new();
+    for life in lives {
+        let (own, counts) = life.die();
+        devices.push(own);
+        counts.into_iter().for_each(|(what, count)| *tally.entry(what).or_insert(0) += count);
+    }
+    let event = |event| machine.memory().frames().events().sum(event);
+    let swap = machine.memory().swap();
+    println!(
+        "{}: {} faults, {} of them major, {} pages out, {} in, {:.1} s: {tally:?}",
+        run.name,
+        event(VmEvent::Pgfault),
+        event(VmEvent::Pgmajfault),
+        event(VmEvent::Pswpout),
+        event(VmEvent::Pswpin),
+        started.elapsed().as_secs_f64(),
+    );
+    // What a device was writing when its last owner went.
+    for _ in 0..8 {
+        swap.reap();
+        swap.reclaim_unnamed();
+    }
+    assert_eq!(swap.free_slots(), swap.total_slots(), "slots are in use");
+    devices.iter_mut().for_each(|devices| devices.end_all(&machine));
+    assert_audit(&machine);
+    let groups = machine.memory().groups();
+    groups.drain_stocks(&quire_arch::Platform::pin(machine.memory().platform()));
+    for id in (1..64).filter_map(GroupId::new) {
+        assert_eq!((groups.usage(id), groups.swap_usage(id)), (0, 0), "charges of {id:?}");
+    }
+    assert_eq!(in_use(&machine), before, "frames or objects are lost");
+    assert!(event(VmEvent::Pswpin) > ops / 10 || run.threads > 1, "hardly anything was paged out");
+}
+
+/// Each life on a CPU of its own.
+fn each<'m>(
+    machine: &'m Machine,
+    lives: &mut [Life<'m>],
+    act: impl Fn(&mut Life<'m>, &quire_host::Vcpu) + Sync,
+) {
+    if let [life] = lives {
+        let cpu = machine.vcpu(0).expect("the CPU is free");
+        return cpu.run(|| act(life, &cpu));
+    }
+    thread::scope(|scope| {
+        for (number, life) in lives.iter_mut().enumerate() {
+            let act = &act;
+            scope.spawn(move || {
+                let cpu = machine.vcpu(number).expect("each CPU has one thread");
+                cpu.run(|| act(life, &cpu));
+            });
+        }
+    });
+}
+
+fn seed() -> u64 {
+    setting("QUIRE_SEED", 1)
+}
+
+#[test]
+fn small_pages_on_a_disk() {
+    const DEVICES: &[Choice] = &[choice(Kind::Disk, 12000, None)];
+    go(&Run { name: "disk", mib: 10, devices: DEVICES, habits: PLAIN, threads: 1 }, seed());
+}
+
+#[test]
+fn small_pages_on_a_slow_disk() {
+    const DEVICES: &[Choice] = &[choice(Kind::Slow, 12000, None)];
+    go(&Run { name: "slow", mib: 10, devices: DEVICES, habits: PLAIN, threads: 1 }, seed() + 1);
+}
+
+#[test]
+fn small_pages_in_compressed_memory() {
+    const DEVICES: &[Choice] = &[choice(Kind::Compressed, 12000, None)];
+    let habits = Habits { swapoff: false, ..PLAIN };
+    go(&Run { name: "compressed", mib: 16, devices: DEVICES, habits, threads: 1 }, seed() + 2);
+}
+
+#[test]
+fn pages_in_a_disk_of_ram() {
+    const DEVICES: &[Choice] = &[choice(Kind::RamDisk, 6000, None)];
+    go(
+        &Run {
+            name: "ramdisk",
+            mib: 32,
+            devices: DEVICES,
+            habits: Habits { large: true, ..PLAIN },
+            threads: 1,
+        },
+        seed() + 3,
+    );
+}
+
+const MIXED: &[Choice] = &[
+    choice(Kind::Compressed, 3000, Some(10)),
+    choice(Kind::Disk, 2049, Some(5)),
+    choice(Kind::Slow, 3001, Some(5)),
+    choice(Kind::Disk, 6000, None),
+];
+
+#[test]
+fn large_folios_on_many_devices() {
+    let habits = Habits { large: true, ..PLAIN };
+    go(&Run { name: "large", mib: 14, devices: MIXED, habits, threads: 1 }, seed() + 4);
+}
+
+#[test]
+fn memory_groups_on_many_devices() {
+    let habits = Habits { groups: true, ..PLAIN };
+    go(&Run { name: "groups", mib: 14, devices: MIXED, habits, threads: 1 }, seed() + 5);
+}
+
+#[test]
+fn devices_that_fail() {
+    let habits = Habits { errors: 100, ..PLAIN };
+    go(&Run { name: "errors", mib: 14, devices: MIXED, habits, threads: 1 }, seed() + 6);
+}
+
+#[test]
+fn everything_at_once() {
+    let habits = Habits { errors: 20, large: true, groups: true, ..PLAIN };
+    go(&Run { name: "everything", mib: 14, devices: MIXED, habits, threads: 1 }, seed() + 7);
+}
+
+#[test]
+fn two_threads() {
+    let habits = Habits { alone: false, ..PLAIN };
+    go(&Run { name: "two threads", mib: 20, devices: MIXED, habits, threads: 2 }, seed() + 8);
+}
+
+#[test]
+fn two_threads_with_everything() {
+    let habits = Habits { alone: false, large: true, groups: true, ..PLAIN };
+    go(&Run { name: "two threads, everything", mib: 20, devices: MIXED, habits, threads: 2 }, seed() + 9);
+}

@@ -1,0 +1,33 @@
+//! How long accesses take, one by one.
+
+use hdrhistogram::Histogram;
+
+/// Times in nanoseconds, to three digits.
+#[derive(Clone, Debug)]
+pub(super) struct Latencies(Histogram<u64>);
+
+/// Longest time that is told apart: a minute.
+const LONGEST: u64 = 60_000_000_000;
+
+impl Default for Latencies {
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LONGEST, 3);
+        Self(histogram.unwrap_or_else(|error| unreachable!("the bounds are in order: {error}")))
+    }
+}
+
+impl Latencies {
+    pub(super) fn add(&mut self, time: u64) {
+        self.0.saturating_record(time.max(1));
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        // Both have the same bounds.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// The time in microseconds that so many of a thousand stay within.
+    pub(super) fn within(&self, per_mille: f64) -> f64 {
+        self.0.value_at_quantile(per_mille / 1000.0) as f64 / 1000.0
+    }
+}

@@ -1,0 +1,55 @@
+//! The experiment `swap`: what it saves and costs that the swap cache is the one layer at which everybody meets.
+//!
+//! The posted table is measured with each step of the technique, and on the host's Linux where a swap device of its own can
+//! be had; what a program notices with the first and the last step.
+
+mod count;
+mod latency;
+mod linux;
+mod off;
+mod race;
+mod scale;
+mod stage;
+mod store;
+mod table;
+
+pub use count::count;
+pub use scale::Scale;
+
+use crate::error::LabError;
+use crate::report::{Metric, RATIO, Report};
+use quire_swap::SwapTechnique;
+
+/// The experiment's name on the command line.
+pub const NAME: &str = "swap";
+
+const TIME_RATIO: Metric = Metric::lower(RATIO, "to bypass");
+
+/// The first step and the last.
+const ENDS: [SwapTechnique; 2] = [SwapTechnique::Bypass, SwapTechnique::All];
+
+/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there are.
+///
+/// Where the process is root, no swap is in use and `scale` does not forbid it, the host's Linux swaps to a compressed device
+/// of its own meanwhile, which is gone afterwards.
+///
+/// # Errors
+///
+/// It could not be carried out. What it finds wrong is in the report.
+pub fn run(
+    scale: &Scale,
+    progress: &mut dyn FnMut(&str, u64, u64),
+) -> Result<Report<SwapTechnique>, LabError> {
+    let total = table::steps() + store::steps() + race::steps() + off::steps();
+    let mut report = Report::new(NAME);
+    let mut done = 0;
+    let mut step = |what: &str| {
+        progress(what, done, total);
+        done += 1;
+    };
+    table::run(scale, &mut report, &mut step)?;
+    store::run(scale, &mut report, &mut step)?;
+    race::run(scale, &mut report, &mut step)?;
+    off::run(scale, &mut report, &mut step)?;
+    Ok(report)
+}

@@ -1,0 +1,180 @@
+//! Threads that want the same page at the same moment: how long those wait who do not read it.
+//!
+//! The device answers at once, so that the first technique reads past the cache, but takes as long as a fast disk.
+
+use super::ENDS;
+use super::latency::Latencies;
+use super::scale::Scale;
+use super::stage::{Contents, Patterns, Stage, page_at};
+use crate::crew::on_threads;
+use crate::error::LabError;
+use crate::folios::{Folios, pages};
+use crate::linux::now;
+use crate::report::{Figure, Metric, Report, Section};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use quire_arch::{Access, PAGE_SIZE, Platform};
+use quire_frame::Frames;
+use quire_mm::{DeviceFlags, DeviceReport, Direction, PageIo, RamDisk, Submitted, SwapDevice};
+use quire_swap::SwapTechnique;
+use std::sync::Arc;
+
+const THREADS: [usize; 2] = [2, 4];
+/// What a read takes.
+const READ: u64 = 100_000;
+
+const WINNER: Metric = Metric::lower("winner_p50", "us");
+const LOSER: Metric = Metric::lower("loser_p50", "us");
+const LOSER_P99: Metric = Metric::lower("loser_p99", "us");
+const LOSER_P999: Metric = Metric::lower("loser_p99_9", "us");
+const OF_READ: Metric = Metric::lower("loser_p99_9_to_winner", "of the same read, per 1000");
+
+std::thread_local! {
+    /// One more than the number of the thread; 0 is nobody's.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A device that takes its time, and says who read last.
+struct Slow<D> {
+    inner: D,
+    reader: Arc<AtomicU64>,
+}
+
+impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for Slow<D> {
+    fn kind(&self) -> &'static str {
+        self.inner.kind()
+    }
+
+    fn slots(&self) -> u64 {
+        self.inner.slots()
+    }
+
+    fn flags(&self) -> DeviceFlags {
+        self.inner.flags()
+    }
+
+    fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted {
+        if io.direction == Direction::Read {
+            self.reader.store(NUMBER.get(), Ordering::Release);
+            std::thread::sleep(std::time::Duration::from_nanos(READ));
+        }
+        self.inner.submit(frames, io)
+    }
+
+    fn freed(&self, frames: &Frames<P>, slot: u64, count: u64) {
+        self.inner.freed(frames, slot, count);
+    }
+
+    fn discard(&self, frames: &Frames<P>, slot: u64, count: u64) {
+        self.inner.discard(frames, slot, count);
+    }
+
+    fn report(&self) -> DeviceReport {
+        self.inner.report()
+    }
+
+    fn close(&self, frames: &Frames<P>) {
+        self.inner.close(frames);
+    }
+}
+
+/// What the races of one strategy gave.
+#[derive(Clone, Debug, Default)]
+struct Outcome {
+    winners: Latencies,
+    losers: Latencies,
+    /// Each loser's time in thousandths of the winner's for the same page.
+    ratios: Latencies,
+}
+
+pub(super) fn steps() -> u64 {
+    THREADS.len() as u64
+}
+
+pub(super) fn run(
+    scale: &Scale,
+    report: &mut Report<SwapTechnique>,
+    step: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    let mut figures = Vec::new();
+    for threads in THREADS {
+        let name = format!("{threads} threads want the same page, read in {} us", READ / 1000);
+        step(&name);
+        let mut outcomes = Vec::new();
+        for technique in ENDS {
+            let (outcome, findings) = race(technique, threads, scale)?;
+            report.findings.extend(findings.into_iter().map(|finding| format!("{name}, {finding}")));
+            outcomes.push((technique, outcome));
+        }
+        let mut add = |metric, value: &dyn Fn(&Outcome) -> f64| {
+            figures.push(Figure::new(&name, metric, |technique| {
+                outcomes.iter().find(|(other, _)| *other == technique).map(|(_, outcome)| value(outcome))
+            }));
+        };
+        add(WINNER, &|outcome| outcome.winners.within(500.0));
+        add(LOSER, &|outcome| outcome.losers.within(500.0));
+        add(LOSER_P99, &|outcome| outcome.losers.within(990.0));
+        add(LOSER_P999, &|outcome| outcome.losers.within(999.0));
+        add(OF_READ, &|outcome| outcome.ratios.within(999.0) * 1000.0);
+    }
+    let title = "Races for a page that is swapped out".to_owned();
+    report.sections.push(Section { title, figures });
+    Ok(())
+}
+
+fn race(technique: SwapTechnique, threads: usize, scale: &Scale) -> Result<(Outcome, Vec<String>), LabError> {
+    let bytes = scale.races * PAGE_SIZE;
+    let reader = Arc::new(AtomicU64::new(0));
+    let stage = Stage::new(technique, (3 * bytes, 1 + threads), Folios::PAGES, |site| {
+        let inner = RamDisk::new(site.machine().memory().frames(), pages(bytes))?;
+        Ok(Slow { inner, reader: reader.clone() })
+    })?;
+    let space = stage.program(bytes, None)?;
+    stage.fill(&space, (0, scale.races), &Patterns::of(Contents::Noise))?;
+    stage.page_out(&space, 0, scale.races)?;
+    let board: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
+    let mut outcome = Outcome::default();
+    let machine = stage.machine();
+    let found = on_threads(threads, |thread, line| {
+        NUMBER.set(thread as u64 + 1);
+        let mut outcome = Outcome::default();
+        let mut result = Ok(());
+        let vcpu = machine.vcpu(1 + thread);
+        let program = vcpu.as_ref().ok().map(|vcpu| vcpu.program(&space));
+        for page in 0..scale.races {
+            if thread == 0 {
+                reader.store(0, Ordering::Release);
+            }
+            line.wait(3 * page as usize + 1);
+            let start = now();
+            if let Some(program) = &program {
+                let addr = page_at(page);
+                let touched = program.touch(addr, Access::Read);
+                result = result.and(touched.map_err(|error| LabError::Access(addr, error)));
+            }
+            board[thread].store(now() - start, Ordering::Release);
+            line.wait(3 * page as usize + 2);
+            let winner = reader.load(Ordering::Acquire);
+            if thread == 0 && winner > 0 {
+                let time = |thread: usize| board[thread].load(Ordering::Acquire).max(1);
+                let won = time(winner as usize - 1);
+                outcome.winners.add(won);
+                for loser in (0..threads).filter(|&loser| loser as u64 + 1 != winner) {
+                    outcome.losers.add(time(loser));
+                    outcome.ratios.add(time(loser) * 1000 / won);
+                }
+            }
+            // The next turn begins when this one has been noted.
+            line.wait(3 * page as usize + 3);
+        }
+        vcpu.map(|_| ()).map_err(LabError::from).and(result).map(|()| outcome)
+    });
+    for part in found {
+        let part = part?;
+        outcome.winners.merge(&part.winners);
+        outcome.losers.merge(&part.losers);
+        outcome.ratios.merge(&part.ratios);
+    }
+    stage.run(|| drop(space));
+    Ok((outcome, stage.end()))
+}

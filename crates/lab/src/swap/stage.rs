@@ -1,0 +1,212 @@
+//! A machine with a swap device.
+
+use crate::error::LabError;
+use crate::folios::Folios;
+use crate::linux::now;
+use crate::site::{HostSpace, RW, START, Site};
+use core::ops::Deref;
+use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
+use quire_host::HostPlatform;
+use quire_mm::{
+    Advice, DeviceId, Limit, MapFlags, MapRequest, SwapDevice, SwapOnOptions, SwapReport, SwapTechnique,
+};
+
+/// What pages hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Contents {
+    /// Nothing but zeros.
+    Zeros,
+    /// Half of it is noise: compresses to about that.
+    Half,
+    /// Nothing but noise.
+    Noise,
+}
+
+const PAGE: usize = PAGE_SIZE as usize;
+/// Pages of noise that differ.
+const PATTERNS: usize = 16;
+
+/// Pages to write, each of which gets its own number in front.
+#[derive(Debug)]
+pub(super) struct Patterns {
+    pages: Vec<[u8; PAGE]>,
+}
+
+impl Patterns {
+    /// Those of `contents`, the same in each run; none for zeros.
+    pub(super) fn of(contents: Contents) -> Self {
+        let mut random = fastrand::Rng::with_seed(0x5eed);
+        let noise = match contents {
+            Contents::Zeros => return Self { pages: Vec::new() },
+            Contents::Half => PAGE / 2,
+            Contents::Noise => PAGE,
+        };
+        let page = |_| {
+            let mut page = [0; PAGE];
+            page[..noise].iter_mut().for_each(|byte| *byte = random.u8(..));
+            page
+        };
+        Self { pages: (0..PATTERNS).map(page).collect() }
+    }
+
+    /// What page `number` holds, but for its first word.
+    pub(super) fn page(&self, number: u64) -> Option<&[u8; PAGE]> {
+        let count = self.pages.len().max(1) as u64;
+        self.pages.get((number % count) as usize)
+    }
+
+    /// What the first word of page `number` is.
+    pub(super) fn first_word(&self, number: u64) -> u64 {
+        if self.pages.is_empty() { 0 } else { number }
+    }
+}
+
+/// A machine under one strategy with one swap device, and a space that is mapped at [`START`].
+#[derive(Debug)]
+pub(super) struct Stage {
+    site: Site<SwapTechnique>,
+    device: DeviceId,
+}
+
+impl Deref for Stage {
+    type Target = Site<SwapTechnique>;
+
+    fn deref(&self) -> &Site<SwapTechnique> {
+        &self.site
+    }
+}
+
+/// The place of a page.
+pub(super) fn page_at(page: u64) -> VirtAddr {
+    VirtAddr(START.0 + page * PAGE_SIZE)
+}
+
+/// Time that a thread was on a CPU, in nanoseconds.
+pub(super) fn cpu_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is the caller's own.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How long something took, in nanoseconds: on the clock, and on the CPU.
+pub(super) fn timed<R>(work: impl FnOnce() -> R) -> (R, [f64; 2]) {
+    let (start, cpu) = (now(), cpu_time());
+    let result = work();
+    (result, [(now() - start) as f64, (cpu_time() - cpu) as f64])
+}
+
+impl Stage {
+    /// A machine with room for `bytes`, and the device that `make` makes.
+    pub(super) fn new<D: SwapDevice<HostPlatform>>(
+        technique: SwapTechnique,
+        (bytes, cpus): (u64, usize),
+        folios: Folios,
+        make: impl FnOnce(&Site<SwapTechnique>) -> Result<D, LabError>,
+    ) -> Result<Self, LabError> {
+        let site = Site::new(technique, bytes, cpus, folios.config())?;
+        let made = site.run(|| make(&site))?;
+        let device = site
+            .run(|| site.machine().memory().swapon(made, SwapOnOptions::default()))
+            .map_err(LabError::SwapOn)?;
+        Ok(Self { site, device })
+    }
+
+    /// Maps `bytes` at [`START`] in a new space, whose memory is limited to `limit`.
+    pub(super) fn program(&self, bytes: u64, limit: Option<u64>) -> Result<HostSpace<'_>, LabError> {
+        let space = self.site.space()?;
+        if let Some(limit) = limit {
+            self.site.run(|| -> Result<(), LabError> {
+                let groups = self.site.machine().memory().groups();
+                let group = groups.create(quire_mm::GroupId::ROOT, "limited").map_err(LabError::Group)?;
+                // Nothing is charged yet.
+                let _ = groups.set(group, Limit::Max, Some(limit)).map_err(LabError::Group)?;
+                space.set_memory_group(group).map_err(|error| LabError::Group(error.0))
+            })?;
+        }
+        let request = MapRequest::anonymous(bytes, RW).at(START, MapFlags::FIXED_NOREPLACE);
+        self.site.run(|| space.mmap(&request))?;
+        Ok(space)
+    }
+
+    /// Fills `pages` pages from page `first` on.
+    pub(super) fn fill(
+        &self,
+        space: &HostSpace<'_>,
+        (first, pages): (u64, u64),
+        patterns: &Patterns,
+    ) -> Result<(), LabError> {
+        self.site.vcpu().program(space).inside(|guest| {
+            for page in first..first + pages {
+                let addr = page_at(page);
+                if let Some(bytes) = patterns.page(page) {
+                    guest.write(addr, bytes).map_err(|error| LabError::Access(addr, error))?;
+                }
+                guest
+                    .write_u64(addr, patterns.first_word(page))
+                    .map_err(|error| LabError::Access(addr, error))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// `MADV_PAGEOUT`.
+    pub(super) fn page_out(&self, space: &HostSpace<'_>, first: u64, pages: u64) -> Result<(), LabError> {
+        Ok(self.site.run(|| space.madvise(page_at(first), pages * PAGE_SIZE, Advice::PageOut))?)
+    }
+
+    /// `MADV_DONTNEED`.
+    pub(super) fn drop_pages(&self, space: &HostSpace<'_>, first: u64, pages: u64) -> Result<(), LabError> {
+        Ok(self.site.run(|| space.madvise(page_at(first), pages * PAGE_SIZE, Advice::DontNeed))?)
+    }
+
+    /// Reads a word of each page. Answers how many are not what was written.
+    pub(super) fn read(
+        &self,
+        space: &HostSpace<'_>,
+        (first, pages): (u64, u64),
+        patterns: &Patterns,
+    ) -> Result<u64, LabError> {
+        self.site.vcpu().program(space).inside(|guest| {
+            let mut wrong = 0;
+            for page in first..first + pages {
+                let addr = page_at(page);
+                let word = guest.read_u64(addr).map_err(|error| LabError::Access(addr, error))?;
+                wrong += u64::from(word != patterns.first_word(page));
+            }
+            Ok(wrong)
+        })
+    }
+
+    /// The device in numbers.
+    pub(super) fn report(&self) -> Option<SwapReport> {
+        self.site.run(|| self.site.machine().memory().swap().devices().next())
+    }
+
+    /// The device's number.
+    pub(super) fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// Ends the experiment, after the space has gone. Says what is not as it should be.
+    pub(super) fn end(self) -> Vec<String> {
+        let memory = self.site.machine().memory();
+        let mut findings = Vec::new();
+        if let Err(error) = self.site.run(|| memory.swapoff(self.device, || true))
+            && error != quire_mm::SwapOffError::NotOn
+        {
+            findings.push(format!("{}: swapoff: {error}", self.site.technique.name()));
+        }
+        if let Some(group) = memory.groups().find("/limited") {
+            // A space that is gone lets go of its group when nobody can be looking at it any more.
+            self.site.run(|| memory.frames().reap_all(&memory.platform().pin()));
+            if let Err(error) = self.site.run(|| memory.groups().remove(group)) {
+                findings.push(format!("{}: the group: {error}", self.site.technique.name()));
+            }
+            // Each look may have to leave the end to the next one.
+            (0..4).for_each(|_| self.site.run(|| memory.groups().sweep()));
+        }
+        findings.extend(self.site.findings());
+        findings
+    }
+}

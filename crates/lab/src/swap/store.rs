@@ -1,0 +1,314 @@
+//! Stores whose memory is limited: what a client notices of pages that come and go.
+//!
+//! *Key-value* is the shape of memcached under memtier: ten gets for a set, keys by a normal distribution, values of a KiB, half
+//! of the data in memory, the rest on a plain disk in RAM. *Rows* is the shape of a read-only OLTP load: rows of 200 bytes,
+//! zipfian, a quarter in memory, the rest compressed, or in a file of the host.
+
+use super::latency::Latencies;
+use super::scale::Scale;
+use super::stage::{Contents, Patterns, Stage, page_at};
+use super::{ENDS, TIME_RATIO};
+use crate::error::LabError;
+use crate::folios::{Folios, pages};
+use crate::linux::now;
+use crate::report::{Figure, Metric, Report, Section};
+use crate::rounds::{Series, in_turn};
+use crate::site::HostSpace;
+use fastrand::Rng;
+use quire_arch::{PAGE_SIZE, VirtAddr};
+use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
+use quire_mm::{CompressedRam, Lz4, RamDisk, VmEvent};
+use quire_swap::SwapTechnique;
+
+const RATE: Metric = Metric::higher("rate", "1000 operations/s");
+const MEDIAN: Metric = Metric::lower("access_p50", "us");
+const P99: Metric = Metric::lower("access_p99", "us");
+const P999: Metric = Metric::lower("access_p99_9", "us");
+const MAJOR: Metric = Metric::lower("major_faults", "per 1000 operations");
+
+/// A value with its key, and a row.
+const VALUE: u64 = 1024;
+const ROW: u64 = 200;
+/// Exponent of the distribution of rows.
+const ZIPF: f64 = 0.99;
+
+/// Where pages go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Where {
+    Disk,
+    Compressed,
+    File,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    KeyValue,
+    Rows,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    shape: Shape,
+    on: Where,
+    folios: Folios,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        name: "key-value, half in memory, RAM disk",
+        shape: Shape::KeyValue,
+        on: Where::Disk,
+        folios: Folios::PAGES,
+    },
+    Case {
+        name: "key-value, half in memory, RAM disk, THP",
+        shape: Shape::KeyValue,
+        on: Where::Disk,
+        folios: Folios::PMD,
+    },
+    Case {
+        name: "rows, a quarter in memory, compressed RAM",
+        shape: Shape::Rows,
+        on: Where::Compressed,
+        folios: Folios::PAGES,
+    },
+    Case {
+        name: "rows, a quarter in memory, file",
+        shape: Shape::Rows,
+        on: Where::File,
+        folios: Folios::PAGES,
+    },
+];
+
+impl Case {
+    fn limit(&self, bytes: u64) -> u64 {
+        if self.shape == Shape::KeyValue { bytes / 2 } else { bytes / 4 }
+    }
+
+    fn accesses(&self, scale: &Scale) -> u64 {
+        if self.on == Where::File { scale.file_accesses } else { scale.accesses }
+    }
+
+    fn stage(&self, technique: SwapTechnique, scale: &Scale) -> Result<Stage, LabError> {
+        // Tables of words may be needed when everything is full.
+        let slots = pages(scale.store + scale.store / 4);
+        let in_ram = if self.on == Where::File { 0 } else { scale.store + scale.store / 4 };
+        let room = (self.limit(scale.store) + in_ram + scale.store / 4, 1);
+        match self.on {
+            Where::Disk => Stage::new(technique, room, self.folios, |site| {
+                Ok(RamDisk::new(site.machine().memory().frames(), slots)?)
+            }),
+            Where::Compressed => Stage::new(technique, room, self.folios, |site| {
+                Ok(CompressedRam::new(site.machine().memory().frames(), slots, Lz4)?)
+            }),
+            Where::File => Stage::new(technique, room, self.folios, |site| {
+                let path = std::env::temp_dir().join(format!(
+                    "quire-lab-{}-{}",
+                    std::process::id(),
+                    technique.name()
+                ));
+                let opened = make_swap(&path, slots).and_then(|()| {
+                    FileDevice::open(site.machine().memory().platform(), &path, FileDeviceOptions::default())
+                });
+                // Its space goes with the last who has it open.
+                let _ = std::fs::remove_file(&path);
+                opened.map_err(LabError::Device)
+            }),
+        }
+    }
+}
+
+/// Numbers below `count`, small ones most often, by a power law (after Gray and others).
+#[derive(Clone, Debug)]
+struct Zipf {
+    count: f64,
+    eta: f64,
+    zeta: f64,
+}
+
+impl Zipf {
+    fn new(count: u64) -> Self {
+        let zeta = (1..=count).map(|number| (number as f64).powf(-ZIPF)).sum::<f64>();
+        let two = 1.0 + 0.5f64.powf(ZIPF);
+        let eta = (1.0 - (2.0 / count as f64).powf(1.0 - ZIPF)) / (1.0 - two / zeta);
+        Self { count: count as f64, eta, zeta }
+    }
+
+    fn next(&self, random: &mut Rng) -> u64 {
+        let uniform = random.f64();
+        let scaled = uniform * self.zeta;
+        if scaled < 1.0 {
+            return 0;
+        }
+        if scaled < 1.0 + 0.5f64.powf(ZIPF) {
+            return 1;
+        }
+        let place = (self.eta * uniform - self.eta + 1.0).powf(1.0 / (1.0 - ZIPF));
+        (self.count * place).min(self.count - 1.0) as u64
+    }
+}
+
+/// Numbers below `count` by a normal distribution around the middle, of a sixth of it (memtier's `G:G`).
+fn normal(count: u64, random: &mut Rng) -> u64 {
+    loop {
+        let sum: f64 = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+        let place = count as f64 * (0.5 + sum / 6.0);
+        if (0.0..count as f64).contains(&place) {
+            return place as u64;
+        }
+    }
+}
+
+/// A store under one strategy, with its clients.
+struct Store<'s> {
+    stage: &'s Stage,
+    space: &'s HostSpace<'s>,
+    shape: Shape,
+    items: u64,
+    zipf: Option<Zipf>,
+    random: Rng,
+    times: Series,
+    latencies: Latencies,
+    major: u64,
+    operations: u64,
+}
+
+impl<'s> Store<'s> {
+    fn new(stage: &'s Stage, space: &'s HostSpace<'s>, shape: Shape, bytes: u64) -> Self {
+        let items = bytes / if shape == Shape::KeyValue { VALUE } else { ROW };
+        Self {
+            stage,
+            space,
+            shape,
+            items,
+            zipf: (shape == Shape::Rows).then(|| Zipf::new(items)),
+            random: Rng::with_seed(7),
+            times: Series::default(),
+            latencies: Latencies::default(),
+            major: 0,
+            operations: 0,
+        }
+    }
+
+    fn major_faults(&self) -> u64 {
+        self.stage.machine().memory().frames().events().sum(VmEvent::Pgmajfault)
+    }
+
+    fn round(&mut self, accesses: u64, counts: bool) -> Result<(), LabError> {
+        let major = self.major_faults();
+        let (mut latencies, random, zipf, items) =
+            (Latencies::default(), &mut self.random, &self.zipf, self.items);
+        let key_value = self.shape == Shape::KeyValue;
+        let program = self.stage.vcpu().program(self.space);
+        let mut bytes = [0; VALUE as usize];
+        let start = now();
+        program.inside(|guest| {
+            for _ in 0..accesses {
+                let (item, size, set) = match zipf {
+                    // Rows that are often asked for lie anywhere.
+                    Some(zipf) => (zipf.next(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % items, ROW, false),
+                    None => (normal(items, random), VALUE, random.u8(..11) == 0),
+                };
+                let addr = VirtAddr(page_at(0).0 + item * size);
+                let part = &mut bytes[..size as usize];
+                let begin = now();
+                let done = if set && key_value { guest.write(addr, part) } else { guest.read(addr, part) };
+                latencies.add(now() - begin);
+                done.map_err(|error| LabError::Access(addr, error))?;
+            }
+            Ok::<(), LabError>(())
+        })?;
+        if counts {
+            self.times.add((now() - start) as f64 / accesses as f64);
+            self.latencies.merge(&latencies);
+            self.major += self.major_faults() - major;
+            self.operations += accesses;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn steps() -> u64 {
+    CASES.len() as u64
+}
+
+pub(super) fn run(
+    scale: &Scale,
+    report: &mut Report<SwapTechnique>,
+    step: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    let mut figures = Vec::new();
+    for case in CASES {
+        step(case.name);
+        run_case(&case, scale, report, &mut figures)?;
+    }
+    let title = format!("Stores of {} MiB whose memory is limited", scale.store >> 20);
+    report.sections.push(Section { title, figures });
+    Ok(())
+}
+
+fn run_case(
+    case: &Case,
+    scale: &Scale,
+    report: &mut Report<SwapTechnique>,
+    figures: &mut Vec<Figure<SwapTechnique>>,
+) -> Result<(), LabError> {
+    let patterns = Patterns::of(Contents::Half);
+    let stages =
+        ENDS.into_iter().map(|technique| case.stage(technique, scale)).collect::<Result<Vec<_>, _>>()?;
+    let limit = Some(case.limit(scale.store));
+    let spaces =
+        stages.iter().map(|stage| stage.program(scale.store, limit)).collect::<Result<Vec<_>, _>>()?;
+    let mut stores = Vec::new();
+    for (stage, space) in stages.iter().zip(&spaces) {
+        stage.fill(space, (0, scale.store / PAGE_SIZE), &patterns)?;
+        stores.push(Store::new(stage, space, case.shape, scale.store));
+    }
+    in_turn(&mut stores, 1 + scale.rounds, |store, number| store.round(case.accesses(scale), number > 0))?;
+    let of = |technique| stores.iter().find(|store| store.stage.technique == technique);
+    let mut add = |metric, value: &dyn Fn(&Store<'_>) -> f64| {
+        figures.push(Figure::new(case.name, metric, |technique| of(technique).map(value)));
+    };
+    add(RATE, &|store| 1e6 / store.times.median());
+    add(MEDIAN, &|store| store.latencies.within(500.0));
+    add(P99, &|store| store.latencies.within(990.0));
+    add(P999, &|store| store.latencies.within(999.0));
+    add(MAJOR, &|store| 1000.0 * store.major as f64 / store.operations.max(1) as f64);
+    let base = of(SwapTechnique::Bypass);
+    figures.push(Figure::new(case.name, TIME_RATIO, |technique| {
+        Some(of(technique)?.times.ratio_to(&base?.times))
+    }));
+    drop(stores);
+    for (stage, space) in stages.iter().zip(spaces) {
+        stage.run(|| drop(space));
+    }
+    let found = stages.into_iter().flat_map(Stage::end);
+    report.findings.extend(found.map(|finding| format!("{}, {finding}", case.name)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_numbers_are_most_often_asked_for() {
+        let (zipf, mut random) = (Zipf::new(1000), Rng::with_seed(1));
+        let drawn: Vec<u64> = (0..20_000).map(|_| zipf.next(&mut random)).collect();
+        let below = |limit| drawn.iter().filter(|&&number| number < limit).count();
+        assert!(drawn.iter().all(|&number| number < 1000));
+        // A tenth of all items has about two thirds of the accesses.
+        assert!((2200..3200).contains(&below(1)), "{}", below(1));
+        assert!((12_500..14_500).contains(&below(100)), "{}", below(100));
+    }
+
+    #[test]
+    fn keys_lie_around_the_middle() {
+        let mut random = Rng::with_seed(1);
+        let drawn: Vec<u64> = (0..20_000).map(|_| normal(6000, &mut random)).collect();
+        let inside = drawn.iter().filter(|&&key| (2000..4000).contains(&key)).count();
+        assert!((13_300..14_000).contains(&inside), "{inside}");
+    }
+}

@@ -1,0 +1,20 @@
+//! `/proc/PID/oom_score`.
+
+use crate::memory::Memory;
+use core::fmt::{self, Write};
+use quire_arch::Platform;
+use quire_reclaim::badness;
+use quire_space::Space;
+
+/// Writes `/proc/PID/oom_score`: how likely it is that the program is ended when memory is exhausted. 0 is never; 666 is one
+/// that uses nothing, and 1333 one that uses all.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn oom_score<P: Platform>(memory: &Memory<P>, space: &Space<'_, P>, out: &mut impl Write) -> fmt::Result {
+    let total = memory.frames().totals().managed + memory.swap().total_slots();
+    let score = badness(&space.figures(), space.oom_score_adj(), total)
+        .map_or(0, |badness| (1000 + badness.0 * 1000 / total.max(1) as i64) * 2 / 3);
+    writeln!(out, "{}", score.max(0))
+}

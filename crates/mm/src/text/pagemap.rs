@@ -1,0 +1,20 @@
+//! `/proc/PID/pagemap`.
+
+use quire_space::PageState;
+
+/// Bits of an entry: what kind of page it is.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const FILE: u64 = 1 << 61;
+/// Where the slot begins, above the number of the device.
+const SLOT_SHIFT: u32 = 5;
+
+/// The word of `/proc/PID/pagemap` for a page in this state, as a program without privileges sees it: without the number of
+/// the frame. Not told: whether it is mapped exclusively, written to since, or protected. A page without a state has 0.
+pub fn pagemap_entry(state: PageState) -> u64 {
+    match state {
+        PageState::Zero | PageState::Anonymous => PRESENT,
+        PageState::File => PRESENT | FILE,
+        PageState::Swapped { device, slot } => SWAPPED | slot << SLOT_SHIFT | device.index() as u64,
+    }
+}

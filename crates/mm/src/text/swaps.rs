@@ -1,0 +1,39 @@
+//! `/proc/swaps`.
+
+use crate::memory::Memory;
+use core::fmt::{self, Write};
+use quire_arch::{PAGE_SIZE, Platform};
+use quire_swap::SwapReport;
+
+/// Columns of a device's name.
+const NAME_WIDTH: usize = 40;
+
+/// Writes `/proc/swaps`: a line for each device in use, sizes in KiB. A device is called by what kind of device it is and its
+/// number; those that are files of the host are told as files.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn swaps<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
+    out.write_str("Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")?;
+    for device in memory.swap().devices() {
+        line(&device, out)?;
+    }
+    Ok(())
+}
+
+fn line(device: &SwapReport, out: &mut impl Write) -> fmt::Result {
+    let kib = |slots: u64| slots * (PAGE_SIZE >> 10);
+    // Narrow figures are followed by one tab more, as a table's of eight columns should be.
+    let gap = |figure: u64| if figure < 10_000_000 { "\t" } else { "" };
+    let (size, used) = (kib(device.slots), kib(device.used));
+    let width = NAME_WIDTH - device.kind.len();
+    let class = if device.kind.ends_with("file") { "file\t" } else { "partition" };
+    let (after_size, after_used) = (gap(size), gap(used));
+    let priority = device.priority;
+    writeln!(
+        out,
+        "{}{:<width$}{class}\t{size}\t{after_size}{used}\t{after_used}{priority}",
+        device.kind, device.id
+    )
+}

@@ -1,0 +1,108 @@
+//! What techniques before this one do otherwise ([`SwapTechnique`](quire_swap::SwapTechnique)), to be measured against it.
+//!
+//! `bypass` reads past the cache from a device that answers at once: the slot is marked busy, the shadow is looked up and
+//! cleared on its own, and whoever finds the mark sleeps a tick and tries again. `cached` and `multi` take every page through the
+//! cache, but look at it again once they have a folio, and ask whether the slot is in use, before they try to insert. `layer`
+//! asks the insertion alone, and still looks twice.
+
+use super::{SwappedIn, Then};
+use crate::error::FaultError;
+use crate::spaces::Spaces;
+use core::cell::Cell;
+use quire_arch::{Order, Pfn, Platform};
+use quire_group::GroupId;
+use quire_swap::SlotId;
+use quire_sync::atomic::raw::Ordering;
+
+/// How long a loser sleeps, in nanoseconds: a tick of a kernel at 1000 Hz.
+const TICK: u64 = 1_000_000;
+
+impl<'s, P: Platform> Spaces<P> {
+    /// Whether the page of `slot` is read past the cache: nobody else names it, and the device answers at once.
+    pub(super) fn may_bypass(&self, slot: SlotId) -> bool {
+        self.swap().is_synchronous(slot) && self.swap().count(slot) == 1
+    }
+
+    /// Reads the page of `slot` past the cache. `None` where somebody else does.
+    pub(super) fn read_past_cache(
+        &'s self,
+        slot: SlotId,
+        group: GroupId,
+    ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        let swap = self.swap();
+        if !swap.try_begin_bypass(slot) {
+            self.wait_for_bypass();
+            return Ok(None);
+        }
+        let end = || swap.end_bypass(slot);
+        let head = match self.new_swap_folio(Order::ZERO, group) {
+            Ok(Some(head)) => head,
+            Ok(None) => {
+                end();
+                return Ok(None);
+            }
+            Err(error) => {
+                end();
+                return Err(error);
+            }
+        };
+        let Some(guard) = self.frames().try_lock_folio_long(head) else {
+            end();
+            self.let_go(head);
+            return Ok(None);
+        };
+        // The slot was charged to this group before it was busy, and is to nobody else while it is.
+        let group_now = GroupId::from_bits(swap.group_of(slot));
+        self.settle_charge(Order::ZERO, group, group_now);
+        self.frames().known(head).memory_group().store(group_now.get(), Ordering::Relaxed);
+        self.note_major(head, Order::ZERO, swap.shadow_of(slot));
+        let then = Cell::new(Then::PastCache);
+        let held = SwappedIn { spaces: self, head, order: Order::ZERO, slot, guard: Some(guard), then };
+        match swap.read_past_cache(slot, head) {
+            Ok(()) => Ok(Some(held)),
+            Err(_) => Err(FaultError::Bus),
+        }
+    }
+
+    /// Ends the reading of a page past the cache, after it was mapped or was not.
+    pub(super) fn end_past_cache(&self, slot: SlotId) {
+        let swap = self.swap();
+        if swap.count(slot) == 0 {
+            swap.clear_shadow(slot);
+        }
+        swap.end_bypass(slot);
+    }
+
+    /// A folio left the cache and its slots are free: what is eager about shadows looks for one.
+    pub(super) fn after_removal(&self, slot: SlotId) {
+        if !self.swap().technique().insertion_decides() {
+            self.swap().clear_shadow(slot);
+        }
+    }
+
+    /// The looks between a folio and its insertion: the page, if the cache has it by now.
+    pub(super) fn look_again(&self, slot: SlotId) -> Option<Pfn> {
+        let technique = self.swap().technique();
+        if technique.single_lookup() {
+            return None;
+        }
+        if !technique.insertion_decides() {
+            // An insertion says so too; here it is asked before.
+            let _ = self.swap().count(slot);
+        }
+        self.swap().lookup(slot)
+    }
+
+    /// Sleeps a tick, if somebody may be reading the page past the cache.
+    pub(super) fn wait_for_bypass(&self) {
+        if !self.swap().technique().bypasses() {
+            return;
+        }
+        let end = self.platform().now() + TICK;
+        let mut attempt = u32::MAX / 2;
+        while self.platform().now() < end {
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+}
