@@ -4,7 +4,7 @@ use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::{Gather, pages_from};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, Kind, VmEvent};
+use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
 use quire_group::LruList;
 
 /// What became of the entries that were looked at.
@@ -132,17 +132,45 @@ impl<P: Platform> Tables<'_, P> {
             let own = u64::from(folio.maps()) == pages || super::age::is_own(&folio.folio());
             return if own && frame.get(1) { Freed::Part(head) } else { Freed::Entries(entries) };
         }
-        // What the swap cache has others have too, or its copy on the device may be old.
-        if u64::from(folio.maps()) == pages && !frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
+        // A large leaf is looked at as a whole. Who else maps a smaller folio has marks of his own that tell of his writes.
+        let alone = u64::from(folio.maps()) == pages;
+        if level == Level::PMD && !alone || !self.forget_writes(&folio, alone) {
+            return Freed::Entries(entries);
+        }
+        for slot in &locked.entries[index..index + entries] {
+            // The MMU may be setting the same bits: a page that is used in this moment is needed.
+            slot.fetch_and(!(P::Paging::ACCESSED | P::Paging::DIRTY), Ordering::AcqRel);
+        }
+        let flags = frame.word().flags();
+        if !flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::MLOCKED) {
             frame.set_flags(FrameFlags::LAZY_FREE);
-            frame.clear_flags(FrameFlags::DIRTY);
-            for slot in &locked.entries[index..index + entries] {
-                // The MMU may be setting the same bits: a page that is used in this moment is needed.
-                slot.fetch_and(!(P::Paging::ACCESSED | P::Paging::DIRTY), Ordering::AcqRel);
-            }
             self.list_lazy(pin, head, pages);
         }
         Freed::Entries(entries)
+    }
+
+    /// Takes a folio out of the swap cache and forgets that it is dirty, if nobody else maps it or names its slots. False where
+    /// that was needed and could not be.
+    fn forget_writes(&self, folio: &LockedFolio<'_, P>, alone: bool) -> bool {
+        let (head, frame) = (folio.folio().head(), folio.folio().frame());
+        let marks = FrameFlags::SWAP_CACHE | FrameFlags::DIRTY;
+        if !frame.word().flags().intersects(marks) {
+            return true;
+        }
+        if !alone {
+            return false;
+        }
+        if frame.word().flags().contains(FrameFlags::SWAP_CACHE) && !self.spaces.leave_cache_if_unnamed(head)
+        {
+            return false;
+        }
+        // Reclaim, which may be bringing it into the swap cache, relies on the mark as long as it has the folio lock.
+        let Some(_guard) = self.spaces.frames().try_lock_folio_long(head) else { return false };
+        if frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
+            return false;
+        }
+        frame.clear_flags(FrameFlags::DIRTY);
+        true
     }
 
     /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one lists it.
