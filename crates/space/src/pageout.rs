@@ -149,7 +149,8 @@ impl<P: Platform> Spaces<P> {
         let order = self.frames().folio(head).order();
         let walked = self.rmap_try_hold(head, |mappings| {
             mappings.walk(|tables, facts, range| {
-                if facts.flags.contains(VmFlags::LOCKED) {
+                // A mapping that is locked may lie where one was that its pages were moved out of.
+                if facts.flags.contains(VmFlags::LOCKED) && tables.maps_some(range, (head, order)) {
                     found.locked = true;
                     return ControlFlow::Break(());
                 }
@@ -217,7 +218,8 @@ impl<P: Platform> Tables<'_, P> {
         batch: &mut UnmapBatch<'_, P>,
     ) -> ControlFlow<Unmapped> {
         if facts.flags.contains(VmFlags::LOCKED) {
-            return ControlFlow::Break(Unmapped::Locked);
+            let maps = self.maps_some(range, (job.head, job.order));
+            return if maps { ControlFlow::Break(Unmapped::Locked) } else { ControlFlow::Continue(()) };
         }
         if let Found::Huge(slot) = self.lookup(range.start())
             && self.slot_maps(slot, job.head, job.order)

@@ -3,7 +3,7 @@
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use arrayvec::ArrayVec;
 use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{Folio, FrameFlags, Kind, LockedFolio};
+use quire_frame::{FrameFlags, Kind, LockedFolio};
 use quire_sync::atomic::raw::Ordering;
 
 /// What becomes of the pages.
@@ -72,7 +72,7 @@ impl<P: Platform> Tables<'_, P> {
             }
         }
         if let Some(head) = split {
-            self.split_and_let_go(head);
+            self.split_own(head);
         }
         if aged.is_full() {
             self.send(aged);
@@ -97,7 +97,7 @@ impl<P: Platform> Tables<'_, P> {
                     from = index;
                 }
                 Some(Stop::Split(index, head)) => {
-                    self.split_and_let_go(head);
+                    self.split_own(head);
                     (from, split_at) = (index, Some(index));
                 }
             }
@@ -136,8 +136,7 @@ impl<P: Platform> Tables<'_, P> {
                 continue;
             }
             if (pages as u64) < all {
-                let shared = folio.maps() != pages as u32 && !is_own(&folio.folio());
-                if !shared && split_at != Some(index) && folio.folio().frame().get(1) {
+                if split_at != Some(index) && folio.folio().frame().get(1) {
                     return Some(Stop::Split(index, folio.folio().head()));
                 }
                 index += pages;
@@ -165,9 +164,12 @@ impl<P: Platform> Tables<'_, P> {
             && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
     }
 
-    /// Splits a folio and lets go of it. If that fails it is passed over.
-    fn split_and_let_go(&self, head: Pfn) {
-        let _ = self.spaces.split_held(head, Order::ZERO, false);
+    /// Splits a folio that nobody else maps, and lets go of it. One that others map, or that cannot be split, is passed over.
+    pub(super) fn split_own(&self, head: Pfn) {
+        let own = self.spaces.frames().known(head).word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
+        if own || !self.is_mapped_elsewhere(head) {
+            let _ = self.spaces.split_held(head, Order::ZERO, false);
+        }
         self.spaces.let_go(head);
     }
 
@@ -192,9 +194,4 @@ impl<P: Platform> Tables<'_, P> {
             Ageing::PageOut => {}
         }
     }
-}
-
-/// Whether nobody else maps a part of the folio.
-pub(super) fn is_own(folio: &Folio<'_>) -> bool {
-    folio.frame().word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
 }

@@ -3,7 +3,7 @@
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::{Gather, pages_from};
 use core::sync::atomic::Ordering;
-use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
+use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
 use quire_group::LruList;
 
@@ -11,8 +11,8 @@ use quire_group::LruList;
 enum Freed {
     /// So many are done with.
     Entries(usize),
-    /// They map a part of a large folio that nobody else has. There is a reference to it.
-    Part(Pfn),
+    /// So many map a part of a large folio, to which there is a reference.
+    Part(usize, Pfn),
 }
 
 impl<P: Platform> Tables<'_, P> {
@@ -49,9 +49,7 @@ impl<P: Platform> Tables<'_, P> {
                 self.free_until(&pin, &locked, (&mut index, end), (part, first), split_at, gather)
             };
             let Some(head) = whole else { return };
-            // If that fails the folio is passed over.
-            let _ = self.spaces.split_held(head, Order::ZERO, false);
-            self.spaces.let_go(head);
+            self.split_own(head);
             split_at = Some(index);
         }
     }
@@ -77,11 +75,12 @@ impl<P: Platform> Tables<'_, P> {
                             gather.add_stale(pages_from(at, entries));
                             entries
                         }
-                        Freed::Part(head) if split_at == Some(*index) => {
+                        // It could not be split.
+                        Freed::Part(entries, head) if split_at == Some(*index) => {
                             self.spaces.let_go(head);
-                            1
+                            entries
                         }
-                        Freed::Part(head) => return Some(head),
+                        Freed::Part(_, head) => return Some(head),
                     }
                 }
                 Entry::Swap(entry) => {
@@ -129,8 +128,7 @@ impl<P: Platform> Tables<'_, P> {
             return Freed::Entries(entries);
         }
         if pages < folio.folio().order().pages() {
-            let own = u64::from(folio.maps()) == pages || super::age::is_own(&folio.folio());
-            return if own && frame.get(1) { Freed::Part(head) } else { Freed::Entries(entries) };
+            return if frame.get(1) { Freed::Part(entries, head) } else { Freed::Entries(entries) };
         }
         // A large leaf is looked at as a whole. Who else maps a smaller folio has marks of his own that tell of his writes.
         let alone = u64::from(folio.maps()) == pages;
