@@ -1,9 +1,9 @@
 //! Differences that stay, by name. Each is a line of docs/differences.md.
 
 use crate::linux::FILE_BYTES;
-use crate::observation::{LARGE, Observation, Outcome, Region};
+use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::Call;
-use quire_mm::VmFlags;
+use quire_mm::{PageState, VmFlags};
 use std::collections::BTreeMap;
 
 /// A difference from Linux that is deliberate or waits for a part that is not built.
@@ -38,6 +38,8 @@ pub enum KnownDifference {
     PageTables,
     /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2 MiB.
     SwapInWhole,
+    /// Linux knows who maps a large folio of two processes only; a third that is left alone with it counts as one of several.
+    ThirdSharer,
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible,
 }
@@ -59,6 +61,7 @@ impl KnownDifference {
         Self::Below2G,
         Self::PageTables,
         Self::SwapInWhole,
+        Self::ThirdSharer,
         Self::LowEligible,
     ];
 
@@ -79,6 +82,7 @@ impl KnownDifference {
             Self::Below2G => "below-2g",
             Self::PageTables => "page-tables",
             Self::SwapInWhole => "swap-in-whole",
+            Self::ThirdSharer => "third-sharer",
             Self::LowEligible => "low-eligible",
         }
     }
@@ -92,6 +96,8 @@ pub type KnownCounts = BTreeMap<KnownDifference, u64>;
 pub(crate) struct Past {
     /// A process was forked.
     forked: bool,
+    /// Processes that were forked.
+    forks: u32,
     /// A file was written through a shared mapping.
     file_written: bool,
     /// The host pages out to a device that is not the comparison's own.
@@ -124,6 +130,27 @@ fn joined(regions: &[Region]) -> Vec<Region> {
         }
     }
     all
+}
+
+/// Whether a call makes pages old or gives them free.
+fn is_ageing(call: Call, args: [u64; 6]) -> bool {
+    const FREE_COLD_PAGEOUT: [u64; 3] = [8, 20, 21];
+    call == Call::Madvise && FREE_COLD_PAGEOUT.contains(&args[2])
+}
+
+/// Whether all that the sides differ in is that Linux kept pages of its own which Quire did not.
+fn kept_whole(linux: &Observation, quire: &Observation) -> bool {
+    let covered = |run: &Pages, all: &[Pages]| {
+        let mut at = run.start;
+        for other in all.iter().filter(|other| other.state == PageState::Anonymous) {
+            if other.start <= at && at < other.end {
+                at = other.end;
+            }
+        }
+        at >= run.end
+    };
+    let own = |run: &&Pages| run.state == PageState::Anonymous;
+    quire.pages.iter().filter(own).all(|run| covered(run, &linux.pages))
 }
 
 /// Whether a block that Linux has on the swap device, but for some pages, is in memory as a whole on Quire.
@@ -194,7 +221,10 @@ impl Past {
         const DONTUNMAP: u64 = 4;
         const FIXED: u64 = 0x10;
         let [addr, len, third, ..] = args;
-        self.forked |= call == Call::Fork && outcome == Outcome::Value(0);
+        if call == Call::Fork && outcome == Outcome::Value(0) {
+            self.forked = true;
+            self.forks += 1;
+        }
         let empties = match call {
             Call::Madvise => DONTNEED.contains(&third),
             Call::Mmap => args[3] & FIXED != 0,
@@ -278,9 +308,17 @@ impl Past {
     }
 
     /// Whether the sides differ in pages in a way that is known.
-    pub(crate) fn pages_part(&mut self, linux: &Observation, quire: &Observation) -> bool {
+    pub(crate) fn pages_part(
+        &mut self,
+        call: Call,
+        args: [u64; 6],
+        linux: &Observation,
+        quire: &Observation,
+    ) -> bool {
         let known = if linux.pages == quire.pages {
             return false;
+        } else if self.forks >= 2 && is_ageing(call, args) && kept_whole(linux, quire) {
+            KnownDifference::ThirdSharer
         } else if has_whole_from_swap(linux, quire) {
             KnownDifference::SwapInWhole
         } else if self.has_other_table(linux, quire) {

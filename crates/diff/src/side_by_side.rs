@@ -107,6 +107,8 @@ pub struct SideBySide {
     free_slots: u64,
     /// The host's policy, and what Linux had done on its own account before the last program that differed.
     interference: Interference,
+    /// Both sides have a swap device of the comparison's own.
+    has_swap: bool,
     /// The host pages out to a device that is not the comparison's own.
     foreign_swap: bool,
     linux: Observation,
@@ -143,6 +145,7 @@ impl SideBySide {
             at_rest,
             free_slots,
             interference,
+            has_swap: swap.is_some(),
             foreign_swap: swap.is_none() && host_swaps(),
             linux: Observation::default(),
             quire: Observation::default(),
@@ -168,7 +171,8 @@ impl SideBySide {
                 return Ok(verdict);
             }
             let before = core::mem::replace(&mut self.interference, Interference::now());
-            if self.interference == before {
+            let swapped = core::mem::replace(&mut self.foreign_swap, !self.has_swap && host_swaps());
+            if self.interference == before && self.foreign_swap == swapped {
                 return Ok(verdict);
             }
             self.interference.set_policy(self.machine.memory());
@@ -325,7 +329,7 @@ impl<'m> Course<'m> {
         self.processes.observe(*process, wanted, quire);
         if self.past.miscounts_locked(*call, args, linux, quire)
             || self.past.left_split(*call, outcome, linux, quire)
-            || self.past.pages_part(linux, quire)
+            || self.past.pages_part(*call, args, linux, quire)
         {
             return Step::Known;
         }

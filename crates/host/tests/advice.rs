@@ -7,7 +7,7 @@ mod common;
 use common::{GIB, HostSpace, PAGE, RW, assert_audit, machine, map_at, page};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, PageState, RamDisk, SwapOnOptions};
+use quire_mm::{Advice, PageState, RamDisk, RemapFlags, SwapOnOptions};
 
 const MIB2: u64 = 2 << 20;
 
@@ -122,5 +122,114 @@ fn pages_that_replace_zeros_and_pages_without_access_go_too() {
     space.madvise(page(area, 2), 2 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((space.figures().swapped, space.figures().resident), (3 * PAGE, PAGE));
     assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 100);
+    assert_audit(&machine);
+}
+
+/// Who owns a large folio alone at last may have it split, also if others had it before.
+#[test]
+fn a_large_folio_that_nobody_else_has_any_more_is_split() {
+    for advice in [Advice::Cold, Advice::Free, Advice::PageOut] {
+        let machine = machine(16, 1);
+        let cpu = machine.vcpu(0).unwrap();
+        let (space, area) = sparse(&machine, &cpu);
+        let child = space.fork().unwrap();
+        space.madvise(area, MIB2, Advice::DontNeed).unwrap();
+        child.madvise(page(area, 20), PAGE, advice).unwrap();
+        assert_eq!((child.figures().resident, zeros(&child, area)), (8 * PAGE, 504), "{advice:?}");
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn memory_without_access_is_given_free_too() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = sparse(&machine, &cpu);
+    space.mprotect(area, MIB2, common::NONE, false).unwrap();
+    space.madvise(page(area, 2), 2 * PAGE, Advice::Free).unwrap();
+    assert_eq!(zeros(&space, area), 504);
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 6 * PAGE);
+    space.mprotect(area, MIB2, RW, false).unwrap();
+    for at in 0..8 {
+        let expected = if (2..4).contains(&at) { 0 } else { 100 + at };
+        assert_eq!(cpu.program(&space).read_u64(page(area, at)).unwrap(), expected);
+    }
+    assert_audit(&machine);
+}
+
+#[test]
+fn what_is_populated_for_writes_is_needed_again() {
+    for len in [8 * PAGE, MIB2] {
+        let machine = machine(16, 1);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, len, RW);
+        space.madvise(area, len, Advice::HugePage).unwrap();
+        cpu.program(&space).write_u64(area, 100).unwrap();
+        space.madvise(area, len, Advice::PopulateWrite).unwrap();
+        space.madvise(area, len, Advice::Free).unwrap();
+        space.madvise(area, len, Advice::PopulateWrite).unwrap();
+        space.madvise(area, len, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().resident, len);
+        assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 100);
+        assert_audit(&machine);
+    }
+}
+
+/// Of two who share a page one gives it free. The other wrote it, and keeps what he wrote.
+#[test]
+fn a_page_that_one_of_two_gave_free_is_kept_for_the_other() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    cpu.program(&space).write_u64(area, 7).unwrap();
+    let child = space.fork().unwrap();
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    space.munmap(area, PAGE).unwrap();
+    child.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(child.figures().resident, PAGE);
+    assert_eq!(cpu.program(&child).read_u64(area).unwrap(), 7);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_page_that_both_gave_free_goes() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    cpu.program(&space).write_u64(area, 7).unwrap();
+    let child = space.fork().unwrap();
+    for one in [&space, &child] {
+        one.madvise(area, PAGE, Advice::Free).unwrap();
+    }
+    space.munmap(area, PAGE).unwrap();
+    child.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(child.figures().resident, 0);
+    assert_audit(&machine);
+}
+
+/// What is locked is locked where it is mapped, not where it was.
+#[test]
+fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
+    let machine = machine(16, 1);
+    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 4 * PAGE, RW);
+    for at in 0..4 {
+        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
+    }
+    let target = VirtAddr(2 * GIB);
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    space.mremap(page(area, 1), PAGE, PAGE, flags, target).unwrap();
+    map_at(&space, area.0 + PAGE, PAGE, RW);
+    space.mlock(page(area, 1), PAGE, false).unwrap();
+    space.madvise(target, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, PAGE);
+    assert_eq!(cpu.program(&space).read_u64(target).unwrap(), 101);
     assert_audit(&machine);
 }

@@ -98,13 +98,6 @@ impl<P: Platform> Spaces<P> {
                 }
                 ControlFlow::Continue(())
             });
-            if to == Order::ZERO && !unless_mapped {
-                self.share_zeros(head, order);
-                if self.frames().known(head).map_count().load(Ordering::Relaxed) == 0 {
-                    // Nothing is left to be split: it goes with the caller's reference.
-                    return Ok(order.pages());
-                }
-            }
             result = self.try_split(head, order, to, unless_mapped);
             if result != Err(SplitError::Busy) {
                 break;
@@ -140,7 +133,11 @@ impl<P: Platform> Spaces<P> {
             if counted.is_break() {
                 return Err(SplitError::Busy);
             }
-            self.memory_groups().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)
+            self.memory_groups().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)?;
+            if to == Order::ZERO && !unless_mapped {
+                self.share_zeros(mappings, (head, order), &mut unmapped);
+            }
+            Ok(())
         });
         if waited && !matches!(result, Some(Ok(()))) {
             self.defer_again(head);

@@ -1,16 +1,17 @@
-//! Pages of zeros in a large folio that is about to be split: the shared page of zeros takes their place, as in Linux.
+//! Pages of zeros in a large folio that was split: the shared page of zeros takes their place, as in Linux.
 //!
-//! Programs get 2 MiB and write to a few pages of them. When the folio is split, what was never written to costs nothing any
-//! more: nobody maps it, and the split frees it.
+//! Programs get 2 MiB and write to a few pages of them. Once the folio is split, what was never written to costs nothing any
+//! more.
 
 use crate::cpus::FlushCause;
 use crate::gather::pages_from;
+use crate::rmap::HeldMappings;
 use crate::spaces::Spaces;
 use crate::table::{Place, Residency, Step, Tables};
 use crate::vma::{VmFlags, VmaFacts};
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
-use quire_frame::{Kind, MapsLeft};
+use quire_frame::{FrameChain, FrameFlags, Kind, MapsLeft};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -18,19 +19,21 @@ use quire_sync::atomic::raw::{AtomicU64, Ordering};
 const ENTRIES: usize = 512;
 
 impl<P: Platform> Spaces<P> {
-    /// Maps the shared page in place of those pages of the large folio of `order` at `head` that are full of zeros. No large leaf
-    /// maps the folio; the caller has its folio lock and a reference, and splits it next.
-    pub(crate) fn share_zeros(&self, head: Pfn, order: Order) {
-        let folio = self.frames().folio(head);
-        if folio.kind() != Kind::Anonymous || folio.may_be_pinned() {
-            return;
-        }
-        let _ = self.rmap_walk(head, |tables, facts, range| -> ControlFlow<()> {
+    /// Maps the shared page in the place of those pages that are full of zeros, of all that the folio of `order` at `head` had
+    /// before it was split just now. What nobody maps any more enters `unmapped`. `mappings` are those of the folio; the caller
+    /// has its folio lock and a reference, and no lock of a table.
+    pub(crate) fn share_zeros(
+        &self,
+        mappings: &HeldMappings<'_, P>,
+        (head, order): (Pfn, Order),
+        unmapped: &mut FrameChain,
+    ) {
+        let _ = mappings.walk_pages(order.pages(), |tables, facts, range| -> ControlFlow<()> {
             // Locked memory is to stay what it is.
             if !facts.flags.contains(VmFlags::LOCKED) {
                 tables.walk(range, &mut |place, part| {
                     if let Place::Table(table) = place {
-                        tables.share_zeros_in_table((table, part), facts, (head, order));
+                        tables.share_zeros_in_table((table, part), facts, (head, order), unmapped);
                     }
                     Step::Next
                 });
@@ -39,11 +42,11 @@ impl<P: Platform> Spaces<P> {
         });
     }
 
-    /// Whether a page, to which the caller has a reference, is all zeros at this moment.
+    /// Whether a page, which an entry of a locked table maps, is all zeros at this moment.
     fn is_full_of_zeros(&self, page: Pfn) -> bool {
         const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
         let base = self.platform().direct_map(page).cast::<AtomicU64>();
-        // SAFETY: the page lies in RAM, is aligned, and stays: the caller has a reference. Programs write to it as hardware does,
+        // SAFETY: the page lies in RAM, is aligned, and stays while it is mapped. Programs write to it as hardware does,
         // so it is read by atomics.
         let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), WORDS) };
         words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
@@ -55,15 +58,12 @@ impl<P: Platform> Tables<'_, P> {
         &self,
         (table, part): (Pfn, VirtRange),
         facts: &VmaFacts,
-        (head, order): (Pfn, Order),
+        folio: (Pfn, Order),
+        unmapped: &mut FrameChain,
     ) {
         let pin = self.pin();
         let locked = self.lock(&pin, table, Level::PTE);
         if locked.is_empty() || locked.is_dead() {
-            return;
-        }
-        let folio = self.spaces.frames().lock_folio(head);
-        if folio.folio().head() != head || folio.folio().order() != order {
             return;
         }
         let first = P::Paging::index(part.start(), Level::PTE);
@@ -73,9 +73,7 @@ impl<P: Platform> Tables<'_, P> {
         let (mut chosen, mut opened) = ([0_u64; ENTRIES / 64], [0_u64; ENTRIES / 64]);
         let mut stale: Option<(usize, usize)> = None;
         for (nth, entry) in entries.iter().enumerate() {
-            if let Some(page) = page_at::<P>(entry, (head, order))
-                && self.spaces.is_full_of_zeros(page)
-            {
+            if page_at::<P>(entry, folio).is_some_and(|page| self.spaces.is_full_of_zeros(page)) {
                 chosen[nth / 64] |= 1 << (nth % 64);
                 opened[nth / 64] |= u64::from(shut_entry::<P>(entry)) << (nth % 64);
                 stale = Some((stale.map_or(nth, |(first, _)| first), nth + 1));
@@ -86,34 +84,42 @@ impl<P: Platform> Tables<'_, P> {
         fence(Ordering::SeqCst);
         let range = pages_from(pages_from(part.start(), from).end(), to - from);
         self.core.flush(self.spaces.frames(), &pin, range, FlushCause::Split);
-        let pinned = folio.folio().may_be_pinned();
         let flags = (facts.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::SPECIAL;
         let zeros = P::Paging::encode(Entry::Leaf(Leaf { pfn: self.spaces.zero_page(), flags }), Level::PTE);
         let mut gone = 0;
         for (nth, entry) in entries.iter().enumerate() {
             let is_in = |set: &[u64]| set[nth / 64] & 1 << (nth % 64) != 0;
-            if !is_in(&chosen) {
-                continue;
-            }
-            let shared = page_at::<P>(entry, (head, order))
-                .is_some_and(|page| !pinned && self.spaces.is_full_of_zeros(page));
-            if shared {
+            let Some(page) = page_at::<P>(entry, folio).filter(|_| is_in(&chosen)) else { continue };
+            if self.is_to_be_shared(page) {
                 entry.store(zeros, Ordering::Release);
                 gone += 1;
+                self.unmap_zeros(page, unmapped);
             } else if is_in(&opened) {
                 locked.widen(first + nth, LeafFlags::READ);
             }
         }
         self.core.usage.pages_unmapped(Residency::of(Kind::Anonymous, gone));
-        if gone > 0 && folio.remove_maps(gone as u32) == MapsLeft::None {
-            self.spaces.undefer_split(&folio);
-            // The mappings' reference. The caller has one of his own.
-            folio.folio().frame().put(1);
+    }
+
+    /// Whether the shared page can stand for a page that no MMU can reach through the entry in question.
+    fn is_to_be_shared(&self, page: Pfn) -> bool {
+        let folio = self.spaces.frames().folio(page);
+        let locked = folio.frame().word().flags().contains(FrameFlags::MLOCKED);
+        let single = folio.kind() == Kind::Anonymous && !folio.is_large();
+        single && !locked && !folio.may_be_pinned() && self.spaces.is_full_of_zeros(page)
+    }
+
+    /// An entry maps a page no more.
+    fn unmap_zeros(&self, page: Pfn, unmapped: &mut FrameChain) {
+        let left = self.spaces.frames().lock_folio(page).remove_maps(1);
+        if left == MapsLeft::None {
+            // The mappings' reference.
+            self.spaces.memory_groups().put_folio(unmapped, page, Order::ZERO);
         }
     }
 }
 
-/// The page of the folio that an entry maps.
+/// The page that an entry maps, if it is one that the folio had.
 fn page_at<P: Platform>(entry: &AtomicU64, (head, order): (Pfn, Order)) -> Option<Pfn> {
     match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
         Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {

@@ -105,6 +105,14 @@ pub(super) fn allow_large_folios(allow: bool) {
     unsafe { syscall(PRCTL, [PR_SET_THP_DISABLE, u64::from(!allow), 0, 0, 0, 0]) };
 }
 
+/// Makes Linux finish what it puts off by CPU for pages that were given free or made old. Until then it has references to them,
+/// by which a write decides whether to copy, and what the next page-out finds would depend on how many pages others gave free.
+pub(super) fn drain_batches() {
+    const MADV_COLD: u64 = 20;
+    // SAFETY: advice about the own stack, which nothing compares.
+    unsafe { syscall(MADVISE, [STACK_AT, PAGE, MADV_COLD, 0, 0, 0]) };
+}
+
 /// Makes the calling process one that khugepaged looks at. While there is one it sleeps between its rounds; it would be
 /// woken by each program that asks for large folios if that were the only one.
 fn occupy_khugepaged() {

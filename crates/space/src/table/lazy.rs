@@ -28,7 +28,7 @@ impl<P: Platform> Tables<'_, P> {
                     let pin = self.pin();
                     let locked = self.lock_slot(&pin, slot);
                     let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Step::Again };
-                    if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ {
+                    if !leaf.flags.contains(LeafFlags::SPECIAL) {
                         let _ = self.free_run(&pin, &locked, (slot.index, slot.index + 1), Level::PMD);
                         gather.add_stale(part);
                     }
@@ -67,9 +67,7 @@ impl<P: Platform> Tables<'_, P> {
         while *index < end {
             let at = pages_from(part.start(), *index - first).end();
             *index += match locked.get(*index) {
-                Entry::Leaf(leaf)
-                    if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ =>
-                {
+                Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
                     match self.free_run(pin, locked, (*index, end), Level::PTE) {
                         Freed::Entries(entries) => {
                             gather.add_stale(pages_from(at, entries));
@@ -118,6 +116,7 @@ impl<P: Platform> Tables<'_, P> {
         let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return Freed::Entries(1) };
         let folio = self.spaces.frames().lock_folio(leaf.pfn);
         let (entries, pages) = if level == Level::PTE {
+            let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
             let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
             (pages, pages as u64)
         } else {

@@ -57,9 +57,11 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// The first page of `range` to which `access` would fault.
+    /// The first page of `range` to which `access` would fault, or by which the access would not be noted: who populates memory
+    /// for writes needs its contents from then on.
     pub(crate) fn first_missing(&self, range: VirtRange, access: Access) -> Option<VirtAddr> {
-        let needs = access.needs();
+        let mut needs = access.needs();
+        needs.set(LeafFlags::DIRTY, access == Access::Write);
         let (mut at, mut missing) = (range.start(), None);
         self.walk(range, &mut |place, part| {
             if missing.is_some() {
