@@ -40,6 +40,8 @@ pub enum KnownDifference {
     SwapInWhole,
     /// Linux knows who maps a large folio of two processes only; a third that is left alone with it counts as one of several.
     ThirdSharer,
+    /// Whether nobody else has a page Linux knows for each page of a large folio; here the folio as a whole is shared or not.
+    PartShared,
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible,
 }
@@ -62,6 +64,7 @@ impl KnownDifference {
         Self::PageTables,
         Self::SwapInWhole,
         Self::ThirdSharer,
+        Self::PartShared,
         Self::LowEligible,
     ];
 
@@ -83,6 +86,7 @@ impl KnownDifference {
             Self::PageTables => "page-tables",
             Self::SwapInWhole => "swap-in-whole",
             Self::ThirdSharer => "third-sharer",
+            Self::PartShared => "part-shared",
             Self::LowEligible => "low-eligible",
         }
     }
@@ -94,10 +98,10 @@ pub type KnownCounts = BTreeMap<KnownDifference, u64>;
 /// What of a program's past bears on what may differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Past {
-    /// A process was forked.
-    forked: bool,
     /// Processes that were forked.
     forks: u32,
+    /// A part of a mapping may have been kept from a child.
+    kept_from_children: bool,
     /// A file was written through a shared mapping.
     file_written: bool,
     /// The host pages out to a device that is not the comparison's own.
@@ -132,25 +136,21 @@ fn joined(regions: &[Region]) -> Vec<Region> {
     all
 }
 
-/// Whether a call makes pages old or gives them free.
-fn is_ageing(call: Call, args: [u64; 6]) -> bool {
+/// Whether a call made pages old or gave them free, and all that the sides differ in is that Linux kept private pages.
+fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
     const FREE_COLD_PAGEOUT: [u64; 3] = [8, 20, 21];
-    call == Call::Madvise && FREE_COLD_PAGEOUT.contains(&args[2])
-}
-
-/// Whether all that the sides differ in is that Linux kept pages of its own which Quire did not.
-fn kept_whole(linux: &Observation, quire: &Observation) -> bool {
-    let covered = |run: &Pages, all: &[Pages]| {
+    let kept = |run: &Pages| {
         let mut at = run.start;
-        for other in all.iter().filter(|other| other.state == PageState::Anonymous) {
+        for other in linux.pages.iter().filter(|other| other.state == PageState::Anonymous) {
             if other.start <= at && at < other.end {
                 at = other.end;
             }
         }
         at >= run.end
     };
-    let own = |run: &&Pages| run.state == PageState::Anonymous;
-    quire.pages.iter().filter(own).all(|run| covered(run, &linux.pages))
+    call == Call::Madvise
+        && FREE_COLD_PAGEOUT.contains(&args[2])
+        && quire.pages.iter().filter(|run| run.state == PageState::Anonymous).all(kept)
 }
 
 /// Whether a block that Linux has on the swap device, but for some pages, is in memory as a whole on Quire.
@@ -218,13 +218,12 @@ impl Past {
     /// Notes an operation that was made.
     pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
         const DONTNEED: [u64; 2] = [4, 24];
+        const KEPT_FROM_CHILDREN: [u64; 2] = [10, 18];
         const DONTUNMAP: u64 = 4;
         const FIXED: u64 = 0x10;
         let [addr, len, third, ..] = args;
-        if call == Call::Fork && outcome == Outcome::Value(0) {
-            self.forked = true;
-            self.forks += 1;
-        }
+        self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
+        self.kept_from_children |= call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third);
         let empties = match call {
             Call::Madvise => DONTNEED.contains(&third),
             Call::Mmap => args[3] & FIXED != 0,
@@ -317,7 +316,9 @@ impl Past {
     ) -> bool {
         let known = if linux.pages == quire.pages {
             return false;
-        } else if self.forks >= 2 && is_ageing(call, args) && kept_whole(linux, quire) {
+        } else if self.forks > 0 && self.kept_from_children && kept_more(call, args, linux, quire) {
+            KnownDifference::PartShared
+        } else if self.forks > 1 && kept_more(call, args, linux, quire) {
             KnownDifference::ThirdSharer
         } else if has_whole_from_swap(linux, quire) {
             KnownDifference::SwapInWhole
@@ -347,7 +348,7 @@ impl Past {
             return Some(KnownDifference::FileContents);
         }
         // Shared memory that a fork copied.
-        (self.forked && region.flags.contains(VmFlags::MAYSHARE)).then_some(KnownDifference::SharedFork)
+        (self.forks > 0 && region.flags.contains(VmFlags::MAYSHARE)).then_some(KnownDifference::SharedFork)
     }
 
     /// Whether different outcomes of an operation that leaves the sides alike are known.

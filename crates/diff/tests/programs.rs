@@ -43,7 +43,7 @@ fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
         // The second is met with swap space only, which takes root.
         KnownDifference::ExecuteOnly | KnownDifference::SwapInWhole => false,
-        KnownDifference::LowEligible => {
+        KnownDifference::LowEligible | KnownDifference::ThirdSharer | KnownDifference::PartShared => {
             let path = "/sys/kernel/mm/transparent_hugepage/enabled";
             let on = std::fs::read_to_string(path).is_ok_and(|text| !text.contains("[never]"));
             if !on {

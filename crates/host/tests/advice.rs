@@ -233,3 +233,27 @@ fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
     assert_eq!(cpu.program(&space).read_u64(target).unwrap(), 101);
     assert_audit(&machine);
 }
+
+/// What is dirty is so whether it may be used just now or not.
+#[test]
+fn what_was_written_and_then_forbidden_does_not_go() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 2 * PAGE, RW);
+    for at in 0..2 {
+        cpu.program(&space).write_u64(page(area, at), 1).unwrap();
+    }
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    cpu.program(&space).write_u64(area, 7).unwrap();
+    space.mprotect(area, 2 * PAGE, common::NONE, false).unwrap();
+    space.madvise(page(area, 1), PAGE, Advice::Free).unwrap();
+    space.madvise(area, 2 * PAGE, Advice::Cold).unwrap();
+    space.mprotect(page(area, 1), PAGE, common::READ, false).unwrap();
+    space.madvise(area, 2 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, PAGE);
+    space.mprotect(area, PAGE, RW, false).unwrap();
+    assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 7);
+    assert_eq!(cpu.program(&space).read_u64(page(area, 1)).unwrap(), 0);
+    assert_audit(&machine);
+}

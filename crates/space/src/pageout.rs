@@ -394,7 +394,9 @@ impl<P: Platform> Tables<'_, P> {
         }
         // Pairs with the one of a fast pin, between its reference and its second look at the entry.
         fence(Ordering::SeqCst);
-        let dirty = bits & P::Paging::DIRTY != 0;
+        // Several are present; one that is not has its marks elsewhere.
+        let dirty = matches!(P::Paging::decode(bits, Level::PTE), Entry::Leaf(leaf)
+            if leaf.flags.contains(LeafFlags::DIRTY));
         let refusal = if folio.folio().may_be_pinned() {
             Some(Unmapped::Pinned)
         } else if job.leaves == Leaves::Nothing && (dirty || folio.folio().unpinned_refs() > 2) {

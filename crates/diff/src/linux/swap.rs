@@ -4,17 +4,16 @@
 //! back as it was: also after a failure, a signal from the terminal or a kill.
 
 use super::raw::{EXIT_GROUP, FORK, syscall};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
 const PAGE: u64 = 4096;
 const READAHEAD: &str = "/proc/sys/vm/page-cluster";
 const ADD: &str = "/sys/class/zram-control/hot_add";
-const REMOVE: &str = "/sys/class/zram-control/hot_remove";
 
 /// Why the host has no swap device for the comparison.
 #[derive(Debug)]
@@ -61,9 +60,9 @@ impl HostSwap {
             return Err(at("/proc/swaps")(io::Error::other("there is swap space already")));
         }
         let readahead = fs::read_to_string(READAHEAD).map_err(at(READAHEAD))?;
-        let number = fs::read_to_string(ADD).map_err(at(ADD))?.trim().to_owned();
-        // From here on the guard cleans up, whatever fails.
-        let swap = Self::guarded(bytes, &number, readahead.trim())?;
+        // Opening adds nothing, and says whether it is allowed.
+        File::open(ADD).map_err(at(ADD))?;
+        let (swap, number) = Self::guarded(bytes, &readahead).map_err(at(ADD))?;
         let size = format!("/sys/block/zram{number}/disksize");
         fs::write(&size, bytes.to_string()).map_err(at(&size))?;
         let device = format!("/dev/zram{number}");
@@ -82,22 +81,27 @@ impl HostSwap {
         self.bytes
     }
 
-    fn guarded(bytes: u64, number: &str, readahead: &str) -> Result<Self, HostSwapError> {
-        let failed = |error: io::Error| {
-            let _ = fs::write(REMOVE, number);
-            HostSwapError { step: "a process that cleans up".to_owned(), error }
-        };
-        let plan = Plan::new(number, readahead).map_err(|error| failed(error.into()))?;
-        let (end, alive) = io::pipe().map_err(failed)?;
+    /// Starts the guard, which adds the device and tells its number: whatever happens from then on, it cleans up.
+    fn guarded(bytes: u64, readahead: &str) -> io::Result<(Self, String)> {
+        let readahead = CString::new(readahead.trim())?;
+        let (end, alive) = io::pipe()?;
+        let (mut told, tells) = io::pipe()?;
         // SAFETY: the child allocates nothing and takes no lock.
         let guard = unsafe { syscall(FORK, [0; 6]) };
         if guard == 0 {
-            plan.wait_and_clean_up(end.as_raw_fd(), alive.as_raw_fd());
+            guard_host(end.as_raw_fd(), alive.as_raw_fd(), tells.as_raw_fd(), &readahead);
         }
         if guard < 0 {
-            return Err(failed(io::Error::from_raw_os_error(-guard as i32)));
+            return Err(io::Error::from_raw_os_error(-guard as i32));
         }
-        Ok(Self { bytes, alive: Some(alive.into()), guard })
+        let swap = Self { bytes, alive: Some(alive.into()), guard };
+        drop(tells);
+        let mut number = String::new();
+        told.read_to_string(&mut number)?;
+        if number.is_empty() {
+            return Err(io::Error::other("no device was added"));
+        }
+        Ok((swap, number.trim().to_owned()))
     }
 }
 
@@ -122,47 +126,61 @@ fn write_header(device: &str, pages: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// How the host is put back, made ready before the fork: nothing is allocated after it.
-struct Plan {
-    device: CString,
-    /// Files, and what is written to them.
-    writes: [(CString, CString); 3],
+/// Bytes of the longest path here, and more.
+const PATH: usize = 64;
+
+/// Texts one after the other, with a zero at the end. It allocates nothing, and does not panic.
+fn joined(parts: [&[u8]; 3]) -> [u8; PATH] {
+    let mut all = [0; PATH];
+    let room = all[..PATH - 1].iter_mut();
+    room.zip(parts.into_iter().flatten()).for_each(|(to, from)| *to = *from);
+    all
 }
 
-impl Plan {
-    fn new(number: &str, readahead: &str) -> Result<Self, std::ffi::NulError> {
-        let text = |path: String, word: &str| Ok((CString::new(path)?, CString::new(word)?));
-        Ok(Self {
-            device: CString::new(format!("/dev/zram{number}"))?,
-            writes: [
-                text(READAHEAD.to_owned(), readahead)?,
-                text(format!("/sys/block/zram{number}/reset"), "1")?,
-                text(REMOVE.to_owned(), number)?,
-            ],
-        })
+/// Writes a text to a file of the kernel's.
+///
+/// # Safety
+///
+/// Both texts end with a zero.
+unsafe fn write_text(path: *const u8, text: *const u8) {
+    // SAFETY: the caller's promise; a descriptor that is none is refused.
+    unsafe {
+        let file = libc::open(path.cast(), libc::O_WRONLY);
+        libc::write(file, text.cast(), libc::strlen(text.cast()));
+        libc::close(file);
     }
+}
 
-    /// The guard's life.
-    fn wait_and_clean_up(&self, end: i32, alive: i32) -> ! {
-        let mut byte = 0_u8;
-        // SAFETY: calls about descriptors of this process and texts that end with a zero; no other thread exists here.
-        unsafe {
-            libc::close(alive);
-            libc::setsid();
-            // A signal to everybody, as at the end of a session, must not take the guard away.
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
-                libc::signal(signal, libc::SIG_IGN);
-            }
-            while libc::read(end, (&raw mut byte).cast(), 1) != 0 {}
-            libc::swapoff(self.device.as_ptr());
-            for (path, word) in &self.writes {
-                let file = libc::open(path.as_ptr(), libc::O_WRONLY);
-                libc::write(file, word.as_ptr().cast(), libc::strlen(word.as_ptr()));
-                libc::close(file);
-            }
-            loop {
-                syscall(EXIT_GROUP, [0; 6]);
-            }
+/// The guard's life: it adds a device, tells its number, waits until nobody has `alive` open any more, and puts the host back.
+fn guard_host(end: i32, alive: i32, tells: i32, readahead: &CStr) -> ! {
+    let mut number = [0_u8; 16];
+    let mut byte = 0_u8;
+    // SAFETY: calls about descriptors of this process and texts that end with a zero; no other thread exists here.
+    unsafe {
+        libc::close(alive);
+        libc::setsid();
+        // A signal to everybody, as at the end of a session, must not take the guard away.
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let add = libc::open(c"/sys/class/zram-control/hot_add".as_ptr(), libc::O_RDONLY);
+        let added = libc::read(add, number.as_mut_ptr().cast(), number.len() - 1) > 0;
+        libc::close(add);
+        number.iter_mut().filter(|digit| !digit.is_ascii_digit()).for_each(|other| *other = 0);
+        let digits = number.split(|digit| *digit == 0).next().unwrap_or(&[]);
+        libc::write(tells, digits.as_ptr().cast(), if added { digits.len() } else { 0 });
+        libc::close(tells);
+        while added && libc::read(end, (&raw mut byte).cast(), 1) != 0 {}
+        if added {
+            libc::swapoff(joined([b"/dev/zram", digits, b""]).as_ptr().cast());
+            write_text(c"/proc/sys/vm/page-cluster".as_ptr().cast(), readahead.as_ptr().cast());
+            let reset = joined([b"/sys/block/zram", digits, b"/reset"]);
+            write_text(reset.as_ptr(), c"1".as_ptr().cast());
+            let removed = joined([digits, b"", b""]);
+            write_text(c"/sys/class/zram-control/hot_remove".as_ptr().cast(), removed.as_ptr());
+        }
+        loop {
+            syscall(EXIT_GROUP, [0; 6]);
         }
     }
 }

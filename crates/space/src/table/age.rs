@@ -64,7 +64,7 @@ impl<P: Platform> Tables<'_, P> {
             if folio.folio().kind() != Kind::Anonymous || folio.maps() != Self::huge_pages() {
                 return;
             }
-            locked.entries[slot.index].fetch_and(!P::Paging::ACCESSED, Ordering::AcqRel);
+            locked.unmark(slot.index, LeafFlags::ACCESSED);
             if !self.has_nowhere_to_go(&folio, way) {
                 self.make_old(&pin, &folio, way, aged);
             } else if folio.folio().frame().get(1) {
@@ -146,9 +146,7 @@ impl<P: Platform> Tables<'_, P> {
             {
                 return Some(Stop::Split(index, folio.folio().head()));
             }
-            for slot in &locked.entries[index..index + pages] {
-                slot.fetch_and(!P::Paging::ACCESSED, Ordering::AcqRel);
-            }
+            (index..index + pages).for_each(|at| locked.unmark(at, LeafFlags::ACCESSED));
             self.make_old(pin, &folio, way, aged);
             index += pages;
         }

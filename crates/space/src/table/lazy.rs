@@ -134,9 +134,8 @@ impl<P: Platform> Tables<'_, P> {
         if level == Level::PMD && !alone || !self.forget_writes(&folio, alone) {
             return Freed::Entries(entries);
         }
-        for slot in &locked.entries[index..index + entries] {
-            // The MMU may be setting the same bits: a page that is used in this moment is needed.
-            slot.fetch_and(!(P::Paging::ACCESSED | P::Paging::DIRTY), Ordering::AcqRel);
+        for at in index..index + entries {
+            locked.unmark(at, LeafFlags::ACCESSED | LeafFlags::DIRTY);
         }
         let flags = frame.word().flags();
         if !flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::MLOCKED) {
