@@ -1,8 +1,8 @@
 //! Operations that are about large folios: whole aligned blocks of 2 MiB, nearly whole ones, and parts of them.
 
 use super::generate::{
-    Generator, MAP_ANONYMOUS, MAP_FIXED, MAP_POPULATE, MAP_PRIVATE, MIB2, NONE, PAGE, PROT_READ_WRITE,
-    in_word, words,
+    Generator, MAP_ANONYMOUS, MAP_FIXED, MAP_POPULATE, MAP_PRIVATE, MIB2, NONE, PAGE, PAGEOUT,
+    PROT_READ_WRITE, in_word, words,
 };
 use super::{Call, Word, names};
 
@@ -18,7 +18,6 @@ const WIPEONFORK: u64 = 18;
 const COLD: u64 = 20;
 const POPULATE_WRITE: u64 = 23;
 const COLLAPSE: u64 = 25;
-const PAGEOUT: u64 = 21;
 
 /// What is advised, the usual more often.
 const ADVICE: &[u64] = &[
