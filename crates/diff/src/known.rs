@@ -100,8 +100,8 @@ pub type KnownCounts = BTreeMap<KnownDifference, u64>;
 pub(crate) struct Past {
     /// Processes that were forked.
     forks: u32,
-    /// A part of a mapping may have been kept from a child.
-    kept_from_children: bool,
+    /// Ranges that were kept from children.
+    kept_from_children: Vec<(u64, u64)>,
     /// A file was written through a shared mapping.
     file_written: bool,
     /// The host pages out to a device that is not the comparison's own.
@@ -139,18 +139,27 @@ fn joined(regions: &[Region]) -> Vec<Region> {
 /// Whether a call made pages old or gave them free, and all that the sides differ in is that Linux kept private pages.
 fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
     const FREE_COLD_PAGEOUT: [u64; 3] = [8, 20, 21];
-    let kept = |run: &Pages| {
+    call == Call::Madvise
+        && FREE_COLD_PAGEOUT.contains(&args[2])
+        && has_all_private(linux, quire)
+        && !has_all_private(quire, linux)
+}
+
+/// Whether all private pages of `few` are in `many` too.
+fn has_all_private(many: &Observation, few: &Observation) -> bool {
+    let private = |side: &Observation| -> Vec<Pages> {
+        side.pages.iter().copied().filter(|run| run.state == PageState::Anonymous).collect()
+    };
+    let many = private(many);
+    private(few).iter().all(|run| {
         let mut at = run.start;
-        for other in linux.pages.iter().filter(|other| other.state == PageState::Anonymous) {
+        for other in &many {
             if other.start <= at && at < other.end {
                 at = other.end;
             }
         }
         at >= run.end
-    };
-    call == Call::Madvise
-        && FREE_COLD_PAGEOUT.contains(&args[2])
-        && quire.pages.iter().filter(|run| run.state == PageState::Anonymous).all(kept)
+    })
 }
 
 /// Whether a block that Linux has on the swap device, but for some pages, is in memory as a whole on Quire.
@@ -223,7 +232,9 @@ impl Past {
         const FIXED: u64 = 0x10;
         let [addr, len, third, ..] = args;
         self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
-        self.kept_from_children |= call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third);
+        if call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third) {
+            self.kept_from_children.push((addr, addr.saturating_add(len)));
+        }
         let empties = match call {
             Call::Madvise => DONTNEED.contains(&third),
             Call::Mmap => args[3] & FIXED != 0,
@@ -316,7 +327,10 @@ impl Past {
     ) -> bool {
         let known = if linux.pages == quire.pages {
             return false;
-        } else if self.forks > 0 && self.kept_from_children && kept_more(call, args, linux, quire) {
+        } else if self.forks > 0
+            && touches(&self.kept_from_children, args[0], args[1])
+            && kept_more(call, args, linux, quire)
+        {
             KnownDifference::PartShared
         } else if self.forks > 1 && kept_more(call, args, linux, quire) {
             KnownDifference::ThirdSharer
