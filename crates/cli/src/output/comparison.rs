@@ -1,9 +1,9 @@
 //! What `quire diff` prints.
 
 use super::say;
+use quire_diff::DiffReport;
 use quire_diff::program::Program;
 use quire_diff::threads::{Side, ThreadReport};
-use quire_diff::DiffReport;
 use serde_json::{Value, json};
 
 /// Most combinations that are listed by name in a text.
