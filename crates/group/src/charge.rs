@@ -5,7 +5,7 @@
 
 use crate::Groups;
 use crate::counter::PageCounter;
-use crate::error::OverLimit;
+use crate::error::{OverHigh, OverLimit};
 use crate::event::GroupEvent;
 use crate::group::Group;
 use crate::id::GroupId;
@@ -145,27 +145,37 @@ impl<P: Platform> Groups<P> {
         stocks.filter(|&(whose, _)| whose == id).map(|(_, pages)| pages as u64).sum()
     }
 
-    /// By how many pages the group, or the one above it that is worst, is over `memory.high`; 0 if no charge of this group
-    /// went past a limit since this last answered 0.
+    /// The group, or the one above it that is worst, over its `memory.high`; none if no charge of this group went past
+    /// a limit since this last answered so, or since [`forgive_high`](Self::forgive_high).
     #[inline]
-    pub fn over_high(&self, id: GroupId) -> u64 {
+    pub fn over_high(&self, id: GroupId) -> Option<OverHigh> {
         if id.is_root() {
-            return 0;
+            return None;
         }
         match self.table.get(id) {
-            Some(group) if group.over_high.load(Ordering::Relaxed) => self.excess(group),
-            _ => 0,
+            Some(group) if group.over_high.load(Ordering::Relaxed) => self.worst_over_high(group),
+            _ => None,
         }
     }
 
     #[cold]
-    fn excess(&self, group: &Group<P>) -> u64 {
-        let over = |group: &Group<P>| group.memory.usage().saturating_sub(group.high.load(Ordering::Relaxed));
-        let most = self.up(group.id).map(over).max().unwrap_or(0);
-        if most == 0 {
+    fn worst_over_high(&self, group: &Group<P>) -> Option<OverHigh> {
+        let over = |group: &Group<P>| {
+            let pages = group.memory.usage().saturating_sub(group.high.load(Ordering::Relaxed));
+            OverHigh { group: group.id, pages }
+        };
+        let worst = self.up(group.id).map(over).max_by_key(|over| over.pages).filter(|over| over.pages > 0);
+        if worst.is_none() {
             group.over_high.store(false, Ordering::Relaxed);
         }
-        most
+        worst
+    }
+
+    /// Nothing can be done about what the group has; it is over again with the next charge that goes past a limit.
+    pub fn forgive_high(&self, id: GroupId) {
+        if let Some(group) = self.table.get(id) {
+            group.over_high.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Charges `pages` of swap to the group.

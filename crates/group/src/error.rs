@@ -69,6 +69,15 @@ impl From<fmt::Error> for GroupError {
     }
 }
 
+/// A group that is over its `memory.high`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OverHigh {
+    /// Which.
+    pub group: GroupId,
+    /// By how many pages.
+    pub pages: u64,
+}
+
 /// A charge that would have gone past a limit. Nothing was charged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OverLimit {

@@ -33,7 +33,7 @@ mod tagged;
 mod tree;
 
 pub use audit::GroupViolation;
-pub use error::{GroupError, OverLimit};
+pub use error::{GroupError, OverHigh, OverLimit};
 pub use event::GroupEvent;
 pub use files::{Swappiness, WriteOutcome};
 pub use id::GroupId;

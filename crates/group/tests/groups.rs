@@ -10,7 +10,7 @@ mod support;
 
 use proptest::prelude::*;
 use quire_arch::Platform;
-use quire_group::{GroupError, GroupEvent, GroupId, GroupStat, Limit, OverLimit};
+use quire_group::{GroupError, GroupEvent, GroupId, GroupStat, Limit, OverHigh, OverLimit};
 use std::collections::HashMap;
 use support::{assert_sound, groups};
 
@@ -275,12 +275,17 @@ fn what_is_over_the_high_limit_is_noted() {
     let b = groups.create(a, "b").unwrap();
     let _ = groups.set(a, Limit::High, Some(100 << 12)).unwrap();
     groups.try_charge(&pin, b, 100).unwrap();
-    assert_eq!(groups.over_high(b), 0);
+    assert_eq!(groups.over_high(b), None);
     groups.try_charge(&pin, b, 200).unwrap();
-    assert_eq!((groups.over_high(b), groups.over_high(a)), (200, 0));
-    groups.uncharge(&pin, b, 250);
+    let worst = |pages| Some(OverHigh { group: a, pages });
+    assert_eq!((groups.over_high(b), groups.over_high(a)), (worst(200), None));
+    groups.forgive_high(b);
+    assert_eq!(groups.over_high(b), None);
+    groups.try_charge(&pin, b, 70).unwrap();
+    assert_eq!(groups.over_high(b), worst(270), "the next charge tells anew");
+    groups.uncharge(&pin, b, 320);
     groups.drain_stocks(&pin);
-    assert_eq!((groups.over_high(b), groups.usage(a)), (0, 50));
+    assert_eq!((groups.over_high(b), groups.usage(a)), (None, 50));
 }
 
 #[test]

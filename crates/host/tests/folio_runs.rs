@@ -4,19 +4,11 @@
 
 mod common;
 
-use common::{GIB, HostSpace, PAGE, RW, assert_audit, in_use, machine_with, map_at, page};
+use common::{GIB, HostSpace, PAGE, RW, assert_audit, in_use, machine_with, map_at, page, read, write};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, Order, Pfn, VirtAddr};
-use quire_host::{HostConfig, Machine, Vcpu};
+use quire_host::{HostConfig, Machine};
 use quire_mm::{Advice, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, SizeEnabled};
-
-fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
-    cpu.program(space).write_u64(addr, value).unwrap();
-}
-
-fn read(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
-    cpu.program(space).read_u64(addr).unwrap()
-}
 
 /// A paranoid machine that gives folios of `order` to everybody.
 fn machine_of_order(order: u8) -> Machine<X86_64Level4> {

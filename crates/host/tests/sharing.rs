@@ -5,33 +5,18 @@
 mod common;
 
 use common::{
-    GIB, HostSpace, MIB2, PAGE, RW, Random, assert_audit, in_use, machine, machine_with, map_at, page,
-    setting,
+    GIB, HostSpace, MIB2, PAGE, RW, Random, anonymous_frames, assert_audit, in_use, machine, machine_with,
+    map_at, page, read, setting, write,
 };
 use quire_arch::Order;
 use quire_arch::{Access, Platform, VirtAddr};
-use quire_frame::Kind;
 use quire_host::HostConfig;
-use quire_host::{Machine, Vcpu};
+use quire_host::Machine;
 use quire_mm::{
     Advice, GatherTechnique, HugeConfig, HugeEnabled, HugePolicy, MapFlags, MapRequest, MemoryConfig,
     OrderSet, RemapFlags, SizeEnabled, Techniques, VmEvent,
 };
 use std::collections::BTreeMap;
-
-fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
-    cpu.program(space).write_u64(addr, value).unwrap();
-}
-
-fn read(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
-    cpu.program(space).read_u64(addr).unwrap()
-}
-
-fn anonymous_frames(machine: &Machine) -> u64 {
-    let mut count = 0;
-    machine.memory().frames().for_each_frame(|_, frame| count += u64::from(frame.kind() == Kind::Anonymous));
-    count
-}
 
 #[test]
 fn the_last_owner_keeps_the_page() {

@@ -4,11 +4,12 @@
 
 mod common;
 
-use common::{GIB, HostSpace, PAGE, RW, assert_audit, machine, map_at, page};
-use quire_arch::VirtAddr;
-use quire_frame::Kind;
+use common::{
+    GIB, PAGE, RW, anonymous_frames, assert_audit, assert_filled, count, fill, machine, map_at, page, read,
+    swap_on_ram, write,
+};
 use quire_host::swap::{SlowConfig, SlowDevice};
-use quire_host::{HostConfig, Machine, Vcpu};
+use quire_host::{HostConfig, Machine};
 use quire_mm::{Advice, CompressedRam, Lz4, MemoryConfig, Overcommit, RamDisk, SwapOnOptions, VmEvent};
 
 fn overcommitted(mib: u64) -> Machine {
@@ -16,51 +17,24 @@ fn overcommitted(mib: u64) -> Machine {
     Machine::new(&HostConfig::with_ram(mib << 20).cpus(1).paranoid(), config).unwrap()
 }
 
-fn ram_disk(machine: &Machine, slots: u64) -> quire_mm::DeviceId {
-    let disk = RamDisk::new(machine.memory().frames(), slots).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap()
-}
-
 fn compressed(machine: &Machine, slots: u64) -> quire_mm::DeviceId {
     let disk = CompressedRam::new(machine.memory().frames(), slots, Lz4).unwrap();
     machine.memory().swapon(disk, SwapOnOptions::default()).unwrap()
 }
 
-fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
-    cpu.program(space).write_u64(addr, value).unwrap();
-}
-
-fn read(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
-    cpu.program(space).read_u64(addr).unwrap()
-}
-
-fn anonymous_frames(machine: &Machine) -> u64 {
-    let mut count = 0;
-    machine.memory().frames().for_each_frame(|_, frame| count += u64::from(frame.kind() == Kind::Anonymous));
-    count
-}
-
-fn count(machine: &Machine, event: VmEvent) -> u64 {
-    machine.memory().frames().events().sum(event)
-}
-
 #[test]
 fn a_page_that_is_paged_out_comes_back_as_it_was() {
     let machine = machine(16, 1);
-    ram_disk(&machine, 1024);
+    swap_on_ram(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 8 * PAGE, RW);
-    for at in 0..8 {
-        write(&cpu, &space, page(area, at), 100 + at);
-    }
+    fill(&cpu, &space, area, 8, 100);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, 0, "all is out");
     assert_eq!(space.figures().swapped, 8 * PAGE);
     assert_audit(&machine);
-    for at in 0..8 {
-        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
-    }
+    assert_filled(&cpu, &space, area, 8, 100);
     assert_eq!(space.figures().swapped, 0);
     assert_eq!((count(&machine, VmEvent::Pswpout), count(&machine, VmEvent::Pswpin)), (8, 8));
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 8);
@@ -95,13 +69,11 @@ fn a_program_larger_than_memory_keeps_what_it_wrote() {
 #[test]
 fn both_sides_of_a_fork_keep_what_is_paged_out() {
     let machine = machine(16, 1);
-    ram_disk(&machine, 1024);
+    swap_on_ram(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 8 * PAGE, RW);
-    for at in 0..8 {
-        write(&cpu, &space, page(area, at), 100 + at);
-    }
+    fill(&cpu, &space, area, 8, 100);
     space.madvise(area, 4 * PAGE, Advice::PageOut).unwrap();
     let child = space.fork().unwrap();
     assert_audit(&machine);
@@ -111,10 +83,8 @@ fn both_sides_of_a_fork_keep_what_is_paged_out() {
     }
     assert_audit(&machine);
     machine.memory().swapoff(quire_mm::DeviceId::new(0).unwrap(), || true).unwrap();
-    for at in 0..8 {
-        assert_eq!(read(&cpu, &child, page(area, at)), 200 + at);
-        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
-    }
+    assert_filled(&cpu, &child, area, 8, 200);
+    assert_filled(&cpu, &space, area, 8, 100);
     assert_audit(&machine);
 }
 
@@ -125,17 +95,13 @@ fn swapoff_brings_everything_back() {
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 512 * PAGE, RW);
-    for at in 0..512 {
-        write(&cpu, &space, page(area, at), 100 + at);
-    }
+    fill(&cpu, &space, area, 512, 100);
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 512 * PAGE);
     machine.memory().swapoff(id, || true).unwrap();
     assert_eq!(space.figures().swapped, 0);
     assert_audit(&machine);
-    for at in 0..512 {
-        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
-    }
+    assert_filled(&cpu, &space, area, 512, 100);
 }
 
 /// A device that answers late, with a program that reads in order.
@@ -149,9 +115,7 @@ fn pages_are_read_ahead_from_a_device_that_answers_late() {
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 256 * PAGE, RW);
-    for at in 0..256 {
-        write(&cpu, &space, page(area, at), 100 + at);
-    }
+    fill(&cpu, &space, area, 256, 100);
     space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
     // Written, they go with the next pass.
     for _ in 0..3 {
@@ -161,9 +125,7 @@ fn pages_are_read_ahead_from_a_device_that_answers_late() {
     assert_eq!(anonymous_frames(&machine), 0);
     assert_eq!(space.figures().swapped, 256 * PAGE);
     assert_audit(&machine);
-    for at in 0..256 {
-        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
-    }
+    assert_filled(&cpu, &space, area, 256, 100);
     let (ahead, hits) = (count(&machine, VmEvent::SwapRa), count(&machine, VmEvent::SwapRaHit));
     assert!(hits > 128 && ahead >= hits, "{ahead} read ahead, {hits} of them used");
     machine.memory().swap().reap();
@@ -172,5 +134,55 @@ fn pages_are_read_ahead_from_a_device_that_answers_late() {
     machine.memory().swap().reap();
     machine.memory().reclaim(quire_mm::GroupId::ROOT, 1024);
     assert_eq!(machine.memory().swap().free_slots(), 1024);
+    assert_audit(&machine);
+}
+
+/// A page whose contents nobody needs has those that were written last, or zeros, but never what a device has from before.
+#[test]
+fn a_freed_page_never_holds_what_a_device_got_before() {
+    let machine = overcommitted(16);
+    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
+    // SAFETY: the device goes with the machine.
+    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    write(&cpu, &space, area, 1);
+    space.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0);
+    // As long as the device is at it the folio stays in the cache, whoever maps it; and the device gets this.
+    assert_eq!(read(&cpu, &space, area), 1);
+    (0..2).for_each(|_| machine.memory().swap().reap());
+    write(&cpu, &space, area, 2);
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    for _ in 0..3 {
+        machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+        machine.memory().swap().reap();
+    }
+    assert_eq!(space.figures().resident, 0);
+    let found = read(&cpu, &space, area);
+    assert!(found == 2 || found == 0, "{found} was overwritten");
+    assert_audit(&machine);
+}
+
+/// That a page was out before is no reason to write it again once nobody needs it.
+#[test]
+fn a_freed_page_that_was_out_before_goes_without_the_device() {
+    let machine = overcommitted(16);
+    ram_disk(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    (0..8).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    (0..8).for_each(|at| write(&cpu, &space, page(area, at), 200 + at));
+    space.madvise(area, 8 * PAGE, Advice::Free).unwrap();
+    write(&cpu, &space, area, 300);
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+    assert_eq!((count(&machine, VmEvent::Pglazyfreed), count(&machine, VmEvent::Pswpout)), (7, 9));
+    assert_eq!(read(&cpu, &space, area), 300);
+    (1..8).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0));
     assert_audit(&machine);
 }

@@ -166,6 +166,44 @@ fn a_high_limit_without_swap_never_refuses_either() {
     assert_filled(&cpu, &space, area, 128);
 }
 
+/// Who is over a high limit and can do nothing about it looks again when there is more, and not at every fault.
+#[test]
+fn a_high_limit_is_not_looked_after_in_vain_at_every_fault() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 4096);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "high", &[(Limit::High, 16), (Limit::SwapMax, 0)]);
+    let space = space_in(&machine, group);
+    assert_eq!(fill(&cpu, &space, 1024).2, Ok(()));
+    let scanned = machine.memory().frames().events().sum(VmEvent::PgscanDirect);
+    assert!(scanned > 0 && scanned < 100 * 1024, "{scanned} pages were looked at");
+    assert_audit(&machine);
+}
+
+/// What a fault brings in must not be what goes to make room for the copy of it: it would come and go for ever.
+#[test]
+fn a_page_that_comes_in_does_not_go_for_its_own_copy() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "full", &[(Limit::Max, 64), (Limit::SwapMax, 1)]);
+    let space = space_in(&machine, group);
+    let (shared, ..) = fill(&cpu, &space, 1);
+    space.madvise(shared, PAGE, Advice::PageOut).unwrap();
+    let child = space.fork().unwrap();
+    let area = map_at(&space, 2 * GIB, 63 * PAGE, RW);
+    (0..63).for_each(|at| cpu.program(&space).write_u64(page(area, at), 7).unwrap());
+    // There is room for the page or for a copy, and nothing else has a slot or gets one.
+    let written = cpu.program(&space).write_u64(shared, 200);
+    assert!(written.is_err_and(is_out_of_memory), "{written:?}");
+    assert_audit(&machine);
+    let _ = machine.memory().groups().set(group, Limit::Max, Some(65 * PAGE)).unwrap();
+    assert_eq!(cpu.program(&space).write_u64(shared, 200), Ok(()));
+    assert_filled(&cpu, &child, shared, 1);
+    assert_eq!(cpu.program(&space).read_u64(shared), Ok(200));
+    assert_audit(&machine);
+}
+
 #[test]
 fn a_slot_keeps_its_group_whoever_brings_it_in() {
     let machine = machine(16, OomAction::Refuse);

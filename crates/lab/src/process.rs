@@ -6,7 +6,7 @@ use crate::report::Compared;
 use crate::site::{HostSpace, RW, START, Site};
 use quire_arch::{Access, Order, PAGE_SIZE, VirtAddr};
 use quire_host::Program;
-use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags};
+use quire_mm::{Advice, GroupId, MapFlags, MapRequest, RemapFlags};
 
 /// The calls and accesses of a process. Places are bytes from the start of its area: a border of PUD entries, with nothing
 /// mapped near but what it maps itself.
@@ -22,6 +22,10 @@ pub(crate) trait Process {
     fn touch(&mut self, at: u64, bytes: u64, stride: u64, access: Access) -> Result<(), Self::Error>;
     /// `madvise(MADV_DONTNEED)`.
     fn dont_need(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
+    /// `madvise(MADV_FREE)`.
+    fn free(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
+    /// Has everything reclaimed that can be, there at least.
+    fn reclaim(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
     /// `munmap`.
     fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
     /// `mremap` to that place.
@@ -82,6 +86,17 @@ impl<T: Compared> Process for Quire<'_, T> {
 
     fn dont_need(&mut self, at: u64, bytes: u64) -> Result<(), LabError> {
         Ok(self.site.run(|| self.space.madvise(place(at), bytes, Advice::DontNeed))?)
+    }
+
+    fn free(&mut self, at: u64, bytes: u64) -> Result<(), LabError> {
+        Ok(self.site.run(|| self.space.madvise(place(at), bytes, Advice::Free))?)
+    }
+
+    fn reclaim(&mut self, _at: u64, _bytes: u64) -> Result<(), LabError> {
+        let memory = self.site.machine().memory();
+        while self.site.run(|| memory.reclaim(GroupId::ROOT, self.space.figures().resident / PAGE_SIZE)) > 0 {
+        }
+        Ok(())
     }
 
     fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), LabError> {

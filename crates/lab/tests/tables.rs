@@ -34,7 +34,7 @@ fn everything_is_measured_and_given_back_and_whatever_empties_a_table_frees_it()
         .filter(|figure| figure.metric.name == "page_tables_at_the_end")
         .map(|figure| figure.case.clone())
         .collect();
-    assert_eq!(sweeps.len(), 9);
+    assert_eq!(sweeps.len(), 10);
     for case in sweeps {
         let more = if case.contains("offset of 1 MiB") {
             1

@@ -13,6 +13,14 @@ pub(crate) struct Lists<'s, P: Platform> {
     pub(crate) node: NodeId,
 }
 
+/// Which folios of a list are worth more than a look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Candidates {
+    All,
+    /// Those in the swap cache: there are no free slots for others.
+    WithSlots,
+}
+
 /// Pages for which the inactive list is a third of both at least; it may be relatively smaller the larger both are.
 const GIB_IN_PAGES: u64 = 1 << 18;
 
@@ -40,22 +48,21 @@ impl<P: Platform> Lists<'_, P> {
         let groups = self.spaces.memory_groups();
         groups.take_in(&self.spaces.platform().pin(), None);
         let mut freed = 0;
-        // Pages that nobody needs first. Others need a place to go to.
-        let pairs = [
-            (LruList::InactiveFile, LruList::ActiveFile, true),
-            (LruList::InactiveAnon, LruList::ActiveAnon, self.spaces.swap().free_slots() > 0),
-        ];
-        for (inactive, active, possible) in pairs {
-            if !possible || freed >= wanted {
-                continue;
+        // Pages that nobody needs first.
+        let pairs =
+            [(LruList::InactiveFile, LruList::ActiveFile), (LruList::InactiveAnon, LruList::ActiveAnon)];
+        for (inactive, active) in pairs {
+            if freed >= wanted {
+                break;
             }
+            let Some(which) = self.candidates(inactive) else { continue };
             if self.inactive_is_low(inactive, active) {
                 let depth = (self.size(active) >> priority).max(BATCH as u64);
-                self.deactivate(active, depth);
+                self.deactivate(active, which, depth);
             }
             let mut left = (self.size(inactive) >> priority).max((BATCH as u64).min(self.size(inactive)));
             while left > 0 && freed < wanted {
-                let (scanned, pages) = self.shrink_inactive(inactive, cause);
+                let (scanned, pages) = self.shrink_inactive(inactive, which, cause);
                 freed += pages;
                 left = left.saturating_sub(scanned);
                 if scanned == 0 {
@@ -66,20 +73,39 @@ impl<P: Platform> Lists<'_, P> {
         freed
     }
 
+    /// What of a sort of pages could go. None if nothing could.
+    fn candidates(&self, inactive: LruList) -> Option<Candidates> {
+        let swap = self.spaces.swap();
+        if inactive != LruList::InactiveAnon {
+            return Some(Candidates::All);
+        }
+        if swap.free_slots() > 0 && self.spaces.memory_groups().swap_left(self.group) > 0 {
+            return Some(Candidates::All);
+        }
+        swap.is_any_on().then_some(Candidates::WithSlots)
+    }
+
+    /// Looks at the oldest folios of a list, and takes off what could go. Answers the pages that were looked at.
+    fn isolate(&self, list: LruList, which: Candidates, some: &mut Isolated) -> u64 {
+        let pin = self.spaces.platform().pin();
+        let could_go = |head| {
+            let flags = || self.spaces.frames().known(head).word().flags();
+            which == Candidates::All || flags().contains(FrameFlags::SWAP_CACHE)
+        };
+        let place = (self.group, self.node, list);
+        self.spaces.memory_groups().isolate(&pin, place, BATCH as u32, could_go, some).scanned
+    }
+
     /// Moves folios from the end of an active list to the inactive one. That they were used is no reason to stay: they have the
     /// length of the inactive list to be used again.
-    fn deactivate(&self, active: LruList, depth: u64) {
+    fn deactivate(&self, active: LruList, which: Candidates, depth: u64) {
         let groups = self.spaces.memory_groups();
         let inactive =
             if active == LruList::ActiveAnon { LruList::InactiveAnon } else { LruList::InactiveFile };
         let mut left = depth;
         while left > 0 {
             let mut some = Isolated::new();
-            let scanned = {
-                let pin = self.spaces.platform().pin();
-                let place = (self.group, self.node, active);
-                groups.isolate(&pin, place, BATCH as u32, |_| true, &mut some).scanned
-            };
+            let scanned = self.isolate(active, which, &mut some);
             if scanned == 0 {
                 return;
             }
@@ -104,22 +130,20 @@ impl<P: Platform> Lists<'_, P> {
     }
 
     /// Pages out a handful from the end of an inactive list. Answers the pages that were looked at, and those that came free.
-    fn shrink_inactive(&self, inactive: LruList, cause: Cause) -> (u64, u64) {
+    fn shrink_inactive(&self, inactive: LruList, which: Candidates, cause: Cause) -> (u64, u64) {
         let groups = self.spaces.memory_groups();
         let mut some = Isolated::new();
-        let scanned = {
-            let pin = self.spaces.platform().pin();
-            let report =
-                groups.isolate(&pin, (self.group, self.node, inactive), BATCH as u32, |_| true, &mut some);
-            let (event, stat) = match cause {
-                Cause::Background => (VmEvent::PgscanKswapd, GroupStat::PgscanKswapd),
-                Cause::Direct | Cause::Starved => (VmEvent::PgscanDirect, GroupStat::PgscanDirect),
-                Cause::Wish => (VmEvent::PgscanDirect, GroupStat::PgscanProactive),
-            };
-            self.spaces.frames().events().add(&pin, event, report.scanned);
-            groups.add_stat(&pin, self.group, stat, report.scanned as i64);
-            report.scanned
+        let scanned = self.isolate(inactive, which, &mut some);
+        let (event, stat) = match cause {
+            Cause::Background => (VmEvent::PgscanKswapd, GroupStat::PgscanKswapd),
+            Cause::Direct | Cause::Starved => (VmEvent::PgscanDirect, GroupStat::PgscanDirect),
+            Cause::Wish => (VmEvent::PgscanDirect, GroupStat::PgscanProactive),
         };
+        {
+            let pin = self.spaces.platform().pin();
+            self.spaces.frames().events().add(&pin, event, scanned);
+            groups.add_stat(&pin, self.group, stat, scanned as i64);
+        }
         (scanned, shrink(self.spaces, &mut some, cause))
     }
 }

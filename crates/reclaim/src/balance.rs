@@ -40,15 +40,9 @@ pub fn reclaim_group<P: Platform>(spaces: &Spaces<P>, group: GroupId, pages: u64
 
 /// Frees `wanted` pages below the group `root`, or as many as a few rounds find.
 pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cause) -> u64 {
-    let mut freed = 0;
     let mut cause = cause;
     for _ in 0..ROUNDS {
-        for priority in (0..=FIRST_PRIORITY).rev() {
-            freed += scan_groups(spaces, root, priority, wanted - freed, cause);
-            if freed >= wanted {
-                return freed;
-            }
-        }
+        let freed = round(spaces, root, wanted, cause);
         if freed > 0 {
             return freed;
         }
@@ -56,6 +50,18 @@ pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u6
         spaces.swap().reap();
         if cause == Cause::Direct {
             cause = Cause::Starved;
+        }
+    }
+    0
+}
+
+/// Goes through everything below `root` deeper and deeper, until `wanted` pages came free or all was looked at.
+fn round<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cause) -> u64 {
+    let mut freed = 0;
+    for priority in (0..=FIRST_PRIORITY).rev() {
+        freed += scan_groups(spaces, root, priority, wanted - freed, cause);
+        if freed >= wanted {
+            break;
         }
     }
     freed
@@ -109,10 +115,18 @@ pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, group: GroupId) {
     if group == GroupId::ROOT {
         return;
     }
-    let over = spaces.memory_groups().over_high(group);
-    if over > 0 {
-        spaces.memory_groups().count(group, GroupEvent::High, 1);
-        reclaim(spaces, group, over.min(ENOUGH), Cause::Direct);
+    let groups = spaces.memory_groups();
+    let Some(over) = groups.over_high(group) else { return };
+    groups.count(over.group, GroupEvent::High, 1);
+    let wanted = over.pages.min(ENOUGH);
+    let in_vain = [Cause::Direct, Cause::Starved].into_iter().all(|cause| {
+        let freed = round(spaces, over.group, wanted, cause);
+        spaces.swap().reap();
+        freed == 0
+    });
+    if in_vain {
+        // The next fault would look in vain as well: not again before the group has more.
+        groups.forgive_high(group);
     }
 }
 

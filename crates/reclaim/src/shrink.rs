@@ -37,8 +37,8 @@ enum Fate {
     Activate,
     /// To the front of the inactive list.
     Keep,
-    /// To its end: it can go as soon as it is written.
-    Rotate,
+    /// It can go as soon as it is written: to the end of the inactive list by then.
+    Write,
     /// A program locked it.
     Lock,
 }
@@ -92,6 +92,11 @@ fn unmap<'s, P: Platform>(
     batch: &mut UnmapBatch<'s, P>,
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
+    if cause == Cause::Starved && frame.word().flags().contains(FrameFlags::READING) {
+        // Nobody else may be waiting for what was read ahead.
+        batch.flush();
+        let _ = spaces.swap().wait_read(head);
+    }
     let guard = spaces.frames().try_lock_folio_long(head).ok_or(Fate::Keep)?;
     let mut flags = frame.word().flags();
     if flags.contains(FrameFlags::WRITEBACK) && cause == Cause::Starved {
@@ -100,9 +105,8 @@ fn unmap<'s, P: Platform>(
         flags = frame.word().flags();
     }
     if flags.contains(FrameFlags::WRITEBACK) {
-        // Whoever ends the writing finds this, and the next pass a clean folio.
         frame.set_flags(FrameFlags::RECLAIM);
-        return Err(Fate::Rotate);
+        return Err(Fate::Write);
     }
     if frame.kind() != Kind::Anonymous {
         return Err(Fate::Keep);
@@ -203,8 +207,9 @@ fn write_and_free<P: Platform>(
         let fate = match spaces.swap().write_folio(head) {
             IoState::Done(Ok(())) => None,
             IoState::Begun => {
+                // Whoever ends the writing finds this, and brings the folio to the end of its list.
                 frame.set_flags(FrameFlags::RECLAIM);
-                Some(Fate::Rotate)
+                Some(Fate::Write)
             }
             // It stays in memory, and is written again when its turn comes.
             IoState::Done(Err(_)) => Some(Fate::Activate),
@@ -273,7 +278,11 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
                 groups.put_back(&pin, head, active, true);
             }
             Fate::Keep => groups.put_back(&pin, head, inactive, true),
-            Fate::Rotate => groups.put_back(&pin, head, inactive, false),
+            // Nobody should come to it again before the others.
+            Fate::Write => {
+                let under_way = frame.word().flags().contains(FrameFlags::WRITEBACK);
+                groups.put_back(&pin, head, inactive, under_way);
+            }
             Fate::Lock => {
                 frame.set_flags(FrameFlags::MLOCKED);
                 events.add(&pin, VmEvent::UnevictablePgsCulled, pages);

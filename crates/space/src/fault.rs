@@ -96,16 +96,21 @@ impl<P: Platform> Space<'_, P> {
     #[cold]
     fn fault_again(&self, addr: VirtAddr, access: Access, refusal: Refusal) -> Result<(), FaultError> {
         let mut refusal = refusal;
+        let mut swapped = None;
         loop {
             if self.core().is_killed() {
                 return Err(FaultError::Killed);
             }
             if let Refusal::Swapped(wanted) = refusal {
+                // Its lock must not be held while another is waited for.
+                drop(swapped.take());
                 self.read_ahead(addr, wanted.entry);
             }
-            let swapped = self.spaces.overcome(refusal)?;
-            if let Some(swapped) = &swapped {
-                self.note_read_ahead(addr, swapped.head());
+            // What came in stays locked while room is made for what else is needed, perhaps a copy of it: else it might be
+            // all that can go, and come in and go for ever.
+            if let Some(came) = self.spaces.overcome(refusal)? {
+                self.note_read_ahead(addr, came.head());
+                swapped = Some(came);
             }
             match self.fault_fast(addr, access, 0, swapped.as_ref()) {
                 Some(Ok(())) => return Ok(()),
@@ -249,12 +254,16 @@ impl<P: Platform> Space<'_, P> {
             match self.resolve_once(vma, addr, access, swapped.as_ref()) {
                 Ok(()) => return Ok(()),
                 Err(refusal) => {
-                    // Its lock must not be held while another is waited for.
-                    drop(swapped.take());
+                    if matches!(refusal, Refusal::Swapped(_)) {
+                        drop(swapped.take());
+                    }
                     if self.core().is_killed() {
                         return Err(FaultError::Killed);
                     }
-                    swapped = self.spaces.overcome(refusal)?;
+                    // As in `fault_again`.
+                    if let Some(came) = self.spaces.overcome(refusal)? {
+                        swapped = Some(came);
+                    }
                 }
             }
         }

@@ -31,6 +31,9 @@ use quire_sync::atomic::raw::{AtomicU64, Ordering};
 /// Spaces whose flush is put off together.
 const SPACES: usize = 8;
 
+/// What the MMU may have noted in an entry that was taken away and comes back.
+const USED: LeafFlags = LeafFlags::ACCESSED.union(LeafFlags::DIRTY);
+
 /// What the mappings of a folio say about its use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Referenced {
@@ -225,7 +228,7 @@ impl<P: Platform> Tables<'_, P> {
             && self.slot_maps(slot, job.head, job.order)
         {
             if let Leaves::Swap(first) = job.leaves
-                && let Some(flow) = self.unmap_leaf(job, facts, (slot, range), first, batch)
+                && let Some(flow) = self.unmap_leaf(job, (slot, range), first, batch)
             {
                 return flow;
             }
@@ -251,7 +254,6 @@ impl<P: Platform> Tables<'_, P> {
     fn unmap_leaf(
         &self,
         job: &Job,
-        facts: &VmaFacts,
         (slot, range): (HugeSlot, VirtRange),
         first: SlotId,
         batch: &mut UnmapBatch<'_, P>,
@@ -276,12 +278,9 @@ impl<P: Platform> Tables<'_, P> {
         // As in `unmap_run`.
         fence(Ordering::SeqCst);
         if folio.folio().may_be_pinned() {
-            // A write faults once more, as does what waits for the folio now.
-            let flags =
-                (facts.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::DIRTY;
-            let again = Entry::Leaf(Leaf { pfn: leaf.pfn, flags });
-            entry.store(P::Paging::encode(again, Level::PMD), Ordering::Release);
-            batch.add_stale(self.core, range);
+            // As it was: translations that a CPU still has are right.
+            let used = Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags | USED });
+            entry.store(P::Paging::encode(used, Level::PMD), Ordering::Release);
             return Some(ControlFlow::Break(Unmapped::Pinned));
         }
         let Some(table) = self.withdraw(slot) else {
@@ -406,11 +405,12 @@ impl<P: Platform> Tables<'_, P> {
             None
         };
         if let Some(why) = refusal {
+            // No write may come by an old translation once a fault, which finds no right to write, could copy the page.
+            self.core.flush(self.spaces.frames(), &self.pin(), run.range, FlushCause::PageOut);
             self.map_again(facts, slots, job.head.offset(run.nth));
             if let Leaves::Swap(first) = job.leaves {
                 let _ = swap.drop_counts(first.plus(run.nth), pages);
             }
-            batch.add_stale(self.core, run.range);
             return ControlFlow::Break(why);
         }
         if dirty {
@@ -431,10 +431,9 @@ impl<P: Platform> Tables<'_, P> {
         ControlFlow::Continue(())
     }
 
-    /// Maps pages from `first` on again, as they were but for what the MMU and the last write fault had noted: a write faults once
-    /// more.
+    /// Maps pages from `first` on again. The right to write to each is not known any more: a write faults.
     fn map_again(&self, facts: &VmaFacts, slots: &[AtomicU64], first: Pfn) {
-        let flags = (facts.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+        let flags = (facts.flags.leaf_flags() - LeafFlags::WRITE) | USED;
         for (entry, nth) in slots.iter().zip(0..) {
             let leaf = Entry::Leaf(Leaf { pfn: first.offset(nth), flags });
             entry.store(P::Paging::encode(leaf, Level::PTE), Ordering::Release);

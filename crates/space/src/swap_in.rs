@@ -136,8 +136,11 @@ impl<P: Platform> SwappedIn<'_, P> {
         }
     }
 
-    /// Which page of the folio `slot` is.
+    /// Which page of the folio `slot` is. None once the folio has left the cache: the slot may be another page's by now.
     fn page_of(&self, slot: SlotId) -> Option<u64> {
+        if matches!(self.then.get(), Then::Left | Then::Failed) {
+            return None;
+        }
         let nth = slot.raw().wrapping_sub(self.slot.raw());
         (nth < self.order.pages()).then_some(nth)
     }

@@ -269,6 +269,11 @@ impl<P: Platform> Swap<P> {
         };
         if result.is_err() {
             frame.set_flags(failed);
+        } else if io.direction == Direction::Write
+            && frame.clear_flags(FrameFlags::RECLAIM).is_some_and(|flags| flags.contains(FrameFlags::RECLAIM))
+        {
+            // It was to go. If it is listed still, it is the next. As long as it is being written the cache keeps it.
+            self.groups().move_to_back(&self.platform().pin(), io.pfn);
         }
         // The folio is others' business after this; its address is a key and nothing more.
         let key = ptr::from_ref(frame).addr();

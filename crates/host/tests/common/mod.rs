@@ -4,8 +4,12 @@
 
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{PAGE_SIZE, PagingFormat, VirtAddr};
-use quire_host::{AccessError, HostConfig, HostPlatform, Machine, Program};
-use quire_mm::{FaultError, InUse, MapFlags, MapRequest, MemoryConfig, Protection, Space};
+use quire_frame::Kind;
+use quire_host::{AccessError, HostConfig, HostPlatform, Machine, Program, Vcpu};
+use quire_mm::{
+    DeviceId, FaultError, InUse, MapFlags, MapRequest, MemoryConfig, Protection, RamDisk, Space,
+    SwapOnOptions, VmEvent,
+};
 
 pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 pub(crate) const READ: Protection = Protection::READ;
@@ -70,6 +74,52 @@ pub(crate) fn map_at<F: PagingFormat>(
 ) -> VirtAddr {
     let request = MapRequest::anonymous(len, protection).at(VirtAddr(addr), MapFlags::FIXED);
     space.mmap(&request).expect("a fixed mapping can be made")
+}
+
+/// Writes `value` to the word at `addr`.
+#[track_caller]
+pub(crate) fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
+    cpu.program(space).write_u64(addr, value).expect("mapped for writing");
+}
+
+/// The word at `addr`.
+#[track_caller]
+pub(crate) fn read(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
+    cpu.program(space).read_u64(addr).expect("mapped")
+}
+
+/// Writes to each of `pages` pages: `first` to the one at `addr`, one more to each further one.
+#[track_caller]
+pub(crate) fn fill(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, pages: u64, first: u64) {
+    for at in 0..pages {
+        write(cpu, space, page(addr, at), first + at);
+    }
+}
+
+/// Panics unless the pages hold what [`fill`] wrote.
+#[track_caller]
+pub(crate) fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, pages: u64, first: u64) {
+    for at in 0..pages {
+        assert_eq!(read(cpu, space, page(addr, at)), first + at, "page {at}");
+    }
+}
+
+/// How often `event` was counted.
+pub(crate) fn count(machine: &Machine, event: VmEvent) -> u64 {
+    machine.memory().frames().events().sum(event)
+}
+
+/// How many frames hold anonymous memory.
+pub(crate) fn anonymous_frames(machine: &Machine) -> u64 {
+    let mut count = 0;
+    machine.memory().frames().for_each_frame(|_, frame| count += u64::from(frame.kind() == Kind::Anonymous));
+    count
+}
+
+/// Takes a RAM disk of `slots` slots into use as swap.
+pub(crate) fn swap_on_ram(machine: &Machine, slots: u64) -> DeviceId {
+    let disk = RamDisk::new(machine.memory().frames(), slots).expect("there is memory enough");
+    machine.memory().swapon(disk, SwapOnOptions::default()).expect("there is memory enough")
 }
 
 /// The mappings as `start-end flags` lines.

@@ -14,8 +14,11 @@ use std::thread;
 const FAULTS: [&str; 3] =
     ["crates/space/src/fault.rs", "crates/space/src/resolve.rs", "crates/space/src/cow.rs"];
 
+/// Where pages are read ahead: one that finds no frame is not read.
+const AHEAD: &str = "crates/space/src/readahead.rs";
+
 /// Names of what takes frames; all others are objects of caches, but for [`DEVICE`].
-pub(crate) const FRAMES: [&str; 10] = [
+pub(crate) const FRAMES: [&str; 11] = [
     "table",
     "anonymous",
     "huge_zero",
@@ -26,6 +29,7 @@ pub(crate) const FRAMES: [&str; 10] = [
     "ramdisk",
     "zram",
     "zsmalloc",
+    "zswap",
 ];
 
 /// Reading and writing, which plans that are aimed at nothing make to fail too.
@@ -157,6 +161,7 @@ fn assert_may_hide(scenario: &Scenario, callers: &[FaultCaller]) {
         assert!(
             scenario.hides.is_some()
                 && (FAULTS.contains(&location.file())
+                    || location.file() == AHEAD
                     || location.file().starts_with(PAGING_OUT)
                     || (group || pages_out) && caller.site == "slab"),
             "the failure at {location} ({}) is swallowed",

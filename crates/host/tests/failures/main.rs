@@ -41,9 +41,6 @@ const NEVER: &[(&str, &str, &str)] = &[
     ("crates/swap/src/device/compressed/pool/mod.rs", "insert", SAME_NAME),
     ("crates/swap/src/held.rs", "ensure_table", SAME_NAME),
     ("crates/space/src/calls/smaps.rs", "for_each_mapping_figures", SAME_NAME),
-    ("crates/space/src/readahead.rs", "begin_ahead", "only devices that answer late are read ahead"),
-    ("crates/swap/src/device/front/ages.rs", "push", "no scenario has a compressed cache"),
-    ("crates/swap/src/device/front/mod.rs", "begin_leaving", "no scenario has a compressed cache"),
     ("crates/swap/src/io.rs", "read_past_cache", "only a technique that goes past the cache reads so"),
 ];
 

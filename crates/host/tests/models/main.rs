@@ -10,6 +10,7 @@
 mod common;
 mod harness;
 
+mod discard;
 mod folios;
 mod frames;
 mod pageout;

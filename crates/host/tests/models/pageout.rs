@@ -319,94 +319,6 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
     }
 }
 
-/// A program says that it needs the page no more, and writes to it nevertheless: what it wrote is not discarded.
-#[test]
-fn shuttle_a_discard_against_a_write() {
-    check_some(739, SOME, || {
-        Swapping::on(2).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 7);
-            as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let seen = read(machine, 0, space, ADDR);
-                    assert!(seen == 0 || seen == 7, "{seen}");
-                    write(machine, 0, space, ADDR, 9);
-                    assert_eq!(read(machine, 0, space, ADDR), 9, "a lost write");
-                });
-                scope.spawn(|| reclaim(machine, 1));
-            });
-            as_one_step(|| {
-                assert_eq!(read(machine, 0, space, ADDR), 9);
-                machine.memory().reclaim(quire_mm::GroupId::ROOT, 1);
-                assert_eq!(read(machine, 0, space, ADDR), 9);
-            });
-        });
-    });
-}
-
-/// The same beside a fork: what was written before it is in both, and what the parent writes after it is not lost.
-#[test]
-fn shuttle_a_discard_against_a_fork() {
-    check_some(740, SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 7);
-            as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));
-            let first = Fact::default();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    write(machine, 0, space, ADDR, 8);
-                    first.tell();
-                    write(machine, 0, space, ADDR, 9);
-                    assert_eq!(read(machine, 0, space, ADDR), 9, "a lost write");
-                });
-                scope.spawn(|| {
-                    let late = first.is_told();
-                    let made = on_cpu(machine, 1, space, |_| space.fork()).expect("memory");
-                    let child = ManuallyDrop::new(made);
-                    let seen = read(machine, 1, &child, ADDR);
-                    assert!(seen == 8 || seen == 9 || (seen == 7 || seen == 0) && !late, "{seen}");
-                    drop(ManuallyDrop::into_inner(child));
-                });
-                scope.spawn(|| reclaim(machine, 2));
-            });
-            as_one_step(|| {
-                assert_eq!(read(machine, 0, space, ADDR), 9);
-                let child = space.fork().expect("memory");
-                machine.memory().reclaim(quire_mm::GroupId::ROOT, 2);
-                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (9, 9));
-            });
-        });
-    });
-}
-
-#[test]
-fn shuttle_a_discard_against_the_end_of_its_page() {
-    check_some(741, SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 7);
-            as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));
-            let gone = Fact::default();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for _ in 0..2 {
-                            let late = gone.is_told();
-                            let seen = program.read_u64(ADDR);
-                            let before = matches!(seen, Ok(0 | 7)) && !late;
-                            assert!(seen == Err(NOT_MAPPED) || before, "{seen:?}");
-                        }
-                    });
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |_| space.munmap(ADDR, PAGE).expect("a mapping goes whole"));
-                    gone.tell();
-                });
-                scope.spawn(|| reclaim(machine, 2));
-            });
-        });
-    });
-}
-
 fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>, value: u64) {
     // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
     unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write_volatile(value) };
@@ -456,6 +368,36 @@ fn shuttle_a_fast_pin_against_a_page_out() {
                     assert_eq!(device_reads(machine, pinned), 8, "the program got a copy of a pinned page");
                 }
                 drop(pinned);
+            });
+        });
+    });
+}
+
+/// A pin stops a page-out that has unmapped the page. What one thread writes then, whose CPU may still have the translation from
+/// before, is there as well as what another writes after a fault.
+#[test]
+fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
+    check_some(745, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            let other = VirtAddr(ADDR.0 + 8);
+            written(machine, space, ADDR, PAGE, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        for value in 2..6 {
+                            program.write_u64(ADDR, value).expect("mapped");
+                            assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
+                        }
+                    });
+                });
+                scope.spawn(|| {
+                    drop(on_cpu(machine, 1, space, |_| space.pin_page_fast(ADDR, Access::Write)));
+                    write(machine, 1, space, other, 9);
+                });
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            as_one_step(|| {
+                assert_eq!((read(machine, 0, space, ADDR), read(machine, 0, space, other)), (5, 9));
             });
         });
     });

@@ -2,7 +2,7 @@
 
 use crate::common::{self, HostSpace, PAGE, RW, in_use, map_at};
 use crate::harness::{audit, on_cpu};
-use quire_arch::VirtAddr;
+use quire_arch::{Access, VirtAddr};
 use quire_host::{HostConfig, Machine};
 use quire_mm::{
     Advice, DeviceId, GroupId, MemoryConfig, Overcommit, RamDisk, RemapTechnique, SwapOffError,
@@ -103,11 +103,14 @@ pub(crate) fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
     ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
 }
 
-/// Maps `bytes` that end behind `addr`, and writes `value` there.
+/// Maps `bytes` that end behind `addr`, and writes `value` there. CPU 0 has the translation; the mark of use is gone, so that
+/// whoever reclaims takes the page at his first look.
 pub(crate) fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, bytes: u64, value: u64) {
     as_one_step(|| {
         map_at(space, addr.0 + PAGE - bytes, bytes, RW);
         write(machine, 0, space, addr, value);
+        let pinned = space.pin_page_fast(addr, Access::Read).expect("it is there");
+        machine.memory().spaces().referenced(pinned.pfn()).expect("nobody else is there");
     });
 }
 

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where the arena of every space begins: aligned to the largest folio, and below a border of tables.
-const BASE: u64 = (1 << 30) - MIB2;
+pub(crate) const BASE: u64 = (1 << 30) - MIB2;
 /// Pages of an arena.
-const ARENA: u64 = 3072;
+pub(crate) const ARENA: u64 = 3072;
 /// Spaces that one life has at once.
 const SPACES: usize = 4;
 /// Pages that one life locks at once.
@@ -617,6 +617,6 @@ impl<'m> Life<'m> {
 }
 
 /// The address of a page.
-fn addr(number: u64) -> VirtAddr {
+pub(crate) fn addr(number: u64) -> VirtAddr {
     VirtAddr(BASE + number * PAGE)
 }

@@ -12,12 +12,15 @@ mod disk;
 mod devices;
 mod life;
 mod model;
+mod shared;
 
 use common::{Random, assert_audit, in_use, setting};
 use devices::{Choice, Devices, Kind};
 use life::{Habits, Life};
+use quire_frame::FaultPlan;
 use quire_host::{HostConfig, Machine};
-use quire_mm::{GroupId, MemoryConfig, Overcommit, VmEvent};
+use quire_mm::{GroupId, InUse, MemoryConfig, Overcommit, VmEvent};
+use shared::Sharer;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Instant;
@@ -82,10 +85,57 @@ fn go(run: &Run, seed: u64) {
     lives.iter_mut().for_each(Life::end_failures);
     each(&machine, &mut lives, Life::check_all);
     assert_audit(&machine);
+    let remains = lives.into_iter().map(Life::die).collect();
+    assert_nothing_is_left(run, &machine, remains, before, started);
+    let pages_in = machine.memory().frames().events().sum(VmEvent::Pswpin);
+    assert!(pages_in > ops / 10 || run.threads > 1, "hardly anything was paged out");
+}
+
+/// The threads of one program, each with so many operations.
+fn go_together(run: &Run, seed: u64) {
+    let ops = setting("QUIRE_SWAP_OPS", 6000);
+    let machine = machine(run);
+    let before = in_use(&machine);
+    let started = Instant::now();
+    println!("{} with seed {seed}, {ops} operations", run.name);
+    let mut devices = Some(Devices::new(&machine, run.devices));
+    let space = machine.memory().create_space().expect("there is memory");
+    shared::map_all(&space);
+    let mut sharers: Vec<Sharer<'_, '_>> = (0..run.threads)
+        .map(|number| {
+            let random = Random(seed << 8 | number as u64);
+            let devices = devices.take().unwrap_or_default();
+            let first_value = (seed << 4 | number as u64) << 40;
+            let place = (number, run.threads);
+            Sharer::new(&machine, &space, run.habits, devices, place, (random, first_value))
+        })
+        .collect();
+    let mut left = ops;
+    while left > 0 {
+        let step = left.min(setting("QUIRE_SWAP_AUDIT", STEP));
+        left -= step;
+        each(&machine, &mut sharers, |sharer, cpu| sharer.live(cpu, step));
+        assert_audit(&machine);
+    }
+    machine.memory().frames().faults().set(FaultPlan::OFF);
+    each(&machine, &mut sharers, Sharer::check_all);
+    assert_audit(&machine);
+    let remains = sharers.into_iter().map(Sharer::die).collect();
+    drop(space);
+    assert_nothing_is_left(run, &machine, remains, before, started);
+}
+
+/// Everybody is gone, leaving devices and what was counted.
+fn assert_nothing_is_left(
+    run: &Run,
+    machine: &Machine,
+    remains: Vec<(Devices, BTreeMap<&'static str, u64>)>,
+    before: InUse,
+    started: Instant,
+) {
     let mut tally = BTreeMap::new();
     let mut devices = Vec::new();
-    for life in lives {
-        let (own, counts) = life.die();
+    for (own, counts) in remains {
         devices.push(own);
         counts.into_iter().for_each(|(what, count)| *tally.entry(what).or_insert(0) += count);
     }
@@ -106,23 +156,18 @@ fn go(run: &Run, seed: u64) {
         swap.reclaim_unnamed();
     }
     assert_eq!(swap.free_slots(), swap.total_slots(), "slots are in use");
-    devices.iter_mut().for_each(|devices| devices.end_all(&machine));
-    assert_audit(&machine);
+    devices.iter_mut().for_each(|devices| devices.end_all(machine));
+    assert_audit(machine);
     let groups = machine.memory().groups();
     groups.drain_stocks(&quire_arch::Platform::pin(machine.memory().platform()));
     for id in (1..64).filter_map(GroupId::new) {
         assert_eq!((groups.usage(id), groups.swap_usage(id)), (0, 0), "charges of {id:?}");
     }
-    assert_eq!(in_use(&machine), before, "frames or objects are lost");
-    assert!(event(VmEvent::Pswpin) > ops / 10 || run.threads > 1, "hardly anything was paged out");
+    assert_eq!(in_use(machine), before, "frames or objects are lost");
 }
 
 /// Each life on a CPU of its own.
-fn each<'m>(
-    machine: &'m Machine,
-    lives: &mut [Life<'m>],
-    act: impl Fn(&mut Life<'m>, &quire_host::Vcpu) + Sync,
-) {
+fn each<L: Send>(machine: &Machine, lives: &mut [L], act: impl Fn(&mut L, &quire_host::Vcpu) + Sync) {
     if let [life] = lives {
         let cpu = machine.vcpu(0).expect("the CPU is free");
         return cpu.run(|| act(life, &cpu));
@@ -217,4 +262,33 @@ fn two_threads() {
 fn two_threads_with_everything() {
     let habits = Habits { alone: false, large: true, groups: true, ..PLAIN };
     go(&Run { name: "two threads, everything", mib: 20, devices: MIXED, habits, threads: 2 }, seed() + 9);
+}
+
+#[test]
+fn two_threads_of_one_program() {
+    let habits = Habits { alone: false, ..PLAIN };
+    go_together(&Run { name: "one program", mib: 7, devices: MIXED, habits, threads: 2 }, seed() + 10);
+}
+
+#[test]
+fn two_threads_of_one_program_with_large_folios() {
+    let habits = Habits { alone: false, large: true, ..PLAIN };
+    go_together(
+        &Run { name: "one program, large", mib: 10, devices: MIXED, habits, threads: 2 },
+        seed() + 11,
+    );
+}
+
+#[test]
+fn two_threads_of_one_program_with_devices_that_fail() {
+    const DEVICES: &[Choice] = &[
+        choice(Kind::Disk, 6000, None),
+        choice(Kind::Slow, 6000, None),
+        choice(Kind::Compressed, 500, None),
+    ];
+    let habits = Habits { alone: false, errors: 50, swapoff: false, ..PLAIN };
+    go_together(
+        &Run { name: "one program, errors", mib: 6, devices: DEVICES, habits, threads: 2 },
+        seed() + 12,
+    );
 }

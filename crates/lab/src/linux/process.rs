@@ -94,6 +94,17 @@ impl Process for Host<'_> {
         done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_DONTNEED) })
     }
 
+    fn free(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
+        // SAFETY: as above.
+        done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_FREE) })
+    }
+
+    /// What was given free needs no device.
+    fn reclaim(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
+        // SAFETY: as above.
+        done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_PAGEOUT) })
+    }
+
     fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
         // SAFETY: as above.
         done(unsafe { libc::munmap(self.at(at), bytes as usize) })

@@ -32,10 +32,12 @@ pub(super) enum Emptying {
     Unmap,
     /// By `mremap` of that half to elsewhere, over what was moved there before.
     Move,
+    /// By `FREE` of each step: reclaim takes the pages when memory is short, and at the end all that are left.
+    Free,
 }
 
 /// The cases, with the title of each and whether each page is touched whatever the scale says.
-const CASES: [(&str, Emptying, bool); 9] = [
+const CASES: [(&str, Emptying, bool); 10] = [
     ("DONTNEED of 2 MiB, as posted", Emptying::DontNeed { offset: 0, piece: STEP }, true),
     ("DONTNEED of 2 MiB", Emptying::DontNeed { offset: 0, piece: STEP }, false),
     ("DONTNEED of 2 MiB at an offset of 4 KiB", Emptying::DontNeed { offset: PAGE_SIZE, piece: STEP }, false),
@@ -45,6 +47,7 @@ const CASES: [(&str, Emptying, bool); 9] = [
     ("DONTNEED of 2 MiB of zero pages at an offset of 4 KiB", Emptying::Zeros { offset: PAGE_SIZE }, false),
     ("munmap of every second 1 MiB", Emptying::Unmap, false),
     ("mremap of every second 1 MiB", Emptying::Move, false),
+    ("FREE of 2 MiB, and reclaim", Emptying::Free, false),
 ];
 
 /// The loop, a part of it a round.
@@ -54,6 +57,7 @@ pub(super) struct Sweep {
     stride: u64,
     span: u64,
     a_round: u64,
+    rounds: u64,
     at: u64,
     /// Page tables of the process itself, which are there before.
     own: u64,
@@ -61,7 +65,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     pub(super) fn new(emptying: Emptying, stride: u64, span: u64, rounds: u64) -> Self {
-        Self { emptying, stride, span, a_round: span / STEP / rounds, at: 0, own: 0 }
+        Self { emptying, stride, span, a_round: span / STEP / rounds, rounds, at: 0, own: 0 }
     }
 
     /// A place apart, at a border of PMD tables.
@@ -88,6 +92,10 @@ impl Sweep {
                 process.touch(at, STEP / 2, self.stride, Access::Write)?;
                 process.relocate(at, STEP / 2, self.apart())
             }
+            Emptying::Free => {
+                process.touch(at, STEP, self.stride, Access::Write)?;
+                process.free(at, STEP)
+            }
         }
     }
 }
@@ -108,6 +116,9 @@ impl Job for Sweep {
         }
         let time = (now() - start) as f64 / 1000.0 / self.a_round as f64;
         self.at += self.a_round * STEP;
+        if self.emptying == Emptying::Free && self.at == self.a_round * STEP * self.rounds {
+            process.reclaim(0, self.at)?;
+        }
         let [tables, _] = process.sizes()?;
         Ok(answer([time, tables.saturating_sub(self.own) as f64]))
     }

@@ -2,15 +2,30 @@
 
 use super::contents::{PAGE_BYTES, mix};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
-use quire_host::{HostPlatform, Vcpu};
-use quire_mm::{PageState, Protection, Space, VmFlags};
+use quire_host::{AccessError, HostPlatform, Vcpu};
+use quire_mm::{FaultError, PageState, Protection, Space, VmFlags};
+
+/// A page could not be read, so that nothing is known of what the space holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Unreadable {
+    /// Where.
+    pub(super) addr: VirtAddr,
+    /// What the program would have got.
+    pub(super) error: AccessError<FaultError>,
+}
 
 /// Reads all anonymous pages of a space whose program is done with it. A page of zeros does not matter: it may as well
 /// not be there.
-pub(super) fn of(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> u64 {
+pub(super) fn of(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Unreadable> {
+    vcpu.run(|| space.activate(&space.spaces().platform().pin()));
+    let digest = read_all(vcpu, space);
+    vcpu.run(|| space.spaces().deactivate(&space.spaces().platform().pin()));
+    digest
+}
+
+fn read_all(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Unreadable> {
     let mut ranges = Vec::new();
     space.for_each_mapping(|mapping| ranges.push((mapping.range, mapping.flags)));
-    vcpu.run(|| space.activate(&space.spaces().platform().pin()));
     let program = vcpu.program(space);
     let mut bytes = Box::new([0; PAGE_BYTES]);
     let mut digest = 0;
@@ -22,19 +37,19 @@ pub(super) fn of(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> u64 {
             }
         });
         if !pages.is_empty() && !flags.contains(VmFlags::READ) {
-            // Nobody will miss the protection. What cannot be read even so is left out.
+            // Nobody will miss the protection. If it stays, the read says so.
             let _ = vcpu.run(|| space.mprotect(range.start(), range.len(), Protection::READ, false));
         }
         for page in
             pages.iter().flat_map(|range| (range.start().0..range.end().0).step_by(PAGE_SIZE as usize))
         {
-            let read = program.read(VirtAddr(page), &mut bytes[..]);
-            if read.is_ok() && bytes.iter().any(|&byte| byte != 0) {
+            let addr = VirtAddr(page);
+            program.read(addr, &mut bytes[..]).map_err(|error| Unreadable { addr, error })?;
+            if bytes.iter().any(|&byte| byte != 0) {
                 let words = bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word));
                 digest = words.fold(mix(digest ^ page), |digest, word| mix(digest ^ word));
             }
         }
     }
-    vcpu.run(|| space.spaces().deactivate(&space.spaces().platform().pin()));
-    digest
+    Ok(digest)
 }

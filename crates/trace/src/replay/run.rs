@@ -3,7 +3,7 @@
 use super::Audits;
 use super::call::{self, Verdict};
 use super::contents::{PAGE_BYTES, PageContents, mix};
-use super::digest;
+use super::digest::{self, Unreadable};
 use super::figures::{AllocatorFigures, ProcessReport};
 use super::image;
 use super::pressure::{PressureFigures, SwapFigures};
@@ -429,13 +429,31 @@ impl<'m> Run<'m> {
         let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) else { return };
         let Some(space) = task.space.take() else { return };
         self.swap.note(self.machine.memory());
-        let vcpu = &self.vcpus[0];
-        let report = &mut self.processes[task.process].report;
-        report.add_quire(space.figures());
+        let process = task.process;
+        self.processes[process].report.add_quire(space.figures());
         if self.how.digest && Rc::strong_count(&space) == 1 {
-            report.digest = mix(report.digest ^ digest::of(vcpu, &space));
+            self.digest(process, &space);
         }
-        vcpu.run(|| drop(space));
+        self.vcpus[0].run(|| drop(space));
+    }
+
+    /// Adds what a space holds to the digest of its process. A page that cannot be read any more is a finding.
+    fn digest(&mut self, process: usize, space: &Space<'_, HostPlatform>) {
+        match digest::of(&self.vcpus[0], space) {
+            Ok(digest) => {
+                let report = &mut self.processes[process].report;
+                report.digest = mix(report.digest ^ digest);
+            }
+            Err(Unreadable { addr, error: AccessError::Fault(FaultError::OutOfMemory(_)) }) => {
+                self.exhausted(process, format!("the last look at {:#x}", addr.0));
+            }
+            Err(Unreadable { addr, error }) => self.processes[process].report.add_mismatch(Mismatch {
+                event: self.event,
+                what: format!("the last look at {:#x}", addr.0),
+                expected: "has the page".to_owned(),
+                found: error.to_string(),
+            }),
+        }
     }
 
     fn add_process(&mut self, pid: u32) -> usize {

@@ -6,7 +6,11 @@ use crate::scenario::{Scenario, Undone, is_no_frames};
 use crate::scene::{BASE, Scene, access, filled};
 use quire_arch::VirtAddr;
 use quire_host::AccessError;
-use quire_mm::{Advice, CompressedRam, Error, Lz4, RamDisk, SwapOffError, SwapOnError, SwapOnOptions};
+use quire_host::swap::{SlowConfig, SlowDevice};
+use quire_mm::{
+    Advice, CompressedCache, CompressedRam, Error, GroupId, Lz4, RamDisk, SwapOffError, SwapOnError,
+    SwapOnOptions,
+};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_page_comes_back_or_stays_out", paged_out, |scene| access(scene.read(BASE)))
@@ -49,6 +53,24 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             assert_eq!(scene.space.figures().swapped, 16 * PAGE);
             scene.assert_filled(0..16);
         }),
+    Scenario::new("pages_leave_for_a_compressed_cache_or_stay", cached, page_out)
+        .hides(|scene| scene.assert_filled(0..16))
+        .succeeded(|scene| scene.assert_filled(0..16)),
+    // The cache takes nothing, and looks for older pages to send on their way.
+    Scenario::new("pages_go_by_a_full_compressed_cache_or_stay", cache_of_nothing, page_out)
+        .hides(|scene| scene.assert_filled(0..16))
+        .succeeded(|scene| scene.assert_filled(0..16)),
+    // Pages around the one that is wanted need not come.
+    Scenario::new("pages_come_back_with_those_around_them", far_away, |scene| {
+        let result = (0..16).try_for_each(|at| access(scene.read(BASE + at * PAGE)));
+        // Nobody waits for what was read ahead.
+        (0..16).for_each(|_| scene.machine.memory().swap().reap());
+        result
+    })
+    .undone(Undone::Contents)
+    .refused(is_unavailable)
+    .hides(|scene| scene.assert_filled(0..16))
+    .succeeded(|scene| scene.assert_filled(0..16)),
     Scenario::new("a_device_goes_or_stays", paged_out, |scene| {
         let id = *scene.devices.borrow().last().expect("there is one");
         match scene.machine.memory().swapoff(id, || true) {
@@ -73,10 +95,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.space.figures().swapped, 0);
         assert_kept(scene);
     }),
-    Scenario::new("a_compressed_device_comes_whole_or_not_at_all", filled, |scene| swapon(scene, true))
-        .refused(no_device)
-        .succeeded(one_device),
-    Scenario::new("a_plain_device_comes_whole_or_not_at_all", filled, |scene| swapon(scene, false))
+    Scenario::new("a_compressed_device_comes_whole_or_not_at_all", filled, |scene| {
+        swapon(scene, Keeps::Compressed)
+    })
+    .refused(no_device)
+    .succeeded(one_device),
+    Scenario::new("a_plain_device_comes_whole_or_not_at_all", filled, |scene| swapon(scene, Keeps::Plain))
         .refused(no_device)
         .succeeded(one_device),
 ];
@@ -105,15 +129,33 @@ fn assert_kept(scene: &Scene<'_>) {
 /// Slots of a device: more than one cluster.
 const SLOTS: u64 = 1024;
 
+/// How a device keeps pages.
+#[derive(Clone, Copy)]
+enum Keeps {
+    Compressed,
+    Plain,
+    /// As they are, behind a compressed cache of so many bytes.
+    Cached(u64),
+    /// As they are, and answers late.
+    Late,
+}
+
 /// Takes a device in RAM into use.
-fn swapon(scene: &Scene<'_>, compressed: bool) -> Result<(), Error> {
+fn swapon(scene: &Scene<'_>, keeps: Keeps) -> Result<(), Error> {
     let memory = scene.machine.memory();
-    let id = if compressed {
-        let device = CompressedRam::new(memory.frames(), SLOTS, Lz4)?;
-        memory.swapon(device, SwapOnOptions::default())
-    } else {
-        let device = RamDisk::new(memory.frames(), SLOTS)?;
-        memory.swapon(device, SwapOnOptions::default())
+    let frames = memory.frames();
+    let options = SwapOnOptions::default();
+    let id = match keeps {
+        Keeps::Compressed => memory.swapon(CompressedRam::new(frames, SLOTS, Lz4)?, options),
+        Keeps::Plain => memory.swapon(RamDisk::new(frames, SLOTS)?, options),
+        Keeps::Cached(limit) => {
+            memory.swapon(CompressedCache::new(frames, RamDisk::new(frames, SLOTS)?, limit)?, options)
+        }
+        Keeps::Late => {
+            // SAFETY: the device goes with the scene, before the machine.
+            let late = unsafe { SlowDevice::new(RamDisk::new(frames, SLOTS)?, SlowConfig::default()) };
+            memory.swapon(late, options)
+        }
     };
     let id = id.map_err(|error| match error {
         SwapOnError::NoMemory(cause) => Error::NoFrames(cause),
@@ -136,16 +178,38 @@ fn page_out(scene: &Scene<'_>) -> Result<(), Error> {
     scene.space.madvise(VirtAddr(BASE), 16 * PAGE, Advice::PageOut)
 }
 
-/// The filled range, and a compressed device.
-fn compressed(scene: &Scene<'_>) {
-    swapon(scene, true).expect("nothing fails yet");
+/// The filled range, and a device.
+fn with(scene: &Scene<'_>, keeps: Keeps) {
+    swapon(scene, keeps).expect("nothing fails yet");
     filled(scene);
 }
 
-/// The filled range, and a device that keeps pages as they are.
+fn compressed(scene: &Scene<'_>) {
+    with(scene, Keeps::Compressed);
+}
+
 fn on_ramdisk(scene: &Scene<'_>) {
-    swapon(scene, false).expect("nothing fails yet");
-    filled(scene);
+    with(scene, Keeps::Plain);
+}
+
+fn cached(scene: &Scene<'_>) {
+    with(scene, Keeps::Cached(1 << 20));
+}
+
+fn cache_of_nothing(scene: &Scene<'_>) {
+    with(scene, Keeps::Cached(0));
+}
+
+/// The filled range on a device that answers late, and nothing of it in memory.
+fn far_away(scene: &Scene<'_>) {
+    with(scene, Keeps::Late);
+    page_out(scene).expect("nothing fails yet");
+    let memory = scene.machine.memory();
+    for _ in 0..3 {
+        memory.swap().reap();
+        memory.reclaim(GroupId::ROOT, 16);
+    }
+    assert_eq!(memory.swap().cached_pages(), 0);
 }
 
 /// The filled range on a device.
