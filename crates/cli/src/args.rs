@@ -119,6 +119,11 @@ pub(crate) struct DiffArguments {
     /// Write the program that fails, as small as it could be made, to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
+    /// Give both sides swap space of this size, so that MADV_PAGEOUT pages out: the host gets a zram device for the time of
+    /// the run (root only)
+    #[arg(long, value_name = "SIZE", value_parser = size, num_args = 0..=1, require_equals = true,
+          default_missing_value = "256M")]
+    pub(crate) swap: Option<u64>,
     /// Seconds to spend on making a failing program small
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) shrink: u64,

@@ -74,6 +74,10 @@ fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<()
         };
         return Err(only("pages in memory", &all(linux), &all(quire), text));
     }
+    if linux.swapped != quire.swapped {
+        let text = |run: &(u64, u64)| format!("{:#x}-{:#x}", run.0, run.1);
+        return Err(only("pages in swap", &linux.swapped, &quire.swapped, text));
+    }
     let cached = |side: &Observation| side.pages.iter().filter(|run| run.state == PageState::File).count();
     if cached(linux) != cached(quire) {
         past.count(KnownDifference::FilePages);

@@ -40,6 +40,17 @@ const SEVERAL: &str = "several mappings";
 const HOLE: &str = "a hole";
 const LARGE_PART: &str = "part of a large folio";
 const LARGE_WHOLE: &str = "a whole large folio";
+/// At least one page that was paged out.
+const SWAPPED: &str = "pages in swap";
+/// Advice about such pages.
+const SWAPPED_ADVICE: [(u64, &str); 6] = [
+    (4, "MADV_DONTNEED, pages in swap"),
+    (8, "MADV_FREE, pages in swap"),
+    (20, "MADV_COLD, pages in swap"),
+    (21, "MADV_PAGEOUT, pages in swap"),
+    (22, "MADV_POPULATE_READ, pages in swap"),
+    (23, "MADV_POPULATE_WRITE, pages in swap"),
+];
 /// Borders of what a page table covers.
 const BORDERS: [(u32, &str); 3] =
     [(21, "across a 2 MiB border"), (30, "across a 1 GiB border"), (39, "across a 512 GiB border")];
@@ -196,6 +207,22 @@ const BORDER_CALLS: &[Call] = &[
     Call::Fill,
 ];
 
+/// Calls that are to meet pages that were paged out, once there are such pages.
+const SWAPPED_CALLS: &[Call] = &[
+    Call::Munmap,
+    Call::Mprotect,
+    Call::Mremap,
+    Call::Madvise,
+    Call::Mincore,
+    Call::Mlock,
+    Call::Munlock,
+    Call::Mlockall,
+    Call::Fork,
+    Call::Read,
+    Call::Write,
+    Call::Fill,
+];
+
 fn result(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Value(value @ -4095..0) => {
@@ -229,7 +256,10 @@ impl Coverage {
         }
         if RANGES.iter().any(|row| row.0 == call) {
             places(call, args, &before.regions, &mut count);
-            large_places(args, before, count);
+            large_places(args, before, &mut count);
+        }
+        if SWAPPED_CALLS.contains(&call) {
+            swapped_places(call, args, before, &mut count);
         }
     }
 
@@ -247,12 +277,17 @@ impl Coverage {
 
     /// Combinations that can occur and did not.
     pub fn holes(&self) -> Vec<Combination> {
-        expected().into_iter().filter(|combination| !self.counts.contains_key(combination)).collect()
+        self.all().into_iter().filter(|combination| !self.counts.contains_key(combination)).collect()
     }
 
     /// Number of combinations that can occur.
-    pub fn expected() -> usize {
-        expected().len()
+    pub fn expected(&self) -> usize {
+        self.all().len()
+    }
+
+    fn all(&self) -> Vec<Combination> {
+        let swaps = self.counts.keys().any(|combination| combination.what == SWAPPED);
+        expected(swaps)
     }
 }
 
@@ -291,7 +326,7 @@ fn places(call: Call, args: [u64; 6], before: &[Region], mut count: impl FnMut(&
 }
 
 /// Tells whether a range begins or ends within what a PMD entry maps, or covers such a piece.
-fn large_places(args: [u64; 6], before: &Observation, mut count: impl FnMut(&'static str)) {
+fn large_places(args: [u64; 6], before: &Observation, count: &mut impl FnMut(&'static str)) {
     let [addr, len, ..] = args;
     let end = addr.saturating_add(len);
     let cuts = |at: u64| !at.is_multiple_of(LARGE) && before.maps_large(at);
@@ -308,8 +343,24 @@ fn large_places(args: [u64; 6], before: &Observation, mut count: impl FnMut(&'st
     }
 }
 
-/// Everything that can occur.
-fn expected() -> Vec<Combination> {
+/// Tells whether a call is about pages that were paged out.
+fn swapped_places(call: Call, args: [u64; 6], before: &Observation, count: &mut impl FnMut(&'static str)) {
+    let [addr, len, advice, ..] = args;
+    let (start, end) = match call {
+        Call::Fork | Call::Mlockall => (0, u64::MAX),
+        Call::Read | Call::Write => (addr, addr.saturating_add(1)),
+        _ => (addr, addr.saturating_add(len)),
+    };
+    if !before.swapped.iter().any(|run| run.0 < end && start < run.1) {
+        return;
+    }
+    count(SWAPPED);
+    let about = SWAPPED_ADVICE.iter().filter(|(number, _)| call == Call::Madvise && *number == advice);
+    about.for_each(|(_, what)| count(what));
+}
+
+/// Everything that can occur, on hosts that swap or not.
+fn expected(swaps: bool) -> Vec<Combination> {
     let mut all = Vec::new();
     let mut add = |call, what, results: &[&'static str]| {
         all.extend(results.iter().map(|result| Combination { call, what, result }));
@@ -346,6 +397,10 @@ fn expected() -> Vec<Combination> {
         if *call != Call::Fill {
             add(*call, LARGE_WHOLE, &[OK]);
         }
+    }
+    if swaps {
+        SWAPPED_CALLS.iter().for_each(|call| add(*call, SWAPPED, &[OK]));
+        SWAPPED_ADVICE.iter().for_each(|(_, advice)| add(Call::Madvise, advice, &[OK]));
     }
     // Every advice meets a hole.
     for (_, advice) in names::ADVICE.iter().filter(|(_, advice)| !is_not_built(advice)) {

@@ -1,7 +1,7 @@
 //! Differences that stay, by name. Each is a line of docs/differences.md.
 
 use crate::linux::FILE_BYTES;
-use crate::observation::{LARGE, Observation, Outcome, Region};
+use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::Call;
 use quire_mm::{PageState, VmFlags};
 use std::collections::BTreeMap;
@@ -17,7 +17,8 @@ pub enum KnownDifference {
     FileContents,
     /// Which pages of files and shared memory are in memory: there is no page cache.
     FilePages,
-    /// `MADV_PAGEOUT` drops what was given free or can be read again; here it drops nothing.
+    /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a host with swap
+    /// space of its own where pages go cannot be compared.
     PageOut,
     /// A processor with protection keys makes memory that may only be executed unreadable.
     ExecuteOnly,
@@ -35,10 +36,14 @@ pub enum KnownDifference {
     Below2G,
     /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
     PageTables,
+    /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2 MiB.
+    SwapInWhole,
+    /// Linux knows who maps a large folio of two processes only; a third that is left alone with it counts as one of several.
+    ThirdSharer,
+    /// Whether nobody else has a page Linux knows for each page of a large folio; here the folio as a whole is shared or not.
+    PartShared,
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible,
-    /// Advice for a part of a large folio splits it, and its pages of zeros go.
-    AdviceSplits,
 }
 
 impl KnownDifference {
@@ -57,7 +62,9 @@ impl KnownDifference {
         Self::NotBuilt,
         Self::Below2G,
         Self::PageTables,
-        Self::AdviceSplits,
+        Self::SwapInWhole,
+        Self::ThirdSharer,
+        Self::PartShared,
         Self::LowEligible,
     ];
 
@@ -77,7 +84,9 @@ impl KnownDifference {
             Self::NotBuilt => "not-built",
             Self::Below2G => "below-2g",
             Self::PageTables => "page-tables",
-            Self::AdviceSplits => "advice-splits",
+            Self::SwapInWhole => "swap-in-whole",
+            Self::ThirdSharer => "third-sharer",
+            Self::PartShared => "part-shared",
             Self::LowEligible => "low-eligible",
         }
     }
@@ -89,12 +98,14 @@ pub type KnownCounts = BTreeMap<KnownDifference, u64>;
 /// What of a program's past bears on what may differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Past {
-    /// A process was forked.
-    forked: bool,
+    /// Processes that were forked.
+    forks: u32,
+    /// Ranges that were kept from children.
+    kept_from_children: Vec<(u64, u64)>,
     /// A file was written through a shared mapping.
     file_written: bool,
-    /// Pages were given free and may still be there.
-    freed: bool,
+    /// The host pages out to a device that is not the comparison's own.
+    foreign_swap: bool,
     /// Ranges whose tables Linux freed while their mappings stayed.
     without_tables: Vec<(u64, u64)>,
     /// Ranges whose pages went while tables may have stayed.
@@ -125,6 +136,38 @@ fn joined(regions: &[Region]) -> Vec<Region> {
     all
 }
 
+/// Whether a call made pages old or gave them free, and all that the sides differ in is that Linux kept private pages.
+fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
+    const FREE_COLD_PAGEOUT: [u64; 3] = [8, 20, 21];
+    call == Call::Madvise
+        && FREE_COLD_PAGEOUT.contains(&args[2])
+        && has_all_private(linux, quire)
+        && !has_all_private(quire, linux)
+}
+
+/// Whether all private pages of `few` are in `many` too.
+fn has_all_private(many: &Observation, few: &Observation) -> bool {
+    let private = |side: &Observation| -> Vec<Pages> {
+        side.pages.iter().copied().filter(|run| run.state == PageState::Anonymous).collect()
+    };
+    let many = private(many);
+    private(few).iter().all(|run| {
+        let mut at = run.start;
+        for other in &many {
+            if other.start <= at && at < other.end {
+                at = other.end;
+            }
+        }
+        at >= run.end
+    })
+}
+
+/// Whether a block that Linux has on the swap device, but for some pages, is in memory as a whole on Quire.
+fn has_whole_from_swap(linux: &Observation, quire: &Observation) -> bool {
+    let whole = |block: u64| quire.pages.iter().any(|run| run.start <= block && block + LARGE <= run.end);
+    linux.swapped.iter().any(|(start, end)| (start & !(LARGE - 1)..*end).step_by(LARGE as usize).any(whole))
+}
+
 fn touches(ranges: &[(u64, u64)], addr: u64, len: u64) -> bool {
     ranges.iter().any(|(start, end)| *start < addr.saturating_add(len) && addr < *end)
 }
@@ -135,6 +178,11 @@ fn overlapping(regions: &[Region], addr: u64, len: u64) -> impl Iterator<Item = 
 }
 
 impl Past {
+    /// Of a program that begins.
+    pub(crate) fn new(foreign_swap: bool) -> Self {
+        Self { foreign_swap, ..Self::default() }
+    }
+
     /// Whether an operation is known to end differently, with Quire's mappings as they are before it. The program
     /// cannot go on after it: the sides are no longer alike.
     pub(crate) fn parts_ways(
@@ -155,8 +203,8 @@ impl Past {
                 overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
             }
             Call::Madvise if third == PAGEOUT => {
-                let drops = self.freed || overlapping(before, addr, len).any(is_cached);
-                drops.then_some(KnownDifference::PageOut)
+                let differs = self.foreign_swap || overlapping(before, addr, len).any(is_cached);
+                differs.then_some(KnownDifference::PageOut)
             }
             _ => None,
         };
@@ -178,13 +226,15 @@ impl Past {
 
     /// Notes an operation that was made.
     pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
-        const FREE: u64 = 8;
         const DONTNEED: [u64; 2] = [4, 24];
+        const KEPT_FROM_CHILDREN: [u64; 2] = [10, 18];
         const DONTUNMAP: u64 = 4;
         const FIXED: u64 = 0x10;
         let [addr, len, third, ..] = args;
-        self.forked |= call == Call::Fork && outcome == Outcome::Value(0);
-        self.freed |= call == Call::Madvise && third == FREE;
+        self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
+        if call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third) {
+            self.kept_from_children.push((addr, addr.saturating_add(len)));
+        }
         let empties = match call {
             Call::Madvise => DONTNEED.contains(&third),
             Call::Mmap => args[3] & FIXED != 0,
@@ -275,14 +325,17 @@ impl Past {
         linux: &Observation,
         quire: &Observation,
     ) -> bool {
-        const SPLITTING: [u64; 3] = [8, 20, 21];
-        let zeros_gone = linux.pages_in(PageState::Zero) > quire.pages_in(PageState::Zero);
-        // What other processes map too, Linux leaves as it is.
-        let kept = linux.large_blocks().any(|block| !quire.maps_large(block));
         let known = if linux.pages == quire.pages {
             return false;
-        } else if call == Call::Madvise && SPLITTING.contains(&args[2]) && (zeros_gone || kept) {
-            KnownDifference::AdviceSplits
+        } else if self.forks > 0
+            && touches(&self.kept_from_children, args[0], args[1])
+            && kept_more(call, args, linux, quire)
+        {
+            KnownDifference::PartShared
+        } else if self.forks > 1 && kept_more(call, args, linux, quire) {
+            KnownDifference::ThirdSharer
+        } else if has_whole_from_swap(linux, quire) {
+            KnownDifference::SwapInWhole
         } else if self.has_other_table(linux, quire) {
             KnownDifference::PageTables
         } else {
@@ -309,7 +362,7 @@ impl Past {
             return Some(KnownDifference::FileContents);
         }
         // Shared memory that a fork copied.
-        (self.forked && region.flags.contains(VmFlags::MAYSHARE)).then_some(KnownDifference::SharedFork)
+        (self.forks > 0 && region.flags.contains(VmFlags::MAYSHARE)).then_some(KnownDifference::SharedFork)
     }
 
     /// Whether different outcomes of an operation that leaves the sides alike are known.

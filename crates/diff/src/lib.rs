@@ -20,6 +20,6 @@ mod sum;
 pub mod threads;
 
 pub use known::{KnownCounts, KnownDifference};
-pub use linux::{Effort, OracleError};
+pub use linux::{Effort, HostSwap, HostSwapError, OracleError};
 pub use run::{DiffOptions, DiffReport, Failure, run, run_program};
-pub use side_by_side::{DiffError, Mismatch, SideBySide, Verdict};
+pub use side_by_side::{DiffError, Mismatch, Setup, SideBySide, Verdict};

@@ -125,6 +125,10 @@ pub struct Figures {
     pub stack: u64,
     /// `VmPTE`.
     pub tables: u64,
+    /// `VmPin`.
+    pub pinned: u64,
+    /// `VmSwap`.
+    pub swapped: u64,
 }
 
 /// The parts that are not looked at after every operation.
@@ -145,6 +149,8 @@ pub struct Observation {
     pub regions: Vec<Region>,
     /// All pages in memory, lowest first.
     pub pages: Vec<Pages>,
+    /// Where pages were paged out, lowest first, end exclusive.
+    pub swapped: Vec<(u64, u64)>,
     /// Mappings with all flags, if wanted.
     pub details: Vec<Detail>,
     /// If wanted.
@@ -159,11 +165,6 @@ pub struct Observation {
 pub const LARGE: u64 = 2 << 20;
 
 impl Observation {
-    /// Bytes in memory in this state.
-    pub(crate) fn pages_in(&self, state: PageState) -> u64 {
-        self.pages.iter().filter(|run| run.state == state).map(|run| run.end - run.start).sum()
-    }
-
     /// Whether a PMD entry maps what is at `addr`, a folio or zeros.
     pub(crate) fn maps_large(&self, addr: u64) -> bool {
         self.pages.iter().any(|run| run.large && (run.start..run.end).contains(&addr))
@@ -194,9 +195,18 @@ impl Observation {
         }
     }
 
+    /// Adds pages that were paged out.
+    pub(crate) fn add_swapped(&mut self, start: u64, end: u64) {
+        match self.swapped.last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ => self.swapped.push((start, end)),
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.regions.clear();
         self.pages.clear();
+        self.swapped.clear();
         self.details.clear();
         self.sums.clear();
         self.residency.clear();

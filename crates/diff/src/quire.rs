@@ -129,8 +129,11 @@ impl<'m> Processes<'m> {
         });
         for &(start, end) in &self.start.gaps {
             space.pagemap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |pages, state| {
-                let large = pages.pages() > 1;
-                seen.add_pages(Pages { start: pages.start().0, end: pages.end().0, state, large });
+                let (start, end) = (pages.start().0, pages.end().0);
+                match state {
+                    PageState::Swapped { .. } => seen.add_swapped(start, end),
+                    _ => seen.add_pages(Pages { start, end, state, large: pages.pages() > 1 }),
+                }
             });
         }
         if wanted.details_until > 0 {
@@ -144,6 +147,8 @@ impl<'m> Processes<'m> {
                 data: figures.data >> 10,
                 stack: figures.stack >> 10,
                 tables: figures.page_tables >> 10,
+                pinned: 0,
+                swapped: figures.swapped >> 10,
             });
         }
         if wanted.sums {
@@ -211,7 +216,9 @@ fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
             large += if run.large { own } else { 0 };
         }
         let Region { start, end, flags, .. } = region;
-        seen.details.push(Detail { start, end, flags, resident, anonymous, large, ..Detail::NONE });
+        let out = seen.swapped.iter().map(|run| run.1.min(end).saturating_sub(run.0.max(start)));
+        let swapped = out.sum::<u64>() >> 10;
+        seen.details.push(Detail { start, end, flags, resident, anonymous, swapped, large, eligible: false });
     });
     for detail in &mut seen.details {
         detail.eligible = !space.huge_orders(HugeUse::Smaps, VirtAddr(detail.start)).is_empty();

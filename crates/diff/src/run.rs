@@ -6,8 +6,7 @@ use crate::linux::Effort;
 use crate::observation::Outcome;
 use crate::program::Program;
 use crate::shrink::shrink;
-use crate::side_by_side::{DiffError, Mismatch, SideBySide, Verdict};
-use quire_mm::Techniques;
+use crate::side_by_side::{DiffError, Mismatch, Setup, SideBySide, Verdict};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -27,8 +26,8 @@ pub struct DiffOptions {
     pub jobs: usize,
     /// How long a failing program is made smaller.
     pub shrink: Duration,
-    /// The techniques of the machines.
-    pub techniques: Techniques,
+    /// What both sides have.
+    pub setup: Setup,
 }
 
 /// A program on which the sides part.
@@ -148,7 +147,7 @@ fn work(
     done: &AtomicU64,
     stop: &AtomicBool,
 ) -> Result<DiffReport, DiffError> {
-    let mut sides = SideBySide::new(options.techniques)?;
+    let mut sides = SideBySide::new(options.setup)?;
     let mut report = DiffReport::default();
     while !stop.load(Ordering::Relaxed) && done.load(Ordering::Relaxed) < options.ops {
         let number = next.fetch_add(1, Ordering::Relaxed);
@@ -167,7 +166,7 @@ fn work(
 
 /// Makes the program of a failure small.
 fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> {
-    let mut sides = SideBySide::new(options.techniques)?;
+    let mut sides = SideBySide::new(options.setup)?;
     let mut error = None;
     let mut last = (failure.mismatch.clone(), failure.outcomes);
     let mut fails = |program: &Program| {
@@ -176,7 +175,7 @@ fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> 
         match verdict {
             Ok(Verdict { mismatch: Some(mismatch), outcomes, .. }) => {
                 // A machine that lost something would fail for ever.
-                let fresh = SideBySide::new(options.techniques);
+                let fresh = SideBySide::new(options.setup);
                 match fresh {
                     Ok(fresh) => sides = fresh,
                     Err(cause) => error = Some(cause),
@@ -205,10 +204,10 @@ fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> 
 /// # Errors
 ///
 /// As [`run`].
-pub fn run_program(program: &Program, techniques: Techniques) -> Result<DiffReport, DiffError> {
+pub fn run_program(program: &Program, setup: Setup) -> Result<DiffReport, DiffError> {
     let begin = Instant::now();
     let mut report = DiffReport::default();
-    let verdict = SideBySide::new(techniques)?.run(program, Effort::Thorough, &mut report.coverage)?;
+    let verdict = SideBySide::new(setup)?.run(program, Effort::Thorough, &mut report.coverage)?;
     report.add(&verdict);
     report.outcomes.clone_from(&verdict.outcomes);
     report.failure = verdict.mismatch.map(|mismatch| Failure {

@@ -3,13 +3,13 @@
 use crate::compare::compare;
 use crate::coverage::Coverage;
 use crate::known::{KnownCounts, KnownDifference, Past};
-use crate::linux::{Effort, Interference, Oracle, OracleError, Start};
+use crate::linux::{Effort, Interference, Oracle, OracleError, Start, host_swaps};
 use crate::observation::{Observation, Outcome, Wanted};
 use crate::program::{Call, MOST_PROCESSES, Op, Program, Word};
 use crate::quire::Processes;
 use quire_arch::PAGE_SIZE;
 use quire_host::{HostConfig, Machine, MachineError, Vcpu, VcpuError};
-use quire_mm::{Error, InUse, MemoryConfig, Techniques};
+use quire_mm::{CompressedRam, Error, InUse, Lz4, MemoryConfig, SwapOnOptions, Techniques};
 use std::fmt;
 
 /// RAM of the machine. Programs populate a few windows at most, in each of their processes.
@@ -28,6 +28,8 @@ pub enum DiffError {
     Machine(MachineError),
     /// The machine's CPU is not free.
     Cpu(VcpuError),
+    /// The machine gets no swap device.
+    Swap(String),
     /// A space that looks like the oracle's processes cannot be made.
     Space(Error),
 }
@@ -38,6 +40,7 @@ impl fmt::Display for DiffError {
             Self::Oracle(error) => error.fmt(f),
             Self::Machine(error) => write!(f, "the machine cannot be built: {error}"),
             Self::Cpu(error) => write!(f, "the machine's CPU: {error}"),
+            Self::Swap(what) => write!(f, "the machine's swap device: {what}"),
             Self::Space(error) => write!(f, "a space like Linux's cannot be made: {error}"),
         }
     }
@@ -75,6 +78,23 @@ pub struct Verdict {
     pub known: KnownCounts,
 }
 
+/// What both sides have.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup {
+    /// The techniques of the machine.
+    pub techniques: Techniques,
+    /// Size of the swap device of each side in bytes: on the host there is a [`HostSwap`](crate::HostSwap) of that size.
+    pub swap: Option<u64>,
+}
+
+/// Gives the machine a compressed device like the host's.
+fn add_swap(machine: &Machine, bytes: u64) -> Result<(), DiffError> {
+    let disk = CompressedRam::new(machine.memory().frames(), bytes / PAGE_SIZE, Lz4)
+        .map_err(|error| DiffError::Swap(error.to_string()))?;
+    let added = machine.memory().swapon(disk, SwapOnOptions::default());
+    added.map(|_| ()).map_err(|error| DiffError::Swap(error.to_string()))
+}
+
 /// A process of Linux and a machine, for one program after the other.
 #[derive(Debug)]
 pub struct SideBySide {
@@ -83,8 +103,14 @@ pub struct SideBySide {
     cpu: Vcpu,
     /// What of the machine is in use without any program.
     at_rest: InUse,
+    /// Slots of its swap device that are free then.
+    free_slots: u64,
     /// The host's policy, and what Linux had done on its own account before the last program that differed.
     interference: Interference,
+    /// Both sides have a swap device of the comparison's own.
+    has_swap: bool,
+    /// The host pages out to a device that is not the comparison's own.
+    foreign_swap: bool,
     linux: Observation,
     quire: Observation,
 }
@@ -95,7 +121,8 @@ impl SideBySide {
     /// # Errors
     ///
     /// [`DiffError`].
-    pub fn new(techniques: Techniques) -> Result<Self, DiffError> {
+    pub fn new(setup: Setup) -> Result<Self, DiffError> {
+        let Setup { techniques, swap } = setup;
         let oracle = Oracle::start()?;
         let overcommit = oracle.origin().overcommit;
         let config =
@@ -106,13 +133,20 @@ impl SideBySide {
         let interference = Interference::now();
         interference.set_policy(machine.memory());
         let cpu = machine.vcpu(0).map_err(DiffError::Cpu)?;
+        if let Some(bytes) = swap {
+            add_swap(&machine, bytes)?;
+        }
+        let free_slots = machine.memory().swap().free_slots();
         let at_rest = machine.memory().in_use();
         Ok(Self {
             oracle,
             machine,
             cpu,
             at_rest,
+            free_slots,
             interference,
+            has_swap: swap.is_some(),
+            foreign_swap: swap.is_none() && host_swaps(),
             linux: Observation::default(),
             quire: Observation::default(),
         })
@@ -137,7 +171,8 @@ impl SideBySide {
                 return Ok(verdict);
             }
             let before = core::mem::replace(&mut self.interference, Interference::now());
-            if self.interference == before {
+            let swapped = core::mem::replace(&mut self.foreign_swap, !self.has_swap && host_swaps());
+            if self.interference == before && self.foreign_swap == swapped {
                 return Ok(verdict);
             }
             self.interference.set_policy(self.machine.memory());
@@ -155,7 +190,7 @@ impl SideBySide {
         let mut steps = self.oracle.run(program, effort);
         let start = steps.origin().clone();
         let processes = Processes::new(&self.machine, &self.cpu, &start).map_err(DiffError::Space)?;
-        let mut course = Course::new(&start, processes);
+        let mut course = Course::new(&start, processes, self.foreign_swap);
         for (step, op) in program.ops.iter().enumerate() {
             let (outcome, wanted) = steps.next(op, &mut self.linux)?;
             verdict.outcomes.push(outcome);
@@ -203,6 +238,12 @@ impl SideBySide {
     /// Looks at the machine when no program uses it.
     fn check(&self) -> Option<String> {
         self.audit().or_else(|| {
+            // A device keeps some of what it needed for its tables, which the audit has counted.
+            let slots = self.machine.memory().swap().free_slots();
+            if self.free_slots > 0 {
+                return (slots != self.free_slots)
+                    .then(|| format!("{slots} slots are free, and {} without any program", self.free_slots));
+            }
             let now = self.machine.memory().in_use();
             (now != self.at_rest).then(|| {
                 format!("{:?} frames and objects are in use, and {:?} without any program", now, self.at_rest)
@@ -238,9 +279,9 @@ struct Course<'m> {
 }
 
 impl<'m> Course<'m> {
-    fn new(start: &'m Start, processes: Processes<'m>) -> Self {
+    fn new(start: &'m Start, processes: Processes<'m>, foreign_swap: bool) -> Self {
         let before = vec![Observation::default(); MOST_PROCESSES as usize];
-        Self { start, processes, past: Past::default(), before }
+        Self { start, processes, past: Past::new(foreign_swap), before }
     }
 
     /// Makes an operation on Quire and holds it against what was seen on Linux. `quire` is room for what is seen here.

@@ -3,9 +3,8 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use quire_diff::KnownDifference;
 use quire_diff::program::Program;
-use quire_mm::Techniques;
+use quire_diff::{KnownDifference, Setup};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -31,7 +30,7 @@ fn what_once_differed_is_alike() {
     let programs = programs("programs");
     assert!(programs.len() >= 12);
     for (name, program) in programs {
-        let report = quire_diff::run_program(&program, Techniques::default()).expect("Linux can be asked");
+        let report = quire_diff::run_program(&program, Setup::default()).expect("Linux can be asked");
         if let Some(failure) = report.failure {
             panic!("{name}:\n{failure}");
         }
@@ -42,8 +41,9 @@ fn what_once_differed_is_alike() {
 /// Whether the processor and the host's settings are such that Linux shows the difference.
 fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
-        KnownDifference::ExecuteOnly => false,
-        KnownDifference::AdviceSplits | KnownDifference::LowEligible => {
+        // The second is met with swap space only, which takes root.
+        KnownDifference::ExecuteOnly | KnownDifference::SwapInWhole => false,
+        KnownDifference::LowEligible | KnownDifference::ThirdSharer | KnownDifference::PartShared => {
             let path = "/sys/kernel/mm/transparent_hugepage/enabled";
             let on = std::fs::read_to_string(path).is_ok_and(|text| !text.contains("[never]"));
             if !on {
@@ -62,7 +62,7 @@ fn every_known_difference_is_still_there() {
         let known = KnownDifference::ALL.iter().find(|known| known.name() == name);
         let known = *known.unwrap_or_else(|| panic!("{name} is the name of no known difference"));
         shown.insert(known);
-        let report = quire_diff::run_program(&program, Techniques::default()).expect("Linux can be asked");
+        let report = quire_diff::run_program(&program, Setup::default()).expect("Linux can be asked");
         if let Some(failure) = report.failure {
             panic!("{name}:\n{failure}");
         }
@@ -99,7 +99,7 @@ fn what_no_process_makes_is_passed_over() {
     text += "400 p0 exit()\n401 p1 exit()\n402 p2 exit()\n403 p3 exit()\n404 p0 read(window+0x0)\n";
     let program: Program = text.parse().expect("a program");
     for _ in 0..20 {
-        let report = quire_diff::run_program(&program, Techniques::default()).expect("Linux can be asked");
+        let report = quire_diff::run_program(&program, Setup::default()).expect("Linux can be asked");
         assert!(report.failure.is_none());
         assert_eq!((report.compared, report.not_made), (67, 241));
     }

@@ -3,8 +3,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use quire_diff::program::Program;
-use quire_diff::{DiffOptions, run};
-use quire_mm::Techniques;
+use quire_diff::{DiffOptions, Setup, run};
 use std::time::Duration;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -18,7 +17,7 @@ fn random_programs_end_alike_on_linux_and_on_quire() {
         let ops = setting("QUIRE_OPS", 40_000);
         println!("seed {seed}, {ops} operations");
         let shrink = Duration::from_secs(30);
-        let options = DiffOptions { seed, ops, jobs: 2, shrink, techniques: Techniques::default() };
+        let options = DiffOptions { seed, ops, jobs: 2, shrink, setup: Setup::default() };
         let report = run(&options, &mut |_, _| ()).expect("Linux can be asked");
         if let Some(failure) = &report.failure {
             panic!("seed {seed}, program {}:\n{failure}\n{}", failure.number, failure.program);

@@ -41,6 +41,7 @@ mod table;
 pub mod tree;
 mod usage;
 mod vma;
+mod zeros;
 
 pub use audit::SpaceViolation;
 pub use calls::{

@@ -152,7 +152,8 @@ impl<P: Platform> Spaces<P> {
         let order = self.frames().folio(head).order();
         let walked = self.rmap_try_hold(head, |mappings| {
             mappings.walk(|tables, facts, range| {
-                if facts.flags.contains(VmFlags::LOCKED) {
+                // A mapping that is locked may lie where one was that its pages were moved out of.
+                if facts.flags.contains(VmFlags::LOCKED) && tables.maps_some(range, (head, order)) {
                     found.locked = true;
                     return ControlFlow::Break(());
                 }
@@ -220,7 +221,8 @@ impl<P: Platform> Tables<'_, P> {
         batch: &mut UnmapBatch<'_, P>,
     ) -> ControlFlow<Unmapped> {
         if facts.flags.contains(VmFlags::LOCKED) {
-            return ControlFlow::Break(Unmapped::Locked);
+            let maps = self.maps_some(range, (job.head, job.order));
+            return if maps { ControlFlow::Break(Unmapped::Locked) } else { ControlFlow::Continue(()) };
         }
         if let Found::Huge(slot) = self.lookup(range.start())
             && self.slot_maps(slot, job.head, job.order)
@@ -396,7 +398,9 @@ impl<P: Platform> Tables<'_, P> {
         }
         // Pairs with the one of a fast pin, between its reference and its second look at the entry.
         fence(Ordering::SeqCst);
-        let dirty = bits & P::Paging::DIRTY != 0;
+        // Several are present; one that is not has its marks elsewhere.
+        let dirty = matches!(P::Paging::decode(bits, Level::PTE), Entry::Leaf(leaf)
+            if leaf.flags.contains(LeafFlags::DIRTY));
         let refusal = if folio.folio().may_be_pinned() {
             Some(Unmapped::Pinned)
         } else if job.leaves == Leaves::Nothing && (dirty || folio.folio().unpinned_refs() > 2) {

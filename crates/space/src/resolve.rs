@@ -328,7 +328,10 @@ impl<P: Platform> Tables<'_, P> {
     ) -> Result<(), FaultError> {
         let facts = fault.facts;
         if leaf.flags.contains(fault.access.needs()) {
-            // Somebody else was faster, or the TLB held an older entry.
+            // Somebody else was faster, or the TLB held an older entry. Or memory is populated for writes, which are to be noted.
+            if fault.is_write() {
+                locked.widen(index, LeafFlags::DIRTY);
+            }
             return Ok(());
         }
         if fault.access == Access::Execute && !facts.flags.contains(VmFlags::EXEC) {
@@ -372,6 +375,10 @@ impl<P: Platform> Tables<'_, P> {
             let locked = self.lock_slot(pin, slot);
             let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Ok(false) };
             if leaf.flags.contains(fault.access.needs()) {
+                if fault.is_write() {
+                    // As in `upgrade`.
+                    locked.widen(slot.index, LeafFlags::DIRTY);
+                }
                 return Ok(true);
             }
             if fault.access == Access::Execute && !fault.facts.flags.contains(VmFlags::EXEC) {
@@ -492,6 +499,7 @@ impl<P: Platform> Fault<'_, P> {
         if !self.is_write() && self.is_private() {
             allowed.remove(LeafFlags::WRITE);
         }
+        allowed.set(LeafFlags::DIRTY, self.is_write());
         allowed
     }
 }

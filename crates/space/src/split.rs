@@ -133,7 +133,11 @@ impl<P: Platform> Spaces<P> {
             if counted.is_break() {
                 return Err(SplitError::Busy);
             }
-            self.memory_groups().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)
+            self.memory_groups().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)?;
+            if to == Order::ZERO && !unless_mapped {
+                self.share_zeros(mappings, (head, order), &mut unmapped);
+            }
+            Ok(())
         });
         if waited && !matches!(result, Some(Ok(()))) {
             self.defer_again(head);

@@ -5,14 +5,20 @@ use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{comparison, progress::Bar};
 use quire_diff::program::Program;
 use quire_diff::threads::{self, Side, ThreadOptions, ThreadReport};
-use quire_diff::{DiffError, DiffOptions, DiffReport};
+use quire_diff::{DiffError, DiffOptions, DiffReport, HostSwap, Setup};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 pub(crate) fn run(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
+    let host_swap = arguments.swap.map(HostSwap::start).transpose().map_err(Failure::work)?;
     let good = if arguments.files.is_empty() { random(arguments)? } else { saved(arguments)? };
+    drop(host_swap);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
+}
+
+fn setup(arguments: &DiffArguments) -> Setup {
+    Setup { techniques: chosen_techniques(&arguments.techniques), swap: arguments.swap }
 }
 
 /// Runs programs that were saved.
@@ -22,7 +28,7 @@ fn saved(arguments: &DiffArguments) -> Result<bool, Failure> {
     let programs = programs.collect::<Result<Vec<_>, Failure>>()?;
     let mut good = true;
     for (file, program) in &programs {
-        let report = quire_diff::run_program(program, chosen_techniques(&arguments.techniques));
+        let report = quire_diff::run_program(program, setup(arguments));
         let report = report.map_err(failure)?;
         good &= report.is_good();
         let name = file.display().to_string();
@@ -49,7 +55,7 @@ fn random(arguments: &DiffArguments) -> Result<bool, Failure> {
         ops: arguments.ops,
         jobs: arguments.jobs.unwrap_or(jobs).max(1),
         shrink: Duration::from_secs(arguments.shrink),
-        techniques: chosen_techniques(&arguments.techniques),
+        setup: setup(arguments),
     };
     let mut good = true;
     if options.ops > 0 {

@@ -1,9 +1,9 @@
 //! What `quire diff` prints.
 
 use super::say;
+use quire_diff::DiffReport;
 use quire_diff::program::Program;
 use quire_diff::threads::{Side, ThreadReport};
-use quire_diff::{DiffReport, coverage::Coverage};
 use serde_json::{Value, json};
 
 /// Most combinations that are listed by name in a text.
@@ -25,8 +25,8 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
     let holes = report.coverage.holes();
     say(format_args!(
         "  coverage: {} of {} combinations of call, flag, place and result",
-        Coverage::expected() - holes.len(),
-        Coverage::expected()
+        report.coverage.expected() - holes.len(),
+        report.coverage.expected()
     ));
     for hole in holes.iter().take(MOST_HOLES) {
         say(format_args!("  never occurred: {hole}"));
@@ -77,7 +77,7 @@ pub(crate) fn print_json(name: &str, report: &DiffReport, all_coverage: bool) {
         "programs": report.programs,
         "seconds": report.time.as_secs_f64(),
         "known_differences": known,
-        "combinations": Coverage::expected(),
+        "combinations": report.coverage.expected(),
         "never_occurred": holes,
         "difference": report.failure.as_ref().map(|failure| json!({
             "number": failure.number,

@@ -304,6 +304,9 @@ fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
                 }
                 syscall(number, args)
             };
+            if number == Call::Madvise.number() {
+                prepare::drain_batches();
+            }
             Accessed { value: value.cast_unsigned(), signal: 0, code: 0 }
         }
     };

@@ -10,18 +10,23 @@ mod prepare;
 mod raw;
 mod start;
 mod steps;
+mod swap;
 mod text;
 
 pub(crate) use huge::Interference;
 pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
 pub(crate) use start::Start;
 pub(crate) use steps::Steps;
+pub(crate) use swap::host_swaps;
+pub use swap::{HostSwap, HostSwapError};
 pub(crate) use text::shown_flags;
 
 use crate::program::{Call, Class, Op, Program, WINDOW_BYTES, Word};
 use board::{Board, MOST_OWN, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS, WANT_TEXT};
+use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use raw::{FORK, KILL, MMAP, MUNMAP, WAIT4, futex_wait, futex_wake, syscall};
+use prepare::CpuMask;
+use raw::{FORK, KILL, MMAP, MUNMAP, SCHED_GETAFFINITY, WAIT4, futex_wait, futex_wake, syscall};
 use start::Measured;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -75,6 +80,23 @@ pub enum Effort {
 const SUMS_EVERY: usize = 64;
 const ALL_TEXT_EVERY: usize = 16;
 
+/// One of the CPUs that this process may run on, each in its turn.
+fn next_cpu() -> CpuMask {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let mut allowed: CpuMask = [0; 16];
+    // SAFETY: the kernel writes no more than the mask has.
+    unsafe {
+        let words = allowed.as_mut_ptr().expose_provenance() as u64;
+        syscall(SCHED_GETAFFINITY, [0, size_of::<CpuMask>() as u64, words, 0, 0, 0]);
+    }
+    let cpus: Vec<usize> = (0..1024).filter(|cpu| allowed[cpu / 64] & 1 << (cpu % 64) != 0).collect();
+    if let Some(&cpu) = cpus.get(NEXT.fetch_add(1, Relaxed) % cpus.len().max(1)) {
+        allowed = [0; 16];
+        allowed[cpu / 64] = 1 << (cpu % 64);
+    }
+    allowed
+}
+
 /// A template process that programs are forked from.
 pub(crate) struct Oracle {
     pid: i64,
@@ -108,10 +130,11 @@ impl Oracle {
         board.image[1].store(image.1, Relaxed);
         board.facts.brk.store(brk, Relaxed);
         board.parent.store(std::process::id(), Relaxed);
+        let cpus = next_cpu();
         // SAFETY: the child runs code only that needs no lock that another thread could have held.
         let pid = unsafe { syscall(FORK, [0; 6]) };
         if pid == 0 {
-            prepare::become_template(board, len);
+            prepare::become_template(board, len, &cpus);
         }
         if pid < 0 {
             return Err(OracleError::Setup { step: "fork", errno: -pid });

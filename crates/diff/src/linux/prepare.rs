@@ -6,7 +6,7 @@ use super::child::{become_reaper, exit, template};
 use super::observe::{Files, next_vma, query};
 use super::raw::{
     ARCH_PRCTL, BRK, CLOSE, DUP2, FTRUNCATE, MADVISE, MEMFD_CREATE, MMAP, MREMAP, MUNMAP, OPEN, PRCTL,
-    futex_wake, syscall,
+    SCHED_SETAFFINITY, futex_wake, syscall,
 };
 use core::arch::asm;
 use core::ffi::CStr;
@@ -62,11 +62,18 @@ fn fail(board: &Board, step: Step, error: i64) -> ! {
     exit();
 }
 
-/// Goes on as the template. `board` has `len` bytes.
-pub(super) fn become_template(board: &Board, len: u64) -> ! {
+/// A set of CPUs as the kernel reads it.
+pub(super) type CpuMask = [u64; 16];
+
+/// Goes on as the template. `board` has `len` bytes. Programs run on `cpus`, which is one: what a CPU holds back from the lists
+/// by age would keep pages from being paged out when another CPU asks for it.
+pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuMask) -> ! {
     const PR_SET_PDEATHSIG: u64 = 1;
-    // SAFETY: a setting of this process alone.
-    unsafe { syscall(PRCTL, [PR_SET_PDEATHSIG, 9, 0, 0, 0, 0]) };
+    // SAFETY: settings of this process alone.
+    unsafe {
+        syscall(PRCTL, [PR_SET_PDEATHSIG, 9, 0, 0, 0, 0]);
+        syscall(SCHED_SETAFFINITY, [0, size_of::<CpuMask>() as u64, cpus.as_ptr().addr() as u64, 0, 0, 0]);
+    }
     allow_large_folios(false);
     become_reaper();
     access::catch_signals();
@@ -96,6 +103,14 @@ pub(super) fn allow_large_folios(allow: bool) {
     const PR_SET_THP_DISABLE: u64 = 41;
     // SAFETY: a setting of this process alone.
     unsafe { syscall(PRCTL, [PR_SET_THP_DISABLE, u64::from(!allow), 0, 0, 0, 0]) };
+}
+
+/// Makes Linux finish what it puts off by CPU for pages that were given free or made old. Until then it has references to them,
+/// by which a write decides whether to copy, and what the next page-out finds would depend on how many pages others gave free.
+pub(super) fn drain_batches() {
+    const MADV_COLD: u64 = 20;
+    // SAFETY: advice about the own stack, which nothing compares.
+    unsafe { syscall(MADVISE, [STACK_AT, PAGE, MADV_COLD, 0, 0, 0]) };
 }
 
 /// Makes the calling process one that khugepaged looks at. While there is one it sleeps between its rounds; it would be

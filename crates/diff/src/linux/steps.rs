@@ -84,6 +84,7 @@ impl Steps<'_> {
         for run in &slot.runs[..slot.run_count.load(Relaxed) as usize] {
             let [start, end, categories] = run.each_ref().map(|word| word.load(Relaxed));
             if categories & observe::PAGE_IS_PRESENT == 0 {
+                seen.add_swapped(start, end);
                 continue;
             }
             let state = match categories & (observe::PAGE_IS_FILE | observe::PAGE_IS_PFNZERO) {

@@ -77,6 +77,8 @@ pub(crate) fn status(text: &str) -> Figures {
             "VmData" => &mut figures.data,
             "VmStk" => &mut figures.stack,
             "VmPTE" => &mut figures.tables,
+            "VmPin" => &mut figures.pinned,
+            "VmSwap" => &mut figures.swapped,
             _ => continue,
         };
         *slot = kib(rest);

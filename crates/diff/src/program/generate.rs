@@ -26,8 +26,12 @@ const WINDOWS: [u64; 3] =
     [(1 << 39) - WINDOW_BYTES / 2, (1 << 40) + (3 << 30) - WINDOW_BYTES / 2, (1 << 41) + (5 << 20)];
 
 /// Advice that both sides know, and some that neither does; what changes pages comes more often.
-const ADVICE: &[u64] =
-    &[4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 5, 77];
+const ADVICE: &[u64] = &[
+    4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 8, 20, 21, 21, 21, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+    20, 21, 5, 77,
+];
+
+pub(super) const PAGEOUT: u64 = 21;
 
 /// What a program plays with, besides private memory.
 struct Theme {
@@ -57,8 +61,8 @@ pub(super) struct Generator {
     current: u32,
     /// Everything that is mapped from now on is populated: nothing large must be mapped.
     populates: bool,
-    /// Something was given free.
-    freed: bool,
+    /// What was paged out by the operation before.
+    paged_out: Option<[Word; 2]>,
 }
 
 /// The random program with number `number` of `seed`.
@@ -83,7 +87,7 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
         living: vec![0],
         current: 0,
         populates: false,
-        freed: false,
+        paged_out: None,
     };
     let ops = (0..len).map(|id| generator.op(id as u32)).collect();
     Program { window, ops }
@@ -118,12 +122,33 @@ impl Generator {
         if call.makes_area() {
             self.areas.push(id);
         }
+        let pages_out = call == Call::Madvise && args[2] == Word::Exact(PAGEOUT);
+        self.paged_out = pages_out.then_some([args[0], args[1]]);
         Op { id, process, call, args }
+    }
+
+    /// Something about a range that was just paged out.
+    fn about_paged_out(&mut self, [addr, len]: [Word; 2]) -> (Call, [Word; 6]) {
+        let short = match len {
+            Word::Exact(len) => Word::Exact(len.min(16 * PAGE)),
+            other => other,
+        };
+        match self.below(8) {
+            0..3 => (Call::Mincore, words([addr, len])),
+            3 => (Call::Mlock, words([addr, short])),
+            4 => (Call::Munlock, words([addr, len])),
+            5 => self.mlockall(),
+            6 => (Call::Madvise, words([addr, len, Word::Exact(self.pick(&[4, 8, 20, PAGEOUT]))])),
+            _ => (Call::Madvise, words([addr, short, Word::Exact(self.pick(&[22, 23]))])),
+        }
     }
 
     fn any_call(&mut self) -> (Call, [Word; 6]) {
         if self.theme.forks && self.chance(if self.theme.large { 3 } else { 1 }) {
             return self.fork_or_exit();
+        }
+        if let Some(range) = self.paged_out.take().filter(|_| self.chance(30)) {
+            return self.about_paged_out(range);
         }
         if self.theme.large && self.chance(70) {
             return self.large_call();
@@ -383,15 +408,14 @@ impl Generator {
             // It ends the program.
             advice = self.pick(names::NOT_BUILT);
         }
-        if advice == 21 && (self.theme.shared || self.theme.files || self.freed) && self.chance(95) {
-            // Paging out what is cached or was given free is not alike yet.
+        if advice == PAGEOUT && (self.theme.shared || self.theme.files) && self.chance(90) {
+            // Paging out what is cached is not alike yet.
             advice = 20;
         }
-        if self.theme.large && matches!(advice, 8 | 20..=22) && self.chance(95) {
-            // Large folios that are split and huge pages of zeros are not alike yet.
+        if self.theme.large && advice == 22 && self.chance(95) {
+            // Huge pages of zeros are not alike yet.
             advice = 4;
         }
-        self.freed |= advice == 8;
         let populates = matches!(advice, 22 | 23);
         let len = if populates { self.short_length() } else { self.length() };
         (Call::Madvise, words([addr, Word::Exact(len), Word::Exact(advice)]))

@@ -1,8 +1,8 @@
 //! Operations that are about large folios: whole aligned blocks of 2 MiB, nearly whole ones, and parts of them.
 
 use super::generate::{
-    Generator, MAP_ANONYMOUS, MAP_FIXED, MAP_POPULATE, MAP_PRIVATE, MIB2, NONE, PAGE, PROT_READ_WRITE,
-    in_word, words,
+    Generator, MAP_ANONYMOUS, MAP_FIXED, MAP_POPULATE, MAP_PRIVATE, MIB2, NONE, PAGE, PAGEOUT,
+    PROT_READ_WRITE, in_word, words,
 };
 use super::{Call, Word, names};
 
@@ -43,10 +43,13 @@ const ADVICE: &[u64] = &[
     COLLAPSE,
     COLLAPSE,
     24,
+    FREE,
+    FREE,
+    COLD,
+    PAGEOUT,
+    PAGEOUT,
+    PAGEOUT,
 ];
-
-/// Few enough not to end many programs: what they do to large folios is not alike yet.
-const SPLITTING: &[u64] = &[FREE, COLD];
 
 impl Generator {
     /// The first two operations: most of the window is mapped, and large folios are asked for.
@@ -73,7 +76,7 @@ impl Generator {
                 }
             }
             12..34 => {
-                let advice = if self.chance(3) { self.pick(SPLITTING) } else { self.pick(ADVICE) };
+                let advice = self.pick(ADVICE);
                 let advice = if names::NOT_BUILT.contains(&advice) { HUGEPAGE } else { advice };
                 let (addr, len) = match advice {
                     HUGEPAGE | COLLAPSE if self.chance(80) => self.whole(),

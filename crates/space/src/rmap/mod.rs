@@ -19,4 +19,4 @@ pub(crate) use audit::GroupAudit;
 pub use audit::GroupViolation;
 pub(crate) use family::{Branch, Emptied, Family};
 pub(crate) use group::{Group, Membership};
-pub(crate) use walk::{set_owner, set_owner_to_root};
+pub(crate) use walk::{HeldMappings, set_owner, set_owner_to_root};

@@ -188,11 +188,18 @@ impl<P: Platform> HeldMappings<'_, P> {
     /// As [`Spaces::rmap_walk`].
     pub(crate) fn walk<B>(
         &self,
+        visit: impl FnMut(&Tables<'_, P>, &VmaFacts, VirtRange) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        self.walk_pages(self.frame.word().order().pages(), visit)
+    }
+
+    /// The same for the folio and what follows it, `pages` pages together: the parts of a folio that was split meanwhile.
+    pub(crate) fn walk_pages<B>(
+        &self,
+        pages: u64,
         mut visit: impl FnMut(&Tables<'_, P>, &VmaFacts, VirtRange) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let frame = self.frame;
-        let first = frame.index().load(Ordering::Relaxed);
-        let pages = frame.word().order().pages();
+        let first = self.frame.index().load(Ordering::Relaxed);
         // SAFETY: it owns a mapped page under the lock of its family; see the head of this file.
         let start = unsafe { self.group.as_ref() };
         debug_assert_ne!(start.refs.load(Ordering::Relaxed), 0, "a walk from a group that was freed");

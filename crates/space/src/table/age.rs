@@ -3,7 +3,7 @@
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use arrayvec::ArrayVec;
 use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{Folio, FrameFlags, Kind, LockedFolio};
+use quire_frame::{FrameFlags, Kind, LockedFolio};
 use quire_sync::atomic::raw::Ordering;
 
 /// What becomes of the pages.
@@ -22,8 +22,9 @@ const BATCH: usize = 32;
 enum Stop {
     /// The batch is full, and this is where to go on.
     Full(usize),
-    /// The folio, of which there is a reference, lies in the range only in part: it is split, and looked at again.
-    Part(usize, Pfn),
+    /// The folio, of which there is a reference, lies in the range only in part, or there is no swap: it is split, and looked
+    /// at again.
+    Split(usize, Pfn),
 }
 
 type Aged = ArrayVec<Pfn, BATCH>;
@@ -34,7 +35,7 @@ impl<P: Platform> Tables<'_, P> {
         let mut aged = Aged::new();
         self.walk(range, &mut |place, part| {
             match place {
-                Place::Huge(slot) if part != self.slot_range(slot) => return Step::Split,
+                Place::Huge(slot) if part != self.slot_range(slot) => return self.cut_own(slot),
                 Place::Huge(slot) => self.age_huge(slot, way, &mut aged),
                 Place::Table(table) => self.age_table(table, part, way, &mut aged),
             }
@@ -51,19 +52,27 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     fn age_huge(&self, slot: HugeSlot, way: Ageing, aged: &mut Aged) {
+        let mut split = None;
         {
             let pin = self.pin();
             let locked = self.lock_slot(&pin, slot);
             let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
-            if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) != LeafFlags::READ {
+            if leaf.flags.contains(LeafFlags::SPECIAL) {
                 return;
             }
             let folio = self.spaces.frames().lock_folio(leaf.pfn);
             if folio.folio().kind() != Kind::Anonymous || folio.maps() != Self::huge_pages() {
                 return;
             }
-            locked.entries[slot.index].fetch_and(!P::Paging::ACCESSED, Ordering::AcqRel);
-            self.make_old(&pin, &folio, way, aged);
+            locked.unmark(slot.index, LeafFlags::ACCESSED);
+            if !self.has_nowhere_to_go(&folio, way) {
+                self.make_old(&pin, &folio, way, aged);
+            } else if folio.folio().frame().get(1) {
+                split = Some(folio.folio().head());
+            }
+        }
+        if let Some(head) = split {
+            self.split_own(head);
         }
         if aged.is_full() {
             self.send(aged);
@@ -87,10 +96,8 @@ impl<P: Platform> Tables<'_, P> {
                     self.send(aged);
                     from = index;
                 }
-                Some(Stop::Part(index, head)) => {
-                    // If that fails the folio is passed over.
-                    let _ = self.spaces.split_held(head, Order::ZERO, false);
-                    self.spaces.let_go(head);
+                Some(Stop::Split(index, head)) => {
+                    self.split_own(head);
                     (from, split_at) = (index, Some(index));
                 }
             }
@@ -116,32 +123,52 @@ impl<P: Platform> Tables<'_, P> {
                 index += 1;
                 continue;
             };
-            if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) != LeafFlags::READ {
+            if leaf.flags.contains(LeafFlags::SPECIAL) {
                 index += 1;
                 continue;
             }
             let folio = self.spaces.frames().lock_folio(leaf.pfn);
-            let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
+            let run_end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
+            let pages = self.run_length(locked.entries, (index, run_end), (raw, leaf.pfn), &folio);
             let all = folio.folio().order().pages();
             if folio.folio().kind() != Kind::Anonymous || u64::from(folio.maps()) > all {
                 index += pages;
                 continue;
             }
             if (pages as u64) < all {
-                let shared = folio.maps() != pages as u32 && !is_own(&folio.folio());
-                if !shared && split_at != Some(index) && folio.folio().frame().get(1) {
-                    return Some(Stop::Part(index, folio.folio().head()));
+                if split_at != Some(index) && folio.folio().frame().get(1) {
+                    return Some(Stop::Split(index, folio.folio().head()));
                 }
                 index += pages;
                 continue;
             }
-            for slot in &locked.entries[index..index + pages] {
-                slot.fetch_and(!P::Paging::ACCESSED, Ordering::AcqRel);
+            if split_at != Some(index) && self.has_nowhere_to_go(&folio, way) && folio.folio().frame().get(1)
+            {
+                return Some(Stop::Split(index, folio.folio().head()));
             }
+            (index..index + pages).for_each(|at| locked.unmark(at, LeafFlags::ACCESSED));
             self.make_old(pin, &folio, way, aged);
             index += pages;
         }
         None
+    }
+
+    /// Whether a large folio is to go and cannot, since there is nowhere to go to. As in Linux it is split then, as one is for
+    /// which there are no slots in a row.
+    fn has_nowhere_to_go(&self, folio: &LockedFolio<'_, P>, way: Ageing) -> bool {
+        way == Ageing::PageOut
+            && folio.folio().is_large()
+            && !self.spaces.memory_groups().lists_anonymous()
+            && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
+    }
+
+    /// Splits a folio that nobody else maps, and lets go of it. One that others map, or that cannot be split, is passed over.
+    pub(super) fn split_own(&self, head: Pfn) {
+        let own = self.spaces.frames().known(head).word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
+        if own || !self.is_mapped_elsewhere(head) {
+            let _ = self.spaces.split_held(head, Order::ZERO, false);
+        }
+        self.spaces.let_go(head);
     }
 
     fn make_old(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, way: Ageing, aged: &mut Aged) {
@@ -165,9 +192,4 @@ impl<P: Platform> Tables<'_, P> {
             Ageing::PageOut => {}
         }
     }
-}
-
-/// Whether nobody else maps a part of the folio.
-fn is_own(folio: &Folio<'_>) -> bool {
-    folio.frame().word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
 }

@@ -1,59 +1,101 @@
 //! Pages whose contents nobody needs any more (MADV_FREE).
 
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
-use crate::gather::Gather;
+use crate::gather::{Gather, pages_from};
 use core::sync::atomic::Ordering;
-use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
 use quire_group::LruList;
 
+/// What became of the entries that were looked at.
+enum Freed {
+    /// So many are done with.
+    Entries(usize),
+    /// So many map a part of a large folio, to which there is a reference.
+    Part(usize, Pfn),
+}
+
 impl<P: Platform> Tables<'_, P> {
     /// Marks the pages of `range` as such whose contents nobody needs any more (MADV_FREE): what is written to from now on
-    /// is needed again, so accessed and dirty are cleared. Folios that others see too, or that lie in the range only in
-    /// part, are left alone. Old translations are noted in `gather`, since they would not mark a write.
+    /// is needed again, so accessed and dirty are cleared. A large folio that lies in the range only in part is split; those
+    /// that others see too are left alone. Old translations are noted in `gather`, since they would not mark a write.
     pub(crate) fn free_lazily(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| {
-            let pin = self.pin();
-            let (locked, level) = match place {
-                Place::Table(table) => (self.lock(&pin, table, Level::PTE), Level::PTE),
-                Place::Huge(slot) if part != self.slot_range(slot) => return self.cut_to_free(slot),
-                Place::Huge(slot) => (self.lock_slot(&pin, slot), Level::PMD),
-            };
-            let start = match place {
-                Place::Table(_) => P::Paging::index(part.start(), Level::PTE),
-                Place::Huge(slot) => slot.index,
-            };
-            let end = if level == Level::PTE { start + part.pages() as usize } else { start + 1 };
-            let mut index = start;
-            while index < end {
-                let raw = locked.entries[index].load(Ordering::Relaxed);
-                index += match P::Paging::decode(raw, level) {
-                    Entry::Leaf(leaf)
-                        if leaf.flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ =>
-                    {
-                        let entries = self.free_run(&pin, &locked, (index, end), (raw, leaf.pfn), level);
-                        let shift = P::Paging::shift(level);
-                        let at = VirtAddr(part.start().0 + (((index - start) as u64) << shift));
-                        gather.add_stale(VirtRange::new(at, VirtAddr(at.0 + ((entries as u64) << shift))));
-                        entries
+            match place {
+                Place::Table(table) => self.free_in_table(table, part, gather),
+                Place::Huge(slot) if part != self.slot_range(slot) => return self.cut_own(slot),
+                Place::Huge(slot) => {
+                    let pin = self.pin();
+                    let locked = self.lock_slot(&pin, slot);
+                    let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Step::Again };
+                    if !leaf.flags.contains(LeafFlags::SPECIAL) {
+                        let _ = self.free_run(&pin, &locked, (slot.index, slot.index + 1), Level::PMD);
+                        gather.add_stale(part);
                     }
-                    Entry::Swap(entry) => {
-                        let pages = self.zap_swapped(&locked, (index, end), entry, gather);
-                        if self.core.cpus.is_paging_out() {
-                            gather.add_stale(part);
-                        }
-                        pages
-                    }
-                    _ => 1,
-                };
+                }
             }
             Step::Next
         });
     }
 
-    /// A part of what a large leaf maps is to be freed: the leaf is cut if nobody else has the folio, else left alone, as
-    /// zeros are.
-    fn cut_to_free(&self, slot: HugeSlot) -> Step {
+    fn free_in_table(&self, table: Pfn, part: VirtRange, gather: &mut Gather<'_, P>) {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
+        let (mut index, mut split_at) = (first, None);
+        while index < end {
+            let whole = {
+                let pin = self.pin();
+                let locked = self.lock(&pin, table, Level::PTE);
+                self.free_until(&pin, &locked, (&mut index, end), (part, first), split_at, gather)
+            };
+            let Some(head) = whole else { return };
+            self.split_own(head);
+            split_at = Some(index);
+        }
+    }
+
+    /// Goes on from `index` to `end`, or to a folio that is to be split, which it answers with a reference.
+    fn free_until(
+        &self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        (index, end): (&mut usize, usize),
+        (part, first): (VirtRange, usize),
+        split_at: Option<usize>,
+        gather: &mut Gather<'_, P>,
+    ) -> Option<Pfn> {
+        while *index < end {
+            let at = pages_from(part.start(), *index - first).end();
+            *index += match locked.get(*index) {
+                Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
+                    match self.free_run(pin, locked, (*index, end), Level::PTE) {
+                        Freed::Entries(entries) => {
+                            gather.add_stale(pages_from(at, entries));
+                            entries
+                        }
+                        // It could not be split.
+                        Freed::Part(entries, head) if split_at == Some(*index) => {
+                            self.spaces.let_go(head);
+                            entries
+                        }
+                        Freed::Part(_, head) => return Some(head),
+                    }
+                }
+                Entry::Swap(entry) => {
+                    let pages = self.zap_swapped(locked, (*index, end), entry, gather);
+                    if self.core.cpus.is_paging_out() {
+                        gather.add_stale(part);
+                    }
+                    pages
+                }
+                _ => 1,
+            };
+        }
+        None
+    }
+
+    /// A part of what a large leaf maps is meant: the leaf is cut if nobody else has the folio, else left alone, as zeros are.
+    pub(super) fn cut_own(&self, slot: HugeSlot) -> Step {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Step::Again };
@@ -62,41 +104,69 @@ impl<P: Platform> Tables<'_, P> {
         if alone { Step::Split } else { Step::Next }
     }
 
-    /// The same for the run that starts with the leaf `raw` at `index`. Answers its length in entries.
+    /// The same for the run that starts with a leaf at `index`.
     fn free_run(
         &self,
         pin: &Pin<'_, P>,
         locked: &LockedTable<'_, P>,
         (index, end): (usize, usize),
-        (raw, pfn): (u64, Pfn),
         level: Level,
-    ) -> usize {
-        let folio = self.spaces.frames().lock_folio(pfn);
+    ) -> Freed {
+        let raw = locked.entries[index].load(Ordering::Relaxed);
+        let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return Freed::Entries(1) };
+        let folio = self.spaces.frames().lock_folio(leaf.pfn);
         let (entries, pages) = if level == Level::PTE {
-            let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
+            let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
+            let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
             (pages, pages as u64)
         } else {
             (1, u64::from(Self::huge_pages()))
         };
-        let whole = pages == folio.folio().order().pages() && u64::from(folio.maps()) == pages;
-        if folio.folio().kind() == Kind::Anonymous && whole && self.leaves_cache_or_is_not_in_it(&folio) {
-            // Whether it was dirty before does not matter any more.
-            folio.folio().frame().change_flags(FrameFlags::LAZY_FREE, FrameFlags::DIRTY);
-            self.list_lazy(pin, folio.folio().head(), pages);
-            for slot in &locked.entries[index..index + entries] {
-                // The MMU may be setting the same bits: a page that is used in this moment is needed.
-                slot.fetch_and(!(P::Paging::ACCESSED | P::Paging::DIRTY), Ordering::AcqRel);
-            }
+        let (head, frame) = (folio.folio().head(), folio.folio().frame());
+        if folio.folio().kind() != Kind::Anonymous {
+            return Freed::Entries(entries);
         }
-        entries
+        if pages < folio.folio().order().pages() {
+            return if frame.get(1) { Freed::Part(entries, head) } else { Freed::Entries(entries) };
+        }
+        // A large leaf is looked at as a whole. Who else maps a smaller folio has marks of his own that tell of his writes.
+        let alone = u64::from(folio.maps()) == pages;
+        if level == Level::PMD && !alone || !self.forget_writes(&folio, alone) {
+            return Freed::Entries(entries);
+        }
+        for at in index..index + entries {
+            locked.unmark(at, LeafFlags::ACCESSED | LeafFlags::DIRTY);
+        }
+        let flags = frame.word().flags();
+        if !flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::MLOCKED) {
+            frame.set_flags(FrameFlags::LAZY_FREE);
+            self.list_lazy(pin, head, pages);
+        }
+        Freed::Entries(entries)
     }
 
-    /// A folio in the swap cache has slots, and what a device has there is older than what the program wrote last: were such a
-    /// folio taken for clean, that would come back. So it leaves the cache first, or is left alone if it cannot: somebody else
-    /// names its slots, it is being written, or in the hands of reclaim.
-    fn leaves_cache_or_is_not_in_it(&self, folio: &LockedFolio<'_, P>) -> bool {
-        let cached = folio.folio().frame().word().flags().contains(FrameFlags::SWAP_CACHE);
-        !cached || self.spaces.leave_cache_if_unnamed(folio.folio().head())
+    /// Takes a folio out of the swap cache and forgets that it is dirty, if nobody else maps it or names its slots. False where
+    /// that was needed and could not be.
+    fn forget_writes(&self, folio: &LockedFolio<'_, P>, alone: bool) -> bool {
+        let (head, frame) = (folio.folio().head(), folio.folio().frame());
+        let marks = FrameFlags::SWAP_CACHE | FrameFlags::DIRTY;
+        if !frame.word().flags().intersects(marks) {
+            return true;
+        }
+        if !alone {
+            return false;
+        }
+        if frame.word().flags().contains(FrameFlags::SWAP_CACHE) && !self.spaces.leave_cache_if_unnamed(head)
+        {
+            return false;
+        }
+        // Reclaim, which may be bringing it into the swap cache, relies on the mark as long as it has the folio lock.
+        let Some(_guard) = self.spaces.frames().try_lock_folio_long(head) else { return false };
+        if frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
+            return false;
+        }
+        frame.clear_flags(FrameFlags::DIRTY);
+        true
     }
 
     /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one lists it.

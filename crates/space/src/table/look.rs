@@ -1,8 +1,13 @@
 //! Looking which pages are there.
 
 use super::{Place, Step, Tables};
-use quire_arch::{Access, Entry, Leaf, Level, PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use core::ops::ControlFlow;
+use core::ptr;
+use quire_arch::{
+    Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr, VirtRange,
+};
 use quire_swap::SlotId;
+use quire_sync::atomic::raw::Ordering;
 
 impl<P: Platform> Tables<'_, P> {
     /// Calls `visit` with each stretch of `range`, in order, all of whose pages are in memory, or none.
@@ -52,9 +57,11 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// The first page of `range` to which `access` would fault.
+    /// The first page of `range` to which `access` would fault, or by which the access would not be noted: who populates memory
+    /// for writes needs its contents from then on.
     pub(crate) fn first_missing(&self, range: VirtRange, access: Access) -> Option<VirtAddr> {
-        let needs = access.needs();
+        let mut needs = access.needs();
+        needs.set(LeafFlags::DIRTY, access == Access::Write);
         let (mut at, mut missing) = (range.start(), None);
         self.walk(range, &mut |place, part| {
             if missing.is_some() {
@@ -114,5 +121,37 @@ impl<P: Platform> Tables<'_, P> {
         if at < range.end() {
             visit(VirtRange::new(at, range.end()), Entry::None);
         }
+    }
+
+    /// Whether an entry of `range` maps a page of the folio of `order` at `head`. Lock-free.
+    pub(crate) fn maps_some(&self, range: VirtRange, (head, order): (Pfn, Order)) -> bool {
+        let mut found = false;
+        self.walk(range, &mut |place, part| {
+            let (table, level, first, entries) = match place {
+                Place::Table(table) => {
+                    (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)
+                }
+                Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
+            };
+            found = self.entries(table)[first..first + entries].iter().any(|entry| {
+                matches!(P::Paging::decode(entry.load(Ordering::Relaxed), level), Entry::Leaf(Leaf { pfn, flags })
+                    if !flags.contains(LeafFlags::SPECIAL) && pfn.0.wrapping_sub(head.0) < order.pages())
+            });
+            if found { Step::Stop } else { Step::Next }
+        });
+        found
+    }
+
+    /// Whether another space maps a page of the folio at `head`, to which the caller has a reference. The caller is as for
+    /// [`Spaces::rmap_walk`](crate::spaces::Spaces::rmap_walk).
+    pub(crate) fn is_mapped_elsewhere(&self, head: Pfn) -> bool {
+        let order = self.spaces.frames().folio(head).order();
+        let walked = self.spaces.rmap_walk(head, |tables, _, range| {
+            if !ptr::eq(tables.core, self.core) && tables.maps_some(range, (head, order)) {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        walked.is_break()
     }
 }

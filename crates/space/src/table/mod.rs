@@ -123,6 +123,23 @@ impl<P: Platform> LockedTable<'_, P> {
         }
     }
 
+    /// Takes marks of use off the leaf at `index`. Where they are in an entry depends on whether it is present.
+    pub(crate) fn unmark(&self, index: usize, marks: LeafFlags) {
+        let slot = &self.entries[index];
+        let mut raw = slot.load(Ordering::Relaxed);
+        while let Entry::Leaf(leaf) = P::Paging::decode(raw, self.level)
+            && leaf.flags.intersects(marks)
+        {
+            // The MMU may be setting the same: a page that is used in this moment is used.
+            let new =
+                P::Paging::encode(Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags - marks }), self.level);
+            match slot.compare_exchange(raw, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => raw = now,
+            }
+        }
+    }
+
     /// Empties an entry and answers what it was at that very moment.
     #[inline]
     pub(crate) fn take(&self, index: usize) -> Entry {

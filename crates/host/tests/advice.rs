@@ -1,0 +1,259 @@
+//! Advice for parts of large folios, and for memory that nobody needs any more.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod common;
+
+use common::{GIB, HostSpace, PAGE, RW, assert_audit, machine, map_at, page};
+use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
+use quire_host::{Machine, Vcpu};
+use quire_mm::{Advice, PageState, RamDisk, RemapFlags, SwapOnOptions};
+
+const MIB2: u64 = 2 << 20;
+
+/// A large folio of which the first eight pages hold something else than zeros.
+fn sparse<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    for at in 0..8 {
+        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
+    }
+    assert_eq!(space.figures().resident, MIB2);
+    (space, area)
+}
+
+fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
+    let mut bytes = 0;
+    space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |pages, state| {
+        bytes += if state == PageState::Zero { pages.len() } else { 0 };
+    });
+    bytes / PAGE_SIZE
+}
+
+#[test]
+fn a_large_folio_that_is_split_by_advice_gives_its_zeros_back() {
+    for (advice, len, left) in
+        [(Advice::Cold, 4, 8), (Advice::Free, 4, 8), (Advice::PageOut, 4, 8), (Advice::PageOut, 512, 8)]
+    {
+        let machine = machine(16, 1);
+        let cpu = machine.vcpu(0).unwrap();
+        let (space, area) = sparse(&machine, &cpu);
+        space.madvise(area, len * PAGE, advice).unwrap();
+        assert_eq!(
+            (space.figures().resident, zeros(&space, area)),
+            (left * PAGE, 504),
+            "{advice:?} of {len}"
+        );
+        assert_audit(&machine);
+        for at in [0, 7, 8, 511] {
+            let expected = if at < 8 { 100 + at } else { 0 };
+            assert_eq!(cpu.program(&space).read_u64(page(area, at)).unwrap(), expected);
+            cpu.program(&space).write_u64(page(area, at), at).unwrap();
+        }
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn a_large_folio_full_of_zeros_goes_when_it_is_split() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    cpu.program(&space).write_u64(area, 0).unwrap();
+    space.madvise(page(area, 3), PAGE, Advice::Cold).unwrap();
+    assert_eq!((space.figures().resident, zeros(&space, area)), (0, 512));
+    assert_audit(&machine);
+}
+
+#[test]
+fn what_others_map_too_is_not_split_by_advice() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = sparse(&machine, &cpu);
+    let child = space.fork().unwrap();
+    for advice in [Advice::Cold, Advice::PageOut, Advice::Free] {
+        space.madvise(area, 4 * PAGE, advice).unwrap();
+        assert_eq!((space.figures().resident, child.figures().resident), (MIB2, MIB2), "{advice:?}");
+        let mut entries = 0;
+        space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |_, _| entries += 1);
+        assert_eq!(entries, 1, "{advice:?}: a PMD entry maps it still");
+    }
+    assert_audit(&machine);
+}
+
+#[test]
+fn what_was_given_free_goes_by_pageout_without_swap_unless_it_was_written_to() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    for at in 0..8 {
+        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
+    }
+    space.madvise(area, 4 * PAGE, Advice::Free).unwrap();
+    cpu.program(&space).write_u64(page(area, 1), 7).unwrap();
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 5 * PAGE);
+    for (at, expected) in [(0, 0), (1, 7), (2, 0), (4, 104)] {
+        assert_eq!(cpu.program(&space).read_u64(page(area, at)).unwrap(), expected);
+    }
+    assert_audit(&machine);
+}
+
+/// Whatever a page of one's own came from: it can be paged out.
+#[test]
+fn pages_that_replace_zeros_and_pages_without_access_go_too() {
+    let machine = machine(16, 1);
+    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 4 * PAGE, RW);
+    assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 0);
+    for at in 0..4 {
+        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
+    }
+    space.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, PAGE);
+    space.mprotect(page(area, 2), 2 * PAGE, common::NONE, false).unwrap();
+    space.madvise(page(area, 2), 2 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!((space.figures().swapped, space.figures().resident), (3 * PAGE, PAGE));
+    assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 100);
+    assert_audit(&machine);
+}
+
+/// Who owns a large folio alone at last may have it split, also if others had it before.
+#[test]
+fn a_large_folio_that_nobody_else_has_any_more_is_split() {
+    for advice in [Advice::Cold, Advice::Free, Advice::PageOut] {
+        let machine = machine(16, 1);
+        let cpu = machine.vcpu(0).unwrap();
+        let (space, area) = sparse(&machine, &cpu);
+        let child = space.fork().unwrap();
+        space.madvise(area, MIB2, Advice::DontNeed).unwrap();
+        child.madvise(page(area, 20), PAGE, advice).unwrap();
+        assert_eq!((child.figures().resident, zeros(&child, area)), (8 * PAGE, 504), "{advice:?}");
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn memory_without_access_is_given_free_too() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = sparse(&machine, &cpu);
+    space.mprotect(area, MIB2, common::NONE, false).unwrap();
+    space.madvise(page(area, 2), 2 * PAGE, Advice::Free).unwrap();
+    assert_eq!(zeros(&space, area), 504);
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 6 * PAGE);
+    space.mprotect(area, MIB2, RW, false).unwrap();
+    for at in 0..8 {
+        let expected = if (2..4).contains(&at) { 0 } else { 100 + at };
+        assert_eq!(cpu.program(&space).read_u64(page(area, at)).unwrap(), expected);
+    }
+    assert_audit(&machine);
+}
+
+#[test]
+fn what_is_populated_for_writes_is_needed_again() {
+    for len in [8 * PAGE, MIB2] {
+        let machine = machine(16, 1);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, len, RW);
+        space.madvise(area, len, Advice::HugePage).unwrap();
+        cpu.program(&space).write_u64(area, 100).unwrap();
+        space.madvise(area, len, Advice::PopulateWrite).unwrap();
+        space.madvise(area, len, Advice::Free).unwrap();
+        space.madvise(area, len, Advice::PopulateWrite).unwrap();
+        space.madvise(area, len, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().resident, len);
+        assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 100);
+        assert_audit(&machine);
+    }
+}
+
+/// Of two who share a page one gives it free. The other wrote it, and keeps what he wrote.
+#[test]
+fn a_page_that_one_of_two_gave_free_is_kept_for_the_other() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    cpu.program(&space).write_u64(area, 7).unwrap();
+    let child = space.fork().unwrap();
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    space.munmap(area, PAGE).unwrap();
+    child.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(child.figures().resident, PAGE);
+    assert_eq!(cpu.program(&child).read_u64(area).unwrap(), 7);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_page_that_both_gave_free_goes() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    cpu.program(&space).write_u64(area, 7).unwrap();
+    let child = space.fork().unwrap();
+    for one in [&space, &child] {
+        one.madvise(area, PAGE, Advice::Free).unwrap();
+    }
+    space.munmap(area, PAGE).unwrap();
+    child.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(child.figures().resident, 0);
+    assert_audit(&machine);
+}
+
+/// What is locked is locked where it is mapped, not where it was.
+#[test]
+fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
+    let machine = machine(16, 1);
+    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 4 * PAGE, RW);
+    for at in 0..4 {
+        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
+    }
+    let target = VirtAddr(2 * GIB);
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    space.mremap(page(area, 1), PAGE, PAGE, flags, target).unwrap();
+    map_at(&space, area.0 + PAGE, PAGE, RW);
+    space.mlock(page(area, 1), PAGE, false).unwrap();
+    space.madvise(target, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, PAGE);
+    assert_eq!(cpu.program(&space).read_u64(target).unwrap(), 101);
+    assert_audit(&machine);
+}
+
+/// What is dirty is so whether it may be used just now or not.
+#[test]
+fn what_was_written_and_then_forbidden_does_not_go() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 2 * PAGE, RW);
+    for at in 0..2 {
+        cpu.program(&space).write_u64(page(area, at), 1).unwrap();
+    }
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    cpu.program(&space).write_u64(area, 7).unwrap();
+    space.mprotect(area, 2 * PAGE, common::NONE, false).unwrap();
+    space.madvise(page(area, 1), PAGE, Advice::Free).unwrap();
+    space.madvise(area, 2 * PAGE, Advice::Cold).unwrap();
+    space.mprotect(page(area, 1), PAGE, common::READ, false).unwrap();
+    space.madvise(area, 2 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, PAGE);
+    space.mprotect(area, PAGE, RW, false).unwrap();
+    assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 7);
+    assert_eq!(cpu.program(&space).read_u64(page(area, 1)).unwrap(), 0);
+    assert_audit(&machine);
+}
