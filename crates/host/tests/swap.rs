@@ -237,7 +237,8 @@ fn pages_go_as_soon_as_they_are_written() {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 128 * PAGE, RW);
     (0..128).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
-    // The others are older, and were not used either.
+    // All are on their list now. The others are older, and were not used either.
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 0);
     space.madvise(page(area, 8), 120 * PAGE, Advice::Cold).unwrap();
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (8, 128));
