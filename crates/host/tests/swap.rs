@@ -186,3 +186,28 @@ fn a_freed_page_that_was_out_before_goes_without_the_device() {
     (1..8).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0));
     assert_audit(&machine);
 }
+
+/// What has been written is the next to go, and what is being written is in nobody's way.
+#[test]
+fn pages_go_as_soon_as_they_are_written() {
+    let machine = overcommitted(16);
+    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
+    // SAFETY: the device goes with the machine.
+    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 128 * PAGE, RW);
+    (0..128).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
+    // All are on their list now. The others are older, and were not used either.
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 0);
+    space.madvise(page(area, 8), 120 * PAGE, Advice::Cold).unwrap();
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (8, 128));
+    (0..2).for_each(|_| machine.memory().swap().reap());
+    assert_eq!(machine.memory().reclaim(quire_mm::GroupId::ROOT, 8), 8);
+    // Reclaim takes a handful of 32 at a time: these and 24 others, whose writing begins.
+    assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (32, 120));
+    (0..128).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
+    assert_audit(&machine);
+}
