@@ -149,7 +149,8 @@ impl Model {
         let head = folio(&self.swap, order);
         let out =
             |entry: &Option<Entry>| entry.is_some_and(|entry| entry.count > 0 && entry.cached.is_none());
-        let zero = |entry: &Option<Entry>| entry.is_some_and(|entry| entry.value == 0);
+        let known = self.swap.technique().knows_zeros();
+        let zero = |entry: &Option<Entry>| known && entry.is_some_and(|entry| entry.value == 0);
         let fits = entries.iter().all(|entry| out(entry) && zero(entry) == zero(&entries[0]));
         assert_eq!(best.is_some_and(|best| best >= order), fits, "order {order} at {first}: best {best:?}");
         match self.swap.insert(first, head) {

@@ -44,9 +44,9 @@ impl Scale {
 
     /// A first look, in seconds.
     pub const QUICK: Self = Self {
-        zeros: 256 * MIB,
-        contents: 16 * MIB,
-        window: 64 * MIB,
+        zeros: 192 * MIB,
+        contents: 8 * MIB,
+        window: 48 * MIB,
         store: 32 * MIB,
         accesses: 10_000,
         rounds: 5,
