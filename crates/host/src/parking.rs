@@ -54,7 +54,8 @@ impl Parking {
     /// Wakes all that sleep on `key`.
     pub(crate) fn unpark(&self, key: usize) {
         let bucket = self.bucket(key);
-        let _guard = bucket.lock();
+        // Whoever is about to sleep does so before, and is woken, or asks after. The lock is free again when they wake.
+        drop(bucket.lock());
         bucket.wake.notify_all();
     }
 }

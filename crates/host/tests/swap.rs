@@ -170,7 +170,7 @@ fn a_freed_page_never_holds_what_a_device_got_before() {
 #[test]
 fn a_freed_page_that_was_out_before_goes_without_the_device() {
     let machine = overcommitted(16);
-    ram_disk(&machine, 64);
+    swap_on_ram(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 8 * PAGE, RW);

@@ -228,6 +228,7 @@ impl<P: Platform> Tables<'_, P> {
             && self.slot_maps(slot, job.head, job.order)
         {
             if let Leaves::Swap(first) = job.leaves
+                && self.unmaps_runs()
                 && let Some(flow) = self.unmap_leaf(job, (slot, range), first, batch)
             {
                 return flow;
@@ -247,6 +248,11 @@ impl<P: Platform> Tables<'_, P> {
             Step::Next
         });
         flow
+    }
+
+    /// Whether pages of a folio go together. If each has a word of its own, each goes by itself.
+    fn unmaps_runs(&self) -> bool {
+        self.spaces.swap().technique().whole_words()
     }
 
     /// Unmaps the folio where one leaf maps all of it: the table that was deposited for that names its slots from then on, and no
@@ -289,8 +295,7 @@ impl<P: Platform> Tables<'_, P> {
         };
         let (frame, swap, pages) = (folio.folio().frame(), self.spaces.swap(), Self::huge_pages());
         let own = frame.word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
-        let exclusive = own && swap.counts_are_zero(first, pages);
-        swap.add_counts(first, pages);
+        let exclusive = swap.add_counts(first, pages) && own;
         for (entry, nth) in self.entries(table)[..pages as usize].iter().zip(0..) {
             let named = Entry::Swap(first.plus(nth).entry(exclusive));
             entry.store(P::Paging::encode(named, Level::PTE), Ordering::Relaxed);
@@ -341,7 +346,8 @@ impl<P: Platform> Tables<'_, P> {
                 Entry::Leaf(Leaf { pfn, flags })
                     if pfn == job.head.offset(nth) && !flags.contains(LeafFlags::SPECIAL) =>
                 {
-                    let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
+                    let run = flags.contains(LeafFlags::READ) && self.unmaps_runs();
+                    let end = if run { end } else { index + 1 };
                     let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
                     let range = pages_from(part.start(), index - start).end();
                     let run = Run { index, pages, nth, range: pages_from(range, pages) };
@@ -378,8 +384,7 @@ impl<P: Platform> Tables<'_, P> {
                 } else {
                     folio.maps() == 1
                 };
-                let exclusive = own && swap.counts_are_zero(slot, pages);
-                swap.add_counts(slot, pages);
+                let exclusive = swap.add_counts(slot, pages) && own;
                 for (entry, nth) in slots.iter().zip(0..) {
                     let named = Entry::Swap(slot.plus(nth).entry(exclusive));
                     bits |= entry.swap(P::Paging::encode(named, Level::PTE), Ordering::AcqRel);

@@ -10,7 +10,7 @@ use crate::fault::Refusal;
 use crate::huge::{HugeUse, OrderSet};
 use crate::rmap::set_owner;
 use crate::space::page_of;
-use crate::swap_in::SwappedIn;
+use crate::swap_in::{Reach, SwappedIn};
 use crate::table::{Entries, Found, HugeSlot, LockedTable, Tables};
 use crate::vma::{VmFlags, Vma, VmaFacts};
 use quire_arch::paging::PteMarker;
@@ -25,6 +25,8 @@ pub(crate) struct Fault<'f, P: Platform> {
     pub(crate) access: Access,
     /// What was brought in for it.
     pub(crate) swapped: Option<&'f SwappedIn<'f, P>>,
+    /// How far the mapping's swap-ins reach.
+    pub(crate) reach: &'f Reach,
 }
 
 impl<P: Platform> Fault<'_, P> {
@@ -135,7 +137,7 @@ impl<P: Platform> Tables<'_, P> {
         swapped: Option<&SwappedIn<'_, P>>,
     ) -> Result<(), Refusal> {
         let facts = vma.facts();
-        let fault = Fault { facts: &facts, addr, access, swapped };
+        let fault = Fault { facts: &facts, addr, access, swapped, reach: &vma.reach };
         let may = if fault.is_write() { VmFlags::WRITE } else { VmFlags::ACCESS };
         if !facts.flags.intersects(may) {
             return Err(FaultError::AccessDenied.into());
@@ -205,8 +207,11 @@ impl<P: Platform> Tables<'_, P> {
         let entries = self.entries(table);
         let mut spare = Spare { tables: *self, pin, fault, folio: None };
         let seen = entries[index].load(Ordering::Relaxed);
-        if fault.needs_folio(P::Paging::decode(seen, Level::PTE)) {
-            spare.fill(entries, index)?;
+        let mut zeros = None;
+        match P::Paging::decode(seen, Level::PTE) {
+            Entry::Swap(swap) => zeros = self.zeros_for(pin, swap, fault),
+            entry if fault.needs_folio(entry) => spare.fill(entries, index)?,
+            _ => {}
         }
         loop {
             let locked = self.lock(pin, table, Level::PTE);
@@ -242,6 +247,13 @@ impl<P: Platform> Tables<'_, P> {
                 }
                 Entry::Leaf(leaf) => {
                     self.upgrade(&locked, index, leaf, fault, &mut spare)?;
+                    Ok(true)
+                }
+                Entry::Swap(swap)
+                    if zeros
+                        .as_mut()
+                        .is_some_and(|zeros| self.map_zeros(&locked, (index, swap), zeros, fault)) =>
+                {
                     Ok(true)
                 }
                 Entry::Swap(swap) => match self.map_swapped(&locked, index, swap, fault)? {

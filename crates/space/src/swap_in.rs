@@ -5,9 +5,14 @@
 //! its slots are not free, so they cannot stand for other contents in the meantime.
 //!
 //! Whoever inserts the folio reads it. Everybody else who wants it finds it in the cache and sleeps until the reader lets go
-//! of the folio lock. What techniques before this one do otherwise is in [`before`].
+//! of the folio lock. What techniques before this one do otherwise is in [`before`], how
+//! much comes back at once is up to [`reach`], and pages that need not be read are in [`zeros`].
 
 mod before;
+mod reach;
+mod zeros;
+
+pub(crate) use reach::Reach;
 
 use crate::error::FaultError;
 use crate::fault::Refusal;
@@ -20,7 +25,8 @@ use crate::table::{LockedTable, Tables};
 use core::cell::Cell;
 use core::fmt;
 use quire_arch::{
-    Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, SwapEntry, VirtAddr,
+    Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, SwapEntry,
+    VirtAddr,
 };
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FolioGuard, FrameFlags, Kind, VmEvent};
 use quire_group::GroupId;
@@ -189,7 +195,7 @@ impl<'s, P: Platform> Spaces<P> {
             match inserted {
                 Inserted::Won { shadow, zero, group: now } => {
                     self.settle_charge(order, group, GroupId::from_bits(now));
-                    self.note_major(head, order, shadow);
+                    self.note_major(&self.platform().pin(), head, order, shadow);
                     let read = match self.swap().read_inserted(head, zero) {
                         IoState::Done(result) => result,
                         IoState::Begun => self.swap().wait_read(head),
@@ -275,15 +281,14 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     /// A folio is about to be read: a major fault, whose page goes on a list by age.
-    fn note_major(&self, head: Pfn, order: Order, shadow: Option<Shadow>) {
-        let pin = self.platform().pin();
+    fn note_major(&self, pin: &Pin<'_, P>, head: Pfn, order: Order, shadow: Option<Shadow>) {
         let events = self.frames().events();
-        events.add(&pin, VmEvent::Pgmajfault, 1);
-        events.add(&pin, VmEvent::Pswpin, order.pages());
-        let list = self.refault(&pin, head, shadow);
-        self.memory_groups().list_folio(&pin, head, list);
+        events.add(pin, VmEvent::Pgmajfault, 1);
+        events.add(pin, VmEvent::Pswpin, order.pages());
+        let list = self.refault(pin, head, shadow);
+        self.memory_groups().list_folio(pin, head, list);
         if order > Order::ZERO {
-            events.count_folio(&pin, order, FolioCounter::Swpin, 1);
+            events.count_folio(pin, order, FolioCounter::Swpin, 1);
         }
     }
 
@@ -470,7 +475,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// The largest order of a folio for the slot that entry `index` names: aligned in the table, in the mapping and among the
-    /// slots alike, with the entries to match, and allowed by the policy.
+    /// slots alike, with the entries to match, and allowed by the policy and by what the program does.
     fn look_around(
         &self,
         locked: &LockedTable<'_, P>,
@@ -495,7 +500,12 @@ impl<P: Platform> Tables<'_, P> {
                     == pages
         };
         let allowed = self.orders(fault);
-        let order = if allowed.is_empty() { None } else { allowed.iter().find(|order| fits(order)) };
+        let order = if allowed.is_empty() {
+            None
+        } else {
+            let most = fault.reach.order(fault.addr, fault.facts.flags);
+            allowed.iter().skip_while(|&order| order > most).find(|order| fits(order))
+        };
         Swapped { entry, order: order.unwrap_or(Order::ZERO) }
     }
 }

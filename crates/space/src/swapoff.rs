@@ -229,7 +229,13 @@ impl<P: Platform> Space<'_, P> {
                 self.core().usage.swap_gone(1);
                 return Ok(());
             }
-            let fault = Fault { facts: &facts, addr, access: Access::Read, swapped: held.as_ref() };
+            let fault = Fault {
+                facts: &facts,
+                addr,
+                access: Access::Read,
+                swapped: held.as_ref(),
+                reach: &vma.reach,
+            };
             match tables.map_swapped(&locked, index, entry, &fault) {
                 Ok(_) => return Ok(()),
                 Err(Refusal::Fault(FaultError::OutOfMemory(cause))) => {

@@ -29,11 +29,14 @@ impl<P: Platform> Swap<P> {
     }
 
     /// One more entry names each of these slots, which are in use and stay so: their folio is in the cache and locked, or an
-    /// entry that names them stays where it is meanwhile.
-    pub fn add_counts(&self, slot: SlotId, pages: u32) {
+    /// entry that names them stays where it is meanwhile. Answers whether nothing named any of them before.
+    pub fn add_counts(&self, slot: SlotId, pages: u32) -> bool {
+        let mut unnamed = true;
         self.each_cluster(slot, pages, |held, first, end| {
+            unnamed &= held.guard.all_unnamed(first, end);
             held.name(first, end);
         });
+        unnamed
     }
 
     /// One entry fewer names each of these slots. Those that nothing needs any more are free at once.

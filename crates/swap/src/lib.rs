@@ -26,6 +26,7 @@ mod slot;
 mod swapoff;
 mod technique;
 mod word;
+mod zeros;
 
 pub use audit::{NamedSlot, SwapViolation};
 pub use cache::{Inserted, Seen};

@@ -1,20 +1,23 @@
 //! The switch of the swap cache: technique C.
 
 /// How much goes through the swap cache, and how.
+///
+/// The steps before the last do what Linux did at each of them: the device is asked for pages of zeros as for any other, and as
+/// long as each page has a word, each page of a large folio is unmapped and counted by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum SwapTechnique {
     /// A word for each page; the cache is looked at early; a read that is done at once passes the cache by (before).
     Bypass,
     /// As before, but nothing passes the cache by.
     Cached,
-    /// Also one word for all slots of a large folio.
+    /// Also one word for all slots of a large folio, so that its pages are unmapped and counted together.
     Multi,
     /// Also: whoever inserts first reads, and there is no other race.
     Layer,
     /// Also: a fault looks at the cache once.
     Delayed,
-    /// Also no list of tables that hold nothing but shadows; a page leaves the cache as it is mapped, and what was one folio
-    /// comes back as one.
+    /// Also no list of tables that hold nothing but shadows; a page leaves the cache as it is mapped, what was one folio
+    /// comes back as one, and of pages of zeros the word is all there is.
     #[default]
     All,
 }
@@ -58,6 +61,12 @@ impl SwapTechnique {
     #[inline]
     pub const fn single_lookup(self) -> bool {
         self as u8 >= Self::Delayed as u8
+    }
+
+    /// Whether it is noted that pages are all zeros, so that no device has to keep them.
+    #[inline]
+    pub const fn knows_zeros(self) -> bool {
+        matches!(self, Self::All)
     }
 
     /// Whether a folio that everybody who names its slots maps leaves the cache in the same step, and comes in as large as it

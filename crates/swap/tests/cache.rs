@@ -102,6 +102,57 @@ fn pages_of_zeros_never_reach_the_device() {
 }
 
 #[test]
+fn zeros_go_to_the_device_as_anything_else_before() {
+    for technique in SwapTechnique::ALL {
+        let swap = swap(8192, 2, technique);
+        let device = TestDevice::new(512);
+        let watch = Arc::clone(&device.watch);
+        swap.swapon(device, SwapOnOptions::default()).unwrap();
+        let slot = page_of_zeros_out(&swap, Order::ZERO);
+        let known = technique == SwapTechnique::All;
+        assert_eq!(watch.written.load(Ordering::Relaxed), u64::from(!known), "{technique:?}");
+        assert_eq!(swap.zeros(slot), known.then_some(0), "{technique:?}");
+        assert_eq!(swap.take_zeros(slot, 0).is_some(), known, "{technique:?}");
+    }
+}
+
+/// A folio of zeros goes out.
+fn page_of_zeros_out(swap: &quire_swap::Swap<common::Machine>, order: Order) -> SlotId {
+    let head = folio(swap, order);
+    (0..order.pages()).for_each(|nth| fill(swap, head.offset(nth), 0));
+    let slot = swap.add_folio(head, 0).unwrap();
+    assert!(swap.add_counts(slot, order.pages() as u32), "nothing named it");
+    assert_eq!(swap.write_folio(head), IoState::Done(Ok(())));
+    assert!(swap.evict(head, 2, Some(shadow(7))));
+    swap.frames().free(&swap.platform().pin(), head, order).unwrap();
+    slot
+}
+
+#[test]
+fn a_page_of_zeros_that_one_entry_names_is_taken_in_one_step() {
+    let (swap, _) = with_device(1024);
+    for order in [Order::ZERO, order(2), Order::PMD] {
+        let (slot, free) = (page_of_zeros_out(&swap, order), swap.free_slots());
+        assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 3)), (Some(0), None), "another group has it");
+        assert!(!swap.add_counts(slot, 1), "it is named already");
+        assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 0)), (None, None), "two entries name it");
+        assert!(!swap.drop_counts(slot, 1).cached_only);
+        let back = folio(&swap, Order::ZERO);
+        assert!(matches!(swap.insert(slot, back), Inserted::Won { zero: true, .. }));
+        assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 0)), (None, None), "the cache has it");
+        assert!(swap.drop_counts(slot, 1).cached_only && swap.remove_unnamed(back));
+        for nth in 1..order.pages() {
+            assert_eq!(swap.take_zeros(slot.plus(nth), 0), Some(Some(shadow(7))), "page {nth}");
+            assert_eq!(swap.take_zeros(slot.plus(nth), 0), None, "it is free");
+        }
+        assert_eq!(swap.free_slots(), free + order.pages());
+        assert_sound(&swap);
+    }
+    let other = page_out(&swap, Order::ZERO);
+    assert_eq!((swap.zeros(other), swap.take_zeros(other, 0)), (None, None), "it is not zeros");
+}
+
+#[test]
 fn a_folio_that_somebody_holds_or_wrote_is_not_evicted() {
     let (swap, _) = with_device(512);
     let head = folio(&swap, Order::ZERO);

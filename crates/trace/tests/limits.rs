@@ -79,7 +79,8 @@ fn a_program_that_does_not_fit_is_a_finding() {
 #[test]
 fn a_program_keeps_its_data_on_a_file() {
     let name = "python-structures";
-    let report = replay(name, ReplayOptions { paranoid: true, ..limited(quarter(name), SwapKind::File(None)) });
+    let report =
+        replay(name, ReplayOptions { paranoid: true, ..limited(quarter(name), SwapKind::File(None)) });
     assert_same(name, &report);
     let pressure = &report.pressure;
     assert!(pressure.pages_out > 1000 && pressure.pages_in > 1000, "{pressure:?}");

@@ -20,3 +20,4 @@ mod spaces;
 mod swap;
 mod swap_machine;
 mod tables;
+mod zeros;

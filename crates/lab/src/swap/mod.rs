@@ -5,6 +5,7 @@
 
 mod count;
 mod latency;
+mod layer;
 mod linux;
 mod off;
 mod race;
@@ -40,7 +41,7 @@ pub fn run(
     scale: &Scale,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<Report<SwapTechnique>, LabError> {
-    let total = table::steps() + store::steps() + race::steps() + off::steps();
+    let total = table::steps() + layer::steps() + store::steps() + race::steps() + off::steps();
     let mut report = Report::new(NAME);
     let mut done = 0;
     let mut step = |what: &str| {
@@ -48,6 +49,7 @@ pub fn run(
         done += 1;
     };
     table::run(scale, &mut report, &mut step)?;
+    layer::run(scale, &mut report, &mut step)?;
     store::run(scale, &mut report, &mut step)?;
     race::run(scale, &mut report, &mut step)?;
     off::run(scale, &mut report, &mut step)?;

@@ -6,7 +6,7 @@ use super::ENDS;
 use super::latency::Latencies;
 use super::scale::Scale;
 use super::stage::{Contents, Patterns, Stage, page_at};
-use crate::crew::on_threads;
+use crate::crew::{go_first, on_threads};
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
 use crate::linux::now;
@@ -24,10 +24,12 @@ const THREADS: [usize; 2] = [2, 4];
 const READ: u64 = 100_000;
 
 const WINNER: Metric = Metric::lower("winner_p50", "us");
+const WINNER_P999: Metric = Metric::lower("winner_p99_9", "us");
 const LOSER: Metric = Metric::lower("loser_p50", "us");
 const LOSER_P99: Metric = Metric::lower("loser_p99", "us");
 const LOSER_P999: Metric = Metric::lower("loser_p99_9", "us");
-const OF_READ: Metric = Metric::lower("loser_p99_9_to_winner", "of the same read, per 1000");
+const OF_READS: Metric = Metric::lower("loser_p99_9_to_winner_p99_9", "times");
+const OF_READ: Metric = Metric::lower("loser_p99_9_to_winner", "times, of the same read");
 
 std::thread_local! {
     /// One more than the number of the thread; 0 is nobody's.
@@ -112,10 +114,12 @@ pub(super) fn run(
             }));
         };
         add(WINNER, &|outcome| outcome.winners.within(500.0));
+        add(WINNER_P999, &|outcome| outcome.winners.within(999.0));
         add(LOSER, &|outcome| outcome.losers.within(500.0));
         add(LOSER_P99, &|outcome| outcome.losers.within(990.0));
         add(LOSER_P999, &|outcome| outcome.losers.within(999.0));
-        add(OF_READ, &|outcome| outcome.ratios.within(999.0) * 1000.0);
+        add(OF_READS, &|outcome| outcome.losers.within(999.0) / outcome.winners.within(999.0));
+        add(OF_READ, &|outcome| outcome.ratios.within(999.0));
     }
     let title = "Races for a page that is swapped out".to_owned();
     report.sections.push(Section { title, figures });
@@ -136,6 +140,7 @@ fn race(technique: SwapTechnique, threads: usize, scale: &Scale) -> Result<(Outc
     let mut outcome = Outcome::default();
     let machine = stage.machine();
     let found = on_threads(threads, |thread, line| {
+        go_first();
         NUMBER.set(thread as u64 + 1);
         let mut outcome = Outcome::default();
         let mut result = Ok(());

@@ -51,7 +51,7 @@ impl Scale {
         accesses: 10_000,
         rounds: 5,
         file_accesses: 300,
-        races: 200,
+        races: 1000,
         device: 32 * MIB,
         host_swap: true,
     };

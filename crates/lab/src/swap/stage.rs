@@ -16,6 +16,8 @@ use quire_mm::{
 pub(super) enum Contents {
     /// Nothing but zeros.
     Zeros,
+    /// A number, then nothing but zeros.
+    Numbers,
     /// Half of it is noise: compresses to about that.
     Half,
     /// Nothing but noise.
@@ -30,6 +32,7 @@ const PATTERNS: usize = 16;
 #[derive(Debug)]
 pub(super) struct Patterns {
     pages: Vec<[u8; PAGE]>,
+    numbered: bool,
 }
 
 impl Patterns {
@@ -37,7 +40,8 @@ impl Patterns {
     pub(super) fn of(contents: Contents) -> Self {
         let mut random = fastrand::Rng::with_seed(0x5eed);
         let noise = match contents {
-            Contents::Zeros => return Self { pages: Vec::new() },
+            Contents::Zeros => return Self { pages: Vec::new(), numbered: false },
+            Contents::Numbers => return Self { pages: Vec::new(), numbered: true },
             Contents::Half => PAGE / 2,
             Contents::Noise => PAGE,
         };
@@ -46,7 +50,7 @@ impl Patterns {
             page[..noise].iter_mut().for_each(|byte| *byte = random.u8(..));
             page
         };
-        Self { pages: (0..PATTERNS).map(page).collect() }
+        Self { pages: (0..PATTERNS).map(page).collect(), numbered: true }
     }
 
     /// What page `number` holds, but for its first word.
@@ -57,7 +61,7 @@ impl Patterns {
 
     /// What the first word of page `number` is.
     pub(super) fn first_word(&self, number: u64) -> u64 {
-        if self.pages.is_empty() { 0 } else { number }
+        if self.numbered { number + 1 } else { 0 }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::linux::{FIGURES, Linux};
 use crate::report::{Compared, Figure, Metric, Report, Section};
 use crate::rounds::{Series, in_turn};
 use crate::site::HostSpace;
-use quire_arch::PAGE_SIZE;
+use quire_arch::{Order, PAGE_SIZE};
 use quire_mm::{CompressedRam, Lz4};
 use quire_swap::SwapTechnique;
 
@@ -45,8 +45,12 @@ pub(super) struct Case {
 
 impl Case {
     pub(super) fn new(folios: Folios, contents: Contents, scale: &Scale) -> Self {
-        let bytes = if contents == Contents::Zeros { scale.zeros } else { scale.contents };
-        Self { folios, contents, bytes, window: scale.window.min(bytes) }
+        if contents == Contents::Zeros {
+            return Self { folios, contents, bytes: scale.zeros, window: scale.window.min(scale.zeros) };
+        }
+        // Less of it, but some rounds, of whole folios.
+        let window = (scale.contents / 4).clamp(Order::PMD.bytes(), scale.window);
+        Self { folios, contents, bytes: scale.contents, window }
     }
 
     /// Windows, each of them a round out and a round in.
@@ -57,6 +61,7 @@ impl Case {
     fn name(&self) -> String {
         let what = match self.contents {
             Contents::Zeros => "zeros",
+            Contents::Numbers => "numbers",
             Contents::Half => "pages that compress to half",
             Contents::Noise => "pages that do not compress",
         };

@@ -55,7 +55,7 @@ impl<'s, P: Platform> Spaces<P> {
         let group_now = GroupId::from_bits(swap.group_of(slot));
         self.settle_charge(Order::ZERO, group, group_now);
         self.frames().known(head).memory_group().store(group_now.get(), Ordering::Relaxed);
-        self.note_major(head, Order::ZERO, swap.shadow_of(slot));
+        self.note_major(&self.platform().pin(), head, Order::ZERO, swap.shadow_of(slot));
         let then = Cell::new(Then::PastCache);
         let held = SwappedIn { spaces: self, head, order: Order::ZERO, slot, guard: Some(guard), then };
         match swap.read_past_cache(slot, head) {

@@ -10,6 +10,7 @@ pub(crate) use merge::Proposal;
 
 use crate::readahead::Readahead;
 use crate::rmap::{Group, Membership};
+use crate::swap_in::Reach;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SHIFT, VirtAddr, VirtRange};
@@ -106,6 +107,7 @@ pub(crate) struct Vma {
     membership: Membership,
     /// What is guessed about the next pages.
     pub(crate) readahead: Readahead,
+    pub(crate) reach: Reach,
 }
 
 /// Everything about a VMA but its lock, as a value.
@@ -145,6 +147,7 @@ impl Vma {
             branch: AtomicU64::new(facts.anon.branch),
             membership: Membership::new(),
             readahead: Readahead::default(),
+            reach: Reach::default(),
         }
     }
 

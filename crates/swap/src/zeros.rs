@@ -1,0 +1,46 @@
+//! Pages of zeros. Nobody reads them: what there is to know is in the slot's word. So such a page can come back without ever
+//! being in the cache; what would be its insertion, its reading and its removal is one step under the cluster's lock.
+
+use crate::Swap;
+use crate::held::Held;
+use crate::shadow::Shadow;
+use crate::slot::SlotId;
+use crate::word::Word;
+use quire_arch::Platform;
+
+impl<P: Platform> Swap<P> {
+    /// The memory group of a slot whose page is all zeros, on the device only, and named by one entry: a moment's view. None of
+    /// any other slot, and while techniques before have everything go through the device.
+    pub fn zeros(&self, slot: SlotId) -> Option<u16> {
+        if !self.technique().knows_zeros() {
+            return None;
+        }
+        self.with_cluster(slot, |held, at| held.zeros(at)?.group()).flatten()
+    }
+
+    /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `group`, and answers with its shadow: the one entry
+    /// that names it is about to lead to a page of zeros that is charged to that group. None if it is not; nothing has
+    /// changed. The caller holds the lock of the table that the entry is in.
+    pub fn take_zeros(&self, slot: SlotId, group: u16) -> Option<Option<Shadow>> {
+        self.with_cluster(slot, |held, at| {
+            let word = held.zeros(at).filter(|word| word.group() == Some(group))?;
+            if !held.own(at, at + 1) {
+                return None;
+            }
+            let unit = held.guard.unit(at);
+            held.free(unit, group);
+            Some(word.shadow())
+        })
+        .flatten()
+    }
+}
+
+impl<P: Platform> Held<'_, P> {
+    /// The word of a slot that [`Swap::zeros`] tells of.
+    fn zeros(&self, at: u32) -> Option<Word> {
+        let word = self.guard.word_of(at);
+        let out = !word.is_free() && !word.is_cached() && !word.is_busy();
+        // Of a torn cluster nobody knows how often the slot alone is named.
+        (out && word.is_zero() && word.count() == 1 && !self.guard.torn).then_some(word)
+    }
+}
