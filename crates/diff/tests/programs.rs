@@ -34,6 +34,10 @@ fn what_once_differed_is_alike() {
         if let Some(failure) = report.failure {
             panic!("{name}:\n{failure}");
         }
+        if report.known.contains_key(&KnownDifference::PageOut) {
+            println!("{name} is compared in part: this host pages out to a device of its own");
+            continue;
+        }
         assert_eq!(report.compared, program.ops.len() as u64, "{name}: an operation was not made");
     }
 }
