@@ -114,6 +114,10 @@ vm_events! {
     SwapRa = "swap_ra",
     /// Of these, pages that somebody asked for then.
     SwapRaHit = "swap_ra_hit",
+    /// Pages of zeros that came back without a device.
+    SwpinZero = "swpin_zero",
+    /// Pages of zeros that were paged out without a device.
+    SwpoutZero = "swpout_zero",
     /// Pages that came back from a compressed cache.
     Zswpin = "zswpin",
     /// Pages that went to a compressed cache.

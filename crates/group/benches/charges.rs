@@ -52,7 +52,7 @@ fn main() {
         groups.try_charge(&pin, black_box(GroupId::ROOT), 1).unwrap();
         groups.uncharge(&pin, GroupId::ROOT, 1);
     });
-    print("add_stat", |_| groups.add_stat(&pin, black_box(id), GroupStat::Anon, 1));
+    print("add_stat", |_| groups.add_stat(&pin, black_box(id), GroupStat::Pgactivate, 1));
     print("list_folio + unlist_folio", |nth| {
         groups.list_folio(&pin, head(nth), LruList::InactiveAnon);
         groups.unlist_folio(&pin, head(nth));

@@ -100,8 +100,8 @@ const EVENTS: [(&str, GroupEvent); 6] = [
 
 /// A line of `memory.stat`.
 enum Line {
-    /// Pages, told in bytes.
-    Pages(GroupStat),
+    /// All pages of programs, told in bytes: those of files are theirs alone, as anonymous ones are (docs/differences.md).
+    Charged,
     /// As it is.
     Plain(GroupStat),
     /// Pages on lists, told in bytes.
@@ -111,27 +111,19 @@ enum Line {
 }
 
 /// `memory.stat`, as far as there is something to tell, in the order of Linux 6.17.
-const STAT: [Line; 43] = {
+const STAT: [Line; 32] = {
     use GroupStat as S;
-    use Line::{List, Pages, Plain, Sum};
+    use Line::{Charged, List, Plain, Sum};
     [
-        Pages(S::Anon),
-        Pages(S::File),
-        Plain(S::Zswap),
-        Pages(S::Zswapped),
-        Pages(S::Swapcached),
-        Pages(S::AnonThp),
+        Charged,
         List(LruList::InactiveAnon),
         List(LruList::ActiveAnon),
         List(LruList::InactiveFile),
         List(LruList::ActiveFile),
         List(LruList::Unevictable),
         Plain(S::WorkingsetRefaultAnon),
-        Plain(S::WorkingsetRefaultFile),
         Plain(S::WorkingsetActivateAnon),
-        Plain(S::WorkingsetActivateFile),
         Plain(S::WorkingsetRestoreAnon),
-        Plain(S::WorkingsetRestoreFile),
         Sum("pgscan", [S::PgscanKswapd, S::PgscanDirect, S::PgscanProactive]),
         Sum("pgsteal", [S::PgstealKswapd, S::PgstealDirect, S::PgstealProactive]),
         Plain(S::Pswpin),
@@ -151,9 +143,6 @@ const STAT: [Line; 43] = {
         Plain(S::Pglazyfreed),
         Plain(S::SwpinZero),
         Plain(S::SwpoutZero),
-        Plain(S::Zswpin),
-        Plain(S::Zswpout),
-        Plain(S::Zswpwb),
         Plain(S::ThpFaultAlloc),
         Plain(S::ThpCollapseAlloc),
         Plain(S::ThpSwpout),
@@ -164,6 +153,7 @@ const STAT: [Line; 43] = {
 impl Line {
     fn write(
         &self,
+        charged: u64,
         stats: &GroupStats,
         lists: &[u64; LruList::COUNT],
         out: &mut dyn fmt::Write,
@@ -171,7 +161,7 @@ impl Line {
         // What is counted up on one CPU and down on another may seem to be below zero for a moment.
         let read = |stat: GroupStat| stats[stat as usize].max(0);
         match *self {
-            Self::Pages(stat) => writeln!(out, "{} {}", stat.name(), read(stat) << PAGE_SHIFT),
+            Self::Charged => writeln!(out, "anon {}", charged << PAGE_SHIFT),
             Self::Plain(stat) => writeln!(out, "{} {}", stat.name(), read(stat)),
             Self::List(list) => writeln!(out, "{} {}", list.name(), lists[list as usize] << PAGE_SHIFT),
             Self::Sum(name, parts) => writeln!(out, "{name} {}", parts.map(read).iter().sum::<i64>()),
@@ -215,8 +205,13 @@ impl<P: Platform> Groups<P> {
             File::Stat => {
                 self.take_in(&self.frames.platform().pin(), None);
                 let (stats, lists) = (self.stats(id), self.subtree_sizes(id));
+                let mut charged = 0;
+                // Nothing is charged to the root itself.
+                self.for_each_in_subtree(id, |below| {
+                    charged += if below.is_root() { 0 } else { self.charged(below) }
+                });
                 for line in &STAT {
-                    line.write(&stats, &lists, out)?;
+                    line.write(charged, &stats, &lists, out)?;
                 }
             }
             File::Reclaim => return Err(GroupError::WriteOnly),

@@ -30,30 +30,12 @@ macro_rules! group_stats {
 }
 
 group_stats! {
-    /// Pages of anonymous folios that are mapped.
-    Anon = "anon",
-    /// Pages of files.
-    File = "file",
-    /// Bytes that compressed pages take.
-    Zswap = "zswap",
-    /// Pages that are kept compressed.
-    Zswapped = "zswapped",
-    /// Pages in the swap cache.
-    Swapcached = "swapcached",
-    /// Pages of anonymous folios as large as a PMD entry's.
-    AnonThp = "anon_thp",
     /// Anonymous pages that were paged in again.
     WorkingsetRefaultAnon = "workingset_refault_anon",
-    /// Pages of files that were read again.
-    WorkingsetRefaultFile = "workingset_refault_file",
     /// Of the anonymous ones, those that were out for so short a time that they are active at once.
     WorkingsetActivateAnon = "workingset_activate_anon",
-    /// The same of files.
-    WorkingsetActivateFile = "workingset_activate_file",
     /// Of these, anonymous ones that had been active before they were paged out.
     WorkingsetRestoreAnon = "workingset_restore_anon",
-    /// The same of files.
-    WorkingsetRestoreFile = "workingset_restore_file",
     /// Pages read from swap devices.
     Pswpin = "pswpin",
     /// Pages written to swap devices.
@@ -88,12 +70,6 @@ group_stats! {
     SwpinZero = "swpin_zero",
     /// Pages of zeros that were paged out without a device.
     SwpoutZero = "swpout_zero",
-    /// Pages that were compressed and came back.
-    Zswpin = "zswpin",
-    /// Pages that were compressed.
-    Zswpout = "zswpout",
-    /// Compressed pages that went on to a device.
-    Zswpwb = "zswpwb",
     /// Faults that mapped a new folio as large as a PMD entry's.
     ThpFaultAlloc = "thp_fault_alloc",
     /// Such folios that ranges were collapsed into.

@@ -105,32 +105,39 @@ fn statistics_are_of_a_group_and_all_below() {
     common::run_on(1);
     {
         let pin = groups.frames().platform().pin();
-        groups.add_stat(&pin, b, GroupStat::Anon, 5);
-        groups.add_stat(&pin, c, GroupStat::Anon, 100);
-        groups.add_stat(&pin, b, GroupStat::Anon, -1);
+        groups.add_stat(&pin, b, GroupStat::Pgrefill, 5);
+        groups.add_stat(&pin, c, GroupStat::Pgrefill, 100);
+        groups.add_stat(&pin, b, GroupStat::Pgrefill, -1);
         groups.add_stat(&pin, a, GroupStat::PgscanDirect, 3);
         groups.add_stat(&pin, a, GroupStat::PgscanKswapd, 4);
         groups.add_stat(&pin, GroupId::ROOT, GroupStat::Pgfault, 9);
     }
     common::run_on(0);
     let pin = groups.frames().platform().pin();
-    groups.add_stat(&pin, b, GroupStat::Swapcached, -2);
-    groups.add_stat(&pin, b, GroupStat::Zswap, 1234);
+    groups.add_stat(&pin, b, GroupStat::Pgactivate, -2);
+    groups.add_stat(&pin, b, GroupStat::Pswpin, 1234);
     let head = folio(&groups, Order::ALL[2], b);
     groups.list_folio(&pin, head, LruList::InactiveFile);
     let text = read(&groups, a, "memory.stat");
     let names: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
-    let mut expected = "anon file zswap zswapped swapcached anon_thp inactive_anon active_anon inactive_file active_file \
-        unevictable workingset_refault_anon workingset_refault_file workingset_activate_anon workingset_activate_file \
-        workingset_restore_anon workingset_restore_file pgscan pgsteal pswpin pswpout pgscan_kswapd pgscan_direct \
+    let mut expected = "anon inactive_anon active_anon inactive_file active_file unevictable workingset_refault_anon \
+        workingset_activate_anon workingset_restore_anon pgscan pgsteal pswpin pswpout pgscan_kswapd pgscan_direct \
         pgscan_proactive pgsteal_kswapd pgsteal_direct pgsteal_proactive pgfault pgmajfault pgrefill pgactivate \
-        pgdeactivate pglazyfree pglazyfreed swpin_zero swpout_zero zswpin zswpout zswpwb thp_fault_alloc \
-        thp_collapse_alloc thp_swpout thp_swpout_fallback".split_whitespace();
+        pgdeactivate pglazyfree pglazyfreed swpin_zero swpout_zero thp_fault_alloc thp_collapse_alloc thp_swpout \
+        thp_swpout_fallback".split_whitespace();
     assert!(names.iter().all(|&name| expected.next() == Some(name)) && expected.next().is_none());
     let set: Vec<&str> = text.lines().filter(|line| !line.ends_with(" 0")).collect();
     assert_eq!(
         set,
-        ["anon 16384", "zswap 1234", "inactive_file 16384", "pgscan 7", "pgscan_kswapd 4", "pgscan_direct 3"]
+        [
+            "anon 16384",
+            "inactive_file 16384",
+            "pgscan 7",
+            "pswpin 1234",
+            "pgscan_kswapd 4",
+            "pgscan_direct 3",
+            "pgrefill 4"
+        ]
     );
-    assert!(read(&groups, GroupId::ROOT, "memory.stat").starts_with("anon 425984\n"));
+    assert!(read(&groups, GroupId::ROOT, "memory.stat").contains("\npgrefill 104\n"));
 }

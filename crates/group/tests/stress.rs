@@ -45,7 +45,7 @@ fn put(groups: &Groups<Machine>, head: Pfn) {
     let mut chain = FrameChain::new();
     frames.gather(&mut chain, head, order).unwrap();
     frames.free_chain(&pin, chain);
-    groups.add_stat(&pin, id, GroupStat::Anon, -(order.pages() as i64));
+    groups.add_stat(&pin, id, GroupStat::Pgactivate, -(order.pages() as i64));
     groups.uncharge(&pin, id, order.pages());
 }
 
@@ -79,7 +79,7 @@ fn program(groups: &Groups<Machine>, shared: &Shared, number: usize, seed: u64) 
                     continue;
                 };
                 frames.known(head).memory_group().store(home.get(), Ordering::Relaxed);
-                groups.add_stat(&pin, home, GroupStat::Anon, order.pages() as i64);
+                groups.add_stat(&pin, home, GroupStat::Pgactivate, order.pages() as i64);
                 groups.add_stat(&pin, home, GroupStat::Pgfault, 1);
                 if !home.is_root() {
                     shared.faults[number].fetch_add(1, Ordering::Relaxed);
@@ -195,7 +195,10 @@ fn stress(seed: u64) {
     }
     let stats = groups.stats(GroupId::ROOT);
     let faults: u64 = shared.faults.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-    assert_eq!((stats[GroupStat::Anon as usize], stats[GroupStat::Pgfault as usize]), (0, faults as i64));
+    assert_eq!(
+        (stats[GroupStat::Pgactivate as usize], stats[GroupStat::Pgfault as usize]),
+        (0, faults as i64)
+    );
     assert!(faults > 1000, "{faults} faults");
     let mut left = 0;
     groups.for_each_in_subtree(GroupId::ROOT, |id| left += u32::from(groups.hold(id).is_err()));

@@ -12,8 +12,8 @@ use disk::Disk;
 use quire_arch::{Platform, VirtAddr};
 use quire_host::{AccessError, HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, FaultError, GroupEvent, GroupId, Limit, MemoryConfig, OomAction, Overcommit, SwapOnOptions,
-    VmEvent,
+    Advice, FaultError, GroupEvent, GroupId, Limit, MemoryConfig, OomAction, Overcommit, RamDisk,
+    SwapOnOptions, VmEvent,
 };
 
 fn machine(mib: u64, oom: OomAction) -> Machine {
@@ -390,4 +390,40 @@ fn freed_pages_go_without_a_device_and_their_tables_too() {
         assert!(events.sum(VmEvent::Pswpout) <= if device { 8 } else { 0 }, "little was worth to be written");
         assert_audit(&machine);
     }
+}
+
+/// The text of `memory.stat` follows what the group's programs do.
+#[test]
+fn statistics_of_a_group_tell_what_its_programs_did() {
+    let machine = machine(16, OomAction::Refuse);
+    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "told", &[]);
+    let space = space_in(&machine, group);
+    let (area, ..) = fill(&cpu, &space, 16);
+    for at in 12..16 {
+        cpu.program(&space).write_u64(page(area, at), 0).unwrap();
+    }
+    let told = |line: &str| {
+        let mut text = String::new();
+        machine.memory().groups().read(group, "memory.stat", &mut text).unwrap();
+        assert!(text.contains(&format!("{line}\n")), "no `{line}` in\n{text}");
+    };
+    told("anon 65536");
+    told("pgfault 16");
+    space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
+    ["anon 0", "pswpout 12", "swpout_zero 4", "pgsteal_proactive 16"].map(told);
+    assert_eq!(cpu.program(&space).read_u64(area), Ok(100));
+    assert_eq!(cpu.program(&space).read_u64(page(area, 15)), Ok(0));
+    ["anon 8192", "pswpin 1", "swpin_zero 1", "pgmajfault 2", "pgfault 18"].map(told);
+    space.madvise(page(area, 15), PAGE, Advice::Free).unwrap();
+    machine.memory().reclaim(group, 16);
+    ["pglazyfree 1", "pglazyfreed 1"].map(told);
+    let events = machine.memory().frames().events();
+    let of_machine =
+        [VmEvent::Pswpout, VmEvent::SwpoutZero, VmEvent::SwpinZero].map(|event| events.sum(event));
+    assert_eq!(of_machine[1..], [4, 1]);
+    drop(space);
+    assert_audit(&machine);
 }

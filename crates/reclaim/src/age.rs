@@ -5,6 +5,7 @@ use quire_arch::{NodeId, Platform};
 use quire_frame::{FrameFlags, VmEvent};
 use quire_group::{GroupId, GroupStat, LruList};
 use quire_space::Spaces;
+use quire_sync::atomic::raw::Ordering;
 
 /// One group's lists on one node.
 pub(crate) struct Lists<'s, P: Platform> {
@@ -121,6 +122,9 @@ impl<P: Platform> Lists<'_, P> {
                     let events = self.spaces.frames().events();
                     events.add(&pin, VmEvent::Pgdeactivate, pages);
                     events.add(&pin, VmEvent::Pgrefill, pages);
+                    let group = GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed));
+                    groups.add_stat(&pin, group, GroupStat::Pgdeactivate, pages as i64);
+                    groups.add_stat(&pin, group, GroupStat::Pgrefill, pages as i64);
                     frame.set_flags(FrameFlags::WORKINGSET);
                     groups.put_back(&pin, head, inactive, true);
                 }

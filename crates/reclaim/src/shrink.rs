@@ -5,7 +5,7 @@
 //! and on a list by age.
 
 use arrayvec::ArrayVec;
-use quire_arch::{NodeId, Order, Pfn, Platform};
+use quire_arch::{NodeId, Order, Pfn, Pin, Platform};
 use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, Kind, VmEvent};
 use quire_group::{GroupId, GroupStat, LruList};
 use quire_space::{Spaces, UnmapBatch, Unmapped};
@@ -166,17 +166,31 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
             if order > Order::ZERO {
                 let pin = spaces.platform().pin();
                 spaces.frames().events().count_folio(&pin, order, FolioCounter::Swpout, 1);
+                count_huge(spaces, &pin, (group, order), GroupStat::ThpSwpout);
             }
             Ok(())
         }
         Err(NoSlots::WrongOrder) if order > Order::ZERO => {
             let pin = spaces.platform().pin();
             spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
+            count_huge(spaces, &pin, (group, order), GroupStat::ThpSwpoutFallback);
             drop(pin);
             spaces.split_isolated(head, Order::ZERO).map_err(|_| Fate::Activate)?;
             spaces.swap().add_folio(head, group).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),
+    }
+}
+
+/// Groups count folios as large as a PMD entry's only.
+fn count_huge<P: Platform>(
+    spaces: &Spaces<P>,
+    pin: &Pin<'_, P>,
+    (group, order): (u16, Order),
+    stat: GroupStat,
+) {
+    if order == Order::PMD {
+        spaces.memory_groups().add_stat(pin, GroupId::from_bits(group), stat, 1);
     }
 }
 
@@ -193,13 +207,18 @@ fn write_and_free<P: Platform>(
     let count = |event, count| spaces.frames().events().add(&spaces.platform().pin(), event, count);
     if discarded {
         let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
+        let group = GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed));
         drop(guard);
+        // The group may go with its last charge, but not before this section ends.
+        let pin = spaces.platform().pin();
+        let _section = spaces.frames().epoch().enter(&pin);
         // Ours is the last reference, unless somebody looked at the folio just now: then it goes with his.
         if !spaces.put_isolated(head, chain) {
             return 0;
         }
         if lazy {
             count(VmEvent::Pglazyfreed, pages);
+            spaces.memory_groups().add_stat(&pin, group, GroupStat::Pglazyfreed, pages as i64);
         }
         return pages;
     }
@@ -214,9 +233,6 @@ fn write_and_free<P: Platform>(
             // It stays in memory, and is written again when its turn comes.
             IoState::Done(Err(_)) => Some(Fate::Activate),
         };
-        if !matches!(fate, Some(Fate::Activate)) {
-            count(VmEvent::Pswpout, pages);
-        }
         if let Some(fate) = fate {
             drop(guard);
             spaces.leave_swap_cache(head);
@@ -274,7 +290,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
                 groups.put_back(&pin, head, LruList::Unevictable, true);
             }
             Fate::Activate => {
-                events.add(&pin, VmEvent::Pgactivate, pages);
+                spaces.swap().count_pages(head, VmEvent::Pgactivate, GroupStat::Pgactivate);
                 groups.put_back(&pin, head, active, true);
             }
             Fate::Keep => groups.put_back(&pin, head, inactive, true),

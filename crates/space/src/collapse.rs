@@ -12,6 +12,7 @@ use crate::table::{Found, HugeSlot, Tables};
 use crate::vma::{Vma, VmaFacts};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
+use quire_group::GroupStat;
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::Ordering;
 
@@ -124,6 +125,9 @@ impl<P: Platform> Tables<'_, P> {
         }
         let event = if made.is_ok() { VmEvent::ThpCollapseAlloc } else { VmEvent::ThpCollapseAllocFailed };
         frames.events().add(&pin, event, 1);
+        if made.is_ok() {
+            self.count_for_group(&pin, GroupStat::ThpCollapseAlloc);
+        }
         made
     }
 

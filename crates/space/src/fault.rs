@@ -13,7 +13,7 @@ use crate::table::Tables;
 use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
-use quire_group::OverLimit;
+use quire_group::{GroupStat, OverLimit};
 use quire_sync::EpochGuard;
 
 /// Times that a VMA is looked for again beside a change of mappings.
@@ -155,6 +155,8 @@ impl<P: Platform> Space<'_, P> {
     ) -> Option<Result<(), Refusal>> {
         let pin = self.spaces.platform().pin();
         self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
+        let groups = self.spaces.memory_groups();
+        groups.add_stat(&pin, self.memory_group(), GroupStat::Pgfault, counted as i64);
         // To the end: the lock of the VMA keeps neither its tables nor itself.
         let epoch = self.spaces.frames().epoch().enter(&pin);
         let hold = self.find_and_hold(&epoch, addr)?;

@@ -188,7 +188,6 @@ impl<P: Platform> Spaces<P> {
         {
             let pin = self.platform().pin();
             self.frames().events().add(&pin, VmEvent::SwapRa, 1);
-            self.frames().events().add(&pin, VmEvent::Pswpin, 1);
             self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
         }
         self.swap().read_ahead(guard, head);

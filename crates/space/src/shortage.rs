@@ -8,7 +8,7 @@ use crate::swap_in::SwappedIn;
 use crate::table::Tables;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{AllocError, VmEvent};
-use quire_group::{GroupId, OverLimit};
+use quire_group::{GroupId, GroupStat, OverLimit};
 use quire_sync::atomic::raw::Ordering;
 
 /// Frames that somebody who finds no memory tries to free.
@@ -84,6 +84,11 @@ impl<P: Platform> Tables<'_, P> {
             self.spaces.release_unused(pin, head, order);
         }
         charged
+    }
+
+    /// Counts one more of something for the program's group.
+    pub(crate) fn count_for_group(&self, pin: &Pin<'_, P>, stat: GroupStat) {
+        self.spaces.memory_groups().add_stat(pin, self.core.memory_group(), stat, 1);
     }
 
     /// The same for a caller that cannot wait for room: the group may be a little over its limit.

@@ -29,7 +29,7 @@ use quire_arch::{
     VirtAddr,
 };
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FolioGuard, FrameFlags, Kind, VmEvent};
-use quire_group::GroupId;
+use quire_group::{GroupId, GroupStat};
 use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
 use quire_sync::atomic::raw::Ordering;
 
@@ -284,7 +284,8 @@ impl<'s, P: Platform> Spaces<P> {
     fn note_major(&self, pin: &Pin<'_, P>, head: Pfn, order: Order, shadow: Option<Shadow>) {
         let events = self.frames().events();
         events.add(pin, VmEvent::Pgmajfault, 1);
-        events.add(pin, VmEvent::Pswpin, order.pages());
+        let group = GroupId::from_bits(self.frames().known(head).memory_group().load(Ordering::Relaxed));
+        self.memory_groups().add_stat(pin, group, GroupStat::Pgmajfault, 1);
         let list = self.refault(pin, head, shadow);
         self.memory_groups().list_folio(pin, head, list);
         if order > Order::ZERO {

@@ -12,7 +12,8 @@ use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
-use quire_frame::{FaultClass, FaultSite, FolioGuard, FrameFlags};
+use quire_frame::{FaultClass, FaultSite, FolioGuard, FrameFlags, VmEvent};
+use quire_group::{GroupId, GroupStat};
 use quire_sync::atomic::Ordering;
 
 /// The site that fault plans know reads and writes by.
@@ -77,7 +78,15 @@ impl<P: Platform> Swap<P> {
             debug_assert!(false, "{head:?} is not in the cache");
             return self.failed(head, Direction::Write, DeviceError::OutOfRange);
         }
-        if zero { IoState::Done(Ok(())) } else { self.submit(head, Direction::Write) }
+        if zero {
+            self.count_pages(head, VmEvent::SwpoutZero, GroupStat::SwpoutZero);
+            return IoState::Done(Ok(()));
+        }
+        let state = self.submit(head, Direction::Write);
+        if !matches!(state, IoState::Done(Err(_))) {
+            self.count_pages(head, VmEvent::Pswpout, GroupStat::Pswpout);
+        }
+        state
     }
 
     /// Reads a folio of the cache. If that fails the folio has [`FrameFlags::READ_FAILED`]. The caller holds the folio lock, and
@@ -119,12 +128,23 @@ impl<P: Platform> Swap<P> {
     /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its pages are zeros.
     pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
         if !zero {
+            self.count_pages(head, VmEvent::Pswpin, GroupStat::Pswpin);
             return self.submit(head, Direction::Read);
         }
+        self.count_pages(head, VmEvent::SwpinZero, GroupStat::SwpinZero);
         let order = self.frames().known(head).word().order();
         // SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
         unsafe { self.platform().zero(head, order) };
         IoState::Done(Ok(()))
+    }
+
+    /// Counts the pages of a folio, for the machine and for their group.
+    pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: GroupStat) {
+        let frame = self.frames().known(head);
+        let (pages, group) = (frame.word().order().pages(), frame.memory_group().load(Ordering::Relaxed));
+        let pin = self.platform().pin();
+        self.frames().events().add(&pin, event, pages);
+        self.groups().add_stat(&pin, GroupId::from_bits(group), stat, pages as i64);
     }
 
     /// Whether all of the folio is zeros. A program may be writing to it.

@@ -95,7 +95,7 @@ fn shuttle_zeros_come_back_while_their_device_goes() {
             });
             let seen = as_one_step(|| [ADDR, SECOND].map(|addr| read(machine, 0, space, addr)));
             assert_eq!(seen, [5, 6], "a write is lost");
-            assert_eq!(count(machine, VmEvent::Pswpin), 1, "the page came back twice");
+            assert_eq!(count(machine, VmEvent::SwpinZero), 1, "the page came back twice");
         });
     });
 }

@@ -203,7 +203,7 @@ fn small_pages_on_a_slow_disk() {
 fn small_pages_in_compressed_memory() {
     const DEVICES: &[Choice] = &[choice(Kind::Compressed, 12000, None)];
     let habits = Habits { swapoff: false, ..PLAIN };
-    go(&Run { name: "compressed", mib: 16, devices: DEVICES, habits, threads: 1 }, seed() + 2);
+    go(&Run { name: "compressed", mib: 12, devices: DEVICES, habits, threads: 1 }, seed() + 2);
 }
 
 #[test]
@@ -231,25 +231,25 @@ const MIXED: &[Choice] = &[
 #[test]
 fn large_folios_on_many_devices() {
     let habits = Habits { large: true, ..PLAIN };
-    go(&Run { name: "large", mib: 14, devices: MIXED, habits, threads: 1 }, seed() + 4);
+    go(&Run { name: "large", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 4);
 }
 
 #[test]
 fn memory_groups_on_many_devices() {
     let habits = Habits { groups: true, ..PLAIN };
-    go(&Run { name: "groups", mib: 14, devices: MIXED, habits, threads: 1 }, seed() + 5);
+    go(&Run { name: "groups", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 5);
 }
 
 #[test]
 fn devices_that_fail() {
     let habits = Habits { errors: 100, ..PLAIN };
-    go(&Run { name: "errors", mib: 14, devices: MIXED, habits, threads: 1 }, seed() + 6);
+    go(&Run { name: "errors", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 6);
 }
 
 #[test]
 fn everything_at_once() {
     let habits = Habits { errors: 20, large: true, groups: true, ..PLAIN };
-    go(&Run { name: "everything", mib: 14, devices: MIXED, habits, threads: 1 }, seed() + 7);
+    go(&Run { name: "everything", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 7);
 }
 
 #[test]

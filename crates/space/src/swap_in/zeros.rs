@@ -5,8 +5,8 @@ use crate::resolve::Fault;
 use crate::table::{LockedTable, Tables};
 use core::fmt;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, SwapEntry};
-use quire_frame::{AllocRequest, Kind};
-use quire_group::GroupId;
+use quire_frame::{AllocRequest, Kind, VmEvent};
+use quire_group::{GroupId, GroupStat};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
@@ -79,6 +79,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.core.usage.swap_gone(1);
         self.core.usage.anonymous_mapped(1);
         // Under the lock: nobody takes the page away before it is on a list.
+        self.spaces.swap().count_pages(frame, VmEvent::SwpinZero, GroupStat::SwpinZero);
         self.spaces.note_major(zeros.pin, frame, Order::ZERO, shadow);
         true
     }

@@ -5,7 +5,7 @@ use crate::gather::{Gather, pages_from};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
-use quire_group::LruList;
+use quire_group::{GroupStat, LruList};
 
 /// What became of the entries that were looked at.
 enum Freed {
@@ -140,7 +140,7 @@ impl<P: Platform> Tables<'_, P> {
         let flags = frame.word().flags();
         if !flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::MLOCKED) {
             frame.set_flags(FrameFlags::LAZY_FREE);
-            self.list_lazy(pin, head, pages);
+            self.list_lazy(pin, head);
         }
         Freed::Entries(entries)
     }
@@ -170,8 +170,8 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one lists it.
-    fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn, pages: u64) {
-        self.spaces.frames().events().add(pin, VmEvent::Pglazyfree, pages);
+    fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn) {
+        self.spaces.swap().count_pages(head, VmEvent::Pglazyfree, GroupStat::Pglazyfree);
         let groups = self.spaces.memory_groups();
         // One that is not listed where all are is in the hands of reclaim, which puts it where it belongs.
         if !groups.move_to(pin, head, LruList::InactiveFile, true) && !groups.lists_anonymous() {

@@ -73,8 +73,8 @@ impl PressureFigures {
         Self {
             minor_faults: count(VmEvent::Pgfault).saturating_sub(major_faults),
             major_faults,
-            pages_out: count(VmEvent::Pswpout),
-            pages_in: count(VmEvent::Pswpin),
+            pages_out: count(VmEvent::Pswpout) + count(VmEvent::SwpoutZero),
+            pages_in: count(VmEvent::Pswpin) + count(VmEvent::SwpinZero),
             refaults: count(VmEvent::WorkingsetRefaultAnon),
             stalled_ns: count(VmEvent::MemstallNs),
             swap,

@@ -71,6 +71,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .refused(is_unavailable)
     .hides(|scene| scene.assert_filled(0..16))
     .succeeded(|scene| scene.assert_filled(0..16)),
+    Scenario::new("a_page_of_zeros_comes_back_one_way_or_another", zeros_paged_out, |scene| {
+        access(scene.read(BASE))
+    })
+    .refused(is_unavailable)
+    .hides(|scene| assert_eq!(scene.read(BASE), Ok(0)))
+    .succeeded(|scene| assert_eq!(scene.read(BASE), Ok(0))),
     Scenario::new("a_device_goes_or_stays", paged_out, |scene| {
         let id = *scene.devices.borrow().last().expect("there is one");
         match scene.machine.memory().swapoff(id, || true) {
@@ -219,7 +225,14 @@ fn paged_out(scene: &Scene<'_>) {
     assert_eq!(scene.space.figures().swapped, 16 * PAGE);
 }
 
-/// The same, with a child that shares it.
+/// The same, but the first page is full of zeros.
+fn zeros_paged_out(scene: &Scene<'_>) {
+    compressed(scene);
+    scene.write(BASE, 0).expect("nothing fails yet");
+    page_out(scene).expect("nothing fails yet");
+}
+
+/// All of it on a device, with a child that shares it.
 fn paged_out_and_shared(scene: &Scene<'_>) {
     paged_out(scene);
     let child = scene.space.fork().expect("nothing fails yet");
