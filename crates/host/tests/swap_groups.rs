@@ -413,13 +413,13 @@ fn statistics_of_a_group_tell_what_its_programs_did() {
     told("anon 65536");
     told("pgfault 16");
     space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
-    ["anon 0", "pswpout 12", "swpout_zero 4", "pgsteal_proactive 16"].map(told);
+    ["anon 0", "pswpout 12", "swpout_zero 4", "pgsteal_proactive 16"].into_iter().for_each(told);
     assert_eq!(cpu.program(&space).read_u64(area), Ok(100));
     assert_eq!(cpu.program(&space).read_u64(page(area, 15)), Ok(0));
-    ["anon 8192", "pswpin 1", "swpin_zero 1", "pgmajfault 2", "pgfault 18"].map(told);
+    ["anon 8192", "pswpin 1", "swpin_zero 1", "pgmajfault 2", "pgfault 18"].into_iter().for_each(told);
     space.madvise(page(area, 15), PAGE, Advice::Free).unwrap();
     machine.memory().reclaim(group, 16);
-    ["pglazyfree 1", "pglazyfreed 1"].map(told);
+    ["pglazyfree 1", "pglazyfreed 1"].into_iter().for_each(told);
     let events = machine.memory().frames().events();
     let of_machine =
         [VmEvent::Pswpout, VmEvent::SwpoutZero, VmEvent::SwpinZero].map(|event| events.sum(event));
