@@ -45,7 +45,8 @@ impl<P: Platform> Spaces<P> {
     /// Whether a page, which an entry of a locked table maps, is all zeros at this moment.
     fn is_full_of_zeros(&self, page: Pfn) -> bool {
         const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
-        let base = self.platform().direct_map(page).cast::<AtomicU64>();
+        // Contents are no part of what the models explore.
+        let base = self.platform().direct_map(page).cast::<core::sync::atomic::AtomicU64>();
         // SAFETY: the page lies in RAM, is aligned, and stays while it is mapped. Programs write to it as hardware does,
         // so it is read by atomics.
         let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), WORDS) };
