@@ -10,6 +10,7 @@ use crate::spaces::Spaces;
 use crate::table::{Place, Residency, Step, Tables};
 use crate::vma::{VmFlags, VmaFacts};
 use core::ops::ControlFlow;
+use core::sync::atomic::AtomicU64 as Word;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FrameChain, FrameFlags, Kind, MapsLeft};
 use quire_sync::atomic::fence;
@@ -46,7 +47,7 @@ impl<P: Platform> Spaces<P> {
     fn is_full_of_zeros(&self, page: Pfn) -> bool {
         const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
         // Contents are no part of what the models explore.
-        let base = self.platform().direct_map(page).cast::<core::sync::atomic::AtomicU64>();
+        let base = self.platform().direct_map(page).cast::<Word>();
         // SAFETY: the page lies in RAM, is aligned, and stays while it is mapped. Programs write to it as hardware does,
         // so it is read by atomics.
         let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), WORDS) };
