@@ -69,14 +69,28 @@ vm_events! {
     Pgrefill = "pgrefill",
     /// Write faults whose page was reused, since nobody else had it.
     Pgreuse = "pgreuse",
-    /// Pages that background reclaim freed.
+    /// Pages that background reclaim freed. This and the others of its sort do not tell of what a program asked for by
+    /// `MADV_PAGEOUT`.
     PgstealKswapd = "pgsteal_kswapd",
     /// Pages that somebody who waited for memory freed.
     PgstealDirect = "pgsteal_direct",
+    /// Pages that somebody freed who wanted fewer in memory.
+    PgstealProactive = "pgsteal_proactive",
     /// Pages that background reclaim looked at.
     PgscanKswapd = "pgscan_kswapd",
     /// Pages that somebody who waited for memory looked at.
     PgscanDirect = "pgscan_direct",
+    /// Pages that somebody looked at who wanted fewer in memory.
+    PgscanProactive = "pgscan_proactive",
+    /// Anonymous pages that reclaim looked at. The counters by cause tell of reclaim from all of the machine only; these and
+    /// the next ones also of reclaim from a memory group.
+    PgscanAnon = "pgscan_anon",
+    /// Pages of files that reclaim looked at, and pages marked by MADV_FREE, which are listed among them.
+    PgscanFile = "pgscan_file",
+    /// Anonymous pages that reclaim freed.
+    PgstealAnon = "pgsteal_anon",
+    /// Pages of files, and such as were marked by MADV_FREE, that reclaim freed.
+    PgstealFile = "pgsteal_file",
     /// Programs that were ended because memory was exhausted.
     OomKill = "oom_kill",
     /// Locked pages that were found among those to reclaim.

@@ -14,7 +14,7 @@ use quire_host::swap::{Answers, FileDevice, FileDeviceOptions, SlowConfig, SlowD
 use quire_host::{AccessError, HostConfig, Machine, Vcpu};
 use quire_mm::{
     Advice, CompressedRam, DeviceId, Errno, FaultError, GroupId, HugeConfig, HugeEnabled, HugePolicy,
-    MemoryConfig, SizeEnabled, Space, SwapOnOptions, VmEvent,
+    MemoryConfig, SizeEnabled, Space, SwapOnOptions,
 };
 use quire_swap::{CODEC_OUTPUT, Codec, Damaged, Lz4};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,8 +91,7 @@ impl<'m> Scene<'m> {
 
     /// The same, until all pages have left memory.
     fn out_whole(&self) {
-        let gone = || self.machine.memory().frames().events().sum(VmEvent::PgstealDirect);
-        while gone() < PAGES {
+        while self.space.figures().resident > 0 {
             self.out();
             std::thread::yield_now();
         }

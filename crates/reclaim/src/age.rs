@@ -1,6 +1,7 @@
 //! Ageing: the lists of one group on one node.
 
-use crate::shrink::{BATCH, Cause, Isolated, shrink};
+use crate::search::Search;
+use crate::shrink::{BATCH, Isolated, shrink};
 use quire_arch::{NodeId, Platform};
 use quire_frame::{FrameFlags, VmEvent};
 use quire_group::{GroupId, GroupStat, LruList};
@@ -45,7 +46,7 @@ impl<P: Platform> Lists<'_, P> {
 
     /// Goes through the lists as deep as `priority` says: each level down doubles the depth, and at 0 all is looked at. Answers the
     /// pages that came free; ends when they are `wanted`.
-    pub(crate) fn scan(&self, priority: u32, wanted: u64, cause: Cause) -> u64 {
+    pub(crate) fn scan(&self, priority: u32, wanted: u64, search: &Search) -> u64 {
         let groups = self.spaces.memory_groups();
         groups.take_in(&self.spaces.platform().pin(), None);
         let mut freed = 0;
@@ -63,7 +64,7 @@ impl<P: Platform> Lists<'_, P> {
             }
             let mut left = (self.size(inactive) >> priority).max((BATCH as u64).min(self.size(inactive)));
             while left > 0 && freed < wanted {
-                let (scanned, pages) = self.shrink_inactive(inactive, which, cause);
+                let (scanned, pages) = self.shrink_inactive(inactive, which, search);
                 freed += pages;
                 left = left.saturating_sub(scanned);
                 if scanned == 0 {
@@ -134,21 +135,12 @@ impl<P: Platform> Lists<'_, P> {
     }
 
     /// Pages out a handful from the end of an inactive list. Answers the pages that were looked at, and those that came free.
-    fn shrink_inactive(&self, inactive: LruList, which: Candidates, cause: Cause) -> (u64, u64) {
-        let groups = self.spaces.memory_groups();
+    fn shrink_inactive(&self, inactive: LruList, which: Candidates, search: &Search) -> (u64, u64) {
         let mut some = Isolated::new();
         let scanned = self.isolate(inactive, which, &mut some);
-        let (event, stat) = match cause {
-            Cause::Background => (VmEvent::PgscanKswapd, GroupStat::PgscanKswapd),
-            Cause::Direct | Cause::Starved => (VmEvent::PgscanDirect, GroupStat::PgscanDirect),
-            Cause::Wish => (VmEvent::PgscanDirect, GroupStat::PgscanProactive),
-        };
-        {
-            let pin = self.spaces.platform().pin();
-            self.spaces.frames().events().add(&pin, event, scanned);
-            groups.add_stat(&pin, self.group, stat, scanned as i64);
-        }
-        (scanned, shrink(self.spaces, &mut some, cause))
+        let freed = shrink(self.spaces, &mut some, search.pressure);
+        search.count(self.spaces, (self.group, inactive), scanned, freed);
+        (scanned, freed)
     }
 }
 

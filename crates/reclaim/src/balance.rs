@@ -1,7 +1,7 @@
 //! How hard to try, and where.
 
 use crate::age::Lists;
-use crate::shrink::Cause;
+use crate::search::{Cause, Search};
 use quire_arch::{NodeId, Platform};
 use quire_group::{GroupEvent, GroupId};
 use quire_space::{Need, Spaces};
@@ -35,31 +35,29 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
 /// Frees about `pages` below a memory group, whoever used them of late (`memory.reclaim`). Answers how many came free.
 pub fn reclaim_group<P: Platform>(spaces: &Spaces<P>, group: GroupId, pages: u64) -> u64 {
     spaces.memory_groups().drain_stocks(&spaces.platform().pin());
-    reclaim(spaces, group, pages, Cause::Direct)
+    reclaim(spaces, group, pages, Cause::Proactive)
 }
 
 /// Frees `wanted` pages below the group `root`, or as many as a few rounds find.
 pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cause) -> u64 {
-    let mut cause = cause;
+    let mut search = Search::new(root, cause);
     for _ in 0..ROUNDS {
-        let freed = round(spaces, root, wanted, cause);
+        let freed = round(spaces, wanted, &search);
         if freed > 0 {
             return freed;
         }
         // What is being written may be all that could go.
         spaces.swap().reap();
-        if cause == Cause::Direct {
-            cause = Cause::Starved;
-        }
+        search = search.starved();
     }
     0
 }
 
 /// Goes through everything below `root` deeper and deeper, until `wanted` pages came free or all was looked at.
-fn round<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cause) -> u64 {
+fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
     let mut freed = 0;
     for priority in (0..=FIRST_PRIORITY).rev() {
-        freed += scan_groups(spaces, root, priority, wanted - freed, cause);
+        freed += scan_groups(spaces, priority, wanted - freed, search);
         if freed >= wanted {
             break;
         }
@@ -67,15 +65,9 @@ fn round<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cau
     freed
 }
 
-/// One pass over all groups below `root`. Those that are protected are passed over as long as others have something.
-fn scan_groups<P: Platform>(
-    spaces: &Spaces<P>,
-    root: GroupId,
-    priority: u32,
-    wanted: u64,
-    cause: Cause,
-) -> u64 {
-    let groups = spaces.memory_groups();
+/// One pass over all groups that are searched. Those that are protected are passed over as long as others have something.
+fn scan_groups<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, search: &Search) -> u64 {
+    let (groups, root) = (spaces.memory_groups(), search.root);
     let mut freed = 0;
     for reach_low in [false, true] {
         let mut low_left = false;
@@ -97,7 +89,7 @@ fn scan_groups<P: Platform>(
                 continue;
             }
             for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
-                freed += Lists { spaces, group, node }.scan(priority, wanted - freed.min(wanted), cause);
+                freed += Lists { spaces, group, node }.scan(priority, wanted - freed.min(wanted), search);
             }
             if freed >= wanted {
                 return freed;
@@ -119,8 +111,9 @@ pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, group: GroupId) {
     let Some(over) = groups.over_high(group) else { return };
     groups.count(over.group, GroupEvent::High, 1);
     let wanted = over.pages.min(ENOUGH);
-    let in_vain = [Cause::Direct, Cause::Starved].into_iter().all(|cause| {
-        let freed = round(spaces, over.group, wanted, cause);
+    let search = Search::new(over.group, Cause::Direct);
+    let in_vain = [search, search.starved()].iter().all(|search| {
+        let freed = round(spaces, wanted, search);
         spaces.swap().reap();
         freed == 0
     });

@@ -16,6 +16,7 @@ extern crate std;
 mod age;
 mod balance;
 mod oom;
+mod search;
 mod shrink;
 
 pub use balance::{KswapdStep, kswapd_step, reclaim_group};

@@ -18,16 +18,15 @@ pub(crate) const BATCH: usize = 32;
 /// Folios that were taken off their list, each with a reference.
 pub(crate) type Isolated = ArrayVec<Pfn, BATCH>;
 
-/// Who asks.
+/// What keeps a folio in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Cause {
-    /// Memory is short, and somebody waits.
-    Direct,
-    /// The same, and a round over everything found nothing that could go at once: what is being written is waited for.
+pub(crate) enum Pressure {
+    /// What was used since the last look stays, and what is being written.
+    Usual,
+    /// What was used stays. A round over everything found nothing that could go at once: what is being written is waited for.
     Starved,
-    /// Memory becomes short.
-    Background,
-    /// A program, or whoever writes to `memory.reclaim`, wants it so, whether the pages were used or not.
+    /// A program wants it to go (`MADV_PAGEOUT`), whether it was used or not. As in Linux nobody asks the tables, and no counter of
+    /// scanned and freed pages tells of it.
     Wish,
 }
 
@@ -52,11 +51,11 @@ struct Ready<'s, P: Platform> {
 }
 
 /// Pages out what it can of `folios`, and puts the others back on their lists. Answers the pages that came free.
-pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, cause: Cause) -> u64 {
+pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pressure: Pressure) -> u64 {
     let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
     let mut batch = UnmapBatch::new(spaces);
     for head in folios.drain(..) {
-        match unmap(spaces, head, cause, &mut batch) {
+        match unmap(spaces, head, pressure, &mut batch) {
             Ok(unmapped) => ready.push(unmapped),
             Err(fate) => put_back(spaces, head, &fate),
         }
@@ -65,7 +64,7 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, cau
     let mut freed = 0;
     let mut chain = FrameChain::new();
     for folio in ready {
-        freed += write_and_free(spaces, folio, cause, &mut chain);
+        freed += write_and_free(spaces, folio, &mut chain);
     }
     drop(batch);
     spaces.frames().free_chain(&spaces.platform().pin(), chain);
@@ -80,7 +79,7 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
         if some.is_empty() {
             return freed;
         }
-        freed += shrink(spaces, &mut some, Cause::Wish);
+        freed += shrink(spaces, &mut some, Pressure::Wish);
     }
 }
 
@@ -88,18 +87,18 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
 fn unmap<'s, P: Platform>(
     spaces: &'s Spaces<P>,
     head: Pfn,
-    cause: Cause,
+    pressure: Pressure,
     batch: &mut UnmapBatch<'s, P>,
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
-    if cause == Cause::Starved && frame.word().flags().contains(FrameFlags::READING) {
+    if pressure == Pressure::Starved && frame.word().flags().contains(FrameFlags::READING) {
         // Nobody else may be waiting for what was read ahead.
         batch.flush();
         let _ = spaces.swap().wait_read(head);
     }
     let guard = spaces.frames().try_lock_folio_long(head).ok_or(Fate::Keep)?;
     let mut flags = frame.word().flags();
-    if flags.contains(FrameFlags::WRITEBACK) && cause == Cause::Starved {
+    if flags.contains(FrameFlags::WRITEBACK) && pressure == Pressure::Starved {
         batch.flush();
         spaces.swap().wait_writeback(head);
         flags = frame.word().flags();
@@ -111,12 +110,12 @@ fn unmap<'s, P: Platform>(
     if frame.kind() != Kind::Anonymous {
         return Err(Fate::Keep);
     }
-    if frame.map_count().load(Ordering::Relaxed) > 0 {
+    if pressure != Pressure::Wish && frame.map_count().load(Ordering::Relaxed) > 0 {
         let used = spaces.referenced(head).ok_or(Fate::Keep)?;
         if used.locked {
             return Err(Fate::Lock);
         }
-        if cause != Cause::Wish && used.mappings > 0 {
+        if used.mappings > 0 {
             let again = frame
                 .set_flags(FrameFlags::REFERENCED)
                 .is_some_and(|before| before.contains(FrameFlags::REFERENCED));
@@ -195,16 +194,10 @@ fn count_huge<P: Platform>(
 }
 
 /// The second half, after the flush: the folio goes to the device, and its frames home.
-fn write_and_free<P: Platform>(
-    spaces: &Spaces<P>,
-    folio: Ready<'_, P>,
-    cause: Cause,
-    chain: &mut FrameChain,
-) -> u64 {
+fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &mut FrameChain) -> u64 {
     let Ready { head, guard, discarded } = folio;
     let frame = spaces.frames().known(head);
     let pages = spaces.frames().folio(head).order().pages();
-    let count = |event, count| spaces.frames().events().add(&spaces.platform().pin(), event, count);
     if discarded {
         let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
         let group = GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed));
@@ -217,7 +210,7 @@ fn write_and_free<P: Platform>(
             return 0;
         }
         if lazy {
-            count(VmEvent::Pglazyfreed, pages);
+            spaces.frames().events().add(&pin, VmEvent::Pglazyfreed, pages);
             spaces.memory_groups().add_stat(&pin, group, GroupStat::Pglazyfreed, pages as i64);
         }
         return pages;
@@ -251,15 +244,7 @@ fn write_and_free<P: Platform>(
         return 0;
     }
     drop(guard);
-    let groups = spaces.memory_groups();
-    groups.advance(group, node, pages);
-    let (steal, of_group) = match cause {
-        Cause::Background => (VmEvent::PgstealKswapd, GroupStat::PgstealKswapd),
-        Cause::Direct | Cause::Starved => (VmEvent::PgstealDirect, GroupStat::PgstealDirect),
-        Cause::Wish => (VmEvent::PgstealDirect, GroupStat::PgstealProactive),
-    };
-    count(steal, pages);
-    groups.add_stat(&spaces.platform().pin(), group, of_group, pages as i64);
+    spaces.memory_groups().advance(group, node, pages);
     spaces.free_frozen(head, chain);
     pages
 }

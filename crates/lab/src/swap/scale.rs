@@ -19,7 +19,8 @@ pub struct Scale {
     pub(super) rounds: usize,
     /// The same of one on a file, whose accesses take longer.
     pub(super) file_accesses: u64,
-    /// Pages that threads race for, in each of the rounds.
+    /// Pages that threads race for. A host that takes its CPUs away does so for some races in a row, about once a second:
+    /// of so many races that is less than one in 1000.
     pub(super) races: u64,
     /// Bytes on a device that is taken out of use.
     pub(super) device: u64,
@@ -37,7 +38,7 @@ impl Scale {
         accesses: 200_000,
         rounds: 15,
         file_accesses: 5000,
-        races: 2000,
+        races: 40_000,
         device: 512 * MIB,
         host_swap: true,
     };
@@ -51,7 +52,7 @@ impl Scale {
         accesses: 10_000,
         rounds: 5,
         file_accesses: 300,
-        races: 1000,
+        races: 8000,
         device: 32 * MIB,
         host_swap: true,
     };
@@ -65,7 +66,7 @@ impl Scale {
         accesses: 1000,
         rounds: 1,
         file_accesses: 50,
-        races: 10,
+        races: 40,
         device: 4 * MIB,
         host_swap: false,
     };

@@ -34,6 +34,9 @@ const CACHE: Metric = Metric::lower("cache_memory", "kB");
 const UNUSED: Metric = Metric::lower("metadata_unused", "kB/GiB");
 const USED: Metric = Metric::lower("device_memory", "kB");
 
+/// The smallest device: what is known about its slots takes whole pages, which would be all that is seen on a smaller one.
+const LEAST_DEVICE: u64 = 1 << 30;
+
 /// What a case is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
@@ -73,10 +76,15 @@ impl Case {
         format!("{size} of {what}, {}", self.folios)
     }
 
+    /// What the device has room for.
+    fn device(&self) -> u64 {
+        self.bytes.max(LEAST_DEVICE)
+    }
+
     /// RAM beside what is populated: a PTE and a word for each page, the device's own table, and what it keeps.
     fn memory(&self) -> u64 {
         let kept = if self.contents == Contents::Zeros { 0 } else { self.bytes };
-        self.window + self.bytes / PAGE_SIZE * 32 + kept + kept / 8
+        self.window + self.device() / PAGE_SIZE * 32 + kept + kept / 8
     }
 }
 
@@ -176,7 +184,7 @@ pub(super) fn steps() -> u64 {
 /// A machine for `case` with its device, on which all fits.
 pub(super) fn stage(technique: SwapTechnique, case: &Case) -> Result<Stage, LabError> {
     Stage::new(technique, (case.memory(), 1), case.folios, |site| {
-        Ok(CompressedRam::new(site.machine().memory().frames(), pages(case.bytes), Lz4)?)
+        Ok(CompressedRam::new(site.machine().memory().frames(), pages(case.device()), Lz4)?)
     })
 }
 
@@ -279,15 +287,15 @@ fn show(
         }));
     }
     let both = format!("both ways, {}", case.name());
-    figures.push(Figure::new(&both, CPU, |technique| {
-        of(technique).map(|sweep| sweep.series[1].median() + sweep.series[3].median())
-    }));
+    let two_ways = |series: &[Series]| series[1].median() + series[3].median();
+    let figure = Figure::new(&both, CPU, |technique| of(technique).map(|sweep| two_ways(&sweep.series)));
+    figures.push(figure.with_linux(linux.map(|series| two_ways(series))));
     let kib = |bytes: u64| bytes as f64 / 1024.0;
     figures.push(Figure::new(&both, CACHE, |technique| {
         of(technique).map(|sweep| kib(sweep.metadata.1 - sweep.metadata.0))
     }));
     figures.push(Figure::new(&both, UNUSED, |technique| {
-        of(technique).map(|sweep| kib(sweep.metadata.0) / (case.bytes as f64 / f64::from(1 << 30)))
+        of(technique).map(|sweep| kib(sweep.metadata.0) / (case.device() as f64 / f64::from(1 << 30)))
     }));
     figures.push(Figure::new(&both, USED, |technique| of(technique).map(|sweep| kib(sweep.used))));
     linux.is_some()

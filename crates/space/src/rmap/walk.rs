@@ -24,6 +24,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::{Frame, Kind};
+use quire_sync::EpochGuard;
 
 /// Set in the owner of a page that a group owns. Frames of other kinds are owned by other things, and the word stays
 /// when a frame is given back; so a walker that meets a frame between two lives must see that this is no group.
@@ -128,18 +129,21 @@ impl<P: Platform> Spaces<P> {
     /// The group that owns what `frame` holds, and a hold on its family.
     fn keep_family(&self, frame: &Frame) -> Option<(NonNull<Group>, Kept<'_, P>)> {
         let pin = self.platform().pin();
-        let _epoch = self.frames().epoch().enter(&pin);
-        let (group, root) = self.owner_of(frame)?;
+        let section = self.frames().epoch().enter(&pin);
+        let (group, root) = self.owner_in(&section, frame)?;
         // SAFETY: see the head of this file.
         let held = unsafe { root.as_ref() }.try_hold();
         held.then(|| (group, Kept { spaces: self, root }))
     }
 
     /// The group that owns the private page in `frame`, and the root of its family, if the page is mapped just now.
-    /// Both may be read inside of a section of the epoch that was open before.
     fn owner_of(&self, frame: &Frame) -> Option<(NonNull<Group>, NonNull<Group>)> {
         let pin = self.platform().pin();
-        let _epoch = self.frames().epoch().enter(&pin);
+        self.owner_in(&self.frames().epoch().enter(&pin), frame)
+    }
+
+    /// The same in a section of the epoch, in which both may be read.
+    fn owner_in(&self, _section: &EpochGuard<'_>, frame: &Frame) -> Option<(NonNull<Group>, NonNull<Group>)> {
         // First the count, then the owner; acquire pairs with the releases in `init_page`.
         if frame.map_count().load(Ordering::Acquire) == 0 || frame.kind() != Kind::Anonymous {
             return None;

@@ -1,0 +1,77 @@
+//! One search for pages that can go: who makes it, where, and how it is counted.
+
+use crate::shrink::Pressure;
+use quire_arch::Platform;
+use quire_frame::VmEvent;
+use quire_group::{GroupId, GroupStat, LruList};
+use quire_space::Spaces;
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    /// Memory is short, and somebody waits.
+    Direct,
+    /// Memory becomes short.
+    Background,
+    /// Whoever writes to `memory.reclaim`.
+    Proactive,
+}
+
+/// A search of the lists of a group and all below it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    pub(crate) cause: Cause,
+    pub(crate) root: GroupId,
+    pub(crate) pressure: Pressure,
+}
+
+impl Search {
+    /// Below `root`, for `cause`, with the usual care.
+    pub(crate) fn new(root: GroupId, cause: Cause) -> Self {
+        Self { cause, root, pressure: Pressure::Usual }
+    }
+
+    /// The same, after it was in vain. Who searches in the background does not wait.
+    pub(crate) fn starved(self) -> Self {
+        let waits = self.cause != Cause::Background;
+        Self { pressure: if waits { Pressure::Starved } else { self.pressure }, ..self }
+    }
+
+    /// Counts pages of a group's list that were looked at, and those of them that came free. As in Linux the machine's counters
+    /// by cause tell of searches over everything only, those by sort of page of all.
+    pub(crate) fn count<P: Platform>(
+        &self,
+        spaces: &Spaces<P>,
+        (group, list): (GroupId, LruList),
+        scanned: u64,
+        freed: u64,
+    ) {
+        let (events, stats) = match self.cause {
+            Cause::Direct => (
+                [VmEvent::PgscanDirect, VmEvent::PgstealDirect],
+                [GroupStat::PgscanDirect, GroupStat::PgstealDirect],
+            ),
+            Cause::Background => (
+                [VmEvent::PgscanKswapd, VmEvent::PgstealKswapd],
+                [GroupStat::PgscanKswapd, GroupStat::PgstealKswapd],
+            ),
+            Cause::Proactive => (
+                [VmEvent::PgscanProactive, VmEvent::PgstealProactive],
+                [GroupStat::PgscanProactive, GroupStat::PgstealProactive],
+            ),
+        };
+        let of_sort = match list {
+            LruList::InactiveFile | LruList::ActiveFile => [VmEvent::PgscanFile, VmEvent::PgstealFile],
+            _ => [VmEvent::PgscanAnon, VmEvent::PgstealAnon],
+        };
+        let pin = spaces.platform().pin();
+        let (machine, groups) = (spaces.frames().events(), spaces.memory_groups());
+        for (nth, pages) in [scanned, freed].into_iter().enumerate() {
+            if self.root == GroupId::ROOT {
+                machine.add(&pin, events[nth], pages);
+            }
+            machine.add(&pin, of_sort[nth], pages);
+            groups.add_stat(&pin, group, stats[nth], pages as i64);
+        }
+    }
+}
