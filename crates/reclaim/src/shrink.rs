@@ -56,7 +56,10 @@ pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pre
     let mut batch = UnmapBatch::new(spaces);
     for head in folios.drain(..) {
         match unmap(spaces, head, pressure, &mut batch) {
-            Ok(unmapped) => ready.push(unmapped),
+            Ok(unmapped) => {
+                spaces.swap().prefetch_folio(head);
+                ready.push(unmapped);
+            }
             Err(fate) => put_back(spaces, head, &fate),
         }
     }

@@ -11,7 +11,7 @@ use crate::slot::SlotId;
 use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
-use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
+use quire_arch::{Order, PAGE_SIZE, Pfn, Platform, prefetch};
 use quire_frame::{FaultClass, FaultSite, FolioGuard, FrameFlags, VmEvent};
 use quire_group::{GroupId, GroupStat};
 use quire_sync::atomic::Ordering;
@@ -87,6 +87,15 @@ impl<P: Platform> Swap<P> {
             self.count_pages(head, VmEvent::Pswpout, GroupStat::Pswpout);
         }
         state
+    }
+
+    /// Has the CPU fetch what [`write_folio`](Self::write_folio) will look at first, as long as there is other work.
+    #[inline]
+    pub fn prefetch_folio(&self, head: Pfn) {
+        if self.technique().knows_zeros() {
+            // SAFETY: the folio lies in RAM and is aligned, and the caller has a reference.
+            prefetch(unsafe { self.platform().direct_map(head).cast::<AtomicU64>().as_ref() });
+        }
     }
 
     /// Reads a folio of the cache. If that fails the folio has [`FrameFlags::READ_FAILED`]. The caller holds the folio lock, and
