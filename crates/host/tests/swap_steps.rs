@@ -105,6 +105,22 @@ fn a_folio_that_one_entry_maps_goes_out_whole_and_comes_back_as_the_step_says() 
     }
 }
 
+/// A batch may be full just where a table ends.
+#[test]
+fn a_folio_goes_out_behind_a_full_batch_of_pages() {
+    const PAGES: u64 = 32 + MIB2 / PAGE;
+    let machine = machine(SwapTechnique::All, 32, 1, true);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB - 32 * PAGE, PAGES * PAGE, RW);
+    write(&cpu, &space, area, PAGES);
+    assert_eq!(machine.memory().frames().events().folios(Order::PMD, FolioCounter::AnonFaultAlloc), 1);
+    space.madvise(area, PAGES * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0);
+    assert_read(&cpu, &space, area, PAGES);
+    assert_audit(&machine);
+}
+
 #[test]
 fn a_pinned_folio_stays_where_it_is() {
     let machine = machine(SwapTechnique::All, 32, 1, true);

@@ -34,6 +34,9 @@ impl<P: Platform> Tables<'_, P> {
     pub(crate) fn age(&self, range: VirtRange, way: Ageing) {
         let mut aged = Aged::new();
         self.walk(range, &mut |place, part| {
+            if aged.is_full() {
+                self.send(&mut aged);
+            }
             match place {
                 Place::Huge(slot) if part != self.slot_range(slot) => return self.cut_own(slot),
                 Place::Huge(slot) => self.age_huge(slot, way, &mut aged),
@@ -73,9 +76,6 @@ impl<P: Platform> Tables<'_, P> {
         }
         if let Some(head) = split {
             self.split_own(head);
-        }
-        if aged.is_full() {
-            self.send(aged);
         }
     }
 
