@@ -16,13 +16,15 @@ use std::sync::Barrier;
 
 /// A machine under one step; with 2 MiB folios if `huge`.
 fn machine(technique: SwapTechnique, mib: u64, cpus: usize, huge: bool) -> Machine {
+    let sizes = if huge { OrderSet::PMD } else { OrderSet::EMPTY };
+    machine_with(technique, (mib, cpus), HugePolicy::MADVISE.with_sizes(sizes, SizeEnabled::Always))
+}
+
+fn machine_with(technique: SwapTechnique, (mib, cpus): (u64, usize), policy: HugePolicy) -> Machine {
     let mut techniques = Techniques::default();
     techniques.swap = technique;
-    let mut config = MemoryConfig { techniques, overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    if huge {
-        let policy = HugePolicy::MADVISE.with_sizes(OrderSet::of(Order::PMD), SizeEnabled::Always);
-        config.huge = HugeConfig { policy, ..HugeConfig::default() };
-    }
+    let huge = HugeConfig { policy, ..HugeConfig::default() };
+    let config = MemoryConfig { techniques, overcommit: Overcommit::Always, huge, ..MemoryConfig::default() };
     let host = HostConfig::with_ram(mib << 20).cpus(cpus).paranoid();
     let machine = Machine::new(&host, config).unwrap();
     let disk = RamDisk::new(machine.memory().frames(), 2048).unwrap();
@@ -101,6 +103,29 @@ fn a_folio_that_one_entry_maps_goes_out_whole_and_comes_back_as_the_step_says() 
         write(&cpu, &space, area, 512);
         assert_audit(&machine);
         drop(space);
+        assert_audit(&machine);
+    }
+}
+
+/// Slots in a row are no reason for a size that faults may not have.
+#[test]
+fn what_does_not_come_back_whole_comes_back_in_sizes_that_the_policy_allows() {
+    for (sizes, pages) in
+        [(OrderSet::PMD, 1), (OrderSet::PMD.union(OrderSet::of(Order::new(7).unwrap())), 128)]
+    {
+        let policy = HugePolicy::MADVISE.with_sizes(sizes, SizeEnabled::Madvise);
+        let machine = machine_with(SwapTechnique::All, (32, 1), policy);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, MIB2, RW);
+        // There is a page already, so that there is no room for a folio of 2 MiB, and it is not of zeros as all others are.
+        cpu.program(&space).write_u64(page(area, 500), 1).unwrap();
+        space.madvise(area, MIB2, Advice::HugePage).unwrap();
+        space.madvise(area, MIB2, Advice::PopulateWrite).unwrap();
+        space.madvise(area, MIB2, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().resident, 0);
+        assert_eq!(cpu.program(&space).read_u64(page(area, 0x116)), Ok(0));
+        assert_eq!(space.figures().resident, pages * PAGE, "{sizes:?}");
         assert_audit(&machine);
     }
 }

@@ -17,6 +17,7 @@ pub(crate) use reach::Reach;
 use crate::error::FaultError;
 use crate::fault::Refusal;
 use crate::gather::pages_from;
+use crate::huge::OrderSet;
 use crate::reclaim::Need;
 use crate::resolve::Fault;
 use crate::rmap::{set_owner, set_owner_to_root};
@@ -38,8 +39,9 @@ use quire_sync::atomic::raw::Ordering;
 pub(crate) struct Swapped {
     /// The entry.
     pub(crate) entry: SwapEntry,
-    /// The largest order that a folio for it may have: the entries around it name the slots around it.
-    pub(crate) order: Order,
+    /// The orders that a folio for it may have, besides order 0: the policy allows them, and the entries around it name the
+    /// slots around it.
+    pub(crate) orders: OrderSet,
 }
 
 /// A folio of the swap cache, or one that was read past it, under its folio lock, with a reference.
@@ -159,11 +161,13 @@ impl<'s, P: Platform> Spaces<P> {
     pub(crate) fn swap_in(&'s self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let slot = SlotId::of(wanted.entry);
         let technique = self.swap().technique();
-        let most = if technique.leaves_when_mapped() { wanted.order } else { Order::ZERO };
+        let orders = if technique.leaves_when_mapped() { wanted.orders } else { OrderSet::EMPTY };
+        let largest = |orders: OrderSet| orders.largest().unwrap_or(Order::ZERO);
         // Counted where it turns out to be so: whoever finds the folio in the cache had a minor fault.
-        let (mut order, group) = match self.swap().look(slot, most) {
+        let (mut order, group) = match self.swap().look(slot, largest(orders)) {
             Seen::Cached(page) => return self.join(page, slot),
-            Seen::Out { order, group } => (order, GroupId::from_bits(group)),
+            // The slots may be alike up to an order that the policy does not allow.
+            Seen::Out { order, group } => (largest(orders.up_to(order)), GroupId::from_bits(group)),
             Seen::Gone => {
                 self.wait_for_bypass();
                 return Ok(None);
@@ -180,7 +184,7 @@ impl<'s, P: Platform> Spaces<P> {
                     FolioCounter::SwpinFallback,
                     1,
                 );
-                order = order.smaller().unwrap_or(Order::ZERO);
+                order = largest(orders.below(order));
                 continue;
             };
             let Some(guard) = self.frames().try_lock_folio_long(head) else {
@@ -211,7 +215,7 @@ impl<'s, P: Platform> Spaces<P> {
                         Inserted::Found(page) => return self.join(page, slot),
                         // Each order is tried once.
                         Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
-                            order = order.smaller().unwrap_or(Order::ZERO);
+                            order = largest(orders.below(order));
                         }
                         _ => return Ok(None),
                     }
@@ -475,7 +479,7 @@ impl<P: Platform> Tables<'_, P> {
             && Self::swap_run(locked.entries, (first, last), head) as u64 == pages
     }
 
-    /// The largest order of a folio for the slot that entry `index` names: aligned in the table, in the mapping and among the
+    /// The orders of a folio for the slot that entry `index` names: aligned in the table, in the mapping and among the
     /// slots alike, with the entries to match, and allowed by the policy and by what the program does.
     fn look_around(
         &self,
@@ -501,12 +505,13 @@ impl<P: Platform> Tables<'_, P> {
                     == pages
         };
         let allowed = self.orders(fault);
-        let order = if allowed.is_empty() {
+        let largest = if allowed.is_empty() {
             None
         } else {
             let most = fault.reach.order(fault.addr, fault.facts.flags);
-            allowed.iter().skip_while(|&order| order > most).find(|order| fits(order))
+            allowed.up_to(most).iter().find(|order| fits(order))
         };
-        Swapped { entry, order: order.unwrap_or(Order::ZERO) }
+        // A block that fits is made of smaller ones that do.
+        Swapped { entry, orders: largest.map_or(OrderSet::EMPTY, |order| allowed.up_to(order)) }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::error::FaultError;
 use crate::fault::Refusal;
+use crate::huge::OrderSet;
 use crate::resolve::Fault;
 use crate::space::Space;
 use crate::spaces::Spaces;
@@ -205,7 +206,7 @@ impl<P: Platform> Space<'_, P> {
         let facts = vma.facts();
         let tables = self.tables();
         loop {
-            let (held, unreadable) = match self.spaces.swap_in(Swapped { entry, order: Order::ZERO }) {
+            let (held, unreadable) = match self.spaces.swap_in(Swapped { entry, orders: OrderSet::EMPTY }) {
                 Ok(held) => (held, false),
                 Err(FaultError::OutOfMemory(cause)) => return Err(SwapOffError::OutOfMemory(cause)),
                 Err(_) => (None, true),

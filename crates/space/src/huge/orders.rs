@@ -66,6 +66,18 @@ impl OrderSet {
         Self(self.0 & !other.0)
     }
 
+    /// Those that are not larger than `order`.
+    #[inline]
+    pub const fn up_to(self, order: Order) -> Self {
+        Self(self.0 & ((2 << order.get()) - 1))
+    }
+
+    /// Those that are smaller than `order`.
+    #[inline]
+    pub const fn below(self, order: Order) -> Self {
+        Self(self.0 & ((1 << order.get()) - 1))
+    }
+
     /// The largest.
     #[inline]
     pub const fn largest(self) -> Option<Order> {
