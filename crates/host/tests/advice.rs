@@ -234,6 +234,25 @@ fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
     assert_audit(&machine);
 }
 
+/// Who splits a locked mapping inside of a folio and unlocks it, as `mlockall`, MADV_DONTFORK and `munlockall` do, leaves no
+/// locked folio behind.
+#[test]
+fn a_folio_that_several_mappings_unlock_in_parts_is_unlocked() {
+    let machine = machine(32, 1);
+    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = sparse(&machine, &cpu);
+    space.mlock(area, MIB2, false).unwrap();
+    space.madvise(page(area, 7), PAGE, Advice::DontFork).unwrap();
+    space.munlock(area, MIB2).unwrap();
+    space.madvise(area, MIB2, Advice::Cold).unwrap();
+    assert_eq!(zeros(&space, area), 504, "the folio is split and gives its zeros back");
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0);
+    assert_audit(&machine);
+}
+
 /// What is dirty is so whether it may be used just now or not.
 #[test]
 fn what_was_written_and_then_forbidden_does_not_go() {

@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::paging::PteMarker;
 use quire_arch::{
-    Access, Entry, Level, Order, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange,
+    Access, Entry, Level, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange,
 };
 use quire_frame::{AllocError, FrameFlags, Kind};
 use quire_group::LruList;

@@ -11,8 +11,8 @@ use quire_group::LruList;
 use quire_sync::atomic::raw::Ordering;
 
 impl<P: Platform> Tables<'_, P> {
-    /// Puts the private folios that lie in `range` on the list of the locked ones, or back on that of those which may go. What lies
-    /// in it only in part is left alone, as in Linux.
+    /// Puts the private folios that lie in `range` on the list of the locked ones, or back on that of those which may go. As in
+    /// Linux, what lies in it only in part is not locked, but unlocked: its mapping may have been split since.
     pub(crate) fn set_locked(&self, range: VirtRange, locks: bool) {
         if !self.spaces.memory_groups().lists_anonymous() {
             return;
@@ -54,7 +54,7 @@ impl<P: Platform> Tables<'_, P> {
             let folio = self.spaces.frames().lock_folio(leaf.pfn);
             let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
             let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
-            if pages as u64 == folio.folio().order().pages() {
+            if !locks || pages as u64 == folio.folio().order().pages() {
                 self.set_folio_locked(pin, &folio, locks);
             }
             index += pages;
