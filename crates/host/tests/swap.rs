@@ -109,8 +109,7 @@ fn swapoff_brings_everything_back() {
 fn pages_are_read_ahead_from_a_device_that_answers_late() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    // SAFETY: the device goes with the machine.
-    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -142,8 +141,7 @@ fn pages_are_read_ahead_from_a_device_that_answers_late() {
 fn a_freed_page_never_holds_what_a_device_got_before() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
-    // SAFETY: the device goes with the machine.
-    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -192,8 +190,7 @@ fn a_freed_page_that_was_out_before_goes_without_the_device() {
 fn pages_go_as_soon_as_they_are_written() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    // SAFETY: the device goes with the machine.
-    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();

@@ -158,8 +158,7 @@ fn swapon(scene: &Scene<'_>, keeps: Keeps) -> Result<(), Error> {
             memory.swapon(CompressedCache::new(frames, RamDisk::new(frames, SLOTS)?, limit)?, options)
         }
         Keeps::Late => {
-            // SAFETY: the device goes with the scene, before the machine.
-            let late = unsafe { SlowDevice::new(RamDisk::new(frames, SLOTS)?, SlowConfig::default()) };
+            let late = SlowDevice::new(RamDisk::new(frames, SLOTS)?, SlowConfig::default());
             memory.swapon(late, options)
         }
     };
