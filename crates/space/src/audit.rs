@@ -355,10 +355,12 @@ impl<P: Platform> Spaces<P> {
                     let whole = if folio.is_large() { frame.live().load(Ordering::Relaxed) } else { 0 };
                     whole_maps += u64::from(whole);
                     mapped_whole += u64::from(whole > 0);
-                    let cached = u32::from(frame.word().flags().contains(FrameFlags::SWAP_CACHE));
-                    if seen == 0 && cached == 0 && !folio.may_be_pinned() {
+                    // The swap cache has one, and a device that reads for nobody who waits.
+                    let has = |flag| u32::from(frame.word().flags().contains(flag));
+                    let others = has(FrameFlags::SWAP_CACHE) + has(FrameFlags::UNATTENDED);
+                    if seen == 0 && others == 0 && !folio.may_be_pinned() {
                         report(SpaceViolation::Leaked { pfn, kind });
-                    } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0) + cached, seen) {
+                    } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0) + others, seen) {
                         report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
                     }
                 }
