@@ -208,3 +208,28 @@ fn pages_go_as_soon_as_they_are_written() {
     (0..128).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
     assert_audit(&machine);
 }
+
+/// With nowhere to go but for what has a slot already, reclaim passes over the rest: that grows no younger by it.
+#[test]
+fn what_is_passed_over_while_the_device_is_full_goes_in_its_turn() {
+    let machine = overcommitted(16);
+    swap_on_ram(&machine, 32);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 256 * PAGE, RW);
+    fill(&cpu, &space, area, 256, 100);
+    space.madvise(area, 256 * PAGE, Advice::Cold).unwrap();
+    let goes = |from: u64| {
+        machine.memory().reclaim(quire_mm::GroupId::ROOT, 32);
+        let mut there = Vec::new();
+        space.mincore(page(area, from), 64 * PAGE, |is| there.push(is)).unwrap();
+        assert!(there.iter().enumerate().all(|(at, &is)| is == (at >= 32)), "from {from}: {there:?}");
+    };
+    goes(0);
+    assert_eq!(machine.memory().swap().free_slots(), 0);
+    assert_eq!(machine.memory().reclaim(quire_mm::GroupId::ROOT, 32), 0);
+    space.munmap(area, 32 * PAGE).unwrap();
+    goes(32);
+    assert_filled(&cpu, &space, page(area, 32), 224, 132);
+    assert_audit(&machine);
+}
