@@ -32,7 +32,7 @@ mod table;
 mod tagged;
 mod tree;
 
-pub use audit::GroupViolation;
+pub use audit::{Belonging, GroupViolation};
 pub use error::{GroupError, OverHigh, OverLimit};
 pub use event::GroupEvent;
 pub use files::{Swappiness, WriteOutcome};
