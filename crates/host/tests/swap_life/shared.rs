@@ -7,7 +7,7 @@ use crate::model::{Page, Pages, WORDS};
 use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, FaultError, GroupId, Limit, MapFlags, MapRequest, RemapFlags};
+use quire_mm::{Advice, FaultError, GroupId, Limit, MapFlags, MapRequest, RemapFlags, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -222,6 +222,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         let done = self.space.madvise(addr(at), PAGE, advice);
         let page = self.pages.get_mut(&at).expect("it is there");
         if advice == Advice::Free {
+            assert!(done.is_err() || !page.locked, "what is locked is not given free");
             page.lazy |= page.value != 0 && !page.locked;
         } else {
             done.expect("dropping a page cannot fail");
@@ -272,10 +273,23 @@ impl<'s, 'm> Sharer<'s, 'm> {
         let locked = self.pages.values().filter(|page| page.locked).count();
         let Some(at) = self.any().filter(|_| locked < LOCKED) else { return };
         let on_fault = self.random.chance(30);
-        // Where it fails the mapping may be locked already.
         let done = self.space.mlock(addr(at), PAGE, on_fault);
-        self.pages.get_mut(&at).expect("it is there").locked = true;
-        self.count(if done.is_ok() { "locked" } else { "not locked" });
+        // Where it fails the mapping may be locked already.
+        let locked = done.is_ok() || self.is_locked(at);
+        self.pages.get_mut(&at).expect("it is there").locked |= locked;
+        self.count(match (done.is_ok(), locked) {
+            (true, _) => "locked",
+            (false, true) => "locked and not there",
+            (false, false) => "not locked",
+        });
+    }
+
+    fn is_locked(&self, at: u64) -> bool {
+        let mut locked = false;
+        self.space.for_each_mapping(|mapping| {
+            locked |= mapping.range.contains(addr(at)) && mapping.flags.contains(VmFlags::LOCKED);
+        });
+        locked
     }
 
     fn unlock(&mut self) {
