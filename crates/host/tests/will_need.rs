@@ -9,7 +9,7 @@ use common::{
 };
 use quire_arch::{Order, VirtAddr};
 use quire_host::swap::{SlowConfig, SlowDevice};
-use quire_host::{HostConfig, Machine};
+use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
     Advice, Error, FolioCounter, GroupId, HugeConfig, HugePolicy, Limit, MapFlags, MapRequest, MappedFile,
     MemoryConfig, OomAction, OrderSet, Overcommit, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique,
@@ -45,6 +45,15 @@ fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64
     }
     assert_eq!(machine.memory().swap().cached_pages(), 0);
     assert_eq!(space.figures().swapped, pages * PAGE);
+}
+
+/// A space whose pages are out.
+fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu, pages: u64) -> (HostSpace<'m>, VirtAddr) {
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, pages * PAGE, RW);
+    fill(cpu, &space, area, pages, 100);
+    send_out(machine, &space, area, pages);
+    (space, area)
 }
 
 /// How many of the pages are in memory, mapped or not.
@@ -99,10 +108,7 @@ fn pages_are_read_and_not_mapped_and_nobody_waits_for_them_any_more() {
 fn a_device_that_answers_late_is_not_waited_for() {
     let machine = late(SlowConfig { queue: 64, ..SlowConfig::default() });
     let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
-    let area = map_at(&space, GIB, 64 * PAGE, RW);
-    fill(&cpu, &space, area, 64, 100);
-    send_out(&machine, &space, area, 64);
+    let (space, area) = paged_out(&machine, &cpu, 64);
     space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
     assert_eq!(count(&machine, VmEvent::Pswpin), 64);
     assert_eq!(in_memory(&space, area, 64), 0, "nothing has come yet");
@@ -123,10 +129,7 @@ fn a_device_that_answers_late_is_not_waited_for() {
 fn a_full_queue_is_no_end() {
     let machine = late(SlowConfig { queue: 4, ..SlowConfig::default() });
     let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
-    let area = map_at(&space, GIB, 64 * PAGE, RW);
-    fill(&cpu, &space, area, 64, 100);
-    send_out(&machine, &space, area, 64);
+    let (space, area) = paged_out(&machine, &cpu, 64);
     space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
     reap(&machine);
     assert_eq!(in_memory(&space, area, 64), 64);
@@ -138,10 +141,7 @@ fn a_full_queue_is_no_end() {
 fn a_page_that_cannot_be_read_is_asked_for_again() {
     let machine = late(SlowConfig { fail_read: Some(3), queue: 64, ..SlowConfig::default() });
     let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
-    let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 8, 100);
-    send_out(&machine, &space, area, 8);
+    let (space, area) = paged_out(&machine, &cpu, 8);
     space.madvise(area, 8 * PAGE, Advice::WillNeed).unwrap();
     reap(&machine);
     assert_eq!(in_memory(&space, area, 8), 7);
@@ -156,10 +156,7 @@ fn a_page_that_cannot_be_read_is_asked_for_again() {
 fn nothing_stays_of_what_was_unmapped_meanwhile() {
     let machine = late(SlowConfig { queue: 64, ..SlowConfig::default() });
     let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
-    let area = map_at(&space, GIB, 16 * PAGE, RW);
-    fill(&cpu, &space, area, 16, 100);
-    send_out(&machine, &space, area, 16);
+    let (space, area) = paged_out(&machine, &cpu, 16);
     space.madvise(area, 16 * PAGE, Advice::WillNeed).unwrap();
     space.munmap(area, 8 * PAGE).unwrap();
     drop(space);
@@ -177,10 +174,7 @@ fn a_hole_is_told_after_the_rest_was_read() {
     let machine = machine_with(|_| ());
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
-    let space = machine.memory().create_space().unwrap();
-    let area = map_at(&space, GIB, 16 * PAGE, RW);
-    fill(&cpu, &space, area, 16, 100);
-    send_out(&machine, &space, area, 16);
+    let (space, area) = paged_out(&machine, &cpu, 16);
     space.munmap(page(area, 4), PAGE).unwrap();
     assert_eq!(space.madvise(area, 16 * PAGE, Advice::WillNeed), Err(Error::NotMapped));
     assert_eq!((in_memory(&space, area, 4), in_memory(&space, page(area, 5), 11)), (4, 11));
