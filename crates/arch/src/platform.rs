@@ -66,14 +66,14 @@ pub enum LockClass {
     Khugepaged,
     /// Which swap devices there are: held while one comes or goes.
     SwapDevices,
-    /// The list of all spaces of a machine.
-    Spaces,
     /// An address space's mmap lock.
     Mmap,
     /// A VMA's own lock.
     Vma,
     /// The groups of private pages of one family of processes.
     Rmap,
+    /// The list of all spaces of a machine.
+    Spaces,
     /// A page table above the bottom level; within the class from the root down.
     UpperTable,
     /// A bottom-level page table.

@@ -43,7 +43,8 @@ const LARGE_WHOLE: &str = "a whole large folio";
 /// At least one page that was paged out.
 const SWAPPED: &str = "pages in swap";
 /// Advice about such pages.
-const SWAPPED_ADVICE: [(u64, &str); 6] = [
+const SWAPPED_ADVICE: [(u64, &str); 7] = [
+    (3, "MADV_WILLNEED, pages in swap"),
     (4, "MADV_DONTNEED, pages in swap"),
     (8, "MADV_FREE, pages in swap"),
     (20, "MADV_COLD, pages in swap"),
@@ -112,6 +113,7 @@ const FLAG_RESULTS: &[(Call, &str, &[&str])] = &[
     (Call::Mremap, "MREMAP_FIXED", &["EINVAL", "EFAULT", "ENOMEM"]),
     (Call::Mremap, "MREMAP_DONTUNMAP", &["EINVAL", "EFAULT", "ENOMEM"]),
     (Call::Mremap, "MREMAP_MAYMOVE", &["EINVAL", "EFAULT", "ENOMEM"]),
+    (Call::Madvise, "MADV_WILLNEED", &["ENOMEM"]),
     (Call::Madvise, "MADV_DONTNEED", &["EINVAL", "ENOMEM"]),
     (Call::Madvise, "MADV_FREE", &["EINVAL", "ENOMEM"]),
     (Call::Madvise, "MADV_WIPEONFORK", &["EINVAL", "ENOMEM"]),

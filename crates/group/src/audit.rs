@@ -10,6 +10,27 @@ use quire_arch::{CpuId, NodeId, Pfn, Platform};
 use quire_frame::{FolioList, FrameFlags};
 use quire_sync::atomic::Ordering;
 
+/// What belongs to groups and is counted by them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Belonging {
+    /// Pages in memory.
+    Pages,
+    /// Slots of swap devices.
+    Slots,
+    /// Address spaces.
+    Spaces,
+}
+
+impl fmt::Display for Belonging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pages => "pages",
+            Self::Slots => "slots",
+            Self::Spaces => "spaces",
+        })
+    }
+}
+
 /// Something that cannot be on a sound machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupViolation {
@@ -57,6 +78,24 @@ pub enum GroupViolation {
         /// As above.
         below: u64,
     },
+    /// More or less belongs to a group than it counts.
+    Count {
+        /// The group.
+        group: GroupId,
+        /// Of what.
+        what: Belonging,
+        /// As counted by the group, without what is below it.
+        kept: u64,
+        /// As found.
+        found: u64,
+    },
+    /// Something belongs to what is no group.
+    Orphan {
+        /// The group that is not.
+        group: GroupId,
+        /// What it is.
+        what: Belonging,
+    },
     /// A CPU holds something back for what is no group.
     Stray {
         /// The group that is not.
@@ -79,6 +118,10 @@ impl fmt::Display for GroupViolation {
             Self::SwapCharges { group, usage, below } => {
                 write!(f, "group {group} is charged {usage} pages of swap, with {below} below it")
             }
+            Self::Count { group, what, kept, found } => {
+                write!(f, "group {group} counts {kept} {what}, and {found} belong to it")
+            }
+            Self::Orphan { group, what } => write!(f, "{what} belong to {group}, which is no group"),
             Self::Stray { group } => write!(f, "a CPU holds something back for {group}, which is none"),
         }
     }
@@ -129,6 +172,39 @@ impl<P: Platform> Groups<P> {
                 }
             }
         }
+    }
+
+    /// Holds what the groups count against a recount: `tell` calls what it is given with the group of each thing there is, and how
+    /// many it is. The machine is quiet.
+    pub fn recount(
+        &self,
+        what: Belonging,
+        tell: impl FnOnce(&mut dyn FnMut(GroupId, u64)),
+        report: &mut dyn FnMut(GroupViolation),
+    ) {
+        tell(&mut |id, many| {
+            if id.is_root() {
+                return;
+            }
+            match self.table.get(id).filter(|group| group.life.is_there()) {
+                Some(group) => {
+                    group.recounted.fetch_add(many, Ordering::Relaxed);
+                }
+                None => report(GroupViolation::Orphan { group: id, what }),
+            }
+        });
+        self.for_each_in_subtree(GroupId::ROOT, |id| {
+            let Some(group) = self.table.get(id).filter(|_| !id.is_root()) else { return };
+            let found = group.recounted.swap(0, Ordering::Relaxed);
+            let kept = match what {
+                Belonging::Pages => self.charged(id),
+                Belonging::Slots => self.own(id, |group| &group.swap),
+                Belonging::Spaces => group.life.spaces().into(),
+            };
+            if kept != found {
+                report(GroupViolation::Count { group: id, what, kept, found });
+            }
+        });
     }
 
     fn audit_lists(&self, report: &mut dyn FnMut(GroupViolation)) {

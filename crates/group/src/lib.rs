@@ -32,13 +32,13 @@ mod table;
 mod tagged;
 mod tree;
 
-pub use audit::GroupViolation;
+pub use audit::{Belonging, GroupViolation};
 pub use error::{GroupError, OverHigh, OverLimit};
 pub use event::GroupEvent;
 pub use files::{Swappiness, WriteOutcome};
 pub use id::GroupId;
 pub use limit::Limit;
-pub use lists::{Isolated, LruList};
+pub use lists::{Begin, Isolated, LruList};
 pub use name::MAX_NAME;
 pub use protection::Protection;
 pub use stat::{GroupStat, GroupStats};

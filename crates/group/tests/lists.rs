@@ -11,7 +11,7 @@ mod support;
 use common::{Machine, Random, order};
 use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FrameChain, FrameFlags, SplitError};
-use quire_group::{GroupId, Groups, Isolated, LruList};
+use quire_group::{Begin, GroupId, Groups, Isolated, LruList};
 use std::collections::{BTreeMap, VecDeque};
 use support::{assert_sound, folio, give_back, groups};
 
@@ -62,12 +62,21 @@ fn model(seed: u64) {
         let all: Vec<Pfn> = lists.values().flatten().copied().collect();
         (!all.is_empty()).then(|| all[nth as usize % all.len()])
     };
-    let take = |lists: &mut BTreeMap<Key2, VecDeque<Pfn>>, head: Pfn| {
+    // Where a look at a list goes on.
+    let mut hands: BTreeMap<Key2, Pfn> = BTreeMap::new();
+    let take = |lists: &mut BTreeMap<Key2, VecDeque<Pfn>>, hands: &mut BTreeMap<Key2, Pfn>, head: Pfn| {
         let (key, at) = lists
             .iter()
             .find_map(|(key, list)| Some((*key, list.iter().position(|&pfn| pfn == head)?)))
             .unwrap();
-        lists.get_mut(&key).unwrap().remove(at);
+        let list = lists.get_mut(&key).unwrap();
+        list.remove(at);
+        if hands.get(&key) == Some(&head) {
+            match at.checked_sub(1) {
+                Some(before) => hands.insert(key, list[before]),
+                None => hands.remove(&key),
+            };
+        }
         key
     };
     for _ in 0..3000 {
@@ -100,13 +109,13 @@ fn model(seed: u64) {
             3 => {
                 if let Some(head) = find(&lists, nth) {
                     assert!(groups.unlist_folio(&pin, head) && !groups.unlist_folio(&pin, head));
-                    take(&mut lists, head);
+                    take(&mut lists, &mut hands, head);
                     off.push(head);
                 }
             }
             4 => {
                 if let Some(head) = find(&lists, nth) {
-                    let (group, node, from) = take(&mut lists, head);
+                    let (group, node, from) = take(&mut lists, &mut hands, head);
                     let from = LruList::ALL[from];
                     let (to, front) = match nth % 3 {
                         0 => {
@@ -129,23 +138,29 @@ fn model(seed: u64) {
             5 => {
                 let (id, node) = (ids[nth as usize % 3], NodeId::new(nth as usize / 3 % 2).unwrap());
                 let want = |pfn: Pfn| !pfn.0.is_multiple_of(3);
+                let begin = if nth % 11 < 4 { Begin::Oldest } else { Begin::WhereLeft };
                 let mut taken = Vec::new();
-                let got = groups.isolate(&pin, (id, node, list), 4, want, &mut taken);
-                let model = lists.entry((id, node, list as usize)).or_default();
-                let (mut expected, mut counts) = (Vec::new(), Isolated::default());
-                for _ in 0..model.len().min(4) {
-                    let head = model.pop_back().unwrap();
-                    let pages = frames.known(head).word().order().pages();
-                    counts.folios += 1;
-                    counts.scanned += pages;
-                    if want(head) {
-                        counts.taken += pages;
-                        expected.push(head);
-                    } else {
-                        model.push_front(head);
-                    }
-                }
+                let got = groups.isolate(&pin, (id, node, list), (begin, 4), want, &mut taken);
+                let place = (id, node, list as usize);
+                let model = lists.entry(place).or_default();
+                let from = hands.get(&place).filter(|_| begin == Begin::WhereLeft);
+                let seen =
+                    from.map_or(model.len(), |hand| 1 + model.iter().position(|on| on == hand).unwrap());
+                let looked: Vec<Pfn> = model.iter().take(seen).rev().take(4).copied().collect();
+                match seen.checked_sub(5) {
+                    Some(hand) => hands.insert(place, model[hand]),
+                    None => hands.remove(&place),
+                };
+                let (expected, mut counts) =
+                    (looked.iter().copied().filter(|&head| want(head)), Isolated::default());
+                let expected: Vec<Pfn> = expected.collect();
+                let pages = |heads: &[Pfn]| {
+                    heads.iter().map(|&head| frames.known(head).word().order().pages()).sum::<u64>()
+                };
+                counts.folios = looked.len() as u32;
+                (counts.scanned, counts.taken) = (pages(&looked), pages(&expected));
                 assert_eq!((&taken, got), (&expected, counts));
+                model.retain(|head| !expected.contains(head));
                 for head in taken {
                     assert_eq!((frames.known(head).refs(), groups.list_of(head)), (2, None));
                     frames.known(head).put(1);
@@ -195,7 +210,7 @@ fn a_listed_folio_is_not_given_back_and_one_being_given_back_is_not_taken() {
     let place = (GroupId::ROOT, node, LruList::ActiveAnon);
     frames.known(head).put(1);
     let mut taken = Vec::new();
-    let got = groups.isolate(&pin, place, 9, |_| true, &mut taken);
+    let got = groups.isolate(&pin, place, (Begin::Oldest, 9), |_| true, &mut taken);
     assert_eq!((got, taken.len()), (Isolated { scanned: 1, taken: 0, folios: 1 }, 0));
     assert_eq!(groups.sizes(GroupId::ROOT, node), [0, 1, 0, 0, 0]);
     assert!(groups.unlist_folio(&pin, head));

@@ -11,7 +11,7 @@ mod support;
 use common::{Machine, Random, TEST, order, run_on};
 use quire_arch::{NodeId, Pfn, Platform};
 use quire_frame::{AllocRequest, FrameChain, Kind};
-use quire_group::{GroupError, GroupId, GroupStat, Groups, Limit, LruList};
+use quire_group::{Begin, GroupError, GroupId, GroupStat, Groups, Limit, LruList};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -121,7 +121,8 @@ fn reclaim(groups: &Groups<Machine>, shared: &Shared, seed: u64) {
         let list = LruList::ALL[random.below(5) as usize];
         {
             let pin = frames.platform().pin();
-            groups.isolate(&pin, (id, node, list), 8, |pfn| !pfn.0.is_multiple_of(4), &mut taken);
+            let begin = if step % 2 == 0 { Begin::Oldest } else { Begin::WhereLeft };
+            groups.isolate(&pin, (id, node, list), (begin, 8), |pfn| !pfn.0.is_multiple_of(4), &mut taken);
             let back = |&head: &Pfn| (head, list, head.0.is_multiple_of(2));
             groups.put_back_all(&pin, taken.iter().map(back));
         }

@@ -4,21 +4,19 @@
 
 mod common;
 
-use common::{GIB, HostSpace, PAGE, RW, assert_audit, machine, map_at, page};
+use common::{
+    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, fill, machine, map_at, page, read, swap_on_ram, write,
+};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, PageState, RamDisk, RemapFlags, SwapOnOptions};
-
-const MIB2: u64 = 2 << 20;
+use quire_mm::{Advice, PageState, RemapFlags};
 
 /// A large folio of which the first eight pages hold something else than zeros.
 fn sparse<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
-    for at in 0..8 {
-        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
-    }
+    fill(cpu, &space, area, 8, 100);
     assert_eq!(space.figures().resident, MIB2);
     (space, area)
 }
@@ -48,8 +46,8 @@ fn a_large_folio_that_is_split_by_advice_gives_its_zeros_back() {
         assert_audit(&machine);
         for at in [0, 7, 8, 511] {
             let expected = if at < 8 { 100 + at } else { 0 };
-            assert_eq!(cpu.program(&space).read_u64(page(area, at)).unwrap(), expected);
-            cpu.program(&space).write_u64(page(area, at), at).unwrap();
+            assert_eq!(read(&cpu, &space, page(area, at)), expected);
+            write(&cpu, &space, page(area, at), at);
         }
         assert_audit(&machine);
     }
@@ -62,7 +60,7 @@ fn a_large_folio_full_of_zeros_goes_when_it_is_split() {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
-    cpu.program(&space).write_u64(area, 0).unwrap();
+    write(&cpu, &space, area, 0);
     space.madvise(page(area, 3), PAGE, Advice::Cold).unwrap();
     assert_eq!((space.figures().resident, zeros(&space, area)), (0, 512));
     assert_audit(&machine);
@@ -90,15 +88,13 @@ fn what_was_given_free_goes_by_pageout_without_swap_unless_it_was_written_to() {
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 8 * PAGE, RW);
-    for at in 0..8 {
-        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
-    }
+    fill(&cpu, &space, area, 8, 100);
     space.madvise(area, 4 * PAGE, Advice::Free).unwrap();
-    cpu.program(&space).write_u64(page(area, 1), 7).unwrap();
+    write(&cpu, &space, page(area, 1), 7);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, 5 * PAGE);
     for (at, expected) in [(0, 0), (1, 7), (2, 0), (4, 104)] {
-        assert_eq!(cpu.program(&space).read_u64(page(area, at)).unwrap(), expected);
+        assert_eq!(read(&cpu, &space, page(area, at)), expected);
     }
     assert_audit(&machine);
 }
@@ -107,21 +103,18 @@ fn what_was_given_free_goes_by_pageout_without_swap_unless_it_was_written_to() {
 #[test]
 fn pages_that_replace_zeros_and_pages_without_access_go_too() {
     let machine = machine(16, 1);
-    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    swap_on_ram(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 4 * PAGE, RW);
-    assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 0);
-    for at in 0..4 {
-        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
-    }
+    assert_eq!(read(&cpu, &space, area), 0);
+    fill(&cpu, &space, area, 4, 100);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, PAGE);
     space.mprotect(page(area, 2), 2 * PAGE, common::NONE, false).unwrap();
     space.madvise(page(area, 2), 2 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((space.figures().swapped, space.figures().resident), (3 * PAGE, PAGE));
-    assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 100);
+    assert_eq!(read(&cpu, &space, area), 100);
     assert_audit(&machine);
 }
 
@@ -153,7 +146,7 @@ fn memory_without_access_is_given_free_too() {
     space.mprotect(area, MIB2, RW, false).unwrap();
     for at in 0..8 {
         let expected = if (2..4).contains(&at) { 0 } else { 100 + at };
-        assert_eq!(cpu.program(&space).read_u64(page(area, at)).unwrap(), expected);
+        assert_eq!(read(&cpu, &space, page(area, at)), expected);
     }
     assert_audit(&machine);
 }
@@ -166,13 +159,13 @@ fn what_is_populated_for_writes_is_needed_again() {
         let space = machine.memory().create_space().unwrap();
         let area = map_at(&space, GIB, len, RW);
         space.madvise(area, len, Advice::HugePage).unwrap();
-        cpu.program(&space).write_u64(area, 100).unwrap();
+        write(&cpu, &space, area, 100);
         space.madvise(area, len, Advice::PopulateWrite).unwrap();
         space.madvise(area, len, Advice::Free).unwrap();
         space.madvise(area, len, Advice::PopulateWrite).unwrap();
         space.madvise(area, len, Advice::PageOut).unwrap();
         assert_eq!(space.figures().resident, len);
-        assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 100);
+        assert_eq!(read(&cpu, &space, area), 100);
         assert_audit(&machine);
     }
 }
@@ -184,13 +177,13 @@ fn a_page_that_one_of_two_gave_free_is_kept_for_the_other() {
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, PAGE, RW);
-    cpu.program(&space).write_u64(area, 7).unwrap();
+    write(&cpu, &space, area, 7);
     let child = space.fork().unwrap();
     space.madvise(area, PAGE, Advice::Free).unwrap();
     space.munmap(area, PAGE).unwrap();
     child.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(child.figures().resident, PAGE);
-    assert_eq!(cpu.program(&child).read_u64(area).unwrap(), 7);
+    assert_eq!(read(&cpu, &child, area), 7);
     assert_audit(&machine);
 }
 
@@ -200,7 +193,7 @@ fn a_page_that_both_gave_free_goes() {
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, PAGE, RW);
-    cpu.program(&space).write_u64(area, 7).unwrap();
+    write(&cpu, &space, area, 7);
     let child = space.fork().unwrap();
     for one in [&space, &child] {
         one.madvise(area, PAGE, Advice::Free).unwrap();
@@ -215,14 +208,11 @@ fn a_page_that_both_gave_free_goes() {
 #[test]
 fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
     let machine = machine(16, 1);
-    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    swap_on_ram(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 4 * PAGE, RW);
-    for at in 0..4 {
-        cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
-    }
+    fill(&cpu, &space, area, 4, 100);
     let target = VirtAddr(2 * GIB);
     let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
     space.mremap(page(area, 1), PAGE, PAGE, flags, target).unwrap();
@@ -230,7 +220,7 @@ fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
     space.mlock(page(area, 1), PAGE, false).unwrap();
     space.madvise(target, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, PAGE);
-    assert_eq!(cpu.program(&space).read_u64(target).unwrap(), 101);
+    assert_eq!(read(&cpu, &space, target), 101);
     assert_audit(&machine);
 }
 
@@ -261,10 +251,10 @@ fn what_was_written_and_then_forbidden_does_not_go() {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 2 * PAGE, RW);
     for at in 0..2 {
-        cpu.program(&space).write_u64(page(area, at), 1).unwrap();
+        write(&cpu, &space, page(area, at), 1);
     }
     space.madvise(area, PAGE, Advice::Free).unwrap();
-    cpu.program(&space).write_u64(area, 7).unwrap();
+    write(&cpu, &space, area, 7);
     space.mprotect(area, 2 * PAGE, common::NONE, false).unwrap();
     space.madvise(page(area, 1), PAGE, Advice::Free).unwrap();
     space.madvise(area, 2 * PAGE, Advice::Cold).unwrap();
@@ -272,7 +262,7 @@ fn what_was_written_and_then_forbidden_does_not_go() {
     space.madvise(area, 2 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, PAGE);
     space.mprotect(area, PAGE, RW, false).unwrap();
-    assert_eq!(cpu.program(&space).read_u64(area).unwrap(), 7);
-    assert_eq!(cpu.program(&space).read_u64(page(area, 1)).unwrap(), 0);
+    assert_eq!(read(&cpu, &space, area), 7);
+    assert_eq!(read(&cpu, &space, page(area, 1)), 0);
     assert_audit(&machine);
 }

@@ -191,3 +191,32 @@ fn nobody_writes_by_an_old_translation_when_a_page_out_was_stopped() {
     drop(space);
     assert_audit(&machine);
 }
+
+/// A batch keeps the spaces that it unmapped pages of. Whoever reclaims may hold the lock of its own mappings when one of them ends
+/// with the batch.
+#[test]
+fn a_space_may_end_with_a_page_out_by_another() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 1024);
+    let (own, other) = (machine.memory().create_space().unwrap(), machine.memory().create_space().unwrap());
+    map_at(&own, GIB, PAGE, RW);
+    let area = map_at(&other, GIB, PAGE, RW);
+    let cpu = machine.vcpu(0).unwrap();
+    cpu.program(&other).write_u64(area, 1).unwrap();
+    let spaces = machine.memory().spaces();
+    let head = other.pin_page_fast(area, Access::Read).unwrap().pfn();
+    assert!(spaces.frames().known(head).try_get(), "the page is there");
+    let guard = spaces.frames().try_lock_folio_long(head).unwrap();
+    let mut batch = UnmapBatch::new(spaces);
+    spaces.swap().add_folio(head, 0).unwrap();
+    assert_eq!(spaces.unmap_to_swap(head, &mut batch), Unmapped::All);
+    drop(other);
+    assert_eq!(spaces.count(), 2);
+    own.for_each_mapping(|_| batch.flush());
+    assert_eq!(spaces.count(), 1);
+    drop(guard);
+    spaces.leave_swap_cache(head);
+    spaces.let_isolated_go(head);
+    drop(own);
+    assert_audit(&machine);
+}

@@ -7,15 +7,14 @@ use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::MemoryConfig;
 use quire_swap::{DeviceError, DeviceFlags, Direction, PageIo, RamDisk, Submitted, SwapDevice};
 
-type Slow = SlowDevice<HostPlatform, RamDisk<HostPlatform>>;
+type Slow = SlowDevice<RamDisk<HostPlatform>>;
 
 fn machine() -> Machine {
     Machine::new(&HostConfig::with_ram(16 << 20).cpus(1), MemoryConfig::default()).expect("a machine")
 }
 
 fn slow(frames: &Frames<HostPlatform>, config: SlowConfig) -> Slow {
-    // SAFETY: the tests' machines outlive their devices.
-    unsafe { SlowDevice::new(RamDisk::new(frames, 64).expect("there is memory"), config) }
+    SlowDevice::new(RamDisk::new(frames, 64).expect("there is memory"), config)
 }
 
 fn frame(frames: &Frames<HostPlatform>) -> Pfn {
@@ -90,15 +89,15 @@ fn work_is_done_when_told_and_the_nth_fails() {
     }
     assert_eq!(reap(frames, &device), []);
     assert!(!device.has_done());
-    assert_eq!((device.complete(2), device.waiting()), (2, 1));
+    assert_eq!((device.complete(frames, 2), device.waiting()), (2, 1));
     assert!(device.has_done());
     assert_eq!(reap(frames, &device), [(0, Err(DeviceError::Io)), (1, Ok(()))]);
     assert_eq!(device.inner().report().stored_pages, 1);
-    assert_eq!((device.complete(9), device.complete(9)), (1, 0));
+    assert_eq!((device.complete(frames, 9), device.complete(frames, 9)), (1, 0));
     assert_eq!(reap(frames, &device), [(2, Ok(()))]);
     for slot in 1..3 {
         assert_eq!(device.submit(frames, request(Direction::Read, slot, page)), Submitted::Begun);
-        device.complete(1);
+        device.complete(frames, 1);
         let failed = slot == 2;
         assert_eq!(reap(frames, &device), [(slot, if failed { Err(DeviceError::Io) } else { Ok(()) })]);
         assert_eq!(is_all(frames, page, 7), !failed, "a failed read leaves nothing that could be used");

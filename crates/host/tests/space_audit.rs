@@ -9,7 +9,10 @@ use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameFlags, FrameViolation, Kind};
 use quire_host::{Finding, HostConfig, Machine, Vcpu};
-use quire_mm::{Advice, MemoryConfig, OrderSet, SizeEnabled, SpaceViolation, Violation};
+use quire_mm::{
+    Advice, Belonging, GroupId, MemoryConfig, MemoryGroupViolation, OrderSet, SizeEnabled, SpaceViolation,
+    Violation,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 type Format = X86_64Level4;
@@ -103,6 +106,58 @@ fn a_frame_that_was_allocated_and_forgotten() {
         finds(machine, |v| *v == SpaceViolation::Leaked { pfn, kind: Kind::Allocated });
         frames.free(&machine.memory().platform().pin(), pfn, Order::ZERO).unwrap();
         assert_audit(machine);
+    });
+}
+
+#[test]
+fn what_belongs_to_memory_groups_is_counted_and_belongs_to_one() {
+    scene(|machine, cpu, space| {
+        let groups = machine.memory().groups();
+        let [one, other] = ["one", "other"].map(|name| groups.create(GroupId::ROOT, name).unwrap());
+        let none = GroupId::new(77).unwrap();
+        space.set_memory_group(one).unwrap();
+        common::swap_on_ram(machine, 64);
+        (2..4).for_each(|at| cpu.program(space).write_u64(VirtAddr(BASE + at * PAGE), 7).unwrap());
+        space.madvise(VirtAddr(BASE + 3 * PAGE), PAGE, Advice::PageOut).unwrap();
+        assert_audit(machine);
+
+        let counts = |group, what, kept, found| {
+            let wrong = MemoryGroupViolation::Count { group, what, kept, found };
+            finds(machine, |v| *v == SpaceViolation::MemoryGroup(wrong));
+        };
+        let is_orphan = |what| {
+            let wrong = MemoryGroupViolation::Orphan { group: none, what };
+            finds(machine, |v| *v == SpaceViolation::MemoryGroup(wrong));
+        };
+        // A page that says it belongs to another group than the one that pays for it, or to none.
+        let page = leaf(machine, space, BASE + 2 * PAGE).pfn;
+        let group_of = machine.memory().frames().known(page).memory_group();
+        group_of.store(other.get(), Ordering::Relaxed);
+        counts(one, Belonging::Pages, 1, 0);
+        counts(other, Belonging::Pages, 0, 1);
+        group_of.store(none.get(), Ordering::Relaxed);
+        is_orphan(Belonging::Pages);
+        group_of.store(one.get(), Ordering::Relaxed);
+        assert_audit(machine);
+        // Pages and slots that nobody has are charged, to a group or to what is above it.
+        let pin = machine.memory().platform().pin();
+        groups.try_charge(&pin, other, 3).unwrap();
+        counts(other, Belonging::Pages, 3, 0);
+        groups.uncharge(&pin, other, 3);
+        groups.charge_swap(one, 2).unwrap();
+        counts(one, Belonging::Slots, 3, 1);
+        groups.uncharge_swap(one, 2);
+        assert_audit(machine);
+        // A space was noted that is not there, and one that is was forgotten.
+        groups.hold(other).unwrap();
+        counts(other, Belonging::Spaces, 1, 0);
+        groups.release(other);
+        groups.release(one);
+        counts(one, Belonging::Spaces, 0, 1);
+        // So the group could be removed, though a space is in it: it stays for what is charged to it.
+        groups.remove(one).unwrap();
+        counts(one, Belonging::Spaces, 0, 1);
+        assert!(violations(machine).len() == 1, "what is charged to a removed group is right");
     });
 }
 

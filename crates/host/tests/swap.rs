@@ -109,8 +109,7 @@ fn swapoff_brings_everything_back() {
 fn pages_are_read_ahead_from_a_device_that_answers_late() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    // SAFETY: the device goes with the machine.
-    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -142,8 +141,7 @@ fn pages_are_read_ahead_from_a_device_that_answers_late() {
 fn a_freed_page_never_holds_what_a_device_got_before() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
-    // SAFETY: the device goes with the machine.
-    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -192,8 +190,7 @@ fn a_freed_page_that_was_out_before_goes_without_the_device() {
 fn pages_go_as_soon_as_they_are_written() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    // SAFETY: the device goes with the machine.
-    let slow = unsafe { SlowDevice::new(disk, SlowConfig::default()) };
+    let slow = SlowDevice::new(disk, SlowConfig::default());
     machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -209,5 +206,30 @@ fn pages_go_as_soon_as_they_are_written() {
     // Reclaim takes a handful of 32 at a time: these and 24 others, whose writing begins.
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (32, 120));
     (0..128).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
+    assert_audit(&machine);
+}
+
+/// With nowhere to go but for what has a slot already, reclaim passes over the rest: that grows no younger by it.
+#[test]
+fn what_is_passed_over_while_the_device_is_full_goes_in_its_turn() {
+    let machine = overcommitted(16);
+    swap_on_ram(&machine, 32);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 256 * PAGE, RW);
+    fill(&cpu, &space, area, 256, 100);
+    space.madvise(area, 256 * PAGE, Advice::Cold).unwrap();
+    let goes = |from: u64| {
+        machine.memory().reclaim(quire_mm::GroupId::ROOT, 32);
+        let mut there = Vec::new();
+        space.mincore(page(area, from), 64 * PAGE, |is| there.push(is)).unwrap();
+        assert!(there.iter().enumerate().all(|(at, &is)| is == (at >= 32)), "from {from}: {there:?}");
+    };
+    goes(0);
+    assert_eq!(machine.memory().swap().free_slots(), 0);
+    assert_eq!(machine.memory().reclaim(quire_mm::GroupId::ROOT, 32), 0);
+    space.munmap(area, 32 * PAGE).unwrap();
+    goes(32);
+    assert_filled(&cpu, &space, page(area, 32), 224, 132);
     assert_audit(&machine);
 }

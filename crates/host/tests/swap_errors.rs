@@ -48,8 +48,7 @@ fn swapon(machine: &Machine, when: When) -> (DeviceId, Arc<Mutex<Medium>>) {
         When::AtOnce => machine.memory().swapon(disk, options),
         When::Later => {
             let config = SlowConfig { answers: Answers::AfterReaps(2), ..SlowConfig::default() };
-            // SAFETY: the machine outlives its devices.
-            machine.memory().swapon(unsafe { SlowDevice::new(disk, config) }, options)
+            machine.memory().swapon(SlowDevice::new(disk, config), options)
         }
     };
     (id.unwrap(), medium)

@@ -16,7 +16,10 @@ pub mod text;
 pub use audit::{AuditSummary, InUse, Violation};
 pub use memory::{BuildError, Memory, MemoryConfig};
 pub use quire_frame::{AllocError, FolioCounter, PcpTechnique, SplitError, VmEvent};
-pub use quire_group::{GroupError, GroupEvent, GroupId, GroupStat, Groups, Limit, LruList};
+pub use quire_group::{
+    Belonging, GroupError, GroupEvent, GroupId, GroupStat, GroupViolation as MemoryGroupViolation, Groups,
+    Limit, LruList,
+};
 pub use quire_reclaim::KswapdStep;
 pub use quire_space::{
     Advice, Errno, Error, FaultError, FlushCause, GatherTechnique, GroupViolation, HugeConfig, HugeControls,

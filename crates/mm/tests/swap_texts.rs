@@ -9,8 +9,8 @@ use common::{HostMemory, text, words};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
-    Advice, CompressedRam, GroupError, GroupId, Lz4, MapRequest, MemoryConfig, PageState, Protection,
-    RamDisk, Space, SwapOnOptions, text,
+    Advice, CompressedCache, CompressedRam, GroupError, GroupId, Lz4, MapRequest, MemoryConfig, PageState,
+    Protection, RamDisk, Space, SwapOnOptions, text,
 };
 
 const PAGES: u64 = 64;
@@ -32,6 +32,47 @@ fn filled<'m>(machine: &'m Machine, cpu: &Vcpu) -> (Space<'m, HostPlatform>, Vir
         cpu.program(&space).write_u64(page(base, nth), 1 + nth).unwrap();
     }
     (space, base)
+}
+
+/// What a compressed cache keeps back from its device, and what else compresses does not count.
+#[test]
+fn the_pages_of_a_compressed_cache_are_told_in_meminfo() {
+    let machine = machine();
+    let memory = machine.memory();
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, base) = filled(&machine, &cpu);
+    let told = || {
+        let meminfo = text(&machine, text::meminfo);
+        (figure(&meminfo, "Zswap:"), figure(&meminfo, "Zswapped:"))
+    };
+    let swapon = |nth, cached: bool| {
+        let options = SwapOnOptions { priority: Some(nth), ..Default::default() };
+        let frames = memory.frames();
+        if cached {
+            let behind = RamDisk::new(frames, 40).unwrap();
+            memory.swapon(CompressedCache::new(frames, behind, 1 << 20).unwrap(), options).unwrap();
+        } else {
+            memory.swapon(CompressedRam::new(frames, 1000, Lz4).unwrap(), options).unwrap();
+        }
+    };
+    swapon(1, true);
+    swapon(0, false);
+    assert_eq!(told(), (0, 0));
+    space.madvise(base, PAGES * PAGE_SIZE, Advice::PageOut).unwrap();
+    let (compressed, original) = told();
+    assert_eq!(original, 40 * 4);
+    assert!((4..original).contains(&compressed) && compressed.is_multiple_of(4), "{compressed} kB");
+    let vmstat = text(&machine, text::vmstat);
+    assert_eq!(
+        (figure(&vmstat, "zswpout"), figure(&vmstat, "zswpin"), figure(&vmstat, "zswpwb")),
+        (40, 0, 0)
+    );
+    assert_agree(&machine, &[&space]);
+    for nth in 0..PAGES {
+        assert_eq!(cpu.program(&space).read_u64(page(base, nth)).unwrap(), 1 + nth);
+    }
+    assert_eq!(told().1, 0);
+    assert_eq!(figure(&text(&machine, text::vmstat), "zswpin"), 40);
 }
 
 /// The figure behind `name`.

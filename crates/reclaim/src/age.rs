@@ -4,7 +4,7 @@ use crate::search::Search;
 use crate::shrink::{BATCH, Isolated, shrink};
 use quire_arch::{NodeId, Platform};
 use quire_frame::{FrameFlags, VmEvent};
-use quire_group::{GroupId, GroupStat, LruList};
+use quire_group::{Begin, GroupId, GroupStat, LruList};
 use quire_space::Spaces;
 use quire_sync::atomic::raw::Ordering;
 
@@ -95,7 +95,9 @@ impl<P: Platform> Lists<'_, P> {
             which == Candidates::All || flags().contains(FrameFlags::SWAP_CACHE)
         };
         let place = (self.group, self.node, list);
-        self.spaces.memory_groups().isolate(&pin, place, BATCH as u32, could_go, some).scanned
+        // What is passed over keeps its place, and is not to be passed over again by every handful.
+        let begin = if which == Candidates::All { Begin::Oldest } else { Begin::WhereLeft };
+        self.spaces.memory_groups().isolate(&pin, place, (begin, BATCH as u32), could_go, some).scanned
     }
 
     /// Moves folios from the end of an active list to the inactive one. That they were used is no reason to stay: they have the

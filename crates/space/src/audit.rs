@@ -1,5 +1,6 @@
 //! The auditor's part of this room: every table, page, count and mapping is recounted from the roots.
 
+mod memory_groups;
 mod sharing;
 
 use crate::rmap::{GroupAudit, GroupViolation};
@@ -125,6 +126,8 @@ pub enum SpaceViolation {
         /// Whether the folio is marked as exclusive; else an entry allows writes.
         marked: bool,
     },
+    /// A memory group counts wrongly what belongs to it, or something belongs to none.
+    MemoryGroup(quire_group::GroupViolation),
     /// A TLB translates what the tables do not, and no flush comes before its use.
     StaleTranslation(CachedTranslation),
     /// A CPU runs a space and is not in its set of CPUs, or is and does not.
@@ -175,6 +178,7 @@ impl fmt::Display for SpaceViolation {
                 let why = if *marked { "its folio is marked as exclusive" } else { "an entry allows writes" };
                 write!(f, "space {}: {pfn:?} at {addr:?} is mapped by others too, but {why}", space.get())
             }
+            Self::MemoryGroup(violation) => write!(f, "memory {violation}"),
             Self::StaleTranslation(stale) => write!(f, "stale TLB entry: {stale:?}"),
             Self::Running { space, cpu, current: true } => {
                 write!(f, "space {}: cpu {cpu} runs it and is not in its set", space.get())
@@ -256,6 +260,7 @@ impl<P: Platform> Spaces<P> {
         self.audit_groups(report);
         self.audit_frames(large_leaves, report);
         self.audit_sharing(report);
+        self.audit_memory_groups(report);
         self.audit_current(report);
         self.platform().for_each_cached_translation(&mut |cached| self.audit_cached(cached, report));
         self.frames().clear_audit();
@@ -355,10 +360,12 @@ impl<P: Platform> Spaces<P> {
                     let whole = if folio.is_large() { frame.live().load(Ordering::Relaxed) } else { 0 };
                     whole_maps += u64::from(whole);
                     mapped_whole += u64::from(whole > 0);
-                    let cached = u32::from(frame.word().flags().contains(FrameFlags::SWAP_CACHE));
-                    if seen == 0 && cached == 0 && !folio.may_be_pinned() {
+                    // The swap cache has one, and a device that reads for nobody who waits.
+                    let has = |flag| u32::from(frame.word().flags().contains(flag));
+                    let others = has(FrameFlags::SWAP_CACHE) + has(FrameFlags::UNATTENDED);
+                    if seen == 0 && others == 0 && !folio.may_be_pinned() {
                         report(SpaceViolation::Leaked { pfn, kind });
-                    } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0) + cached, seen) {
+                    } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0) + others, seen) {
                         report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
                     }
                 }

@@ -79,7 +79,7 @@ impl<P: Platform> Tables<'_, P> {
     #[cold]
     fn leave_cache_to(&self, folio: &LockedFolio<'_, P>) -> bool {
         // Once it has left the mappings alone hold it.
-        folio.maps() == 1 && self.spaces.leave_cache_if_unnamed(folio.folio().head()) && folio.is_exclusive()
+        folio.maps() == 1 && self.spaces.swap().leave_if_unnamed(folio.folio().head()) && folio.is_exclusive()
     }
 
     /// Whether a device has the page, and it is in the swap cache for the moment: it must not be copied, and is to be looked at again.

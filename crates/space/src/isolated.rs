@@ -36,7 +36,7 @@ impl<P: Platform> Spaces<P> {
 
     /// Takes a folio that was not paged out after all out of the swap cache, if nobody names its slots.
     pub fn leave_swap_cache(&self, head: Pfn) -> bool {
-        self.leave_cache_if_unnamed(head)
+        self.swap().leave_if_unnamed(head)
     }
 
     /// Splits the large folio at `head` into folios of order `to`. The caller has the folio lock and one reference, which is to

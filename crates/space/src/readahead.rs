@@ -7,7 +7,8 @@
 //!
 //! A page that is read ahead goes into the swap cache by the same insertion as any other, and is mapped by nobody. It stays under
 //! its folio lock until the device has answered; whoever reaps the answer unlocks it, since nobody waits for it
-//! ([`Swap::read_ahead`](quire_swap::Swap::read_ahead)).
+//! ([`Swap::read_unattended`](quire_swap::Swap::read_unattended)). What a program says that it will need (MADV_WILLNEED) is read in
+//! the same way, from any device.
 
 use crate::space::Space;
 use crate::spaces::Spaces;
@@ -17,9 +18,9 @@ use arrayvec::ArrayVec;
 use quire_arch::{
     Entry, Level, Order, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Pfn, Platform, SwapEntry, VirtAddr, VirtRange,
 };
-use quire_frame::{AllocRequest, FrameFlags, Kind, VmEvent};
+use quire_frame::{FolioCounter, FrameFlags, VmEvent};
 use quire_group::{GroupId, LruList};
-use quire_swap::{Inserted, SlotId};
+use quire_swap::{Inserted, Seen, Shadow, SlotId};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Pages in the largest window (Linux's `vm.page-cluster`, 3).
@@ -92,7 +93,7 @@ impl Readahead {
 }
 
 /// Slots to read ahead.
-type Ahead = ArrayVec<SlotId, { MOST as usize }>;
+type Slots = ArrayVec<SlotId, { MOST as usize }>;
 
 impl<P: Platform> Space<'_, P> {
     /// Begins to read what the program will probably want after the page at `addr`, for which `entry` stands. Nothing is held.
@@ -117,7 +118,7 @@ impl<P: Platform> Space<'_, P> {
             }
         };
         for other in ahead {
-            if other != slot && !self.spaces.begin_ahead(other) {
+            if other != slot && self.spaces.begin_ahead(other, Order::ZERO, Ahead::Guessed).is_none() {
                 return;
             }
         }
@@ -136,8 +137,8 @@ impl<P: Platform> Space<'_, P> {
 
 impl<P: Platform> Tables<'_, P> {
     /// The slots that the entries of a window around `addr` name, in its mapping and in its table.
-    fn swapped_around(&self, vma: &Vma, (first, pages): (u64, u64), addr: VirtAddr) -> Ahead {
-        let mut ahead = Ahead::new();
+    fn swapped_around(&self, vma: &Vma, (first, pages): (u64, u64), addr: VirtAddr) -> Slots {
+        let mut ahead = Slots::new();
         let start = first << PAGE_SHIFT;
         let window = VirtRange::new(VirtAddr(start), VirtAddr(start.saturating_add(pages * PAGE_SIZE)));
         let window = window.intersect(vma.range()).intersect(P::Paging::table_range(addr, Level::PTE));
@@ -156,42 +157,77 @@ impl<P: Platform> Tables<'_, P> {
     }
 }
 
+/// Why pages are read that nobody waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ahead {
+    /// They may be wanted: there is no more than memory to spare for them, and it is counted how many were.
+    Guessed,
+    /// A program said that it will need them: others make room.
+    Wanted,
+}
+
 impl<P: Platform> Spaces<P> {
-    /// Begins to read the page of a slot that nobody waits for. False if there is no memory to spare for such.
-    fn begin_ahead(&self, slot: SlotId) -> bool {
-        if self.swap().is_cached(slot) || self.swap().count(slot) == 0 {
-            return true;
-        }
-        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).without_drain();
-        let group = GroupId::from_bits(self.swap().group_of(slot));
-        let head = {
-            let pin = self.platform().pin();
-            let Ok(head) = self.frames().allocate(&pin, request) else { return false };
-            self.init_unmapped(head);
-            if self.memory_groups().try_charge(&pin, group, 1).is_err() {
-                self.release_unused(&pin, head, Order::ZERO);
-                return false;
+    /// Begins to read the folio of `slot`, which is of order `most` or less; the slot is a multiple of that. Answers how many pages
+    /// need no more thought, or nothing if memory is short.
+    pub(crate) fn begin_ahead(&self, slot: SlotId, most: Order, ahead: Ahead) -> Option<u64> {
+        let (mut order, group) = match self.swap().look(slot, most) {
+            Seen::Cached(page) => {
+                let folio = self.frames().folio(page);
+                let pages = folio.pages_from(page);
+                self.let_go(folio.head());
+                return Some(pages);
             }
-            self.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
-            head
+            Seen::Out { order, group } => (order, GroupId::from_bits(group)),
+            Seen::Gone => return Some(1),
         };
-        let Some(guard) = self.frames().try_lock_folio_long(head) else {
-            self.let_go(head);
-            return true;
-        };
-        let Inserted::Won { group: now, .. } = self.swap().insert(slot, head) else {
+        loop {
+            let drains = ahead == Ahead::Wanted && order == Order::ZERO;
+            let head = match self.try_swap_folio(order, group, drains) {
+                Ok(head) => head,
+                Err(_) if order > Order::ZERO => {
+                    let pin = self.platform().pin();
+                    self.frames().events().count_folio(&pin, order, FolioCounter::SwpinFallback, 1);
+                    order = order.smaller()?;
+                    continue;
+                }
+                Err((cause, need)) if ahead == Ahead::Wanted && self.free_some(cause, need) => continue,
+                Err(_) => return None,
+            };
+            let Some(guard) = self.frames().try_lock_folio_long(head) else {
+                self.let_go(head);
+                return Some(order.pages());
+            };
+            let inserted = self.swap().insert(slot, head);
+            if let Inserted::Won { shadow, group: now, .. } = inserted {
+                self.settle_charge(order, group, GroupId::from_bits(now));
+                self.note_ahead(head, order, shadow, ahead);
+                self.swap().read_unattended(guard, head);
+                return Some(order.pages());
+            }
             drop(guard);
             self.let_go(head);
-            return true;
-        };
-        self.settle_charge(Order::ZERO, group, GroupId::from_bits(now));
-        {
-            let pin = self.platform().pin();
-            self.frames().events().add(&pin, VmEvent::SwapRa, 1);
-            self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
+            match inserted {
+                Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => order = order.smaller()?,
+                Inserted::Found(page) => {
+                    self.let_go(self.frames().folio(page).head());
+                    return Some(1);
+                }
+                _ => return Some(1),
+            }
         }
-        self.swap().read_ahead(guard, head);
-        true
+    }
+
+    /// A folio is about to be read that nobody waits for.
+    fn note_ahead(&self, head: Pfn, order: Order, shadow: Option<Shadow>, ahead: Ahead) {
+        let pin = self.platform().pin();
+        match ahead {
+            Ahead::Guessed => {
+                self.frames().known(head).set_flags(FrameFlags::READAHEAD);
+                self.frames().events().add(&pin, VmEvent::SwapRa, 1);
+                self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
+            }
+            Ahead::Wanted => self.note_wanted(&pin, head, order, shadow),
+        }
     }
 }
 

@@ -40,11 +40,19 @@ impl<'s, P: Platform> Spaces<P> {
         result
     }
 
-    /// Frees memory: first what nobody needs (what waited for this fault to leave the epoch, the huge page of zeros if it is not
-    /// mapped, parts of folios that wait to be split), then by reclaim. Answers whether it is worth to try again. The caller is
-    /// not pinned.
+    /// Frees memory, or has a program give up its own, if that is what the machine does. Answers whether it is worth to try again.
+    /// The caller is not pinned.
     #[cold]
     pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
+        self.free_some(cause, need)
+            || cause == AllocError::OutOfMemory
+                && self.oom_action() == OomAction::Kill
+                && self.reclaim().out_of_memory(self, need)
+    }
+
+    /// Frees memory: first what nobody needs (what waited for this fault to leave the epoch, the huge page of zeros if it is not
+    /// mapped, parts of folios that wait to be split), then by reclaim. Answers whether there was any. The caller is not pinned.
+    pub(crate) fn free_some(&self, cause: AllocError, need: Need) -> bool {
         let mut freed = 0;
         if let Need::Frames(_) = need {
             if cause == AllocError::OutOfMemory {
@@ -57,7 +65,6 @@ impl<'s, P: Platform> Spaces<P> {
             return freed > 0;
         }
         self.reclaim().make_room(self, need) > 0
-            || self.oom_action() == OomAction::Kill && self.reclaim().out_of_memory(self, need)
     }
 }
 

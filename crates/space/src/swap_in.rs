@@ -95,7 +95,7 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
             let last = self.spaces.frames().known(self.head).put(1);
             debug_assert!(!last, "{:?} is held twice", self.head);
         } else if matches!(then, Then::Stays | Then::Leaves) {
-            self.spaces.leave_cache_if_unnamed(self.head);
+            self.spaces.swap().leave_if_unnamed(self.head);
         }
         self.spaces.let_go(self.head);
     }
@@ -234,44 +234,40 @@ impl<'s, P: Platform> Spaces<P> {
 
     /// A folio of `order`, charged to `group`, whose page it was. `None` where there is none of an order above 0.
     fn new_swap_folio(&self, order: Order, group: GroupId) -> Result<Option<Pfn>, FaultError> {
-        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
-        let request = if order > Order::ZERO { request.without_drain() } else { request };
         loop {
-            let pin = self.platform().pin();
-            let head = match self.frames().allocate(&pin, request) {
-                Ok(head) => head,
+            match self.try_swap_folio(order, group, order == Order::ZERO) {
+                Ok(head) => return Ok(Some(head)),
                 Err(_) if order > Order::ZERO => return Ok(None),
-                Err(cause) => {
-                    drop(pin);
-                    if self.make_room(cause, Need::Frames(order)) {
-                        continue;
-                    }
+                Err((cause, need)) if !self.make_room(cause, need) => {
                     return Err(FaultError::OutOfMemory(cause));
                 }
-            };
-            self.init_unmapped(head);
-            let frame = self.frames().known(head);
-            match self.memory_groups().try_charge(&pin, group, order.pages()) {
-                Ok(()) => {
-                    frame.memory_group().store(group.get(), Ordering::Relaxed);
-                    if order > Order::ZERO {
-                        self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
-                    }
-                    return Ok(Some(head));
-                }
-                Err(over) => {
-                    self.release_unused(&pin, head, order);
-                    drop(pin);
-                    if order > Order::ZERO {
-                        return Ok(None);
-                    }
-                    let need = Need::Group(over.group, order.pages());
-                    if !self.make_room(AllocError::OutOfMemory, need) {
-                        return Err(FaultError::OutOfMemory(AllocError::OutOfMemory));
-                    }
-                }
+                Err(_) => {}
             }
         }
+    }
+
+    /// The same, or what is short. What CPUs hold back is given back for it only with `drains`.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn try_swap_folio(
+        &self,
+        order: Order,
+        group: GroupId,
+        drains: bool,
+    ) -> Result<Pfn, (AllocError, Need)> {
+        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
+        let request = if drains { request } else { request.without_drain() };
+        let pin = self.platform().pin();
+        let head = self.frames().allocate(&pin, request).map_err(|cause| (cause, Need::Frames(order)))?;
+        self.init_unmapped(head);
+        if let Err(over) = self.memory_groups().try_charge(&pin, group, order.pages()) {
+            self.release_unused(&pin, head, order);
+            return Err((AllocError::OutOfMemory, Need::Group(over.group, order.pages())));
+        }
+        self.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
+        if order > Order::ZERO {
+            self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
+        }
+        Ok(head)
     }
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another group since: that one
@@ -284,16 +280,20 @@ impl<'s, P: Platform> Spaces<P> {
         }
     }
 
-    /// A folio is about to be read: a major fault, whose page goes on a list by age.
+    /// A folio is about to be read for a fault: a major one.
     fn note_major(&self, pin: &Pin<'_, P>, head: Pfn, order: Order, shadow: Option<Shadow>) {
-        let events = self.frames().events();
-        events.add(pin, VmEvent::Pgmajfault, 1);
+        self.frames().events().add(pin, VmEvent::Pgmajfault, 1);
         let group = GroupId::from_bits(self.frames().known(head).memory_group().load(Ordering::Relaxed));
         self.memory_groups().add_stat(pin, group, GroupStat::Pgmajfault, 1);
+        self.note_wanted(pin, head, order, shadow);
+    }
+
+    /// A folio is about to be read that a program wants: its page goes on a list by age.
+    pub(crate) fn note_wanted(&self, pin: &Pin<'_, P>, head: Pfn, order: Order, shadow: Option<Shadow>) {
         let list = self.refault(pin, head, shadow);
         self.memory_groups().list_folio(pin, head, list);
         if order > Order::ZERO {
-            events.count_folio(pin, order, FolioCounter::Swpin, 1);
+            self.frames().events().count_folio(pin, order, FolioCounter::Swpin, 1);
         }
     }
 
@@ -358,33 +358,8 @@ impl<'s, P: Platform> Spaces<P> {
             };
             let folio = self.frames().folio(page);
             nth += folio.pages_from(page);
-            self.leave_cache_if_unnamed(folio.head());
+            self.swap().leave_if_unnamed(folio.head());
             self.let_go(folio.head());
-        }
-    }
-
-    /// Takes the folio at `head`, to which the caller has a reference, out of the swap cache, if nobody names its slots and
-    /// nobody is busy with it.
-    pub(crate) fn leave_cache_if_unnamed(&self, head: Pfn) -> bool {
-        loop {
-            let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
-            let folio = self.frames().folio(head);
-            let flags = folio.frame().word().flags();
-            if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
-                return false;
-            }
-            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
-            let pages = folio.order().pages() as u32;
-            let leaves = self.swap().remove_unnamed(head);
-            drop(guard);
-            if leaves {
-                self.let_go(head);
-                return true;
-            }
-            // Whoever took the last name away in between found the folio locked, and left it to this.
-            if !self.swap().is_cached_only(first, pages) {
-                return false;
-            }
         }
     }
 }

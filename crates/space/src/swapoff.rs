@@ -11,21 +11,18 @@ use crate::resolve::Fault;
 use crate::space::Space;
 use crate::spaces::Spaces;
 use crate::swap_in::Swapped;
-use crate::table::{Found, Place, Step};
+use crate::table::Found;
 use crate::vma::Vma;
-use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::paging::PteMarker;
-use quire_arch::{
-    Access, Entry, Level, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange,
-};
+use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::{AllocError, FrameFlags, Kind};
 use quire_group::LruList;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_sync::atomic::raw::Ordering;
 
-/// Entries that are noted under one hold of a table's lock.
-const NOTED: usize = 32;
+/// Pages that are brought back under one hold of the mmap lock.
+const AT_ONCE: u64 = 32;
 
 /// Why a device is in use still. All that was brought back stays in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,9 +136,6 @@ impl<P: Platform> Spaces<P> {
     }
 }
 
-/// Places whose entries name the device.
-type Noted = ArrayVec<(VirtAddr, SwapEntry), NOTED>;
-
 impl<P: Platform> Space<'_, P> {
     /// Brings everything back that this space has on the device.
     fn bring_back(&self, id: DeviceId, goes_on: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
@@ -172,34 +166,16 @@ impl<P: Platform> Space<'_, P> {
         range: VirtRange,
         id: DeviceId,
     ) -> Result<VirtAddr, SwapOffError> {
-        let mut noted = Noted::new();
-        let mut last = range.end();
-        self.tables().walk(range, &mut |place, part| {
-            if let Place::Table(table) = place {
-                let pin = self.tables().pin();
-                let locked = self.tables().lock(&pin, table, Level::PTE);
-                let first = P::Paging::index(part.start(), Level::PTE);
-                for index in first..first + part.pages() as usize {
-                    if let Entry::Swap(entry) = locked.get(index)
-                        && SlotId::of(entry).device() == id
-                    {
-                        let addr = VirtAddr(part.start().0 + (index - first) as u64 * PAGE_SIZE);
-                        if noted.try_push((addr, entry)).is_err() {
-                            last = addr;
-                            break;
-                        }
-                    }
-                }
-                if noted.is_full() && last == range.end() {
-                    last = noted.last().map_or(last, |(addr, _)| VirtAddr(addr.0 + PAGE_SIZE));
-                }
-            }
-            if noted.is_full() { Step::Stop } else { Step::Next }
-        });
-        for (addr, entry) in noted {
-            self.bring_back_page(vma, addr, entry)?;
+        let Some(run) = self.tables().first_swapped(range) else { return Ok(range.end()) };
+        if SlotId::of(run.entry).device() != id {
+            return Ok(run.page(run.pages));
         }
-        Ok(last)
+        let pages = run.pages.min(AT_ONCE);
+        for nth in 0..pages {
+            let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
+            self.bring_back_page(vma, run.page(nth), entry)?;
+        }
+        Ok(run.page(pages))
     }
 
     fn bring_back_page(&self, vma: &Vma, addr: VirtAddr, entry: SwapEntry) -> Result<(), SwapOffError> {

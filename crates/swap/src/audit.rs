@@ -107,6 +107,8 @@ pub struct NamedSlot {
     pub page: Option<Pfn>,
     /// Whether names of this slot are counted together with those of the rest of its cluster.
     pub torn: bool,
+    /// The memory group that it is charged to.
+    pub group: u16,
 }
 
 impl<P: Platform> Swap<P> {
@@ -122,6 +124,7 @@ impl<P: Platform> Swap<P> {
                         count: word.count() + core::mem::take(&mut sum),
                         page: held.pfn(word),
                         torn: held.guard.torn,
+                        group: held.group(held.guard.unit(place)),
                     });
                 }
             }

@@ -6,6 +6,7 @@ use crate::held::Held;
 use crate::slot::SlotId;
 use crate::word::Tag;
 use quire_arch::Platform;
+use quire_frame::FrameFlags;
 
 /// What became of slots whose names went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -58,6 +59,16 @@ impl<P: Platform> Swap<P> {
     /// Whether the cache has the page of the slot: a moment's view.
     pub fn is_cached(&self, slot: SlotId) -> bool {
         self.with_cluster(slot, |held, at| held.guard.word_of(at).tag() == Tag::Folio).unwrap_or(false)
+    }
+
+    /// Whether the cache has the page of the slot and it has been read: a moment's view.
+    pub fn is_in_memory(&self, slot: SlotId) -> bool {
+        let unread = FrameFlags::READING | FrameFlags::READ_FAILED;
+        let read = |held: &mut Held<'_, P>, at: u32| {
+            let page = held.pfn(held.guard.word_of(at))?;
+            Some(!self.frames().folio(page).frame().word().flags().intersects(unread))
+        };
+        self.with_cluster(slot, read).flatten().unwrap_or(false)
     }
 
     /// Whether nothing names any of these slots.

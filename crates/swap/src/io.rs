@@ -110,28 +110,32 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Begins to read a folio of one page of the cache that nobody waits for. Its lock, which the caller hands over with one
-    /// reference, is given back when the device has answered.
-    pub fn read_ahead(&self, lock: FolioGuard<'_, P>, head: Pfn) {
-        self.frames().known(head).set_flags(FrameFlags::READAHEAD);
+    /// Begins to read a folio of the cache that nobody waits for. Its lock, which the caller hands over with one reference, is
+    /// given back when the device has answered.
+    pub fn read_unattended(&self, lock: FolioGuard<'_, P>, head: Pfn) {
+        self.frames().known(head).set_flags(FrameFlags::UNATTENDED);
         lock.leave_held();
         if let IoState::Done(_) = self.read_folio(head) {
-            self.end_ahead(head);
+            self.end_unattended(head);
         }
     }
 
-    /// The device has answered for a folio that was read ahead. If it could not read it, whoever waits for it hears so, and who
-    /// comes later asks anew.
-    fn end_ahead(&self, head: Pfn) {
+    /// The device has answered for a folio that nobody waited for. If it could not read it, whoever has come to wait hears so, and
+    /// who comes later asks anew. Those who took the last names of its slots away meanwhile left the folio to this.
+    fn end_unattended(&self, head: Pfn) {
         let lock = self.frames().adopt_folio_lock(head);
-        let failed = self.frames().known(head).word().flags().contains(FrameFlags::READ_FAILED);
+        let frame = self.frames().known(head);
+        frame.clear_flags(FrameFlags::UNATTENDED);
+        let (order, slot) = (frame.word().order(), SlotId::from_raw(frame.private().load(Ordering::Relaxed)));
+        let failed = frame.word().flags().contains(FrameFlags::READ_FAILED);
         let left = failed && self.discard_failed(head);
         drop(lock);
-        let pin = self.platform().pin();
         if left {
-            self.put_folio(&pin, head, Order::ZERO);
+            self.put_folio(&self.platform().pin(), head, order);
+        } else if self.is_cached_only(slot, order.pages() as u32) {
+            self.leave_if_unnamed(head);
         }
-        self.put_folio(&pin, head, Order::ZERO);
+        self.put_folio(&self.platform().pin(), head, self.frames().folio(head).order());
     }
 
     /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its pages are zeros.
@@ -321,11 +325,10 @@ impl<P: Platform> Swap<P> {
         let mut any = false;
         device.backing().reap(self.frames(), &mut |io, result| {
             // Whose lock was left for whoever is here: nobody else takes this mark off while the folio is being read.
-            let ahead = FrameFlags::READING | FrameFlags::READAHEAD;
             let flags = self.frames().known(io.pfn).word().flags();
             self.complete(io, result);
-            if io.direction == Direction::Read && flags.contains(ahead) {
-                self.end_ahead(io.pfn);
+            if io.direction == Direction::Read && flags.contains(FrameFlags::UNATTENDED) {
+                self.end_unattended(io.pfn);
             }
             any = true;
         });

@@ -28,9 +28,10 @@ const WINDOWS: [u64; 3] =
 /// Advice that both sides know, and some that neither does; what changes pages comes more often.
 const ADVICE: &[u64] = &[
     4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 8, 20, 21, 21, 21, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
-    20, 21, 5, 77,
+    20, 21, 5, 77, WILLNEED,
 ];
 
+pub(super) const WILLNEED: u64 = 3;
 pub(super) const PAGEOUT: u64 = 21;
 
 /// What a program plays with, besides private memory.
@@ -138,7 +139,10 @@ impl Generator {
             3 => (Call::Mlock, words([addr, short])),
             4 => (Call::Munlock, words([addr, len])),
             5 => self.mlockall(),
-            6 => (Call::Madvise, words([addr, len, Word::Exact(self.pick(&[4, 8, 20, PAGEOUT]))])),
+            6 => (
+                Call::Madvise,
+                words([addr, len, Word::Exact(self.pick(&[4, 8, 20, PAGEOUT, WILLNEED, WILLNEED]))]),
+            ),
             _ => (Call::Madvise, words([addr, short, Word::Exact(self.pick(&[22, 23]))])),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::generate::{
     Generator, MAP_ANONYMOUS, MAP_FIXED, MAP_POPULATE, MAP_PRIVATE, MIB2, NONE, PAGE, PAGEOUT,
-    PROT_READ_WRITE, in_word, words,
+    PROT_READ_WRITE, WILLNEED, in_word, words,
 };
 use super::{Call, Word, names};
 
@@ -49,6 +49,8 @@ const ADVICE: &[u64] = &[
     PAGEOUT,
     PAGEOUT,
     PAGEOUT,
+    WILLNEED,
+    WILLNEED,
 ];
 
 impl Generator {

@@ -15,6 +15,8 @@ use quire_arch::Pfn;
 pub struct FolioList {
     first: FrameIndex,
     last: FrameIndex,
+    /// What a walk comes to next.
+    hand: FrameIndex,
     folios: u32,
 }
 
@@ -27,7 +29,7 @@ impl Default for FolioList {
 impl FolioList {
     /// A list of nothing.
     pub const fn new() -> Self {
-        Self { first: FrameIndex::NONE, last: FrameIndex::NONE, folios: 0 }
+        Self { first: FrameIndex::NONE, last: FrameIndex::NONE, hand: FrameIndex::NONE, folios: 0 }
     }
 
     /// Whether nothing is on the list.
@@ -89,8 +91,12 @@ impl FolioList {
     /// Takes the folio at `head`, which is on this list, off it.
     #[inline]
     pub fn remove(&mut self, map: &MemoryMap, head: Pfn) {
-        let frame = map.known(head);
+        let index = map.index(head);
+        let frame = map.at(index);
         let (prev, next) = (frame.prev(), frame.next());
+        if self.hand == index {
+            self.hand = prev;
+        }
         self.join(map, prev, next);
         match next.some() {
             Some(next) => map.at(next).set_prev(prev),
@@ -105,6 +111,27 @@ impl FolioList {
         let last = self.last(map)?;
         self.remove(map, last);
         Some(last)
+    }
+
+    /// Begins a walk at the oldest folio.
+    #[inline]
+    pub fn begin_walk(&mut self) {
+        self.hand = self.last;
+    }
+
+    /// The next folio of the walk, which goes to the front; none once it has come there. Whatever else is put on the list or taken
+    /// off meanwhile, each folio is met once that was on it all the time.
+    #[inline]
+    pub fn walk_on(&mut self, map: &MemoryMap) -> Option<Pfn> {
+        let index = self.hand.some()?;
+        self.hand = map.at(index).prev();
+        Some(map.pfn(index))
+    }
+
+    /// Whether the walk has come to the front, or none was begun.
+    #[inline]
+    pub fn is_walk_over(&self) -> bool {
+        self.hand == FrameIndex::NONE
     }
 
     /// The folios from the front to the back. On a damaged list it ends after one more than are said to be on it.

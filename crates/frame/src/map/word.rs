@@ -155,6 +155,8 @@ bitflags! {
         const UNEVICTABLE = 1 << 17;
         /// A device is reading it, and whoever began that holds the folio lock.
         const READING = 1 << 18;
+        /// A device is reading it for nobody who waits: whoever takes the answer gives the folio lock back.
+        const UNATTENDED = 1 << 19;
     }
 }
 

@@ -6,6 +6,15 @@ use crate::id::GroupId;
 use quire_arch::{NodeId, Pfn, Pin, Platform};
 use quire_frame::FrameFlags;
 
+/// Where a look at a list begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begin {
+    /// At the end, where the oldest folio is.
+    Oldest,
+    /// Where the last look ended, whoever's that was; again at the end once the front was reached.
+    WhereLeft,
+}
+
 /// What was found at the end of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Isolated {
@@ -18,14 +27,14 @@ pub struct Isolated {
 }
 
 impl<P: Platform> Groups<P> {
-    /// Looks at up to `most` of the oldest folios of a list and takes those that `want` wants: such a folio is listed no
-    /// more, enters `out`, and the caller holds a reference to it. What is not wanted, or is just being given back, goes to
-    /// the front. `want` is called under the lists' lock; `out` has room for `most`.
+    /// Looks at up to `most` folios of a list, the oldest first, and takes those that `want` wants: such a folio is listed no
+    /// more, enters `out`, and the caller holds a reference to it. What is not wanted, or is just being given back, stays where it
+    /// is: it grows no younger by the look. `want` is called under the lists' lock; `out` has room for `most`.
     pub fn isolate(
         &self,
         _pin: &Pin<'_, P>,
         (id, node, list): (GroupId, NodeId, LruList),
-        most: u32,
+        (begin, most): (Begin, u32),
         mut want: impl FnMut(Pfn) -> bool,
         out: &mut impl Extend<Pfn>,
     ) -> Isolated {
@@ -33,23 +42,24 @@ impl<P: Platform> Groups<P> {
         let Some(lists) = self.table.get(id).and_then(|group| group.lists(node)) else { return found };
         let map = self.frames.map();
         let mut folios = lists.lock();
-        let most = most.min(folios[list as usize].folios());
+        let walked = &mut folios[list as usize];
+        if begin == Begin::Oldest || walked.is_walk_over() {
+            walked.begin_walk();
+        }
         while found.folios < most
-            && let Some(head) = folios[list as usize].last(map)
+            && let Some(head) = folios[list as usize].walk_on(map)
         {
             let frame = map.known(head);
             let label = Label::of(frame);
             found.folios += 1;
             found.scanned += label.order().pages();
-            lists.remove(&mut folios, map, head, label);
             // A folio without references is being given back by somebody who waits for this lock to take it off.
             if want(head) && frame.try_get() {
+                lists.remove(&mut folios, map, head, label);
                 Label::NONE.put(frame);
                 frame.clear_flags(FrameFlags::LRU);
                 found.taken += label.order().pages();
                 out.extend([head]);
-            } else {
-                lists.insert(&mut folios, map, head, (label, true));
             }
         }
         found

@@ -13,7 +13,7 @@ mod node;
 mod sizes;
 mod split;
 
-pub use isolate::Isolated;
+pub use isolate::{Begin, Isolated};
 pub(crate) use label::{Label, Place};
 pub(crate) use node::NodeLists;
 

@@ -1,7 +1,6 @@
 //! A device that answers later: for the ways through the memory manager that only such devices take.
 
 use core::fmt;
-use core::ptr::NonNull;
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::Frames;
 use quire_swap::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice};
@@ -44,39 +43,31 @@ impl Default for SlowConfig {
 ///
 /// The work is not begun before it is done: a page whose frame is given back too early is lost, and what is read is not
 /// there before the device says so. A frame that is being read into holds no zeros and nothing that was there before.
-pub struct SlowDevice<P: Platform, D> {
+pub struct SlowDevice<D> {
     inner: D,
     config: SlowConfig,
-    queue: Mutex<Queue<P>>,
+    queue: Mutex<Queue>,
 }
 
-struct Queue<P: Platform> {
-    waiting: VecDeque<Request<P>>,
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Request>,
     done: VecDeque<(PageIo, Result<(), DeviceError>)>,
     reads: u64,
     writes: u64,
 }
 
-struct Request<P: Platform> {
+struct Request {
     io: PageIo,
     fails: bool,
     /// Reaps that it still waits for.
     reaps: u32,
-    frames: NonNull<Frames<P>>,
 }
 
-// SAFETY: a shared reference to the machine's frames, which are `Sync`.
-unsafe impl<P: Platform> Send for Request<P> {}
-
-impl<P: Platform, D: SwapDevice<P>> SlowDevice<P, D> {
+impl<D> SlowDevice<D> {
     /// Makes `inner`, which is synchronous, slow.
-    ///
-    /// # Safety
-    ///
-    /// The machine that it is used with stays where it is as long as work waits.
-    pub unsafe fn new(inner: D, config: SlowConfig) -> Self {
-        let queue = Queue { waiting: VecDeque::new(), done: VecDeque::new(), reads: 0, writes: 0 };
-        Self { inner, config, queue: Mutex::new(queue) }
+    pub fn new(inner: D, config: SlowConfig) -> Self {
+        Self { inner, config, queue: Mutex::default() }
     }
 
     /// The device behind.
@@ -89,8 +80,17 @@ impl<P: Platform, D: SwapDevice<P>> SlowDevice<P, D> {
         self.queue().waiting.len()
     }
 
-    /// Does the work of the first `count` requests that wait and wakes whoever waits for them. Answers how many there were.
-    pub fn complete(&self, count: usize) -> usize {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // A panic elsewhere leaves the queue whole: no call that could panic is made with the lock.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does the work of the first `count` requests that wait, all of the machine of `frames`, and wakes whoever waits for them.
+    /// Answers how many there were.
+    pub fn complete<P: Platform>(&self, frames: &Frames<P>, count: usize) -> usize
+    where
+        D: SwapDevice<P>,
+    {
         let requests: Vec<_> = {
             let mut queue = self.queue();
             let count = count.min(queue.waiting.len());
@@ -98,32 +98,25 @@ impl<P: Platform, D: SwapDevice<P>> SlowDevice<P, D> {
         };
         let count = requests.len();
         for request in requests {
-            let result = self.work(&request);
+            let result = if request.fails { Err(DeviceError::Io) } else { self.work(frames, request.io) };
             self.queue().done.push_back((request.io, result));
-            // SAFETY: as in `work`.
-            unsafe { request.frames.as_ref() }.platform().unpark(self.wait_key());
+            frames.platform().unpark(self.wait_key());
         }
         count
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue<P>> {
-        // A panic elsewhere leaves the queue whole: no call that could panic is made with the lock.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn work(&self, request: &Request<P>) -> Result<(), DeviceError> {
-        if request.fails {
-            return Err(DeviceError::Io);
-        }
-        // SAFETY: the machine is still there (`new`).
-        match self.inner.submit(unsafe { request.frames.as_ref() }, request.io) {
+    fn work<P: Platform>(&self, frames: &Frames<P>, io: PageIo) -> Result<(), DeviceError>
+    where
+        D: SwapDevice<P>,
+    {
+        match self.inner.submit(frames, io) {
             Submitted::Done(result) => result,
             Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
         }
     }
 }
 
-impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<P, D> {
+impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
     fn kind(&self) -> &'static str {
         "slow"
     }
@@ -162,11 +155,11 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<P, D> {
             Answers::AfterReaps(reaps) => reaps.saturating_sub(1),
             Answers::WhenTold => 0,
         };
-        queue.waiting.push_back(Request { io, fails, reaps, frames: NonNull::from(frames) });
+        queue.waiting.push_back(Request { io, fails, reaps });
         Submitted::Begun
     }
 
-    fn reap(&self, _: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
+    fn reap(&self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         if let Answers::AfterReaps(_) = self.config.answers {
             let ready = {
                 let mut queue = self.queue();
@@ -174,7 +167,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<P, D> {
                 queue.waiting.iter_mut().for_each(|request| request.reaps = request.reaps.saturating_sub(1));
                 ready
             };
-            self.complete(ready);
+            self.complete(frames, ready);
         }
         loop {
             let Some((io, result)) = self.queue().done.pop_front() else { return };
@@ -205,7 +198,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<P, D> {
     }
 }
 
-impl<P: Platform, D> fmt::Debug for SlowDevice<P, D> {
+impl<D> fmt::Debug for SlowDevice<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SlowDevice").field("config", &self.config).finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use crate::swap_machine::*;
 use quire_arch::{Order, VirtAddr};
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::{AccessError, Machine};
-use quire_mm::{Advice, FaultError, OrderSet, SizeEnabled, VmEvent};
+use quire_mm::{Advice, Error, FaultError, OrderSet, SizeEnabled, VmEvent};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -39,6 +39,54 @@ fn shuttle_two_swap_ins_and_the_slot_is_used_anew() {
                 });
                 scope.spawn(|| assert_eq!(read(machine, 2, space, BEFORE), 2));
             });
+        });
+    });
+}
+
+/// The same for a page that is read for nobody: whoever takes its name away meanwhile leaves the folio to who reads it.
+#[test]
+fn shuttle_a_page_that_will_be_needed_and_the_slot_is_used_anew() {
+    check_some(761, SOME, || {
+        Swapping::on(3).slots(1).run(|machine, space| {
+            written(machine, space, BEFORE, PAGE, 2);
+            swapped(machine, space, ADDR, PAGE, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |_| {
+                        for _ in 0..2 {
+                            space.madvise(BEFORE, 2 * PAGE, Advice::WillNeed).expect("both are mapped");
+                        }
+                    });
+                });
+                scope.spawn(|| {
+                    write(machine, 1, space, ADDR, 5);
+                    on_cpu(machine, 1, space, |_| page_out(space, BEFORE, PAGE));
+                    assert_eq!(read(machine, 1, space, BEFORE), 2);
+                    on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE));
+                    assert_eq!(read(machine, 1, space, ADDR), 5);
+                });
+                scope.spawn(|| assert_eq!(read(machine, 2, space, BEFORE), 2));
+            });
+        });
+    });
+}
+
+/// A page goes while it is read for nobody: neither its frame nor its slot is left behind.
+#[test]
+fn shuttle_a_page_that_will_be_needed_against_its_end() {
+    check_some(762, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            swapped(machine, space, ADDR, PAGE, 1);
+            let child = fork(space);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let done = on_cpu(machine, 0, space, |_| space.madvise(ADDR, PAGE, Advice::WillNeed));
+                    assert!(matches!(done, Ok(()) | Err(Error::NotMapped)), "{done:?}");
+                });
+                scope.spawn(|| on_cpu(machine, 1, space, |_| space.munmap(ADDR, PAGE)).expect("memory"));
+                scope.spawn(|| assert_eq!(read(machine, 2, &child, ADDR), 1));
+            });
+            as_one_step(|| drop(ManuallyDrop::into_inner(child)));
         });
     });
 }

@@ -102,8 +102,7 @@ fn begin(machine: &Machine, choice: Choice) -> Option<DeviceId> {
         }
         Kind::Slow => {
             let config = SlowConfig { answers: Answers::AfterReaps(2), queue: 8, ..SlowConfig::default() };
-            // SAFETY: the machine is borrowed by the life, and all devices end before it.
-            let slow = unsafe { SlowDevice::new(Disk::new(slots).0, config) };
+            let slow = SlowDevice::new(Disk::new(slots).0, config);
             memory.swapon(slow, options).ok()
         }
     }

@@ -14,12 +14,12 @@ mod life;
 mod model;
 mod shared;
 
-use common::{Random, assert_audit, in_use, setting};
+use common::{PAGE, Random, assert_audit, in_use, setting};
 use devices::{Choice, Devices, Kind};
-use life::{Habits, Life};
+use life::{ARENA, Habits, Life};
 use quire_frame::FaultPlan;
 use quire_host::{HostConfig, Machine};
-use quire_mm::{GroupId, InUse, MemoryConfig, Overcommit, VmEvent};
+use quire_mm::{GroupId, InUse, Limit, MemoryConfig, Overcommit, VmEvent};
 use shared::Sharer;
 use std::collections::BTreeMap;
 use std::thread;
@@ -91,20 +91,36 @@ fn go(run: &Run, seed: u64) {
     assert!(pages_in > ops / 10 || run.threads > 1, "hardly anything was paged out");
 }
 
+/// Two groups, either of which takes a quarter of what the threads of a program have.
+fn quarters(machine: &Machine) -> Vec<GroupId> {
+    let groups = machine.memory().groups();
+    let quarter = |name| {
+        let group = groups.create(GroupId::ROOT, name).expect("there is memory");
+        let _ = groups.set(group, Limit::Max, Some(ARENA / 4 * PAGE)).expect("the group is there");
+        group
+    };
+    ["one", "other"].map(quarter).to_vec()
+}
+
 /// The threads of one program, each with so many operations.
 fn go_together(run: &Run, seed: u64) {
     let ops = setting("QUIRE_SWAP_OPS", 6000);
     let machine = machine(run);
+    make_groups(&machine, 2);
     let before = in_use(&machine);
     let started = Instant::now();
     println!("{} with seed {seed}, {ops} operations", run.name);
     let mut devices = Some(Devices::new(&machine, run.devices));
     let space = machine.memory().create_space().expect("there is memory");
     shared::map_all(&space);
+    let groups = if run.habits.groups { quarters(&machine) } else { Vec::new() };
+    if let Some(&group) = groups.first() {
+        space.set_memory_group(group).expect("the group is there");
+    }
     let mut sharers: Vec<Sharer<'_, '_>> = (0..run.threads)
         .map(|number| {
             let random = Random(seed << 8 | number as u64);
-            let devices = devices.take().unwrap_or_default();
+            let devices = (devices.take().unwrap_or_default(), groups.clone());
             let first_value = (seed << 4 | number as u64) << 40;
             let place = (number, run.threads);
             Sharer::new(&machine, &space, run.habits, devices, place, (random, first_value))
@@ -122,6 +138,7 @@ fn go_together(run: &Run, seed: u64) {
     assert_audit(&machine);
     let remains = sharers.into_iter().map(Sharer::die).collect();
     drop(space);
+    groups.into_iter().for_each(|group| machine.memory().groups().remove(group).expect("nobody is in it"));
     assert_nothing_is_left(run, &machine, remains, before, started);
 }
 
@@ -276,6 +293,16 @@ fn two_threads_of_one_program_with_large_folios() {
     go_together(
         &Run { name: "one program, large", mib: 10, devices: MIXED, habits, threads: 2 },
         seed() + 11,
+    );
+}
+
+/// Memory is there; the groups are what is full.
+#[test]
+fn two_threads_of_one_program_in_memory_groups() {
+    let habits = Habits { alone: false, groups: true, ..PLAIN };
+    go_together(
+        &Run { name: "one program, groups", mib: 20, devices: MIXED, habits, threads: 2 },
+        seed() + 13,
     );
 }
 

@@ -7,7 +7,7 @@ use crate::model::{Page, Pages, WORDS};
 use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, FaultError, GroupId, MapFlags, MapRequest, RemapFlags};
+use quire_mm::{Advice, FaultError, GroupId, Limit, MapFlags, MapRequest, RemapFlags, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -25,6 +25,8 @@ pub(crate) struct Sharer<'s, 'm> {
     threads: u64,
     random: Random,
     pages: Pages,
+    /// Where the program may be charged.
+    groups: Vec<GroupId>,
     /// What was forked off last, and what this thread's pages held then.
     child: Option<(HostSpace<'m>, Pages)>,
     pub(crate) devices: Devices,
@@ -44,7 +46,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         machine: &'m Machine,
         space: &'s HostSpace<'m>,
         habits: Habits,
-        devices: Devices,
+        (devices, groups): (Devices, Vec<GroupId>),
         (number, threads): (usize, usize),
         (random, first_value): (Random, u64),
     ) -> Self {
@@ -52,8 +54,20 @@ impl<'s, 'm> Sharer<'s, 'm> {
         let pages = (number..ARENA).step_by(threads as usize).map(|at| (at, Page::NEW)).collect();
         let tally = BTreeMap::new();
         let next_value = first_value;
-        let child = None;
-        Self { machine, space, habits, number, threads, random, pages, child, devices, next_value, tally }
+        Self {
+            machine,
+            space,
+            habits,
+            number,
+            threads,
+            random,
+            pages,
+            groups,
+            child: None,
+            devices,
+            next_value,
+            tally,
+        }
     }
 
     fn count(&mut self, what: &'static str) {
@@ -74,7 +88,8 @@ impl<'s, 'm> Sharer<'s, 'm> {
             740..755 => self.forget(Advice::DontNeedLocked),
             755..775 => self.forget(Advice::Free),
             775..805 => self.advise(Advice::PageOut),
-            805..820 => self.advise(Advice::Cold),
+            805..812 => self.advise(Advice::Cold),
+            812..820 => self.advise(Advice::WillNeed),
             820..845 => self.remap(),
             845..860 => self.forbid_for_a_moment(),
             860..870 => self.lock(),
@@ -94,6 +109,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
                 }
             }
             935..938 if self.habits.errors > 0 && self.number == 0 => self.change_luck(),
+            938..942 if self.habits.groups => self.change_groups(),
             _ => {}
         }
     }
@@ -206,6 +222,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         let done = self.space.madvise(addr(at), PAGE, advice);
         let page = self.pages.get_mut(&at).expect("it is there");
         if advice == Advice::Free {
+            assert!(done.is_err() || !page.locked, "what is locked is not given free");
             page.lazy |= page.value != 0 && !page.locked;
         } else {
             done.expect("dropping a page cannot fail");
@@ -256,10 +273,23 @@ impl<'s, 'm> Sharer<'s, 'm> {
         let locked = self.pages.values().filter(|page| page.locked).count();
         let Some(at) = self.any().filter(|_| locked < LOCKED) else { return };
         let on_fault = self.random.chance(30);
-        // Where it fails the mapping may be locked already.
         let done = self.space.mlock(addr(at), PAGE, on_fault);
-        self.pages.get_mut(&at).expect("it is there").locked = true;
-        self.count(if done.is_ok() { "locked" } else { "not locked" });
+        // Where it fails the mapping may be locked already.
+        let locked = done.is_ok() || self.is_locked(at);
+        self.pages.get_mut(&at).expect("it is there").locked |= locked;
+        self.count(match (done.is_ok(), locked) {
+            (true, _) => "locked",
+            (false, true) => "locked and not there",
+            (false, false) => "not locked",
+        });
+    }
+
+    fn is_locked(&self, at: u64) -> bool {
+        let mut locked = false;
+        self.space.for_each_mapping(|mapping| {
+            locked |= mapping.range.contains(addr(at)) && mapping.flags.contains(VmFlags::LOCKED);
+        });
+        locked
     }
 
     fn unlock(&mut self) {
@@ -315,6 +345,19 @@ impl<'s, 'm> Sharer<'s, 'm> {
         if self.random.chance(20) {
             let _ = self.machine.memory().khugepaged_step();
         }
+    }
+
+    /// Moves the program, with all its threads, to another group, changes a limit, or reclaims.
+    fn change_groups(&mut self) {
+        let groups = self.machine.memory().groups();
+        let group = self.random.pick(&self.groups);
+        let pages = ARENA / 8 + self.random.below(ARENA / 4);
+        match self.random.below(3) {
+            0 => self.space.set_memory_group(group).expect("the group is there"),
+            1 => drop(groups.set(group, Limit::Max, Some(pages * PAGE)).expect("the group is there")),
+            _ => drop(self.machine.memory().reclaim(group, pages / 8)),
+        }
+        self.count("groups changed");
     }
 
     fn change_luck(&mut self) {

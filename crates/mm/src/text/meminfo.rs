@@ -24,6 +24,12 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     let (inactive_file, active_file) = (list(LruList::InactiveFile), list(LruList::ActiveFile));
     let unevictable = list(LruList::Unevictable);
     let swap = memory.swap();
+    // Of the compressed caches, in bytes: their RAM, and what the pages in it come to without compression.
+    let (mut compressed, mut original) = (0, 0);
+    for device in swap.devices().map(|report| report.device).filter(|device| device.is_cache) {
+        compressed += device.used_bytes;
+        original += device.stored_pages * PAGE_SIZE;
+    }
     for (name, pages) in [
         ("MemTotal:", totals.managed),
         ("MemFree:", totals.free),
@@ -38,6 +44,8 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("Mlocked:", unevictable),
         ("SwapTotal:", swap.total_slots()),
         ("SwapFree:", swap.free_slots()),
+        ("Zswap:", compressed / PAGE_SIZE),
+        ("Zswapped:", original / PAGE_SIZE),
         ("AnonPages:", anonymous),
         ("Slab:", slab),
         ("SUnreclaim:", slab),

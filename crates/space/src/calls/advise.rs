@@ -86,6 +86,7 @@ impl<P: Platform> Space<'_, P> {
     pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), Error> {
         let Some(range) = page_range(addr, len, Error::BadArgument)? else { return Ok(()) };
         match advice {
+            Advice::WillNeed => self.will_need(range),
             Advice::PopulateRead => self
                 .populate_all(range, Some(Access::Read))
                 .map_err(super::populate::PopulateError::as_advice_error),
@@ -199,7 +200,7 @@ fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
         Advice::Normal => Ok(Effect::Flags(flags - reading)),
         Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),
         Advice::Sequential => Ok(Effect::Flags((flags - reading) | VmFlags::SEQ_READ)),
-        // The populating ones never come here: they walk pages, not mappings.
+        // These never come here: they change no mapping.
         Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite => Ok(Effect::None),
         Advice::DontNeed => refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), drop),
         Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), drop),

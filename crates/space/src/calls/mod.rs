@@ -18,6 +18,7 @@ mod smaps;
 mod stack;
 mod sync;
 mod unmap;
+mod will_need;
 
 pub use advise::Advice;
 pub use lock::LockAll;

@@ -156,7 +156,7 @@ impl<P: Platform> Tables<'_, P> {
         if !alone {
             return false;
         }
-        if frame.word().flags().contains(FrameFlags::SWAP_CACHE) && !self.spaces.leave_cache_if_unnamed(head)
+        if frame.word().flags().contains(FrameFlags::SWAP_CACHE) && !self.spaces.swap().leave_if_unnamed(head)
         {
             return false;
         }

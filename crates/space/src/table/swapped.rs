@@ -2,13 +2,51 @@
 //!
 //! The MMU does not write to them, so they change by stores under the lock of their table.
 
-use super::{Entries, LockedTable, Tables};
+use super::{Entries, LockedTable, Place, Step, Tables};
 use crate::gather::Gather;
-use quire_arch::{Entry, Level, PagingFormat, Platform, SwapEntry};
+use quire_arch::{Entry, Level, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
+/// Entries of consecutive pages that name consecutive slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SwappedRun {
+    /// The first page.
+    pub(crate) addr: VirtAddr,
+    /// Its entry.
+    pub(crate) entry: SwapEntry,
+    /// How many there are.
+    pub(crate) pages: u64,
+}
+
+impl SwappedRun {
+    /// The `nth` page of it.
+    pub(crate) fn page(&self, nth: u64) -> VirtAddr {
+        VirtAddr(self.addr.0 + nth * PAGE_SIZE)
+    }
+}
+
 impl<P: Platform> Tables<'_, P> {
+    /// The first pages of `range` that were paged out.
+    pub(crate) fn first_swapped(&self, range: VirtRange) -> Option<SwappedRun> {
+        let mut found = None;
+        self.walk(range, &mut |place, part| {
+            let Place::Table(table) = place else { return Step::Next };
+            let pin = self.pin();
+            let locked = self.lock(&pin, table, Level::PTE);
+            let end = P::Paging::index(part.start(), Level::PTE) + part.pages() as usize;
+            found = Self::pages(part).find_map(|(index, addr)| match locked.get(index) {
+                Entry::Swap(entry) => {
+                    let pages = Self::swap_run(locked.entries, (index, end), entry) as u64;
+                    Some(SwappedRun { addr, entry, pages })
+                }
+                _ => None,
+            });
+            if found.is_some() { Step::Stop } else { Step::Next }
+        });
+        found
+    }
+
     /// The number of entries from `index` on, and before `end`, that name consecutive slots with the first of them, `first`. A
     /// run does not leave its block of slots.
     pub(crate) fn swap_run(entries: &Entries, (index, end): (usize, usize), first: SwapEntry) -> usize {

@@ -106,6 +106,8 @@ pub enum Submitted {
 /// What a device tells of itself. Sizes in bytes, counts in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceReport {
+    /// Whether this is about a compressed cache in front of the device, and not about the device.
+    pub is_cache: bool,
     /// Pages that it keeps.
     pub stored_pages: u64,
     /// Of these, pages all of whose words are equal.

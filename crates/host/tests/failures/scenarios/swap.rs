@@ -71,6 +71,17 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .refused(is_unavailable)
     .hides(|scene| scene.assert_filled(0..16))
     .succeeded(|scene| scene.assert_filled(0..16)),
+    // What will be needed is read, or left where it is.
+    Scenario::new("what_will_be_needed_comes_or_stays_out", paged_out, will_need)
+        .hides(|scene| scene.assert_filled(0..16))
+        .succeeded(all_in_memory),
+    Scenario::new("what_will_be_needed_comes_later_or_stays_out", far_away, |scene| {
+        let result = will_need(scene);
+        (0..16).for_each(|_| scene.machine.memory().swap().reap());
+        result
+    })
+    .hides(|scene| scene.assert_filled(0..16))
+    .succeeded(all_in_memory),
     Scenario::new("a_page_of_zeros_comes_back_one_way_or_another", zeros_paged_out, |scene| {
         access(scene.read(BASE))
     })
@@ -158,8 +169,7 @@ fn swapon(scene: &Scene<'_>, keeps: Keeps) -> Result<(), Error> {
             memory.swapon(CompressedCache::new(frames, RamDisk::new(frames, SLOTS)?, limit)?, options)
         }
         Keeps::Late => {
-            // SAFETY: the device goes with the scene, before the machine.
-            let late = unsafe { SlowDevice::new(RamDisk::new(frames, SLOTS)?, SlowConfig::default()) };
+            let late = SlowDevice::new(RamDisk::new(frames, SLOTS)?, SlowConfig::default());
             memory.swapon(late, options)
         }
     };
@@ -182,6 +192,20 @@ fn one_device(scene: &Scene<'_>) {
 
 fn page_out(scene: &Scene<'_>) -> Result<(), Error> {
     scene.space.madvise(VirtAddr(BASE), 16 * PAGE, Advice::PageOut)
+}
+
+fn will_need(scene: &Scene<'_>) -> Result<(), Error> {
+    scene.space.madvise(VirtAddr(BASE), 16 * PAGE, Advice::WillNeed)
+}
+
+/// Panics unless the filled range is in memory, and none of it is mapped.
+fn all_in_memory(scene: &Scene<'_>) {
+    scene
+        .space
+        .mincore(VirtAddr(BASE), 16 * PAGE, |is| assert!(is, "a page is missing"))
+        .expect("it is mapped");
+    assert_eq!(scene.space.figures().swapped, 16 * PAGE);
+    scene.assert_filled(0..16);
 }
 
 /// The filled range, and a device.

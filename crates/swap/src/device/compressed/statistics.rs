@@ -50,8 +50,9 @@ impl StoreStatistics {
     }
 
     /// The same as devices report it.
-    pub(super) fn report(&self) -> DeviceReport {
+    pub(in crate::device) fn report(&self) -> DeviceReport {
         DeviceReport {
+            is_cache: false,
             stored_pages: self.orig_data_size / PAGE_SIZE,
             same_pages: self.same_pages,
             huge_pages: self.huge_pages,

@@ -400,17 +400,10 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     }
 
     fn report(&self) -> DeviceReport {
-        let statistics = self.store.statistics();
         DeviceReport {
-            stored_pages: statistics.orig_data_size / quire_arch::PAGE_SIZE,
-            same_pages: statistics.same_pages,
-            huge_pages: statistics.huge_pages,
-            compressed_bytes: statistics.compr_data_size,
-            used_bytes: statistics.mem_used_total,
-            peak_bytes: statistics.mem_used_max,
-            limit_bytes: statistics.mem_limit,
-            compacted_pages: statistics.pages_compacted,
+            is_cache: true,
             written_back_pages: self.written_back(),
+            ..self.store.statistics().report()
         }
     }
 

@@ -1,0 +1,252 @@
+//! Memory that a program says it will need (MADV_WILLNEED): what of it was paged out is on its way before anybody waits for it.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod common;
+
+use common::{
+    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, assert_filled, count, fill, map_at, page, swap_on_ram,
+};
+use quire_arch::{Order, VirtAddr};
+use quire_host::swap::{SlowConfig, SlowDevice};
+use quire_host::{HostConfig, Machine, Vcpu};
+use quire_mm::{
+    Advice, Error, FolioCounter, GroupId, HugeConfig, HugePolicy, Limit, MapFlags, MapRequest, MappedFile,
+    MemoryConfig, OomAction, OrderSet, Overcommit, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique,
+    VmEvent,
+};
+
+const SLOTS: u64 = 2048;
+
+fn machine_with(change: impl FnOnce(&mut MemoryConfig)) -> Machine {
+    let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    change(&mut config);
+    Machine::new(&HostConfig::with_ram(32 << 20).cpus(1).paranoid(), config).unwrap()
+}
+
+/// A machine whose device has done its work when it was reaped twice since.
+fn late(config: SlowConfig) -> Machine {
+    let machine = machine_with(|_| ());
+    let disk = RamDisk::new(machine.memory().frames(), SLOTS).unwrap();
+    machine.memory().swapon(SlowDevice::new(disk, config), SwapOnOptions::default()).unwrap();
+    machine
+}
+
+fn reap(machine: &Machine) {
+    (0..3).for_each(|_| machine.memory().swap().reap());
+}
+
+/// Pages it out, to the last byte.
+fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64) {
+    space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
+    for _ in 0..3 {
+        reap(machine);
+        machine.memory().reclaim(GroupId::ROOT, pages);
+    }
+    assert_eq!(machine.memory().swap().cached_pages(), 0);
+    assert_eq!(space.figures().swapped, pages * PAGE);
+}
+
+/// A space whose pages are out.
+fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu, pages: u64) -> (HostSpace<'m>, VirtAddr) {
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, pages * PAGE, RW);
+    fill(cpu, &space, area, pages, 100);
+    send_out(machine, &space, area, pages);
+    (space, area)
+}
+
+/// How many of the pages are in memory, mapped or not.
+fn in_memory(space: &HostSpace<'_>, area: VirtAddr, pages: u64) -> u64 {
+    let mut count = 0;
+    space.mincore(area, pages * PAGE, |is| count += u64::from(is)).unwrap();
+    count
+}
+
+fn counts<const N: usize>(machine: &Machine, events: [VmEvent; N]) -> [u64; N] {
+    events.map(|event| count(machine, event))
+}
+
+#[test]
+fn pages_are_read_and_not_mapped_and_nobody_waits_for_them_any_more() {
+    const IN: [VmEvent; 4] =
+        [VmEvent::Pswpin, VmEvent::SwpinZero, VmEvent::SwapRa, VmEvent::WorkingsetRefaultAnon];
+    for technique in SwapTechnique::ALL {
+        let machine = machine_with(|config| {
+            config.techniques.swap = technique;
+        });
+        swap_on_ram(&machine, SLOTS);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, 64 * PAGE, RW);
+        // The first page is full of zeros.
+        fill(&cpu, &space, area, 64, 0);
+        send_out(&machine, &space, area, 64);
+        space.madvise(area, 32 * PAGE, Advice::WillNeed).unwrap();
+        assert_eq!((in_memory(&space, area, 32), in_memory(&space, area, 64)), (32, 32), "{technique:?}");
+        assert_eq!((space.figures().resident, space.figures().swapped), (0, 64 * PAGE));
+        let zeros = u64::from(count(&machine, VmEvent::SwpoutZero) > 0);
+        assert_eq!(counts(&machine, IN), [32 - zeros, zeros, 0, 32], "{technique:?}");
+        assert_audit(&machine);
+        // What is there is left alone.
+        space.madvise(area, 32 * PAGE, Advice::WillNeed).unwrap();
+        assert_eq!(counts(&machine, IN), [32 - zeros, zeros, 0, 32]);
+        assert_filled(&cpu, &space, area, 32, 0);
+        let later = [VmEvent::Pgmajfault, VmEvent::SwapRaHit, VmEvent::Pswpin];
+        assert_eq!(counts(&machine, later), [0, 0, 32 - zeros], "{technique:?}");
+        assert_filled(&cpu, &space, area, 64, 0);
+        assert_eq!(count(&machine, VmEvent::Pgmajfault), 32);
+        assert_eq!(machine.memory().swap().free_slots(), SLOTS, "{technique:?}");
+        // Nor what was never out.
+        space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
+        assert_eq!(space.figures().resident, 64 * PAGE);
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn a_device_that_answers_late_is_not_waited_for() {
+    let machine = late(SlowConfig { queue: 64, ..SlowConfig::default() });
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = paged_out(&machine, &cpu, 64);
+    space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
+    assert_eq!(count(&machine, VmEvent::Pswpin), 64);
+    assert_eq!(in_memory(&space, area, 64), 0, "nothing has come yet");
+    assert_audit(&machine);
+    // Whoever comes too early waits for what is on its way.
+    assert_eq!(common::read(&cpu, &space, page(area, 63)), 163);
+    assert_eq!(in_memory(&space, area, 64), 64);
+    assert_filled(&cpu, &space, area, 64, 100);
+    assert_eq!(
+        counts(&machine, [VmEvent::Pgmajfault, VmEvent::Pswpin, VmEvent::SwapRa, VmEvent::SwapRaHit]),
+        [0, 64, 0, 0]
+    );
+    assert_audit(&machine);
+}
+
+/// More than the device takes at a time.
+#[test]
+fn a_full_queue_is_no_end() {
+    let machine = late(SlowConfig { queue: 4, ..SlowConfig::default() });
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = paged_out(&machine, &cpu, 64);
+    space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
+    reap(&machine);
+    assert_eq!(in_memory(&space, area, 64), 64);
+    assert_filled(&cpu, &space, area, 64, 100);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_page_that_cannot_be_read_is_asked_for_again() {
+    let machine = late(SlowConfig { fail_read: Some(3), queue: 64, ..SlowConfig::default() });
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = paged_out(&machine, &cpu, 8);
+    space.madvise(area, 8 * PAGE, Advice::WillNeed).unwrap();
+    reap(&machine);
+    assert_eq!(in_memory(&space, area, 8), 7);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, 8, 100);
+    assert_eq!(count(&machine, VmEvent::Pgmajfault), 1);
+    assert_audit(&machine);
+}
+
+/// Pages whose memory goes while they are on their way leave nothing behind.
+#[test]
+fn nothing_stays_of_what_was_unmapped_meanwhile() {
+    let machine = late(SlowConfig { queue: 64, ..SlowConfig::default() });
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = paged_out(&machine, &cpu, 16);
+    space.madvise(area, 16 * PAGE, Advice::WillNeed).unwrap();
+    space.munmap(area, 8 * PAGE).unwrap();
+    drop(space);
+    assert_eq!(machine.memory().swap().cached_pages(), 16, "the device is at them");
+    assert_audit(&machine);
+    reap(&machine);
+    assert_eq!(machine.memory().swap().cached_pages(), 0);
+    assert_eq!(machine.memory().swap().free_slots(), SLOTS);
+    assert_eq!(common::anonymous_frames(&machine), 0);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_hole_is_told_after_the_rest_was_read() {
+    let machine = machine_with(|_| ());
+    swap_on_ram(&machine, SLOTS);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = paged_out(&machine, &cpu, 16);
+    space.munmap(page(area, 4), PAGE).unwrap();
+    assert_eq!(space.madvise(area, 16 * PAGE, Advice::WillNeed), Err(Error::NotMapped));
+    assert_eq!((in_memory(&space, area, 4), in_memory(&space, page(area, 5), 11)), (4, 11));
+    assert_eq!(space.madvise(page(area, 16), PAGE, Advice::WillNeed), Err(Error::NotMapped));
+    // The advice fits memory of any kind.
+    let shared = MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(PAGE, RW) };
+    let file = MappedFile { id: 7, page_offset: 0, writable: true, no_exec: false, huge_alignment: false };
+    let file = MapRequest { file: Some(file), ..MapRequest::anonymous(PAGE, RW) };
+    for request in [shared, file] {
+        let other = space.mmap(&request).unwrap();
+        space.madvise(other, PAGE, Advice::WillNeed).unwrap();
+    }
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_large_folio_comes_as_it_went() {
+    let machine = machine_with(|config| {
+        let policy = HugePolicy::MADVISE.with_sizes(OrderSet::of(Order::PMD), SizeEnabled::Always);
+        config.huge = HugeConfig { policy, ..HugeConfig::default() };
+    });
+    swap_on_ram(&machine, SLOTS);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    let folios = |counter| machine.memory().frames().events().folios(Order::PMD, counter);
+    fill(&cpu, &space, area, 512, 100);
+    send_out(&machine, &space, area, 512);
+    space.madvise(area, MIB2, Advice::WillNeed).unwrap();
+    assert_eq!((folios(FolioCounter::Swpin), folios(FolioCounter::NrAnon)), (1, 1));
+    assert_audit(&machine);
+    let faults = count(&machine, VmEvent::Pgfault);
+    assert_filled(&cpu, &space, area, 512, 100);
+    assert_eq!(counts(&machine, [VmEvent::Pgfault, VmEvent::Pgmajfault]), [faults + 1, 0]);
+    // A part of it comes in pages.
+    send_out(&machine, &space, area, 512);
+    space.madvise(page(area, 3), 510 * PAGE, Advice::WillNeed).unwrap_err();
+    space.madvise(page(area, 3), 500 * PAGE, Advice::WillNeed).unwrap();
+    assert_eq!((folios(FolioCounter::Swpin), folios(FolioCounter::NrAnon)), (1, 0));
+    assert_eq!(in_memory(&space, area, 512), 509);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, 512, 100);
+    assert_audit(&machine);
+}
+
+/// Others make room; what does not fit stays where it is, and nobody is killed for it.
+#[test]
+fn a_group_that_is_full_ends_neither_the_call_nor_a_program() {
+    let machine = machine_with(|config| config.oom = OomAction::Kill);
+    swap_on_ram(&machine, SLOTS);
+    let cpu = machine.vcpu(0).unwrap();
+    let groups = machine.memory().groups();
+    let group = groups.create(GroupId::ROOT, "small").unwrap();
+    let _ = groups.set(group, Limit::Max, Some(128 * PAGE)).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    space.set_memory_group(group).unwrap();
+    let area = map_at(&space, GIB, 512 * PAGE, RW);
+    fill(&cpu, &space, area, 512, 100);
+    space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
+    let before = count(&machine, VmEvent::Pswpin);
+    space.madvise(area, 512 * PAGE, Advice::WillNeed).unwrap();
+    let read = count(&machine, VmEvent::Pswpin) - before;
+    assert!(read > 256 && groups.usage(group) <= 128, "{read} read, {} charged", groups.usage(group));
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, 512, 100);
+    // What is locked makes no room.
+    space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
+    space.mlock(area, 128 * PAGE, false).unwrap();
+    let before = count(&machine, VmEvent::Pswpin);
+    space.madvise(page(area, 128), 384 * PAGE, Advice::WillNeed).unwrap();
+    assert_eq!((count(&machine, VmEvent::Pswpin), space.is_killed()), (before, false));
+    space.munlock(area, 128 * PAGE).unwrap();
+    assert_filled(&cpu, &space, area, 512, 100);
+    assert_audit(&machine);
+}

@@ -1,0 +1,70 @@
+//! `madvise` with MADV_WILLNEED.
+
+use crate::error::Error;
+use crate::huge::{HugeUse, OrderSet};
+use crate::readahead::Ahead;
+use crate::space::Space;
+use crate::vma::{VmFlags, Vma};
+use core::ops::ControlFlow;
+use quire_arch::{Order, Platform, VirtRange};
+use quire_swap::SlotId;
+
+impl<P: Platform> Space<'_, P> {
+    /// Begins to read what of `range` is on swap devices. Nothing is waited for, and nothing is mapped: whoever comes to a page finds
+    /// it in the swap cache. Where memory is short, or a device fails, the page is as far away as before.
+    pub(super) fn will_need(&self, range: VirtRange) -> Result<(), Error> {
+        let core = self.core();
+        let (mut at, mut hole, mut room) = (range.start(), false, true);
+        while at < range.end() {
+            // The mmap lock is let go between mappings, so that writers get their turn.
+            let _guard = core.mmap_lock.read(self.spaces.platform());
+            // SAFETY: the mmap lock is held.
+            let next = unsafe { core.vmas.view() }.first_ending_after(at);
+            let entry = next.filter(|entry| entry.range.start() < range.end()).ok_or(Error::NotMapped)?;
+            hole |= entry.range.start() > at;
+            let part = entry.range.intersect(VirtRange::new(at, range.end()));
+            at = part.end();
+            // SAFETY: a VMA in the tree is live while the mmap lock is held.
+            let vma = unsafe { entry.value.as_ref() };
+            room = room && self.read_swapped(vma, part).is_continue();
+        }
+        if hole { Err(Error::NotMapped) } else { Ok(()) }
+    }
+
+    /// The same for `part` of one mapping, whose folios come back as large as a fault could have them. Breaks off when memory is short.
+    fn read_swapped(&self, vma: &Vma, part: VirtRange) -> ControlFlow<()> {
+        let facts = vma.facts();
+        // As in Linux: of a file's mapping only the file is read.
+        if !facts.backing.is_anonymous() || facts.flags.contains(VmFlags::SHARED) {
+            return ControlFlow::Continue(());
+        }
+        let orders = if self.spaces.swap().technique().leaves_when_mapped() {
+            let policy = self.spaces.huge().policy();
+            policy.orders(HugeUse::Fault, facts.flags, self.core().huge_disable.load())
+        } else {
+            OrderSet::EMPTY
+        };
+        let mut from = part.start();
+        while let Some(run) = self.tables().first_swapped(VirtRange::new(from, part.end())) {
+            let mut nth = 0;
+            while nth < run.pages {
+                if self.core().is_killed() {
+                    return ControlFlow::Break(());
+                }
+                let (slot, addr) = (SlotId::of(run.entry).plus(nth), run.page(nth));
+                let fits = |order: &Order| {
+                    slot.number().is_multiple_of(order.pages())
+                        && addr.0.is_multiple_of(order.bytes())
+                        && nth + order.pages() <= run.pages
+                };
+                let most = orders.iter().find(fits).unwrap_or(Order::ZERO);
+                match self.spaces.begin_ahead(slot, most, Ahead::Wanted) {
+                    Some(pages) => nth += pages,
+                    None => return ControlFlow::Break(()),
+                }
+            }
+            from = run.page(run.pages);
+        }
+        ControlFlow::Continue(())
+    }
+}
