@@ -164,16 +164,16 @@ impl<P: Platform> Spaces<P> {
         }
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).without_drain();
         let group = GroupId::from_bits(self.swap().group_of(slot));
-        let head = {
+        let (head, charged) = {
             let pin = self.platform().pin();
             let Ok(head) = self.frames().allocate(&pin, request) else { return false };
             self.init_unmapped(head);
-            if self.memory_groups().try_charge(&pin, group, 1).is_err() {
+            let Ok(charged) = self.charge_for_slot(&pin, (slot, group), Order::ZERO) else {
                 self.release_unused(&pin, head, Order::ZERO);
                 return false;
-            }
-            self.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
-            head
+            };
+            self.frames().known(head).memory_group().store(charged.get(), Ordering::Relaxed);
+            (head, charged)
         };
         let Some(guard) = self.frames().try_lock_folio_long(head) else {
             self.let_go(head);
@@ -184,7 +184,7 @@ impl<P: Platform> Spaces<P> {
             self.let_go(head);
             return true;
         };
-        self.settle_charge(Order::ZERO, group, GroupId::from_bits(now));
+        self.settle_charge(Order::ZERO, charged, GroupId::from_bits(now));
         {
             let pin = self.platform().pin();
             self.frames().events().add(&pin, VmEvent::SwapRa, 1);

@@ -29,7 +29,7 @@ use quire_arch::{
     VirtAddr,
 };
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FolioGuard, FrameFlags, Kind, VmEvent};
-use quire_group::{GroupId, GroupStat};
+use quire_group::{GroupId, GroupStat, OverLimit};
 use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
 use quire_sync::atomic::raw::Ordering;
 
@@ -173,7 +173,7 @@ impl<'s, P: Platform> Spaces<P> {
             return self.read_past_cache(slot, group);
         }
         loop {
-            let Some(head) = self.new_swap_folio(order, group)? else {
+            let Some((head, charged)) = self.new_swap_folio(order, (slot, group))? else {
                 self.frames().events().count_folio(
                     &self.platform().pin(),
                     order,
@@ -194,7 +194,7 @@ impl<'s, P: Platform> Spaces<P> {
             };
             match inserted {
                 Inserted::Won { shadow, zero, group: now } => {
-                    self.settle_charge(order, group, GroupId::from_bits(now));
+                    self.settle_charge(order, charged, GroupId::from_bits(now));
                     self.note_major(&self.platform().pin(), head, order, shadow);
                     let read = match self.swap().read_inserted(head, zero) {
                         IoState::Done(result) => result,
@@ -228,8 +228,13 @@ impl<'s, P: Platform> Spaces<P> {
         frame.owner().store(0, Ordering::Relaxed);
     }
 
-    /// A folio of `order`, charged to `group`, whose page it was. `None` where there is none of an order above 0.
-    fn new_swap_folio(&self, order: Order, group: GroupId) -> Result<Option<Pfn>, FaultError> {
+    /// A folio of `order` for what is in `slot`, and the group that it is charged to: that of the slot, which was `seen`. `None`
+    /// where there is no folio of an order above 0.
+    fn new_swap_folio(
+        &self,
+        order: Order,
+        (slot, seen): (SlotId, GroupId),
+    ) -> Result<Option<(Pfn, GroupId)>, FaultError> {
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
         let request = if order > Order::ZERO { request.without_drain() } else { request };
         loop {
@@ -247,13 +252,13 @@ impl<'s, P: Platform> Spaces<P> {
             };
             self.init_unmapped(head);
             let frame = self.frames().known(head);
-            match self.memory_groups().try_charge(&pin, group, order.pages()) {
-                Ok(()) => {
+            match self.charge_for_slot(&pin, (slot, seen), order) {
+                Ok(group) => {
                     frame.memory_group().store(group.get(), Ordering::Relaxed);
                     if order > Order::ZERO {
                         self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
                     }
-                    return Ok(Some(head));
+                    return Ok(Some((head, group)));
                 }
                 Err(over) => {
                     self.release_unused(&pin, head, order);
@@ -268,6 +273,22 @@ impl<'s, P: Platform> Spaces<P> {
                 }
             }
         }
+    }
+
+    /// Charges a folio to the group that has `slot`, which was `seen`, and answers which one it is by now: since the look the slot
+    /// may have been freed, and its group may have ended. The slot keeps its group, and the section keeps the number.
+    pub(crate) fn charge_for_slot(
+        &self,
+        pin: &Pin<'_, P>,
+        (slot, seen): (SlotId, GroupId),
+        order: Order,
+    ) -> Result<GroupId, OverLimit> {
+        if seen.is_root() {
+            return Ok(seen);
+        }
+        let _section = self.frames().epoch().enter(pin);
+        let group = GroupId::from_bits(self.swap().group_of(slot));
+        self.memory_groups().try_charge(pin, group, order.pages()).map(|()| group)
     }
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another group since: that one

@@ -13,6 +13,7 @@ mod harness;
 mod discard;
 mod folios;
 mod frames;
+mod groups;
 mod pageout;
 mod rmap;
 mod shootdowns;
