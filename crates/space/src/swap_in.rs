@@ -383,26 +383,7 @@ impl<'s, P: Platform> Spaces<P> {
     /// Takes the folio at `head`, to which the caller has a reference, out of the swap cache, if nobody names its slots and
     /// nobody is busy with it.
     pub(crate) fn leave_cache_if_unnamed(&self, head: Pfn) -> bool {
-        loop {
-            let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
-            let folio = self.frames().folio(head);
-            let flags = folio.frame().word().flags();
-            if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
-                return false;
-            }
-            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
-            let pages = folio.order().pages() as u32;
-            let leaves = self.swap().remove_unnamed(head);
-            drop(guard);
-            if leaves {
-                self.let_go(head);
-                return true;
-            }
-            // Whoever took the last name away in between found the folio locked, and left it to this.
-            if !self.swap().is_cached_only(first, pages) {
-                return false;
-            }
-        }
+        self.swap().leave_if_unnamed(&self.platform().pin(), head)
     }
 }
 

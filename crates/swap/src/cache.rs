@@ -7,7 +7,7 @@ use crate::held::Held;
 use crate::shadow::Shadow;
 use crate::slot::SlotId;
 use crate::word::{Out, Word};
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{FrameFlags, MAX_REFS};
 use quire_sync::atomic::Ordering;
 
@@ -135,6 +135,30 @@ impl<P: Platform> Swap<P> {
     /// reference is the caller's to drop, and the folio is dirty. The caller holds the folio lock and a reference.
     pub fn remove_unnamed(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| held.remove_unnamed(head, first, end)).unwrap_or(false)
+    }
+
+    /// Takes the folio at `head`, to which the caller has a reference, out of the cache, if nothing names its slots and nobody
+    /// is busy with it. Answers whether it did.
+    pub fn leave_if_unnamed(&self, pin: &Pin<'_, P>, head: Pfn) -> bool {
+        loop {
+            let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
+            let folio = self.frames().folio(head);
+            let (order, flags) = (folio.order(), folio.frame().word().flags());
+            if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
+                return false;
+            }
+            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+            let leaves = self.remove_unnamed(head);
+            drop(guard);
+            if leaves {
+                self.put_folio(pin, head, order);
+                return true;
+            }
+            // Whoever took the last name away in between found the folio locked, and left it to this.
+            if !self.is_cached_only(first, order.pages() as u32) {
+                return false;
+            }
+        }
     }
 
     /// Entries that named all slots of the folio at `head` name them no more, and it leaves the cache if nothing else names

@@ -121,6 +121,9 @@ impl<P: Platform> Swap<P> {
         let pin = self.platform().pin();
         if left {
             self.put_folio(&pin, head, Order::ZERO);
+        } else {
+            // Whoever took its last name away meanwhile found it locked.
+            self.leave_if_unnamed(&pin, head);
         }
         self.put_folio(&pin, head, Order::ZERO);
     }

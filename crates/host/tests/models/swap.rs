@@ -3,10 +3,9 @@
 use crate::common::{NOT_MAPPED, PAGE, map_at, page};
 use crate::harness::{Fact, check_some, map, on_cpu};
 use crate::swap_machine::*;
-use quire_arch::{Order, VirtAddr};
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
-use quire_host::{AccessError, Machine};
-use quire_mm::{Advice, FaultError, OrderSet, SizeEnabled, VmEvent};
+use quire_host::AccessError;
+use quire_mm::{Advice, FaultError, VmEvent};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -215,14 +214,6 @@ fn shuttle_swapoff_against_everybody() {
             });
         });
     }
-}
-
-/// Folios of four pages wherever they fit, and an aligned place for one.
-const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
-
-fn small_folios(machine: &Machine) {
-    let four = OrderSet::of(Order::new(2).expect("an order"));
-    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
 }
 
 /// races.md, C: a large folio comes back whole, while one of its pages comes back alone, or a part of it is given up.
