@@ -179,10 +179,19 @@ impl<P: Platform> Spaces<P> {
             self.let_go(head);
             return true;
         };
-        let Inserted::Won { group: now, .. } = self.swap().insert(slot, head) else {
-            drop(guard);
-            self.let_go(head);
-            return true;
+        // Before anybody can find it: whoever wants it waits for the answer, and takes it, instead of for the lock.
+        self.frames().known(head).set_flags(FrameFlags::READING);
+        let now = match self.swap().insert(slot, head) {
+            Inserted::Won { group: now, .. } => now,
+            other => {
+                self.frames().known(head).clear_flags(FrameFlags::READING);
+                drop(guard);
+                self.let_go(head);
+                if let Inserted::Found(page) = other {
+                    self.let_go(self.frames().folio(page).head());
+                }
+                return true;
+            }
         };
         self.settle_charge(Order::ZERO, charged, GroupId::from_bits(now));
         {

@@ -32,6 +32,9 @@ pub enum IoState {
     Begun,
 }
 
+/// In the number of a device's users: it goes as soon as there are none, and somebody waits for that.
+pub(crate) const LEAVING: u32 = 1 << 31;
+
 /// A device that does not go while this lives, so that its user may sleep.
 pub(crate) struct DeviceUse<'s, P: Platform> {
     swap: &'s Swap<P>,
@@ -48,9 +51,9 @@ impl<P: Platform> Deref for DeviceUse<'_, P> {
 
 impl<P: Platform> Drop for DeviceUse<'_, P> {
     fn drop(&mut self) {
-        let (leaves, key) = (!self.device.accepts(), ptr::from_ref(&self.device.users).addr());
+        let key = ptr::from_ref(&self.device.users).addr();
         // Release: whoever ends the device sees all that was done with it. It may be gone after this.
-        if self.device.users.fetch_sub(1, Ordering::Release) == 1 && leaves {
+        if self.device.users.fetch_sub(1, Ordering::Release) == LEAVING + 1 {
             self.swap.platform().unpark(key);
         }
     }
@@ -102,11 +105,19 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Begins to read a folio of one page of the cache that nobody waits for. Its lock, which the caller hands over with one
-    /// reference, is given back when the device has answered.
+    /// reference, is given back when the device has answered. It has had [`FrameFlags::READING`] since before it came into the
+    /// cache.
     pub fn read_ahead(&self, lock: FolioGuard<'_, P>, head: Pfn) {
         self.frames().known(head).set_flags(FrameFlags::READAHEAD);
         lock.leave_held();
         if let IoState::Done(_) = self.read_folio(head) {
+            let frame = self.frames().known(head);
+            let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+            frame.clear_flags(FrameFlags::READING);
+            // Whoever found it meanwhile sleeps until the device has an answer.
+            if let Some(device) = self.use_device(slot.device_index()) {
+                self.platform().unpark(device.backing().wait_key());
+            }
             self.end_ahead(head);
         }
     }

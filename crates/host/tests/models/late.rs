@@ -85,20 +85,23 @@ impl Late {
     /// Does one piece of work, and wakes whoever waits. False if there is none.
     fn work(&self, frames: &Frames<HostPlatform>) -> bool {
         let Some(io) = self.queue().waiting.pop_front() else { return false };
-        let result = as_one_step(|| {
-            let mut queue = self.queue();
-            queue.reads += u64::from(io.direction == Direction::Read);
-            if self.0.kind.fails && io.direction == Direction::Read && queue.reads == 1 {
-                return Err(DeviceError::Io);
-            }
+        let result = if self.fails(io) {
+            Err(DeviceError::Io)
+        } else {
             match self.0.disk.submit(frames, io) {
                 Submitted::Done(result) => result,
                 Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
             }
-        });
+        };
         self.queue().done.push_back((io, result));
         frames.platform().unpark(self.wait_key());
         true
+    }
+
+    fn fails(&self, io: PageIo) -> bool {
+        let mut queue = self.queue();
+        queue.reads += u64::from(io.direction == Direction::Read);
+        self.0.kind.fails && io.direction == Direction::Read && queue.reads == 1
     }
 
     /// Not held where another thread may run.
@@ -177,6 +180,7 @@ fn settle(machine: &Machine) {
             machine.memory().swap().reap();
             machine.memory().reclaim(GroupId::ROOT, 1);
         }
+        machine.memory().swap().reap();
     });
 }
 
@@ -203,17 +207,20 @@ fn shuttle_a_late_answer_against_the_end_of_its_page() {
                     let after = if unmaps { Err(NOT_MAPPED) } else { Ok(0) };
                     assert!(seen == after || seen == Ok(1) && !late, "{seen:?}");
                 };
-                device.run(machine, vec![
-                    Box::new(|| look(0)),
-                    Box::new(|| look(2)),
-                    Box::new(|| {
-                        on_cpu(machine, 1, space, |_| match unmaps {
-                            true => space.munmap(ADDR, PAGE).expect("a mapping goes whole"),
-                            false => space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped"),
-                        });
-                        gone.tell();
-                    }),
-                ]);
+                device.run(
+                    machine,
+                    vec![
+                        Box::new(|| look(0)),
+                        Box::new(|| look(2)),
+                        Box::new(|| {
+                            on_cpu(machine, 1, space, |_| match unmaps {
+                                true => space.munmap(ADDR, PAGE).expect("a mapping goes whole"),
+                                false => space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped"),
+                            });
+                            gone.tell();
+                        }),
+                    ],
+                );
                 let swap = machine.memory().swap();
                 let slots = as_one_step(|| (swap.free_slots(), swap.total_slots()));
                 assert_eq!(slots.0, slots.1, "a slot that nobody names is not free");
@@ -237,11 +244,10 @@ fn shuttle_a_late_read_error_is_never_wrong_bytes() {
                 assert!(seen == Ok(7) || bus, "{seen:?}");
                 failed.fetch_add(usize::from(bus), Ordering::SeqCst);
             };
-            device.run(machine, vec![
-                Box::new(|| look(0, space)),
-                Box::new(|| look(1, space)),
-                Box::new(|| look(2, &*child)),
-            ]);
+            device.run(
+                machine,
+                vec![Box::new(|| look(0, space)), Box::new(|| look(1, space)), Box::new(|| look(2, &*child))],
+            );
             assert!(failed.into_inner() > 0, "nobody heard of the error");
             as_one_step(|| {
                 assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (7, 7));
@@ -260,22 +266,25 @@ fn shuttle_a_late_write_against_the_return_of_its_page() {
             let device = Late::on(machine, 1, Behaviour::default());
             written(machine, space, ADDR, PAGE, 1);
             written(machine, space, BEFORE, PAGE, 2);
-            device.run(machine, vec![
-                Box::new(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for value in 3..5 {
-                            program.write_u64(ADDR, value).expect("mapped");
-                            assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
-                        }
-                    });
-                }),
-                Box::new(|| {
-                    on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE));
-                    on_cpu(machine, 1, space, |_| page_out(space, BEFORE, PAGE));
-                    assert_eq!(read(machine, 1, space, BEFORE), 2);
-                }),
-                Box::new(|| reclaim(machine, 2)),
-            ]);
+            device.run(
+                machine,
+                vec![
+                    Box::new(|| {
+                        on_cpu(machine, 0, space, |program| {
+                            for value in 3..5 {
+                                program.write_u64(ADDR, value).expect("mapped");
+                                assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
+                            }
+                        });
+                    }),
+                    Box::new(|| {
+                        on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE));
+                        on_cpu(machine, 1, space, |_| page_out(space, BEFORE, PAGE));
+                        assert_eq!(read(machine, 1, space, BEFORE), 2);
+                    }),
+                    Box::new(|| reclaim(machine, 2)),
+                ],
+            );
             settle(machine);
             let seen = as_one_step(|| [ADDR, BEFORE].map(|addr| read(machine, 0, space, addr)));
             assert_eq!(seen, [4, 2]);
@@ -293,11 +302,10 @@ fn shuttle_a_full_queue_forgets_nobody() {
             let pages = [(0, ADDR), (1, BEFORE), (2, ELSEWHERE)];
             pages.into_iter().for_each(|(cpu, addr)| put_out(machine, space, addr, 10 + cpu as u64));
             let look = |(cpu, addr)| assert_eq!(read(machine, cpu, space, addr), 10 + cpu as u64);
-            device.run(machine, vec![
-                Box::new(|| look(pages[0])),
-                Box::new(|| look(pages[1])),
-                Box::new(|| look(pages[2])),
-            ]);
+            device.run(
+                machine,
+                vec![Box::new(|| look(pages[0])), Box::new(|| look(pages[1])), Box::new(|| look(pages[2]))],
+            );
         });
     });
 }
@@ -310,14 +318,17 @@ fn shuttle_swapoff_against_readahead() {
             let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
             put_out(machine, space, BEFORE, 2);
             put_out(machine, space, ADDR, 1);
-            device.run(machine, vec![
-                Box::new(|| assert_eq!(read(machine, 0, space, ADDR), 1)),
-                Box::new(|| {
-                    write(machine, 2, space, BEFORE, 3);
-                    assert_eq!(read(machine, 2, space, BEFORE), 3);
-                }),
-                Box::new(|| on_cpu(machine, 1, space, |_| swap_off(machine)).expect("memory holds it")),
-            ]);
+            device.run(
+                machine,
+                vec![
+                    Box::new(|| assert_eq!(read(machine, 0, space, ADDR), 1)),
+                    Box::new(|| {
+                        write(machine, 2, space, BEFORE, 3);
+                        assert_eq!(read(machine, 2, space, BEFORE), 3);
+                    }),
+                    Box::new(|| on_cpu(machine, 1, space, |_| swap_off(machine)).expect("memory holds it")),
+                ],
+            );
             as_one_step(|| {
                 assert_eq!(machine.memory().swap().total_slots(), 0, "the device is there still");
                 assert_eq!([ADDR, BEFORE].map(|addr| read(machine, 0, space, addr)), [1, 3]);
@@ -335,16 +346,19 @@ fn shuttle_readahead_against_the_end_of_its_pages() {
             let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
             put_out(machine, space, BEFORE, 2);
             put_out(machine, space, ADDR, 1);
-            device.run(machine, vec![
-                Box::new(|| assert_eq!(read(machine, 0, space, ADDR), 1)),
-                Box::new(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        space.madvise(BEFORE, PAGE, Advice::DontNeed).expect("mapped");
-                        assert_eq!(program.read_u64(BEFORE), Ok(0));
-                    });
-                }),
-                Box::new(|| reclaim(machine, 2)),
-            ]);
+            device.run(
+                machine,
+                vec![
+                    Box::new(|| assert_eq!(read(machine, 0, space, ADDR), 1)),
+                    Box::new(|| {
+                        on_cpu(machine, 1, space, |program| {
+                            space.madvise(BEFORE, PAGE, Advice::DontNeed).expect("mapped");
+                            assert_eq!(program.read_u64(BEFORE), Ok(0));
+                        });
+                    }),
+                    Box::new(|| reclaim(machine, 2)),
+                ],
+            );
             settle(machine);
             let swap = machine.memory().swap();
             let slots = as_one_step(|| (swap.free_slots(), swap.total_slots()));
