@@ -20,6 +20,9 @@ const MOST: u64 = 2 * BATCH;
 impl<P: Platform> Groups<P> {
     /// Charges `pages` to the group. Above `memory.high` it succeeds, and [`over_high`](Self::over_high) tells it.
     ///
+    /// Nothing but the charge itself may keep the group. Then the caller has found its number in something that belongs to it, and
+    /// is in the section of the epoch in which he did: so the number stands for this group still.
+    ///
     /// # Errors
     ///
     /// [`OverLimit`] if the group or one above it would go past `memory.max`, also without what CPUs have in stock; the

@@ -11,13 +11,20 @@ pub(crate) const UNLIMITED: u64 = i64::MAX as u64 >> PAGE_SHIFT;
 #[derive(Debug)]
 pub(crate) struct PageCounter {
     usage: AtomicU64,
+    /// How often it rose from zero. Never taken back, so that two looks at it say whether there was anything between them.
+    rises: AtomicU64,
     max: AtomicU64,
     peak: AtomicU64,
 }
 
 impl PageCounter {
     pub(crate) fn new() -> Self {
-        Self { usage: AtomicU64::new(0), max: AtomicU64::new(UNLIMITED), peak: AtomicU64::new(0) }
+        Self {
+            usage: AtomicU64::new(0),
+            rises: AtomicU64::new(0),
+            max: AtomicU64::new(UNLIMITED),
+            peak: AtomicU64::new(0),
+        }
     }
 
     /// As new.
@@ -30,6 +37,11 @@ impl PageCounter {
     #[inline]
     pub(crate) fn usage(&self) -> u64 {
         self.usage.load(Ordering::Relaxed)
+    }
+
+    /// How often it rose from zero. What is read after this is read later.
+    pub(crate) fn rises(&self) -> u64 {
+        self.rises.load(Ordering::Acquire)
     }
 
     #[inline]
@@ -49,7 +61,7 @@ impl PageCounter {
     #[inline]
     pub(crate) fn add(&self, pages: u64) -> u64 {
         let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;
-        self.note(now);
+        self.note(now, pages);
         now
     }
 
@@ -62,11 +74,15 @@ impl PageCounter {
             self.usage.fetch_sub(pages, Ordering::Relaxed);
             return None;
         }
-        self.note(now);
+        self.note(now, pages);
         Some(now)
     }
 
-    fn note(&self, now: u64) {
+    /// There are `now` pages, `more` than before.
+    fn note(&self, now: u64, more: u64) {
+        if now == more {
+            self.rises.fetch_add(1, Ordering::Relaxed);
+        }
         if now > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }
@@ -75,7 +91,8 @@ impl PageCounter {
     /// Counts `pages` fewer, and answers how many are left.
     #[inline]
     pub(crate) fn sub(&self, pages: u64) -> u64 {
-        let before = self.usage.fetch_sub(pages, Ordering::Relaxed);
+        // Release: who finds nothing here any more finds what took its place elsewhere.
+        let before = self.usage.fetch_sub(pages, Ordering::Release);
         debug_assert!(before >= pages, "{pages} pages are given back of {before} that were charged");
         before.wrapping_sub(pages)
     }

@@ -11,7 +11,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16};
 use quire_arch::{MAX_NODES, NodeId, Platform};
-use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// In use: can be found, charged, and spaces can come.
 const ONLINE: u32 = 1 << 31;
@@ -106,6 +106,8 @@ pub(crate) struct Group<P: Platform> {
     pub(crate) drained: AtomicU64,
     /// Scratch of the auditor.
     pub(crate) recounted: AtomicU64,
+    /// How often its memory had risen from zero then.
+    pub(crate) drained_rises: AtomicU64,
     nodes: [AtomicPtr<NodeLists<P>>; MAX_NODES],
 }
 
@@ -133,6 +135,7 @@ impl<P: Platform> Group<P> {
             cursor: AtomicU16::new(0),
             drained: AtomicU64::new(0),
             recounted: AtomicU64::new(0),
+            drained_rises: AtomicU64::new(0),
             nodes: nodes.map(|lists| AtomicPtr::new(lists.map_or(core::ptr::null_mut(), NonNull::as_ptr))),
         }
     }
@@ -150,6 +153,20 @@ impl<P: Platform> Group<P> {
         self.cursor.store(0, Ordering::Relaxed);
         self.drained.store(0, Ordering::Relaxed);
         self.all_lists().for_each(NodeLists::reset);
+    }
+
+    /// Whether pages or slots are charged to it. What goes from a slot into memory between the two looks is missed: then
+    /// [`PageCounter::rises`] has changed.
+    pub(crate) fn is_charged(&self) -> bool {
+        if self.memory.usage() != 0 {
+            return true;
+        }
+        // A page that goes the other way is in one of them at each look.
+        fence(Ordering::Acquire);
+        let swapped = self.swap.usage() != 0;
+        // Pairs with the release of whoever gave the last slot back.
+        fence(Ordering::Acquire);
+        swapped
     }
 
     #[inline]

@@ -1,9 +1,14 @@
 //! How a removed group comes to its end.
 //!
 //! Pages, swap slots and children keep a removed group. Once there are none, only what CPUs hold back may still be counted
-//! for it. That is put where it belongs; and since a CPU may have taken such an amount out of its word just before and not
-//! have put it anywhere yet, which it does within an epoch, an epoch has to pass. Then what was counted goes to the parent,
-//! and the number is free.
+//! for it. That is put where it belongs. Then an epoch has to pass, for those who are in a section of the epoch:
+//!
+//! - who has taken such an amount out of its word and not put it anywhere yet;
+//! - who has found the number, in a slot or in a space, and is about to charge or to count something
+//!   ([`Groups::try_charge`]).
+//!
+//! After it there is one more look. If nothing was charged since the first one, what was counted goes to the parent, and the
+//! number is free.
 
 use crate::Groups;
 use crate::group::Group;
@@ -25,23 +30,28 @@ impl<P: Platform> Groups<P> {
             return false;
         }
         self.drain_stocks_of(pin, |id| id == group.id);
-        if group.memory.usage() != 0
-            || group.swap.usage() != 0
-            || group.all_lists().any(|lists| !lists.is_empty())
-        {
+        let rises = group.memory.rises();
+        if group.is_charged() || group.all_lists().any(|lists| !lists.is_empty()) {
             return false;
         }
         let epoch = self.frames.epoch();
-        if self.drain_stats_of(group.id) || group.drained.load(Ordering::Relaxed) == 0 {
+        let again = group.drained_rises.swap(rises, Ordering::Relaxed) != rises;
+        if self.drain_stats_of(group.id) || again || group.drained.load(Ordering::Relaxed) == 0 {
             group.drained.store(epoch.stamp().get() + 1, Ordering::Relaxed);
         }
         // Two steps are what it takes if nobody is in a section; one that is cannot be waited for here.
         epoch.advance();
         epoch.advance();
-        let passed = epoch.stamp().get() + 1 >= group.drained.load(Ordering::Relaxed) + 2;
-        // What was put where it belongs in those sections is seen. Pairs with the exchange that moved the epoch.
+        if epoch.stamp().get() + 1 < group.drained.load(Ordering::Relaxed) + 2 {
+            return false;
+        }
+        // What was done in those sections is seen. Pairs with the exchange that moved the epoch.
         fence(Ordering::Acquire);
-        passed
+        let over = group.memory.rises() == rises && !self.drain_stats_of(group.id);
+        if !over {
+            group.drained.store(0, Ordering::Relaxed);
+        }
+        over
     }
 
     /// Leaves what was counted for a group to its parent.

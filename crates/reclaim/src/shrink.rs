@@ -131,6 +131,10 @@ fn unmap<'s, P: Platform>(
         spaces.let_isolated_go(head);
         return Ok(Ready { head, guard, discarded: true });
     }
+    if unmapped && !flags.contains(FrameFlags::SWAP_CACHE) {
+        // Whoever had it last is giving it back, and takes it off its list. In the cache it would be nobody's.
+        return Err(Fate::Keep);
+    }
     let discarded = flags & (FrameFlags::LAZY_FREE | FrameFlags::SWAP_CACHE) == FrameFlags::LAZY_FREE
         && !flags.contains(FrameFlags::DIRTY);
     let unmapped = if discarded {

@@ -155,10 +155,10 @@ impl<P: Platform> Space<'_, P> {
     ) -> Option<Result<(), Refusal>> {
         let pin = self.spaces.platform().pin();
         self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
-        let groups = self.spaces.memory_groups();
-        groups.add_stat(&pin, self.memory_group(), GroupStat::Pgfault, counted as i64);
         // To the end: the lock of the VMA keeps neither its tables nor itself.
         let epoch = self.spaces.frames().epoch().enter(&pin);
+        let groups = self.spaces.memory_groups();
+        groups.add_stat(&pin, self.memory_group(), GroupStat::Pgfault, counted as i64);
         let hold = self.find_and_hold(&epoch, addr)?;
         match self.tables().resolve(&pin, hold.vma, addr, access, swapped) {
             Err(Refusal::NeedsGroup) => None,

@@ -10,6 +10,7 @@
 //! ([`Swap::read_unattended`](quire_swap::Swap::read_unattended)). What a program says that it will need (MADV_WILLNEED) is read in
 //! the same way, from any device.
 
+use crate::huge::OrderSet;
 use crate::space::Space;
 use crate::spaces::Spaces;
 use crate::table::{Found, Tables};
@@ -118,7 +119,7 @@ impl<P: Platform> Space<'_, P> {
             }
         };
         for other in ahead {
-            if other != slot && self.spaces.begin_ahead(other, Order::ZERO, Ahead::Guessed).is_none() {
+            if other != slot && self.spaces.begin_ahead(other, OrderSet::EMPTY, Ahead::Guessed).is_none() {
                 return;
             }
         }
@@ -167,47 +168,53 @@ pub(crate) enum Ahead {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Begins to read the folio of `slot`, which is of order `most` or less; the slot is a multiple of that. Answers how many pages
-    /// need no more thought, or nothing if memory is short.
-    pub(crate) fn begin_ahead(&self, slot: SlotId, most: Order, ahead: Ahead) -> Option<u64> {
-        let (mut order, group) = match self.swap().look(slot, most) {
+    /// Begins to read the folio of `slot`, of the largest of `orders` that can be had, or of order 0; the slot is a multiple of the
+    /// largest. Answers how many pages need no more thought, or nothing if memory is short.
+    pub(crate) fn begin_ahead(&self, slot: SlotId, orders: OrderSet, ahead: Ahead) -> Option<u64> {
+        let (mut order, seen) = match self.swap().look(slot, orders.most()) {
             Seen::Cached(page) => {
                 let folio = self.frames().folio(page);
                 let pages = folio.pages_from(page);
                 self.let_go(folio.head());
                 return Some(pages);
             }
-            Seen::Out { order, group } => (order, GroupId::from_bits(group)),
+            Seen::Out { order, group } => (orders.up_to(order).most(), GroupId::from_bits(group)),
             Seen::Gone => return Some(1),
         };
         loop {
             let drains = ahead == Ahead::Wanted && order == Order::ZERO;
-            let head = match self.try_swap_folio(order, group, drains) {
-                Ok(head) => head,
+            let (head, charged) = match self.try_swap_folio(order, (slot, seen), drains) {
+                Ok(had) => had,
                 Err(_) if order > Order::ZERO => {
                     let pin = self.platform().pin();
                     self.frames().events().count_folio(&pin, order, FolioCounter::SwpinFallback, 1);
-                    order = order.smaller()?;
+                    order = orders.below(order).most();
                     continue;
                 }
                 Err((cause, need)) if ahead == Ahead::Wanted && self.free_some(cause, need) => continue,
                 Err(_) => return None,
             };
+            let frame = self.frames().known(head);
             let Some(guard) = self.frames().try_lock_folio_long(head) else {
                 self.let_go(head);
                 return Some(order.pages());
             };
+            // Before anybody can find it: whoever wants it waits for the answer, and takes it, instead of for the lock.
+            frame.set_flags(FrameFlags::READING);
             let inserted = self.swap().insert(slot, head);
             if let Inserted::Won { shadow, group: now, .. } = inserted {
-                self.settle_charge(order, group, GroupId::from_bits(now));
+                self.settle_charge(order, charged, GroupId::from_bits(now));
                 self.note_ahead(head, order, shadow, ahead);
                 self.swap().read_unattended(guard, head);
                 return Some(order.pages());
             }
+            frame.clear_flags(FrameFlags::READING);
             drop(guard);
             self.let_go(head);
             match inserted {
-                Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => order = order.smaller()?,
+                Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
+                    order = orders.below(order).most();
+                }
                 Inserted::Found(page) => {
                     self.let_go(self.frames().folio(page).head());
                     return Some(1);

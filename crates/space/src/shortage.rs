@@ -72,38 +72,46 @@ impl<P: Platform> Tables<'_, P> {
     /// Charges a new folio to the group of the space. If that is at its limit the folio is given back.
     #[inline]
     pub(crate) fn charge_new(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
-        let group = self.core.memory_group();
-        if group == GroupId::ROOT { Ok(()) } else { self.charge_group(pin, group, head, order) }
+        if self.core.memory_group().is_root() { Ok(()) } else { self.charge_group(pin, head, order) }
     }
 
     #[cold]
-    fn charge_group(
-        &self,
-        pin: &Pin<'_, P>,
-        group: GroupId,
-        head: Pfn,
-        order: Order,
-    ) -> Result<(), OverLimit> {
-        let charged = self.spaces.memory_groups().try_charge(pin, group, order.pages());
-        if charged.is_ok() {
-            self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
-        } else {
-            self.spaces.release_unused(pin, head, order);
+    fn charge_group(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
+        let charged = self.with_group(pin, |group| {
+            self.spaces.memory_groups().try_charge(pin, group, order.pages()).map(|()| group)
+        });
+        match charged {
+            Ok(group) => {
+                self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
+                Ok(())
+            }
+            Err(over) => {
+                self.spaces.release_unused(pin, head, order);
+                Err(over)
+            }
         }
-        charged
+    }
+
+    /// Calls `work` with the group of the space. The space may leave it meanwhile, and the group may be removed: its number is not
+    /// used again before this section ends.
+    #[inline]
+    fn with_group<R>(&self, pin: &Pin<'_, P>, work: impl FnOnce(GroupId) -> R) -> R {
+        let _section = self.spaces.frames().epoch().enter(pin);
+        work(self.core.memory_group())
     }
 
     /// Counts one more of something for the program's group.
     pub(crate) fn count_for_group(&self, pin: &Pin<'_, P>, stat: GroupStat) {
-        self.spaces.memory_groups().add_stat(pin, self.core.memory_group(), stat, 1);
+        self.with_group(pin, |group| self.spaces.memory_groups().add_stat(pin, group, stat, 1));
     }
 
     /// The same for a caller that cannot wait for room: the group may be a little over its limit.
     pub(crate) fn charge_anyway(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) {
-        let group = self.core.memory_group();
-        if group != GroupId::ROOT {
-            self.spaces.memory_groups().charge_anyway(pin, group, order.pages());
-            self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
-        }
+        self.with_group(pin, |group| {
+            if !group.is_root() {
+                self.spaces.memory_groups().charge_anyway(pin, group, order.pages());
+                self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
+            }
+        });
     }
 }

@@ -30,7 +30,7 @@ use quire_arch::{
     VirtAddr,
 };
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FolioGuard, FrameFlags, Kind, VmEvent};
-use quire_group::{GroupId, GroupStat};
+use quire_group::{GroupId, GroupStat, OverLimit};
 use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
 use quire_sync::atomic::raw::Ordering;
 
@@ -162,12 +162,11 @@ impl<'s, P: Platform> Spaces<P> {
         let slot = SlotId::of(wanted.entry);
         let technique = self.swap().technique();
         let orders = if technique.leaves_when_mapped() { wanted.orders } else { OrderSet::EMPTY };
-        let largest = |orders: OrderSet| orders.largest().unwrap_or(Order::ZERO);
         // Counted where it turns out to be so: whoever finds the folio in the cache had a minor fault.
-        let (mut order, group) = match self.swap().look(slot, largest(orders)) {
+        let (mut order, group) = match self.swap().look(slot, orders.most()) {
             Seen::Cached(page) => return self.join(page, slot),
             // The slots may be alike up to an order that the policy does not allow.
-            Seen::Out { order, group } => (largest(orders.up_to(order)), GroupId::from_bits(group)),
+            Seen::Out { order, group } => (orders.up_to(order).most(), GroupId::from_bits(group)),
             Seen::Gone => {
                 self.wait_for_bypass();
                 return Ok(None);
@@ -177,14 +176,14 @@ impl<'s, P: Platform> Spaces<P> {
             return self.read_past_cache(slot, group);
         }
         loop {
-            let Some(head) = self.new_swap_folio(order, group)? else {
+            let Some((head, charged)) = self.new_swap_folio(order, (slot, group))? else {
                 self.frames().events().count_folio(
                     &self.platform().pin(),
                     order,
                     FolioCounter::SwpinFallback,
                     1,
                 );
-                order = largest(orders.below(order));
+                order = orders.below(order).most();
                 continue;
             };
             let Some(guard) = self.frames().try_lock_folio_long(head) else {
@@ -198,7 +197,7 @@ impl<'s, P: Platform> Spaces<P> {
             };
             match inserted {
                 Inserted::Won { shadow, zero, group: now } => {
-                    self.settle_charge(order, group, GroupId::from_bits(now));
+                    self.settle_charge(order, charged, GroupId::from_bits(now));
                     self.note_major(&self.platform().pin(), head, order, shadow);
                     let read = match self.swap().read_inserted(head, zero) {
                         IoState::Done(result) => result,
@@ -215,7 +214,7 @@ impl<'s, P: Platform> Spaces<P> {
                         Inserted::Found(page) => return self.join(page, slot),
                         // Each order is tried once.
                         Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
-                            order = largest(orders.below(order));
+                            order = orders.below(order).most();
                         }
                         _ => return Ok(None),
                     }
@@ -232,11 +231,16 @@ impl<'s, P: Platform> Spaces<P> {
         frame.owner().store(0, Ordering::Relaxed);
     }
 
-    /// A folio of `order`, charged to `group`, whose page it was. `None` where there is none of an order above 0.
-    fn new_swap_folio(&self, order: Order, group: GroupId) -> Result<Option<Pfn>, FaultError> {
+    /// A folio of `order` for what is in a slot, and the group that it is charged to: that of the slot, which was seen before. `None`
+    /// where there is no folio of an order above 0.
+    fn new_swap_folio(
+        &self,
+        order: Order,
+        slot: (SlotId, GroupId),
+    ) -> Result<Option<(Pfn, GroupId)>, FaultError> {
         loop {
-            match self.try_swap_folio(order, group, order == Order::ZERO) {
-                Ok(head) => return Ok(Some(head)),
+            match self.try_swap_folio(order, slot, order == Order::ZERO) {
+                Ok(had) => return Ok(Some(had)),
                 Err(_) if order > Order::ZERO => return Ok(None),
                 Err((cause, need)) if !self.make_room(cause, need) => {
                     return Err(FaultError::OutOfMemory(cause));
@@ -251,23 +255,42 @@ impl<'s, P: Platform> Spaces<P> {
     pub(crate) fn try_swap_folio(
         &self,
         order: Order,
-        group: GroupId,
+        slot: (SlotId, GroupId),
         drains: bool,
-    ) -> Result<Pfn, (AllocError, Need)> {
+    ) -> Result<(Pfn, GroupId), (AllocError, Need)> {
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
         let request = if drains { request } else { request.without_drain() };
         let pin = self.platform().pin();
         let head = self.frames().allocate(&pin, request).map_err(|cause| (cause, Need::Frames(order)))?;
         self.init_unmapped(head);
-        if let Err(over) = self.memory_groups().try_charge(&pin, group, order.pages()) {
-            self.release_unused(&pin, head, order);
-            return Err((AllocError::OutOfMemory, Need::Group(over.group, order.pages())));
-        }
+        let group = match self.charge_for_slot(&pin, slot, order) {
+            Ok(group) => group,
+            Err(over) => {
+                self.release_unused(&pin, head, order);
+                return Err((AllocError::OutOfMemory, Need::Group(over.group, order.pages())));
+            }
+        };
         self.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
         if order > Order::ZERO {
             self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
         }
-        Ok(head)
+        Ok((head, group))
+    }
+
+    /// Charges a folio to the group that has `slot`, which was `seen`, and answers which one it is by now: since the look the slot
+    /// may have been freed, and its group may have ended. The slot keeps its group, and the section keeps the number.
+    fn charge_for_slot(
+        &self,
+        pin: &Pin<'_, P>,
+        (slot, seen): (SlotId, GroupId),
+        order: Order,
+    ) -> Result<GroupId, OverLimit> {
+        if seen.is_root() {
+            return Ok(seen);
+        }
+        let _section = self.frames().epoch().enter(pin);
+        let group = GroupId::from_bits(self.swap().group_of(slot));
+        self.memory_groups().try_charge(pin, group, order.pages()).map(|()| group)
     }
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another group since: that one

@@ -137,22 +137,21 @@ impl<P: Platform> Swap<P> {
         self.with_folio(head, |held, first, end| held.remove_unnamed(head, first, end)).unwrap_or(false)
     }
 
-    /// Takes the folio at `head`, to which the caller has a reference, out of the cache, if nobody names its slots and nobody is
-    /// busy with it.
+    /// Takes the folio at `head`, to which the caller has a reference, out of the cache, if nothing names its slots and nobody
+    /// is busy with it. Answers whether it did.
     pub fn leave_if_unnamed(&self, head: Pfn) -> bool {
         loop {
             let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
             let folio = self.frames().folio(head);
-            let flags = folio.frame().word().flags();
+            let (order, flags) = (folio.order(), folio.frame().word().flags());
             if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
                 return false;
             }
             let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
-            let order = folio.order();
             let leaves = self.remove_unnamed(head);
             drop(guard);
             if leaves {
-                self.put_folio(&self.platform().pin(), head, self.frames().folio(head).order());
+                self.put_folio(&self.platform().pin(), head, order);
                 return true;
             }
             // Whoever took the last name away in between found the folio locked, and left it to this.

@@ -32,6 +32,9 @@ pub enum IoState {
     Begun,
 }
 
+/// In the number of a device's users: it goes as soon as there are none, and somebody waits for that.
+pub(crate) const LEAVING: u32 = 1 << 31;
+
 /// A device that does not go while this lives, so that its user may sleep.
 pub(crate) struct DeviceUse<'s, P: Platform> {
     swap: &'s Swap<P>,
@@ -48,9 +51,9 @@ impl<P: Platform> Deref for DeviceUse<'_, P> {
 
 impl<P: Platform> Drop for DeviceUse<'_, P> {
     fn drop(&mut self) {
-        let (leaves, key) = (!self.device.accepts(), ptr::from_ref(&self.device.users).addr());
+        let key = ptr::from_ref(&self.device.users).addr();
         // Release: whoever ends the device sees all that was done with it. It may be gone after this.
-        if self.device.users.fetch_sub(1, Ordering::Release) == 1 && leaves {
+        if self.device.users.fetch_sub(1, Ordering::Release) == LEAVING + 1 {
             self.swap.platform().unpark(key);
         }
     }
@@ -111,11 +114,18 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Begins to read a folio of the cache that nobody waits for. Its lock, which the caller hands over with one reference, is
-    /// given back when the device has answered.
+    /// given back when the device has answered. It has had [`FrameFlags::READING`] since before it came into the cache.
     pub fn read_unattended(&self, lock: FolioGuard<'_, P>, head: Pfn) {
-        self.frames().known(head).set_flags(FrameFlags::UNATTENDED);
+        let frame = self.frames().known(head);
+        frame.set_flags(FrameFlags::UNATTENDED);
         lock.leave_held();
         if let IoState::Done(_) = self.read_folio(head) {
+            let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+            frame.clear_flags(FrameFlags::READING);
+            // Whoever found it meanwhile sleeps until the device has an answer.
+            if let Some(device) = self.use_device(slot.device_index()) {
+                self.platform().unpark(device.backing().wait_key());
+            }
             self.end_unattended(head);
         }
     }
@@ -130,12 +140,13 @@ impl<P: Platform> Swap<P> {
         let failed = frame.word().flags().contains(FrameFlags::READ_FAILED);
         let left = failed && self.discard_failed(head);
         drop(lock);
+        let pin = self.platform().pin();
         if left {
-            self.put_folio(&self.platform().pin(), head, order);
+            self.put_folio(&pin, head, order);
         } else if self.is_cached_only(slot, order.pages() as u32) {
             self.leave_if_unnamed(head);
         }
-        self.put_folio(&self.platform().pin(), head, self.frames().folio(head).order());
+        self.put_folio(&pin, head, self.frames().folio(head).order());
     }
 
     /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its pages are zeros.

@@ -7,6 +7,7 @@ use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
 use crate::devices::Device;
 use crate::error::StillUsed;
+use crate::io::LEAVING;
 use crate::slot::{DeviceId, SlotId};
 use core::ptr;
 use quire_arch::Platform;
@@ -76,9 +77,11 @@ impl<P: Platform> Swap<P> {
         self.wait_for_sections();
         // SAFETY: only this call ends the device.
         let users = unsafe { &gone.as_ref().users };
-        // Acquire: pairs with the release of the last user.
-        while users.load(Ordering::Acquire) > 0 {
-            self.platform().park(ptr::from_ref(users).addr(), &mut || users.load(Ordering::Acquire) > 0);
+        // In the same word: of this and the last user the second one knows of the other. Acquire: pairs with his release.
+        users.fetch_or(LEAVING, Ordering::Acquire);
+        let used = || users.load(Ordering::Acquire) != LEAVING;
+        while used() {
+            self.platform().park(ptr::from_ref(users).addr(), &mut || used());
         }
         // SAFETY: nobody can find the device any more, all who had found it have let go, and no slot is in use. It was built with
         // the room, which alone has pointers to it.

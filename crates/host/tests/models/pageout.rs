@@ -4,8 +4,7 @@ use crate::common::{DENIED, HostSpace, NOT_MAPPED, PAGE, READ, RW, map_at, page}
 use crate::harness::{Fact, check_some, map, on_cpu};
 use crate::swap_machine::*;
 use quire_arch::{Access, Platform, VirtAddr};
-use quire_host::{HostPlatform, Machine};
-use quire_mm::{Advice, PinnedPage, RemapFlags, RemapTechnique};
+use quire_mm::{Advice, RemapFlags, RemapTechnique};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
@@ -317,16 +316,6 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
             });
         });
     }
-}
-
-fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>, value: u64) {
-    // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
-    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write_volatile(value) };
-}
-
-fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>) -> u64 {
-    // SAFETY: as above.
-    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read_volatile() }
 }
 
 /// A page that a device has is the program's, whatever page-out did meanwhile: each sees what the other writes.

@@ -3,7 +3,6 @@
 use crate::common::{NOT_MAPPED, PAGE, map_at, page};
 use crate::harness::{Fact, check_some, map, on_cpu};
 use crate::swap_machine::*;
-use quire_arch::{Order, VirtAddr};
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::{AccessError, Machine};
 use quire_mm::{Advice, Error, FaultError, OrderSet, SizeEnabled, VmEvent};
@@ -263,14 +262,6 @@ fn shuttle_swapoff_against_everybody() {
             });
         });
     }
-}
-
-/// Folios of four pages wherever they fit, and an aligned place for one.
-const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
-
-fn small_folios(machine: &Machine) {
-    let four = OrderSet::of(Order::new(2).expect("an order"));
-    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
 }
 
 /// races.md, C: a large folio comes back whole, while one of its pages comes back alone, or a part of it is given up.

@@ -2,11 +2,11 @@
 
 use crate::common::{self, HostSpace, PAGE, RW, in_use, map_at};
 use crate::harness::{audit, on_cpu};
-use quire_arch::{Access, VirtAddr};
-use quire_host::{HostConfig, Machine};
+use quire_arch::{Access, Order, Platform, VirtAddr};
+use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::{
-    Advice, DeviceId, GroupId, MemoryConfig, Overcommit, RamDisk, RemapTechnique, SwapOffError,
-    SwapOnOptions, VmEvent,
+    Advice, DeviceId, GroupId, MemoryConfig, OrderSet, Overcommit, PinnedPage, RamDisk, RemapTechnique,
+    SizeEnabled, SwapOffError, SwapOnOptions, VmEvent,
 };
 use quire_sync::atomic::as_one_step;
 use std::mem::ManuallyDrop;
@@ -20,6 +20,9 @@ pub(crate) const ELSEWHERE: VirtAddr = VirtAddr((1 << 40) - PAGE);
 /// Schedules of the models that have about a thousand steps, and of those with many more.
 pub(crate) const SOME: u64 = 1500;
 pub(crate) const FEW: u64 = 300;
+
+/// An aligned place for a folio of four pages.
+pub(crate) const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
 
 /// Slots of the device, unless a model wants fewer.
 const SLOTS: u64 = 64;
@@ -138,4 +141,21 @@ pub(crate) fn reclaim(machine: &Machine, cpu: usize) {
 /// How often `event` was counted.
 pub(crate) fn count(machine: &Machine, event: VmEvent) -> u64 {
     as_one_step(|| machine.memory().frames().events().sum(event))
+}
+
+/// Folios of four pages wherever they fit.
+pub(crate) fn small_folios(machine: &Machine) {
+    let four = OrderSet::of(Order::new(2).expect("an order"));
+    machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
+}
+
+/// What a device does that has the page.
+pub(crate) fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>, value: u64) {
+    // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
+    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write_volatile(value) };
+}
+
+pub(crate) fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>) -> u64 {
+    // SAFETY: as above.
+    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read_volatile() }
 }

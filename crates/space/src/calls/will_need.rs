@@ -57,8 +57,8 @@ impl<P: Platform> Space<'_, P> {
                         && addr.0.is_multiple_of(order.bytes())
                         && nth + order.pages() <= run.pages
                 };
-                let most = orders.iter().find(fits).unwrap_or(Order::ZERO);
-                match self.spaces.begin_ahead(slot, most, Ahead::Wanted) {
+                let orders = orders.iter().find(fits).map_or(OrderSet::EMPTY, |order| orders.up_to(order));
+                match self.spaces.begin_ahead(slot, orders, Ahead::Wanted) {
                     Some(pages) => nth += pages,
                     None => return ControlFlow::Break(()),
                 }

@@ -87,6 +87,12 @@ impl OrderSet {
         }
     }
 
+    /// The largest, or order 0, which a folio can have always.
+    #[inline]
+    pub fn most(self) -> Order {
+        self.largest().unwrap_or(Order::ZERO)
+    }
+
     /// The orders, largest first: the order in which a fault tries them.
     pub fn iter(self) -> impl Iterator<Item = Order> {
         let mut rest = self;

@@ -36,8 +36,8 @@ impl<'s, P: Platform> Spaces<P> {
             return Ok(None);
         }
         let end = || swap.end_bypass(slot);
-        let head = match self.new_swap_folio(Order::ZERO, group) {
-            Ok(Some(head)) => head,
+        let (head, charged) = match self.new_swap_folio(Order::ZERO, (slot, group)) {
+            Ok(Some(made)) => made,
             Ok(None) => {
                 end();
                 return Ok(None);
@@ -54,7 +54,7 @@ impl<'s, P: Platform> Spaces<P> {
         };
         // The slot was charged to this group before it was busy, and is to nobody else while it is.
         let group_now = GroupId::from_bits(swap.group_of(slot));
-        self.settle_charge(Order::ZERO, group, group_now);
+        self.settle_charge(Order::ZERO, charged, group_now);
         self.frames().known(head).memory_group().store(group_now.get(), Ordering::Relaxed);
         self.note_major(&self.platform().pin(), head, Order::ZERO, swap.shadow_of(slot));
         swap.count_pages(head, VmEvent::Pswpin, GroupStat::Pswpin);

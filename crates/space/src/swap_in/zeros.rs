@@ -47,13 +47,13 @@ impl<'s, P: Platform> Tables<'s, P> {
             return None;
         }
         let slot = SlotId::of(entry);
-        let group = GroupId::from_bits(self.spaces.swap().zeros(slot)?);
+        let seen = GroupId::from_bits(self.spaces.swap().zeros(slot)?);
         let frames = self.spaces.frames();
         let frame = frames.allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous)).ok()?;
-        if self.spaces.memory_groups().try_charge(pin, group, 1).is_err() {
+        let Ok(group) = self.spaces.charge_for_slot(pin, (slot, seen), Order::ZERO) else {
             self.spaces.release_unused(pin, frame, Order::ZERO);
             return None;
-        }
+        };
         frames.known(frame).memory_group().store(group.get(), Ordering::Relaxed);
         Some(Zeros { tables: *self, pin, slot, group, frame: Some(frame) })
     }

@@ -1,0 +1,146 @@
+//! Memory groups that end while others still find their numbers: in slots, in spaces, on CPUs. A number is given to the next
+//! group only when nothing is charged to it and nobody is about to charge something.
+
+use crate::common::PAGE;
+use crate::harness::{check_some, map, on_cpu};
+use crate::swap_machine::*;
+use quire_arch::Platform;
+use quire_host::Machine;
+use quire_mm::{Advice, GroupError, GroupId};
+use quire_sync::atomic::as_one_step;
+use shuttle::thread;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+/// A group two levels below the root, and the one between.
+fn nested(machine: &Machine) -> (GroupId, GroupId) {
+    as_one_step(|| {
+        let groups = machine.memory().groups();
+        let above = groups.create(GroupId::ROOT, "above").expect("memory");
+        (above, groups.create(above, "old").expect("memory"))
+    })
+}
+
+/// Removes `old`, which no space is in, and makes another group as soon as may be, elsewhere in the tree. It may have the same
+/// number.
+fn replace(machine: &Machine, cpu: usize, old: GroupId) -> GroupId {
+    let cpu = machine.vcpu(cpu).expect("each CPU has one thread");
+    cpu.run(|| {
+        let groups = machine.memory().groups();
+        groups.remove(old).expect("no space is in it");
+        groups.create(GroupId::ROOT, "new").expect("memory")
+    })
+}
+
+/// Each group is charged what frames and slots say that they are, and no frame is charged to a group that is gone.
+fn assert_charges(machine: &Machine) {
+    as_one_step(|| {
+        let (groups, frames) = (machine.memory().groups(), machine.memory().frames());
+        groups.drain_stocks(&machine.memory().platform().pin());
+        let mut charged = BTreeMap::<u16, u64>::new();
+        frames.for_each_frame(|_, frame| {
+            if frame.kind().is_given_out() {
+                let pages = frame.word().order().pages();
+                *charged.entry(frame.memory_group().load(Ordering::Relaxed)).or_default() += pages;
+            }
+        });
+        groups.for_each_in_subtree(GroupId::ROOT, |id| {
+            let expected = charged.remove(&id.get()).unwrap_or(0);
+            if !id.is_root() {
+                assert_eq!(groups.charged(id), expected, "{id} is charged other pages than it has");
+            }
+        });
+        assert!(charged.is_empty(), "pages are charged to groups that are gone: {charged:?}");
+    });
+}
+
+/// Nothing belongs to these groups any more: they can be removed, and then they are gone.
+fn assert_over(machine: &Machine, all: &[GroupId]) {
+    assert_charges(machine);
+    as_one_step(|| {
+        let groups = machine.memory().groups();
+        for &group in all {
+            assert_eq!((groups.usage(group), groups.swap_usage(group)), (0, 0), "{group} is charged");
+            assert!(matches!(groups.remove(group), Ok(()) | Err(GroupError::NoGroup)));
+        }
+    });
+}
+
+/// The page goes, and with it the group's last charge, while another CPU is about to bring it back: it asked whose it is before
+/// that, and charges it after.
+#[test]
+fn shuttle_a_swap_in_for_a_group_that_ends() {
+    for (seed, value) in [(781, 1), (782, 0)] {
+        check_some(seed, SOME, move || {
+            Swapping::on(2).run(|machine, space| {
+                let (above, old) = nested(machine);
+                as_one_step(|| space.set_memory_group(old)).expect("the group is there");
+                swapped(machine, space, ADDR, PAGE, value);
+                as_one_step(|| space.set_memory_group(GroupId::ROOT)).expect("the root is there");
+                let mut new = GroupId::ROOT;
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let seen = read(machine, 0, space, ADDR);
+                        assert!(seen == 0 || seen == value, "{seen}");
+                    });
+                    scope.spawn(|| {
+                        on_cpu(machine, 1, space, |_| space.madvise(ADDR, PAGE, Advice::DontNeed))
+                            .expect("mapped");
+                        new = replace(machine, 1, old);
+                    });
+                });
+                assert_charges(machine);
+                as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
+                assert_over(machine, &[new, old, above]);
+            });
+        });
+    }
+}
+
+/// The group's last charge goes from its slot to its page just when somebody looks whether there is one.
+#[test]
+fn shuttle_the_last_charge_moves_while_its_group_ends() {
+    check_some(783, SOME, || {
+        Swapping::on(2).run(|machine, space| {
+            let (above, old) = nested(machine);
+            as_one_step(|| space.set_memory_group(old)).expect("the group is there");
+            swapped(machine, space, ADDR, PAGE, 1);
+            as_one_step(|| space.set_memory_group(GroupId::ROOT)).expect("the root is there");
+            let mut new = GroupId::ROOT;
+            thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
+                scope.spawn(|| new = replace(machine, 1, old));
+            });
+            assert_ne!(new, old, "the number is used again while something is charged to it");
+            assert_charges(machine);
+            as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
+            assert_over(machine, &[new, old, above]);
+        });
+    });
+}
+
+/// A program leaves the group while it gets its first page there.
+#[test]
+fn shuttle_a_first_write_while_its_group_ends() {
+    check_some(784, SOME, || {
+        Swapping::on(2).run(|machine, space| {
+            let (above, old) = nested(machine);
+            as_one_step(|| space.set_memory_group(old)).expect("the group is there");
+            map(space, ADDR, 1);
+            let mut new = GroupId::ROOT;
+            thread::scope(|scope| {
+                scope.spawn(|| write(machine, 0, space, ADDR, 1));
+                scope.spawn(|| {
+                    // In one step, since each point of the other's is to be tried.
+                    as_one_step(|| {
+                        space.set_memory_group(GroupId::ROOT).expect("the root is there");
+                        new = replace(machine, 1, old);
+                    });
+                });
+            });
+            assert_charges(machine);
+            as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
+            assert_over(machine, &[new, old, above]);
+        });
+    });
+}
