@@ -229,8 +229,7 @@ fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
 #[test]
 fn a_folio_that_several_mappings_unlock_in_parts_is_unlocked() {
     let machine = machine(32, 1);
-    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    swap_on_ram(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = sparse(&machine, &cpu);
     space.mlock(area, MIB2, false).unwrap();
