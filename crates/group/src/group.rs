@@ -104,10 +104,10 @@ pub(crate) struct Group<P: Platform> {
     pub(crate) cursor: AtomicU16,
     /// For a removed group: when it was last seen that no CPU keeps anything back for it, plus one; zero for never.
     pub(crate) drained: AtomicU64,
-    /// Scratch of the auditor.
-    pub(crate) recounted: AtomicU64,
     /// How often its memory had risen from zero then.
     pub(crate) drained_rises: AtomicU64,
+    /// Scratch of the auditor.
+    pub(crate) recounted: AtomicU64,
     nodes: [AtomicPtr<NodeLists<P>>; MAX_NODES],
 }
 
@@ -134,8 +134,8 @@ impl<P: Platform> Group<P> {
             stats: core::array::from_fn(|_| AtomicI64::new(0)),
             cursor: AtomicU16::new(0),
             drained: AtomicU64::new(0),
-            recounted: AtomicU64::new(0),
             drained_rises: AtomicU64::new(0),
+            recounted: AtomicU64::new(0),
             nodes: nodes.map(|lists| AtomicPtr::new(lists.map_or(core::ptr::null_mut(), NonNull::as_ptr))),
         }
     }
