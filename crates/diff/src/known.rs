@@ -20,8 +20,6 @@ pub enum KnownDifference {
     /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a host with swap
     /// space of its own where pages go cannot be compared.
     PageOut,
-    /// A processor with protection keys makes memory that may only be executed unreadable.
-    ExecuteOnly,
     /// Linux counts locked pages of a mapping of 8 TiB and more in an `int`, which overflows.
     LockedOverflow,
     /// Linux goes on counting locked memory that `MREMAP_DONTUNMAP` left behind unlocked.
@@ -54,7 +52,6 @@ impl KnownDifference {
         Self::FileContents,
         Self::FilePages,
         Self::PageOut,
-        Self::ExecuteOnly,
         Self::LockedOverflow,
         Self::LockedDontUnmap,
         Self::FailedSplit,
@@ -76,7 +73,6 @@ impl KnownDifference {
             Self::FileContents => "file-contents",
             Self::FilePages => "file-pages",
             Self::PageOut => "pageout",
-            Self::ExecuteOnly => "execute-only",
             Self::LockedOverflow => "locked-overflow",
             Self::LockedDontUnmap => "locked-dontunmap",
             Self::FailedSplit => "failed-split",
@@ -373,12 +369,8 @@ impl Past {
         linux: Outcome,
         seen: &Observation,
     ) -> Option<KnownDifference> {
-        const SEGV_PKUERR: u32 = 4;
         const COLLAPSE: u64 = 25;
         let known = match (call, linux) {
-            (Call::Read | Call::Fill, Outcome::Signal { code: SEGV_PKUERR, .. }) => {
-                Some(KnownDifference::ExecuteOnly)
-            }
             (Call::Madvise, _) if args[2] == COLLAPSE => {
                 let ranges = [&self.without_tables, &self.emptied];
                 let other = ranges.into_iter().any(|ranges| touches(ranges, args[0], args[1]));

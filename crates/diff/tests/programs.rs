@@ -45,8 +45,8 @@ fn what_once_differed_is_alike() {
 /// Whether the processor and the host's settings are such that Linux shows the difference.
 fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
-        // The second is met with swap space only, which takes root.
-        KnownDifference::ExecuteOnly | KnownDifference::SwapInWhole => false,
+        // It is met with swap space only, which takes root.
+        KnownDifference::SwapInWhole => false,
         KnownDifference::LowEligible | KnownDifference::ThirdSharer | KnownDifference::PartShared => {
             let path = "/sys/kernel/mm/transparent_hugepage/enabled";
             let on = std::fs::read_to_string(path).is_ok_and(|text| !text.contains("[never]"));

@@ -5,8 +5,8 @@ use super::board::{Board, MOST_OWN};
 use super::child::{become_reaper, exit, template};
 use super::observe::{Files, next_vma, query};
 use super::raw::{
-    ARCH_PRCTL, BRK, CLOSE, DUP2, FTRUNCATE, MADVISE, MEMFD_CREATE, MMAP, MREMAP, MUNMAP, OPEN, PRCTL,
-    SCHED_SETAFFINITY, futex_wake, syscall,
+    ARCH_PRCTL, BRK, CLOSE, DUP2, FTRUNCATE, MADVISE, MEMFD_CREATE, MMAP, MREMAP, MUNMAP, OPEN, PKEY_ALLOC,
+    PRCTL, SCHED_SETAFFINITY, futex_wake, syscall,
 };
 use core::arch::asm;
 use core::ffi::CStr;
@@ -75,6 +75,7 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuMask) -> ! {
         syscall(SCHED_SETAFFINITY, [0, size_of::<CpuMask>() as u64, cpus.as_ptr().addr() as u64, 0, 0, 0]);
     }
     allow_large_folios(false);
+    take_protection_keys();
     become_reaper();
     access::catch_signals();
     open_files(board);
@@ -103,6 +104,13 @@ pub(super) fn allow_large_folios(allow: bool) {
     const PR_SET_THP_DISABLE: u64 = 41;
     // SAFETY: a setting of this process alone.
     unsafe { syscall(PRCTL, [PR_SET_THP_DISABLE, u64::from(!allow), 0, 0, 0, 0]) };
+}
+
+/// Takes every protection key that the processor has, for the calling process and its children. Where one is left Linux gives it
+/// to memory that may only be executed, which cannot be read then; without one it can, as on processors that have no keys.
+fn take_protection_keys() {
+    // SAFETY: a key that no memory has, with every access allowed.
+    while unsafe { syscall(PKEY_ALLOC, [0; 6]) } > 0 {}
 }
 
 /// Makes Linux finish what it puts off by CPU for pages that were given free or made old. Until then it has references to them,

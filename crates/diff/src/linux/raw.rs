@@ -30,6 +30,7 @@ pub(super) const SCHED_GETAFFINITY: u32 = 204;
 pub(super) const EXIT_GROUP: u32 = 231;
 pub(super) const PRLIMIT64: u32 = 302;
 pub(super) const MEMFD_CREATE: u32 = 319;
+pub(super) const PKEY_ALLOC: u32 = 330;
 
 /// A raw system call. Failures are small negative numbers.
 ///

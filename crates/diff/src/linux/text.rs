@@ -28,10 +28,11 @@ fn header(line: &str) -> Option<(u64, u64, bool)> {
     Some((hex(start)?, hex(end)?, inode != "0"))
 }
 
-/// The mappings in a text of `smaps`, with whether they show a file. What lies outside of user space is left out.
+/// The mappings in a text of `smaps`, with whether they show a file. What lies outside of user space is left out, and so is a
+/// line that the text ends in the middle of.
 pub(crate) fn smaps(text: &str, mut visit: impl FnMut(Detail, bool)) {
     let mut detail: Option<(Detail, bool)> = None;
-    for line in text.lines() {
+    for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
         // Most lines are of no interest, and there are many: the first letters sort them.
         match line.as_bytes().first() {
             Some(b'0'..=b'9' | b'a'..=b'f') => {
@@ -100,6 +101,8 @@ mod tests {
         let [(detail, false)] = seen[..] else { panic!("{seen:?}") };
         assert_eq!((detail.start, detail.resident, detail.large), (0x7_ffff_0000, 4, 2048));
         assert!(detail.eligible && detail.flags.is_data());
+        let Some((cut, _)) = text.split_once(" ac") else { panic!("{text}") };
+        smaps(cut, |detail, _| panic!("{detail:?} is not all there"));
     }
 
     #[test]
