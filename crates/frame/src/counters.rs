@@ -93,9 +93,13 @@ vm_events! {
     PgstealFile = "pgsteal_file",
     /// Programs that were ended because memory was exhausted.
     OomKill = "oom_kill",
-    /// Locked pages that were found among those to reclaim.
+    /// Pages that came to the list of the locked ones.
     UnevictablePgsCulled = "unevictable_pgs_culled",
-    /// Pages that are locked no more.
+    /// Pages that went from there to those which may go.
+    UnevictablePgsRescued = "unevictable_pgs_rescued",
+    /// Pages of folios that were marked as locked.
+    UnevictablePgsMlocked = "unevictable_pgs_mlocked",
+    /// Pages of folios whose mark was taken off.
     UnevictablePgsMunlocked = "unevictable_pgs_munlocked",
     /// Faults that mapped a new anonymous folio as large as a PMD entry's. This and the others that
     /// [`VmEvents::count_folio`] knows are counted there.

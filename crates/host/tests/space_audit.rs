@@ -489,3 +489,14 @@ fn a_free_frame_with_users() {
         assert_audit(machine);
     });
 }
+
+#[test]
+fn a_folio_that_stayed_marked_as_locked() {
+    scene(|machine, _, space| {
+        let pfn = leaf(machine, space, BASE).pfn;
+        machine.memory().frames().known(pfn).set_flags(FrameFlags::MLOCKED);
+        finds(machine, |v| matches!(v, SpaceViolation::StrayLock { pfn: found } if *found == pfn));
+        space.mlock(VirtAddr(BASE), PAGE, false).unwrap();
+        assert_eq!(violations(machine), []);
+    });
+}

@@ -272,15 +272,14 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     } else {
         (LruList::InactiveAnon, LruList::ActiveAnon)
     };
+    let events = spaces.frames().events();
+    let pages = spaces.frames().folio(head).order().pages();
+    let mut locked = frame.word().flags().contains(FrameFlags::MLOCKED);
     {
         let pin = spaces.platform().pin();
-        let events = spaces.frames().events();
-        let pages = spaces.frames().folio(head).order().pages();
         match fate {
             // It was locked while it was in these hands.
-            _ if frame.word().flags().contains(FrameFlags::MLOCKED) => {
-                groups.put_back(&pin, head, LruList::Unevictable, true);
-            }
+            _ if locked => {}
             Fate::Activate => {
                 spaces.swap().count_pages(head, VmEvent::Pgactivate, GroupStat::Pgactivate);
                 groups.put_back(&pin, head, active, true);
@@ -293,15 +292,28 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
             }
             Fate::Lock => {
                 frame.set_flags(FrameFlags::MLOCKED);
-                events.add(&pin, VmEvent::UnevictablePgsCulled, pages);
-                groups.put_back(&pin, head, LruList::Unevictable, true);
+                events.add(&pin, VmEvent::UnevictablePgsMlocked, pages);
+                locked = true;
             }
         }
+        if locked {
+            events.add(&pin, VmEvent::UnevictablePgsCulled, pages);
+            groups.put_back(&pin, head, LruList::Unevictable, true);
+        }
     }
-    if matches!(fate, Fate::Lock) && spaces.referenced(head).is_some_and(|used| !used.locked) {
-        // It was unlocked in between. Who unlocks it from now on finds it on its list.
-        frame.clear_flags(FrameFlags::MLOCKED);
-        groups.move_to(&spaces.platform().pin(), head, inactive, true);
+    if locked {
+        let unlocked = matches!(fate, Fate::Lock) && spaces.referenced(head).is_none_or(|used| !used.locked);
+        let pin = spaces.platform().pin();
+        // Who unlocks it does so under its head lock, and from now on finds it on its list.
+        let _lock = spaces.frames().lock_folio(head);
+        if unlocked
+            && frame.clear_flags(FrameFlags::MLOCKED).is_some_and(|was| was.contains(FrameFlags::MLOCKED))
+        {
+            events.add(&pin, VmEvent::UnevictablePgsMunlocked, pages);
+        }
+        if !frame.word().flags().contains(FrameFlags::MLOCKED) && groups.move_to(&pin, head, inactive, true) {
+            events.add(&pin, VmEvent::UnevictablePgsRescued, pages);
+        }
     }
     spaces.let_isolated_go(head);
 }

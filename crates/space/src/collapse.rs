@@ -9,7 +9,7 @@ use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::section::Section;
 use crate::table::{Found, HugeSlot, Tables};
-use crate::vma::{Vma, VmaFacts};
+use crate::vma::{VmFlags, Vma, VmaFacts};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
 use quire_group::GroupStat;
@@ -167,6 +167,9 @@ impl<P: Platform> Tables<'_, P> {
                     // SAFETY: the new folio is ours; the old page is mapped by the unhooked table, so it is in RAM, and
                     // nobody can write to it.
                     unsafe { platform.copy(pfn, to, Order::ZERO) };
+                    if facts.flags.contains(VmFlags::LOCKED) {
+                        self.unlock_folio(&self.pin(), &self.spaces.frames().lock_folio(pfn));
+                    }
                 }
                 // SAFETY: the new folio is ours.
                 _ => unsafe { platform.zero(to, Order::ZERO) },

@@ -146,6 +146,9 @@ impl<P: Platform> Tables<'_, P> {
             // First nothing, then the flush, then the copy: no CPU may go on reading the old page after another has written
             // to the new one.
             locked.entries[index].store(0, Ordering::Relaxed);
+            if facts.flags.contains(VmFlags::LOCKED) {
+                self.unlock_folio(&pin, &folio);
+            }
             folio.folio().kind()
         };
         self.core.flush(frames, &pin, page_of(addr), FlushCause::CopyOnWrite);

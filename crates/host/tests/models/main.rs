@@ -15,6 +15,7 @@ mod folios;
 mod frames;
 mod groups;
 mod late;
+mod mlock;
 mod pageout;
 mod rmap;
 mod shared_zeros;

@@ -1,12 +1,14 @@
 //! Private pages that somebody believes to be his own: those that an entry lets him write without a fault, and those of
-//! folios that carry the exclusive mark. Nobody else may map them.
+//! folios that carry the exclusive mark. Nobody else may map them. And folios that are marked as locked: a locked mapping has
+//! them.
 //!
 //! The audit words serve a second time here. That of a page says whether it was met, and whether by an entry that allows
-//! writes; that of an exclusive folio's first page also by which space.
+//! writes; that of a folio's first page also whether a locked mapping has the folio, and by which space an exclusive one was met.
 
 use super::{Report, SpaceViolation};
 use crate::spaces::Spaces;
 use crate::table::Tables;
+use crate::vma::{VmFlags, Vma};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{FrameFlags, Kind};
@@ -15,8 +17,10 @@ use quire_frame::{FrameFlags, Kind};
 const MAPPED: u32 = 1;
 /// One of them allows writes.
 const WRITABLE: u32 = 2;
+/// A locked mapping has a page of the folio.
+const LOCKED: u32 = 4;
 /// Where the number of the space starts that maps an exclusive folio.
-const SPACE_SHIFT: u32 = 2;
+const SPACE_SHIFT: u32 = 3;
 
 impl<P: Platform> Spaces<P> {
     /// Looks for private pages that are not as exclusive as an entry or a mark says. The audit words are scratch.
@@ -28,6 +32,13 @@ impl<P: Platform> Spaces<P> {
             let _guard = core.mmap_lock.read(self.platform());
             let walk = SharingAudit { tables: Tables::new(self, core), number };
             walk.table(core.root(), P::Paging::root_level(), VirtAddr(0), report);
+        });
+        self.frames().for_each_frame(|pfn, frame| {
+            let marked =
+                frame.kind() == Kind::Anonymous && frame.word().flags().contains(FrameFlags::MLOCKED);
+            if marked && frame.audit().load(Ordering::Relaxed) & LOCKED == 0 {
+                report(SpaceViolation::StrayLock { pfn });
+            }
         });
     }
 }
@@ -64,6 +75,12 @@ impl<P: Platform> SharingAudit<'_, P> {
         if folio.kind() != Kind::Anonymous {
             return;
         }
+        // SAFETY: the caller holds the mmap lock, and so a VMA in the tree is live.
+        let vma: Option<&Vma> =
+            unsafe { self.tables.core.vmas.view().find(addr).map(|entry| entry.value.as_ref()) };
+        if vma.is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED)) {
+            folio.frame().audit().fetch_or(LOCKED, Ordering::Relaxed);
+        }
         let marked = folio.frame().word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
         let strange = marked && !self.is_first_to_map(folio.head());
         let write = if flags.contains(LeafFlags::WRITE) { WRITABLE } else { 0 };
@@ -83,7 +100,7 @@ impl<P: Platform> SharingAudit<'_, P> {
     fn is_first_to_map(&self, head: Pfn) -> bool {
         let word = self.tables.spaces.frames().known(head).audit();
         let own = self.number << SPACE_SHIFT;
-        let found = word.load(Ordering::Relaxed) & !(MAPPED | WRITABLE);
+        let found = word.load(Ordering::Relaxed) >> SPACE_SHIFT << SPACE_SHIFT;
         if found == 0 {
             word.fetch_or(own, Ordering::Relaxed);
         }

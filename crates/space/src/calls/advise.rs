@@ -151,7 +151,8 @@ impl<'s, P: Platform> Section<'s, P> {
             }
             Effect::Drop => {
                 // Faults may go on: they come before or after, and the table locks keep each page whole.
-                self.tables().zap(part, Zap::Contents, gather);
+                let locked = vma.flags().contains(VmFlags::LOCKED);
+                self.tables().zap(part, if locked { Zap::LockedContents } else { Zap::Contents }, gather);
                 self.tables().free_empty(part, Hole(part), gather);
                 Ok(())
             }

@@ -52,10 +52,6 @@ impl<'s, P: Platform> Section<'s, P> {
             let part = facts.range.intersect(range);
             removed = Some(removed.map_or(part, |before| VirtRange::new(before.start(), part.end())));
             self.core.usage.unmap(facts.flags, part.pages());
-            if facts.flags.contains(VmFlags::LOCKED) {
-                // What others map too may go again.
-                self.tables().set_locked(part, false);
-            }
             if facts.flags.contains(VmFlags::ACCOUNT) {
                 uncharged += part.pages();
             }
@@ -70,6 +66,11 @@ impl<'s, P: Platform> Section<'s, P> {
                     self.set_vma(vma, before, &family);
                     self.insert_vma(after, prepared, &family);
                 }
+            }
+            drop(family);
+            if facts.flags.contains(VmFlags::LOCKED) {
+                // What others map too may go again. No walk of the rmap finds it locked here any more.
+                self.tables().set_locked(part, false);
             }
         }
         if uncharged > 0 {
@@ -102,16 +103,17 @@ impl<'s, P: Platform> Section<'s, P> {
             self.lock_vma(vma);
             let facts = vma.facts();
             self.core.usage.unmap(facts.flags, facts.range.pages());
-            if facts.flags.contains(VmFlags::LOCKED) {
-                // What others map too may go again.
-                self.tables().set_locked(facts.range, false);
-            }
             if facts.flags.contains(VmFlags::ACCOUNT) {
                 uncharged += facts.range.pages();
             }
             // No walker of the rmap comes here any more, so the tables may go.
             let family = self.hold_family([facts.anon]);
             self.remove_vma(vma, &family);
+            drop(family);
+            if facts.flags.contains(VmFlags::LOCKED) {
+                // As above.
+                self.tables().set_locked(facts.range, false);
+            }
         }
         self.tree.clear();
         self.spaces.commit().release(uncharged);

@@ -4,7 +4,7 @@
 //! were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads to the next), one for
 //! each leaf. As in Linux they count as tables of the space.
 
-use super::{LockedTable, Place, Residency, Step, Tables};
+use super::{LockedTable, Place, Residency, Step, Tables, Zap};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::vma::VmaFacts;
@@ -196,7 +196,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     }
 
     /// Empties the large leaf at `slot` into `gather`, which is not full. Answers false if there is none any more.
-    pub(crate) fn zap_huge(&self, slot: HugeSlot, gather: &mut Gather<'_, P>) -> bool {
+    pub(crate) fn zap_huge(&self, slot: HugeSlot, what: Zap, gather: &mut Gather<'_, P>) -> bool {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
@@ -207,7 +207,7 @@ impl<'s, P: Platform> Tables<'s, P> {
             locked.take(slot.index);
             gather.add_huge_zero(leaf.pfn);
         } else {
-            self.zap_whole_folio(&pin, (&locked, slot), leaf, gather);
+            self.zap_whole_folio(&pin, (&locked, slot), leaf, what, gather);
         }
         if let Some(table) = self.withdraw(slot) {
             self.core.usage.table_gone();
@@ -222,11 +222,15 @@ impl<'s, P: Platform> Tables<'s, P> {
         pin: &Pin<'_, P>,
         (locked, slot): (&LockedTable<'_, P>, HugeSlot),
         leaf: Leaf,
+        what: Zap,
         gather: &mut Gather<'_, P>,
     ) {
         let pages = Self::huge_pages();
         let folio = self.spaces.frames().lock_folio(leaf.pfn);
         locked.take(slot.index);
+        if what == Zap::LockedContents {
+            self.unlock_folio(pin, &folio);
+        }
         let whole = folio.maps() == pages;
         if whole {
             let _ = folio.remove_maps(pages);

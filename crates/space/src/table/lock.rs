@@ -1,14 +1,18 @@
 //! Pages that programs lock: they are on a list of their own, where reclaim does not come by.
 //!
 //! The lists are what this is about. That a locked page stays in memory does not depend on it: reclaim looks at the mappings of
-//! a folio before it takes it, and finds the lock there.
+//! a folio before it takes it, and finds the lock there. A folio is marked once however many mappings lock it. Whatever takes it
+//! out of one of them takes the mark off, too, as in Linux: where another still locks it reclaim marks it again when it comes by,
+//! but nothing would ever come by to take a mark off.
 
 use super::{LockedTable, Place, Step, Tables};
 use crate::vma::{VmFlags, VmaFacts};
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, Kind, LockedFolio};
+use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
 use quire_group::LruList;
 use quire_sync::atomic::raw::Ordering;
+
+const NONE: FrameFlags = FrameFlags::empty();
 
 impl<P: Platform> Tables<'_, P> {
     /// Puts the private folios that lie in `range` on the list of the locked ones, or back on that of those which may go. As in
@@ -20,7 +24,7 @@ impl<P: Platform> Tables<'_, P> {
         self.walk(range, &mut |place, part| {
             let pin = self.pin();
             match place {
-                Place::Huge(slot) if part != self.slot_range(slot) => {}
+                Place::Huge(slot) if locks && part != self.slot_range(slot) => {}
                 Place::Huge(slot) => {
                     let locked = self.lock_slot(&pin, slot);
                     if let Some(leaf) = Self::huge_leaf(&locked, slot)
@@ -61,22 +65,34 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
+    /// A locked mapping has a page of `folio` no more; others may keep it. The page was taken out of the mapping before: who
+    /// locks the folio by what he sees of its mappings looks at them once more (`Spaces::referenced`).
+    pub(crate) fn unlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
+        if self.spaces.memory_groups().lists_anonymous() {
+            self.set_folio_locked(pin, folio, false);
+        }
+    }
+
     fn set_folio_locked(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, locks: bool) {
-        let frame = folio.folio().frame();
+        let (frame, head) = (folio.folio().frame(), folio.folio().head());
         if folio.folio().kind() != Kind::Anonymous {
             return;
         }
-        let groups = self.spaces.memory_groups();
-        let list = if locks {
-            frame.set_flags(FrameFlags::MLOCKED);
-            LruList::Unevictable
+        let (groups, events) = (self.spaces.memory_groups(), self.spaces.frames().events());
+        let (list, marked, moved) = if locks {
+            (LruList::Unevictable, VmEvent::UnevictablePgsMlocked, VmEvent::UnevictablePgsCulled)
         } else {
-            frame.clear_flags(FrameFlags::MLOCKED);
-            LruList::InactiveAnon
+            (LruList::InactiveAnon, VmEvent::UnevictablePgsMunlocked, VmEvent::UnevictablePgsRescued)
         };
+        let pages = folio.folio().order().pages();
+        let (set, clear) = if locks { (FrameFlags::MLOCKED, NONE) } else { (NONE, FrameFlags::MLOCKED) };
+        if frame.change_flags(set, clear).is_some_and(|was| was.contains(FrameFlags::MLOCKED) != locks) {
+            events.add(pin, marked, pages);
+        }
         // What reclaim has in its hands at this moment it puts where it belongs, by the flag.
-        if groups.list_of(folio.folio().head()).is_some_and(|now| (now == LruList::Unevictable) != locks) {
-            groups.move_to(pin, folio.folio().head(), list, true);
+        let elsewhere = groups.list_of(head).is_some_and(|now| (now == LruList::Unevictable) != locks);
+        if elsewhere && groups.move_to(pin, head, list, true) {
+            events.add(pin, moved, pages);
         }
     }
 
@@ -89,8 +105,12 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     fn list_mapped(&self, pin: &Pin<'_, P>, head: Pfn, facts: &VmaFacts) {
+        let frames = self.spaces.frames();
         let list = if facts.flags.contains(VmFlags::LOCKED) {
-            self.spaces.frames().known(head).set_flags(FrameFlags::MLOCKED);
+            frames.known(head).set_flags(FrameFlags::MLOCKED);
+            let pages = frames.folio(head).order().pages();
+            frames.events().add(pin, VmEvent::UnevictablePgsMlocked, pages);
+            frames.events().add(pin, VmEvent::UnevictablePgsCulled, pages);
             LruList::Unevictable
         } else {
             LruList::InactiveAnon

@@ -36,6 +36,8 @@ impl Residency {
 pub(crate) enum Zap {
     /// The mapping stays, and faults may come. Markers stay too: guard pages outlive the advice that drops contents.
     Contents,
+    /// The same where the mapping is locked: what goes from it is locked no more.
+    LockedContents,
     /// The mapping is gone: no fault can come.
     Mapping,
 }
@@ -83,7 +85,7 @@ impl<P: Platform> Tables<'_, P> {
             }
             gather.relieve();
         }
-        if self.zap_huge(slot, gather) { Step::Next } else { Step::Again }
+        if self.zap_huge(slot, what, gather) { Step::Next } else { Step::Again }
     }
 
     pub(super) fn zap_in_table(&self, table: Pfn, part: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
@@ -152,14 +154,14 @@ impl<P: Platform> Tables<'_, P> {
                 continue;
             }
             let pages = if P::Paging::is_present_leaf(raw, Level::PTE) {
-                let pages = self.zap_run(locked, (index, end), raw, &mut gone, gather);
+                let pages = self.zap_run(locked, (index, end), raw, (what, &mut gone), gather);
                 let (start, _) = stale.unwrap_or((index, index));
                 stale = Some((start, index + pages));
                 pages
             } else {
                 match P::Paging::decode(raw, Level::PTE) {
-                    Entry::Marker(PteMarker::Guard) if what == Zap::Contents => 1,
-                    Entry::Leaf(_) => self.zap_run(locked, (index, end), raw, &mut gone, gather),
+                    Entry::Marker(PteMarker::Guard) if what != Zap::Mapping => 1,
+                    Entry::Leaf(_) => self.zap_run(locked, (index, end), raw, (what, &mut gone), gather),
                     Entry::Swap(entry) => {
                         let pages = self.zap_swapped(locked, (index, end), entry, gather);
                         if self.core.cpus.is_paging_out() {
@@ -191,7 +193,7 @@ impl<P: Platform> Tables<'_, P> {
         locked: &LockedTable<'_, P>,
         (index, end): (usize, usize),
         raw: u64,
-        gone: &mut Residency,
+        (what, gone): (Zap, &mut Residency),
         gather: &mut Gather<'_, P>,
     ) -> usize {
         let Entry::Leaf(Leaf { pfn, flags }) = P::Paging::decode(raw, Level::PTE) else { return 1 };
@@ -203,6 +205,9 @@ impl<P: Platform> Tables<'_, P> {
         let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
         let pages = self.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);
+        if what == Zap::LockedContents {
+            self.unlock_folio(&self.pin(), &folio);
+        }
         // What may be mapped by others until the flush is counted after it.
         let whole = folio.maps() == pages as u32 && !folio.may_be_mapped_by_name();
         if whole {
@@ -227,7 +232,7 @@ impl<P: Platform> Tables<'_, P> {
                 Place::Table(table) => table,
                 Place::Huge(slot) => {
                     gather.make_room_flushed();
-                    self.zap_huge(slot, gather);
+                    self.zap_huge(slot, Zap::Mapping, gather);
                     return Step::Next;
                 }
             };

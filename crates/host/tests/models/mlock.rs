@@ -1,0 +1,76 @@
+//! Pages that are locked and unlocked while reclaim has them in its hands: none is left among the locked ones. That the lists agree
+//! with the marks, and the marks with the mappings, is the auditor's to see, with which each model ends.
+
+use crate::common::{HostSpace, PAGE};
+use crate::harness::{audit, check_some, on_cpu};
+use crate::swap_machine::*;
+use quire_sync::atomic::as_one_step;
+use shuttle::thread;
+use std::mem::ManuallyDrop;
+
+fn lock(space: &HostSpace<'_>) {
+    space.mlock(ADDR, PAGE, true).expect("the mapping is there");
+}
+
+fn unlock(space: &HostSpace<'_>) {
+    space.munlock(ADDR, PAGE).expect("the mapping is there");
+}
+
+/// Reclaim takes the page off its list, and puts it back while it is locked and unlocked.
+#[test]
+fn shuttle_locks_against_reclaim() {
+    check_some(801, SOME, || {
+        Swapping::on(3).run(|machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |_| {
+                        lock(space);
+                        unlock(space);
+                    });
+                });
+                scope.spawn(|| reclaim(machine, 1));
+                scope.spawn(|| reclaim(machine, 2));
+            });
+            assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 1);
+        });
+    });
+}
+
+/// A page of two, which one of them locked. It comes to reclaim's hands all the same, since the other unlocked it; the one whose it
+/// is copies it, or ends.
+#[test]
+fn shuttle_the_end_of_a_lock_against_reclaim() {
+    for (seed, copies) in [(802, true), (803, false)] {
+        check_some(seed, SOME, move || {
+            Swapping::on(3).run(|machine, space| {
+                written(machine, space, ADDR, PAGE, 1);
+                let child = fork(space);
+                as_one_step(|| {
+                    lock(space);
+                    lock(&child);
+                    unlock(space);
+                });
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        if copies {
+                            write(machine, 0, &child, ADDR, 2);
+                        } else {
+                            on_cpu(machine, 0, &child, |_| child.munmap(ADDR, PAGE)).expect("it is mapped");
+                        }
+                    });
+                    scope.spawn(|| reclaim(machine, 1));
+                    scope.spawn(|| reclaim(machine, 2));
+                });
+                audit(machine);
+                as_one_step(|| {
+                    assert_eq!(read(machine, 0, space, ADDR), 1);
+                    if copies {
+                        assert_eq!(read(machine, 0, &child, ADDR), 2);
+                    }
+                    drop(ManuallyDrop::into_inner(child));
+                });
+            });
+        });
+    }
+}
