@@ -248,14 +248,11 @@ impl<P: Platform> Groups<P> {
             let frame = self.frames.known(pfn);
             frame.audit().fetch_add(1, Ordering::Relaxed);
             let (word, label) = (frame.word(), Label::of(frame));
-            let unevictable = label.list() == LruList::Unevictable;
             let active = matches!(label.list(), LruList::ActiveAnon | LruList::ActiveFile);
             let flags = word.flags();
             let said = flags.contains(FrameFlags::LRU)
                 && flags.contains(FrameFlags::ACTIVE) == active
-                && flags.contains(FrameFlags::UNEVICTABLE) == unevictable
-                // Else nobody would ever come by it again.
-                && (!unevictable || flags.contains(FrameFlags::MLOCKED));
+                && flags.contains(FrameFlags::UNEVICTABLE) == (label.list() == LruList::Unevictable);
             if !said || word.order() != label.order() || !is_right(pfn, label) {
                 report(GroupViolation::WrongLabel { pfn });
             }

@@ -126,7 +126,8 @@ pub enum SpaceViolation {
         /// Whether the folio is marked as exclusive; else an entry allows writes.
         marked: bool,
     },
-    /// A folio is marked as locked, and no locked mapping has a page of it: reclaim would never come by it.
+    /// A folio is marked as locked, and no locked mapping has a page of it; or is listed as unevictable, and not marked. Reclaim
+    /// would never come by it.
     StrayLock {
         /// Its first frame.
         pfn: Pfn,
@@ -183,7 +184,7 @@ impl fmt::Display for SpaceViolation {
                 let why = if *marked { "its folio is marked as exclusive" } else { "an entry allows writes" };
                 write!(f, "space {}: {pfn:?} at {addr:?} is mapped by others too, but {why}", space.get())
             }
-            Self::StrayLock { pfn } => write!(f, "{pfn:?} is marked as locked, but no locked mapping has it"),
+            Self::StrayLock { pfn } => write!(f, "{pfn:?} is kept as locked, but no locked mapping has it"),
             Self::MemoryGroup(violation) => write!(f, "memory {violation}"),
             Self::StaleTranslation(stale) => write!(f, "stale TLB entry: {stale:?}"),
             Self::Running { space, cpu, current: true } => {

@@ -22,8 +22,9 @@ const REPLAYED: usize = 10;
 /// Preemptions, plus one, in a schedule of the kind that has few: most bugs need no more, and this many places for them
 /// are found far more often than by chance.
 const DEPTH: usize = 4;
-/// A model takes some thousand steps; one that takes this many waits for what never comes.
-const STEPS: usize = 200_000;
+/// A model takes some thousand steps, and one that brings 512 pages back one by one 200 000; one that takes this many waits for what
+/// never comes.
+const STEPS: usize = 500_000;
 /// The stack of a thread: debug builds of the memory manager need more than shuttle's default.
 const STACK: usize = 512 << 10;
 

@@ -34,9 +34,11 @@ impl<P: Platform> Spaces<P> {
             walk.table(core.root(), P::Paging::root_level(), VirtAddr(0), report);
         });
         self.frames().for_each_frame(|pfn, frame| {
-            let marked =
-                frame.kind() == Kind::Anonymous && frame.word().flags().contains(FrameFlags::MLOCKED);
-            if marked && frame.audit().load(Ordering::Relaxed) & LOCKED == 0 {
+            let flags = frame.word().flags();
+            let (marked, listed) = (FrameFlags::MLOCKED, FrameFlags::UNEVICTABLE);
+            let is_kept = frame.kind() == Kind::Anonymous && flags.intersects(marked | listed);
+            let is_locked = flags.contains(marked) && frame.audit().load(Ordering::Relaxed) & LOCKED != 0;
+            if is_kept && !is_locked {
                 report(SpaceViolation::StrayLock { pfn });
             }
         });
