@@ -176,6 +176,28 @@ fn pages_that_a_locked_mapping_collapses_are_unlocked_for_others() {
     assert_audit(&machine);
 }
 
+/// A part of a locked mapping moves and leaves it mapped: as on Linux none of it is locked any more, and what stayed in it can go.
+#[test]
+fn what_stays_of_a_mapping_of_which_a_part_was_moved_away_is_unlocked() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    fill(&cpu, &space, area, 8, 100);
+    space.mlock(area, 8 * PAGE, false).unwrap();
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | RemapFlags::DONTUNMAP;
+    let target = VirtAddr(2 * GIB);
+    space.mremap(page(area, 6), 2 * PAGE, 2 * PAGE, flags, target).unwrap();
+    assert_eq!(unevictable(&machine), 2, "what was moved stays locked");
+    assert_audit(&machine);
+    space.madvise(area, 6 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, 6 * PAGE);
+    assert_filled(&cpu, &space, area, 6, 100);
+    assert_filled(&cpu, &space, target, 2, 106);
+    assert_audit(&machine);
+}
+
 /// The counters say what a program on Linux sees.
 #[test]
 fn locking_and_unlocking_is_counted() {

@@ -376,6 +376,11 @@ impl<'s, P: Platform> Section<'s, P> {
         self.core.usage.reclass(facts.flags, flags, facts.range.pages());
         let family = self.hold_family([facts.anon]);
         self.set_vma(vma, VmaFacts { flags, anon, ..facts }, &family);
+        drop(family);
+        if facts.flags.contains(VmFlags::LOCKED) {
+            // The whole mapping, of which a part may have moved.
+            self.tables().set_locked(facts.range, false);
+        }
     }
 
     /// The room around `old`, a part of `vma`, in which nothing else is mapped, without `target`, where it goes.
