@@ -10,7 +10,7 @@ use common::{
 };
 use quire_arch::{Order, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, PageState, RemapFlags, VmEvent};
+use quire_mm::{Advice, GroupId, PageState, RemapFlags, VmEvent};
 
 /// Pages on the list of the locked ones.
 fn unevictable(machine: &Machine) -> u64 {
@@ -195,6 +195,32 @@ fn what_stays_of_a_mapping_of_which_a_part_was_moved_away_is_unlocked() {
     assert_eq!(space.figures().swapped, 6 * PAGE);
     assert_filled(&cpu, &space, area, 6, 100);
     assert_filled(&cpu, &space, target, 2, 106);
+    assert_audit(&machine);
+}
+
+/// A large folio of which a program locked a page stays, as on Linux, but is not among the locked ones: the rest of it can go once
+/// it is split.
+#[test]
+fn a_folio_that_is_locked_in_part_is_none_of_the_locked_ones() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    fill(&cpu, &space, area, 512, 100);
+    space.mlock(page(area, 9), PAGE, false).unwrap();
+    for _ in 0..4 {
+        machine.memory().reclaim(GroupId::ROOT, 512);
+        assert_eq!((space.figures().resident, unevictable(&machine)), (MIB2, 0));
+    }
+    space.split_folio(area, Order::ZERO).unwrap();
+    assert_audit(&machine);
+    for _ in 0..4 {
+        machine.memory().reclaim(GroupId::ROOT, 512);
+    }
+    assert_eq!((space.figures().resident, unevictable(&machine)), (PAGE, 1));
+    assert_filled(&cpu, &space, area, 512, 100);
     assert_audit(&machine);
 }
 

@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Pin, Platform};
 use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, Kind, VmEvent};
 use quire_group::{GroupId, GroupStat, LruList};
-use quire_space::{Spaces, UnmapBatch, Unmapped};
+use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped};
 use quire_swap::{IoState, NoSlots, Shadow};
 use quire_sync::atomic::raw::Ordering;
 
@@ -115,8 +115,10 @@ fn unmap<'s, P: Platform>(
     }
     if pressure != Pressure::Wish && frame.map_count().load(Ordering::Relaxed) > 0 {
         let used = spaces.referenced(head).ok_or(Fate::Keep)?;
-        if used.locked {
-            return Err(Fate::Lock);
+        match used.lock {
+            LockFound::None => {}
+            LockFound::Part => return Err(Fate::Activate),
+            LockFound::Whole => return Err(Fate::Lock),
         }
         if used.mappings > 0 {
             let again = frame
@@ -147,7 +149,8 @@ fn unmap<'s, P: Platform>(
     };
     let fate = match unmapped {
         Unmapped::All => return Ok(Ready { head, guard, discarded }),
-        Unmapped::Locked => Fate::Lock,
+        // Locked since the look at its mappings: the next one finds how much of it.
+        Unmapped::Locked => Fate::Keep,
         Unmapped::Pinned | Unmapped::Busy => Fate::Activate,
         Unmapped::Dirty => {
             // Its contents are needed again, like those of any other.
@@ -302,7 +305,8 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         }
     }
     if locked {
-        let unlocked = matches!(fate, Fate::Lock) && spaces.referenced(head).is_none_or(|used| !used.locked);
+        let unlocked = matches!(fate, Fate::Lock)
+            && spaces.referenced(head).is_none_or(|used| used.lock != LockFound::Whole);
         let pin = spaces.platform().pin();
         // Who unlocks it does so under its head lock, and from now on finds it on its list.
         let _lock = spaces.frames().lock_folio(head);

@@ -34,15 +34,6 @@ const SPACES: usize = 8;
 /// What the MMU may have noted in an entry that was taken away and comes back.
 const USED: LeafFlags = LeafFlags::ACCESSED.union(LeafFlags::DIRTY);
 
-/// What the mappings of a folio say about its use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Referenced {
-    /// Mappings through which it was used since the last look.
-    pub mappings: u32,
-    /// Whether a program locked it.
-    pub locked: bool,
-}
-
 /// What became of the wish to unmap a folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unmapped {
@@ -145,25 +136,6 @@ impl<P: Platform> fmt::Debug for UnmapBatch<'_, P> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Asks all mappings of the folio at `head` whether it was used, and takes the marks of it away. `None` where they cannot
-    /// be looked at just now. The caller has a reference.
-    pub fn referenced(&self, head: Pfn) -> Option<Referenced> {
-        let mut found = Referenced::default();
-        let order = self.frames().folio(head).order();
-        let walked = self.rmap_try_hold(head, |mappings| {
-            mappings.walk(|tables, facts, range| {
-                // A mapping that is locked may lie where one was that its pages were moved out of.
-                if facts.flags.contains(VmFlags::LOCKED) && tables.maps_some(range, (head, order)) {
-                    found.locked = true;
-                    return ControlFlow::Break(());
-                }
-                found.mappings += u32::from(tables.test_and_clear_accessed(range, (head, order)));
-                ControlFlow::Continue(())
-            })
-        });
-        walked.map(|_| found)
-    }
-
     /// Unmaps the folio at `head`, which is in the swap cache: each entry names its slot from then on. The caller has the folio
     /// lock and a reference, and flushes `batch` before it lets go of the lock.
     pub fn unmap_to_swap(&self, head: Pfn, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
@@ -192,26 +164,6 @@ impl<P: Platform> Spaces<P> {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Whether pages of the folio at `head` were used through the entries of `range`; the marks are taken away. Lock-free: an
-    /// entry changes only if it still is what was read. Translations stay: a page that is used through one of those only
-    /// looks unused, as in Linux.
-    fn test_and_clear_accessed(&self, range: VirtRange, (head, order): (Pfn, Order)) -> bool {
-        let mut used = false;
-        self.walk(range, &mut |place, part| {
-            let (table, level, first, entries) = match place {
-                Place::Table(table) => {
-                    (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)
-                }
-                Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
-            };
-            for entry in &self.entries(table)[first..first + entries] {
-                used |= clear_accessed::<P>(entry, level, (head, order));
-            }
-            Step::Next
-        });
-        used
-    }
-
     /// Unmaps what `range` of one mapping maps of the folio.
     fn unmap_mapping(
         &self,
@@ -456,28 +408,6 @@ struct Run {
     nth: u64,
     /// Their addresses.
     range: VirtRange,
-}
-
-/// Takes the mark of use off one entry, if it maps a page of the folio, and answers whether there was one.
-fn clear_accessed<P: Platform>(entry: &AtomicU64, level: Level, (head, order): (Pfn, Order)) -> bool {
-    let mut raw = entry.load(Ordering::Relaxed);
-    loop {
-        let maps = match P::Paging::decode(raw, level) {
-            Entry::Leaf(Leaf { pfn, flags }) => {
-                let usable = flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ;
-                usable && pfn.0.wrapping_sub(head.0) < order.pages()
-            }
-            _ => false,
-        };
-        if !maps || raw & P::Paging::ACCESSED == 0 {
-            return false;
-        }
-        let cleared = raw & !P::Paging::ACCESSED;
-        match entry.compare_exchange(raw, cleared, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return true,
-            Err(now) => raw = now,
-        }
-    }
 }
 
 impl<P: Platform> Space<'_, P> {

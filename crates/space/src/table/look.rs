@@ -124,8 +124,14 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Whether an entry of `range` maps a page of the folio of `order` at `head`. Lock-free.
-    pub(crate) fn maps_some(&self, range: VirtRange, (head, order): (Pfn, Order)) -> bool {
-        let mut found = false;
+    pub(crate) fn maps_some(&self, range: VirtRange, folio: (Pfn, Order)) -> bool {
+        self.count_mapped(range, folio, 1) > 0
+    }
+
+    /// How many pages of the folio of `order` at `head` the entries of `range` map; it is not looked for more than `enough`.
+    /// Lock-free.
+    pub(crate) fn count_mapped(&self, range: VirtRange, (head, order): (Pfn, Order), enough: u64) -> u64 {
+        let mut found = 0;
         self.walk(range, &mut |place, part| {
             let (table, level, first, entries) = match place {
                 Place::Table(table) => {
@@ -133,11 +139,20 @@ impl<P: Platform> Tables<'_, P> {
                 }
                 Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
             };
-            found = self.entries(table)[first..first + entries].iter().any(|entry| {
-                matches!(P::Paging::decode(entry.load(Ordering::Relaxed), level), Entry::Leaf(Leaf { pfn, flags })
-                    if !flags.contains(LeafFlags::SPECIAL) && pfn.0.wrapping_sub(head.0) < order.pages())
-            });
-            if found { Step::Stop } else { Step::Next }
+            let pages = part.pages() / entries as u64;
+            for entry in &self.entries(table)[first..first + entries] {
+                if let Entry::Leaf(Leaf { pfn, flags }) =
+                    P::Paging::decode(entry.load(Ordering::Relaxed), level)
+                    && !flags.contains(LeafFlags::SPECIAL)
+                    && pfn.0.wrapping_sub(head.0) < order.pages()
+                {
+                    found += pages;
+                    if found >= enough {
+                        return Step::Stop;
+                    }
+                }
+            }
+            Step::Next
         });
         found
     }

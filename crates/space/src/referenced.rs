@@ -1,0 +1,100 @@
+//! What the mappings of a folio say about it before reclaim takes it: whether it was used, and whether a program locked it.
+
+use crate::spaces::Spaces;
+use crate::table::{Place, Step, Tables};
+use crate::vma::VmFlags;
+use core::ops::ControlFlow;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+/// What the mappings of a folio say about its use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Referenced {
+    /// Mappings through which it was used since the last look.
+    pub mappings: u32,
+    /// Whether a program locked it.
+    pub lock: LockFound,
+}
+
+/// Whether the mappings of a folio are locked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum LockFound {
+    /// None is.
+    #[default]
+    None,
+    /// Those of some of its pages are. It stays, and is not one of the locked ones: the others may go once it is split.
+    Part,
+    /// One of all of it is.
+    Whole,
+}
+
+impl<P: Platform> Spaces<P> {
+    /// Asks all mappings of the folio at `head` whether it was used, and takes the marks of it away. `None` where they cannot
+    /// be looked at just now. The caller has a reference.
+    pub fn referenced(&self, head: Pfn) -> Option<Referenced> {
+        let mut found = Referenced::default();
+        let order = self.frames().folio(head).order();
+        let walked = self.rmap_try_hold(head, |mappings| {
+            mappings.walk(|tables, facts, range| {
+                // A mapping that is locked may lie where one was that its pages were moved out of.
+                if facts.flags.contains(VmFlags::LOCKED) {
+                    let pages = tables.count_mapped(range, (head, order), order.pages());
+                    if pages == order.pages() {
+                        found.lock = LockFound::Whole;
+                        return ControlFlow::Break(());
+                    }
+                    if pages > 0 {
+                        found.lock = LockFound::Part;
+                    }
+                }
+                found.mappings += u32::from(tables.test_and_clear_accessed(range, (head, order)));
+                ControlFlow::Continue(())
+            })
+        });
+        walked.map(|_| found)
+    }
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Whether pages of the folio at `head` were used through the entries of `range`; the marks are taken away. Lock-free: an
+    /// entry changes only if it still is what was read. Translations stay: a page that is used through one of those only
+    /// looks unused, as in Linux.
+    fn test_and_clear_accessed(&self, range: VirtRange, (head, order): (Pfn, Order)) -> bool {
+        let mut used = false;
+        self.walk(range, &mut |place, part| {
+            let (table, level, first, entries) = match place {
+                Place::Table(table) => {
+                    (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)
+                }
+                Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
+            };
+            for entry in &self.entries(table)[first..first + entries] {
+                used |= clear_accessed::<P>(entry, level, (head, order));
+            }
+            Step::Next
+        });
+        used
+    }
+}
+
+/// Takes the mark of use off one entry, if it maps a page of the folio, and answers whether there was one.
+fn clear_accessed<P: Platform>(entry: &AtomicU64, level: Level, (head, order): (Pfn, Order)) -> bool {
+    let mut raw = entry.load(Ordering::Relaxed);
+    loop {
+        let maps = match P::Paging::decode(raw, level) {
+            Entry::Leaf(Leaf { pfn, flags }) => {
+                let usable = flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ;
+                usable && pfn.0.wrapping_sub(head.0) < order.pages()
+            }
+            _ => false,
+        };
+        if !maps || raw & P::Paging::ACCESSED == 0 {
+            return false;
+        }
+        let cleared = raw & !P::Paging::ACCESSED;
+        match entry.compare_exchange(raw, cleared, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => raw = now,
+        }
+    }
+}
