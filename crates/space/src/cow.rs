@@ -156,10 +156,11 @@ impl<P: Platform> Tables<'_, P> {
         let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
         locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
         self.list_new(&pin, copy, facts);
-        drop(locked);
         if kind == Kind::File {
+            // Under the lock: whoever unmaps the copy counts it out as anonymous.
             self.core.usage.file_page_made_anonymous();
         }
+        drop(locked);
         gather.unmap_flushed(held.pfn, 1);
         Ok(())
     }

@@ -159,6 +159,29 @@ fn shuttle_a_table_is_not_reused_under_a_fault() {
     });
 }
 
+/// The first tables of a space go while a fault makes them: no table is counted out before it was counted in, which would show
+/// a space that has nothing as one that has more than there is, to whoever looks, and to the OOM choice.
+#[test]
+fn shuttle_tables_are_counted_before_they_go() {
+    check_some(630, SOME, || {
+        roomy(3, |machine, space| {
+            as_one_step(|| map_at(space, ADDR.0 + PAGE - (PUD << 9), PUD << 9, RW));
+            let plausible = |when: &str| {
+                let figures = space.figures();
+                let (now, peak) = (figures.page_tables, figures.peak_page_tables);
+                // Three, and as many that are unhooked and not counted out yet.
+                assert!(now <= 6 * PAGE && peak <= 6 * PAGE, "{now} bytes of tables, {peak} at most, {when}");
+            };
+            thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 0));
+                scope.spawn(|| on_cpu(machine, 1, space, |_| drop_all(space, ADDR, PUD << 9)));
+                scope.spawn(|| (0..3).for_each(|_| plausible("meanwhile")));
+            });
+            as_one_step(|| plausible("in the end"));
+        });
+    });
+}
+
 /// Two tables of one PMD table die, and it too, while faults make new ones: one that finds the PMD table dead looks again.
 #[test]
 fn shuttle_tables_are_made_below_one_that_dies() {

@@ -279,10 +279,11 @@ impl<P: Platform> Tables<'_, P> {
         // meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
         self.spaces.init_page(copy, copying.child, page.start());
+        // Before reclaim can find the page and count it out.
+        child.core.usage.page_mapped(true);
         child
             .lock(&pin, target, Level::PTE)
             .install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags }));
-        child.core.usage.page_mapped(true);
         child.list_new(&pin, copy, copying.child);
         Ok(())
     }

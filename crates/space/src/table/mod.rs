@@ -374,7 +374,7 @@ impl<'s, P: Platform> Tables<'s, P> {
             _ if locked.is_dead() => Hooked::Gone,
             _ => {
                 locked.install(index, Entry::Table(new));
-                drop(locked);
+                // Under the lock: whoever finds the table empty may free it at once, and counts it out.
                 self.core.usage.table_made();
                 return Ok(Hooked::Table(new));
             }
