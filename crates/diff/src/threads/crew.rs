@@ -1,5 +1,6 @@
 //! The threads that run programs. They stay from program to program, since to start them costs more than one.
 
+use super::Side;
 use super::history::{Clock, Event, Outcome};
 use super::program::{Op, Pause, Program, Step, Window};
 use std::any::Any;
@@ -11,6 +12,9 @@ use std::time::Duration;
 
 /// A memory manager that programs can run on.
 pub(super) trait World: Sync {
+    /// Whose memory it is.
+    const SIDE: Side;
+
     /// What a thread has for itself: its CPU.
     type Seat<'w>
     where

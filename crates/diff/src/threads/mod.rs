@@ -112,7 +112,7 @@ fn try_once<W: World>(
     match crew.run(program) {
         Ok(events) => {
             report.count(&events);
-            match check::check(&events) {
+            match check::check(&events, W::SIDE) {
                 Verdict::Right => Ok(()),
                 Verdict::Undecided => {
                     report.undecided += 1;

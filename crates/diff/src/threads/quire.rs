@@ -1,5 +1,6 @@
 //! Quire: each thread is a vCPU of a paranoid machine.
 
+use super::Side;
 use super::crew::{Hands, World};
 use super::history::{ChildPage, Clock, Outcome, Refusal};
 use super::program::{Op, Window};
@@ -35,6 +36,8 @@ impl QuireWorld {
 }
 
 impl World for QuireWorld {
+    const SIDE: Side = Side::Quire;
+
     type Seat<'w> = Vcpu;
     type Memory<'w> = HostSpace<'w>;
 

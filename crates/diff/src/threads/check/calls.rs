@@ -1,5 +1,6 @@
 //! From a history to the steps of each page, and what must hold between the pages of one call.
 
+use super::super::Side;
 use super::super::history::{Event, Outcome, Refusal};
 use super::super::program::{MAX_PAGES, MAX_THREADS, Op, Rights, Span, Word};
 use super::page::{Effect, Label, Labels, Load, Roles, Value};
@@ -54,7 +55,7 @@ fn first_of(count: usize, before: Roles, at: Roles, after: Roles) -> Vec<Vec<Rol
 
 impl Histories {
     /// Fails with an event whose outcome is impossible, whatever the other threads did.
-    pub(super) fn of(events: &[Event]) -> Result<Self, usize> {
+    pub(super) fn of(events: &[Event], side: Side) -> Result<Self, usize> {
         let mut histories = Self {
             pages: (0..MAX_PAGES).map(|_| Steps::default()).collect(),
             slots: vec![Labels::DONE],
@@ -62,16 +63,16 @@ impl Histories {
             rules: Vec::new(),
         };
         for number in 0..events.len() {
-            histories.add(events, number).ok_or(number)?;
+            histories.add(events, number, side).ok_or(number)?;
         }
         Ok(histories)
     }
 
     /// `None`: its outcome is impossible.
-    fn add(&mut self, events: &[Event], number: usize) -> Option<()> {
+    fn add(&mut self, events: &[Event], number: usize, side: Side) -> Option<()> {
         let event = &events[number];
         debug_assert!(usize::from(event.thread) < MAX_THREADS, "{event}");
-        let mut on = On { histories: self, event, number };
+        let mut on = On { histories: self, event, number, side };
         match (event.op, &event.outcome) {
             (Op::Read { page }, Outcome::Word(word)) if !matches!(word, Word::Foreign(_)) => {
                 on.step(page, Effect::Read(Ok(*word)));
@@ -81,7 +82,7 @@ impl Histories {
             (Op::Map { span, rights, .. }, Outcome::Done) => on.steps(span, &[Effect::Map(rights)]),
             (Op::Unmap { span }, Outcome::Done) => on.steps(span, &[Effect::BeginUnmap, Effect::EndUnmap]),
             (Op::Protect { span, rights }, outcome) => on.change(span, Effect::Protect(rights), outcome)?,
-            (Op::Unlock { span }, outcome) => on.change(span, Effect::SetLocked(false), outcome)?,
+            (Op::Unlock { span }, outcome) => on.change(span, on.set_locked(false), outcome)?,
             (Op::Lock { span }, outcome) => on.lock(span, outcome)?,
             (Op::Drop { span }, outcome) => on.drop_pages(span, outcome)?,
             (Op::Populate { span, write }, outcome) => {
@@ -120,6 +121,7 @@ struct On<'h> {
     histories: &'h mut Histories,
     event: &'h Event,
     number: usize,
+    side: Side,
 }
 
 impl On<'_> {
@@ -148,6 +150,11 @@ impl On<'_> {
         self.histories.page_of.push(page);
         self.put(page, effect, slot);
         slot
+    }
+
+    /// What `mlock` and `munlock` begin with.
+    fn set_locked(&self, locked: bool) -> Effect {
+        Effect::SetLocked { locked, waits: self.side == Side::Quire }
     }
 
     /// Steps of which only the patterns, which must follow, say what they did. `then` follows on each page.
@@ -187,13 +194,13 @@ impl On<'_> {
     /// `mlock`: as above, and then the pages are faulted in, which fails at the first that allows nothing.
     fn lock(&mut self, span: Span, outcome: &Outcome) -> Option<()> {
         match outcome {
-            Outcome::Done => self.steps(span, &[Effect::SetLocked(true), Effect::FaultIn]),
+            Outcome::Done => self.steps(span, &[self.set_locked(true), Effect::FaultIn]),
             Outcome::Failed(ENOMEM) => {
                 let mut slots = Vec::new();
                 let mut later = Vec::new();
                 for page in span.pages() {
                     let one = Span { first: page, count: 1 };
-                    slots.extend(self.open(one, Effect::SetLocked(true), &[]));
+                    slots.extend(self.open(one, self.set_locked(true), &[]));
                     later.extend(self.open(one, Effect::FaultIn, &[]));
                 }
                 let count = slots.len();

@@ -25,6 +25,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 
+use super::Side;
 use super::history::Event;
 use calls::Histories;
 use search::Found;
@@ -51,9 +52,9 @@ pub(super) enum Verdict {
     Undecided,
 }
 
-/// Checks a history.
-pub(super) fn check(events: &[Event]) -> Verdict {
-    let mut histories = match Histories::of(events) {
+/// Checks a history of `side`.
+pub(super) fn check(events: &[Event], side: Side) -> Verdict {
+    let mut histories = match Histories::of(events, side) {
         Ok(histories) => histories,
         Err(event) => return Verdict::Wrong(Wrong::Outcome(event)),
     };

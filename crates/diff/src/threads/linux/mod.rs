@@ -6,6 +6,7 @@
 
 mod access;
 
+use super::Side;
 use super::crew::{Hands, World};
 use super::history::{ChildPage, Clock, Outcome, Refusal};
 use super::program::{Call, MAX_PAGES, MAX_THREADS, Op, Window};
@@ -74,6 +75,8 @@ fn clear_window() {
 pub(super) struct Seat<'w>(&'w Report);
 
 impl World for LinuxWorld {
+    const SIDE: Side = Side::Linux;
+
     type Seat<'w> = Seat<'w>;
     type Memory<'w> = ();
 

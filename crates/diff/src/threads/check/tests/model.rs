@@ -3,8 +3,8 @@
 use super::super::super::generate;
 use super::super::super::history::{ChildPage, Event, Outcome, Refusal};
 use super::super::super::program::{Op, Rights, Span, Word};
-use super::super::{Verdict, check};
-use super::{ACCERR, EFAULT, EINVAL, ENOMEM, MAPERR, at, value};
+use super::super::Verdict;
+use super::{ACCERR, EFAULT, EINVAL, ENOMEM, MAPERR, at, check, value};
 use Outcome::Done;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
