@@ -106,6 +106,8 @@ vm_events! {
     ThpFaultAlloc = "thp_fault_alloc",
     /// Faults that wanted such a folio and got none.
     ThpFaultFallback = "thp_fault_fallback",
+    /// Of these, faults whose memory group was at its limit.
+    ThpFaultFallbackCharge = "thp_fault_fallback_charge",
     /// Such folios that were allocated to collapse a range into.
     ThpCollapseAlloc = "thp_collapse_alloc",
     /// Collapses that got none.

@@ -35,15 +35,20 @@ folio_counters! {
     AnonFaultAlloc = "anon_fault_alloc",
     /// A fault wanted one, got none, and tries a smaller order.
     AnonFaultFallback = "anon_fault_fallback",
-    /// A folio was written to a swap device whole.
+    /// Of these, it got none since its memory group was at its limit.
+    AnonFaultFallbackCharge = "anon_fault_fallback_charge",
+    /// A folio was written to a swap device whole. One of zeros is not written.
     Swpout = "swpout",
     /// A folio was split, since no device had as many slots in a row.
     SwpoutFallback = "swpout_fallback",
+    /// A folio went to a compressed cache whole.
+    Zswpout = "zswpout",
     /// A folio was read from a swap device whole.
     Swpin = "swpin",
-    /// A folio was to be read whole, and became a smaller one, since there was no memory of that order.
+    /// A folio was to be read whole, and became a smaller one, since there was no memory of that order, or too little left of its
+    /// group's limit.
     SwpinFallback = "swpin_fallback",
-    /// The same, since its memory group was at its limit.
+    /// Of these, its memory group was at its limit.
     SwpinFallbackCharge = "swpin_fallback_charge",
     /// A folio became smaller ones. Linux counts under the order that it had.
     Split = "split",
@@ -63,13 +68,15 @@ impl FolioCounter {
         match self {
             Self::AnonFaultAlloc => Some(VmEvent::ThpFaultAlloc),
             Self::AnonFaultFallback => Some(VmEvent::ThpFaultFallback),
+            Self::AnonFaultFallbackCharge => Some(VmEvent::ThpFaultFallbackCharge),
             Self::Split => Some(VmEvent::ThpSplitPage),
             Self::SplitFailed => Some(VmEvent::ThpSplitPageFailed),
             Self::SplitDeferred => Some(VmEvent::ThpDeferredSplitPage),
             Self::Swpout => Some(VmEvent::ThpSwpout),
             Self::SwpoutFallback => Some(VmEvent::ThpSwpoutFallback),
             // Linux counts those of swap with the folios of the size only.
-            Self::Swpin
+            Self::Zswpout
+            | Self::Swpin
             | Self::SwpinFallback
             | Self::SwpinFallbackCharge
             | Self::NrAnon

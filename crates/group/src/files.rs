@@ -111,7 +111,7 @@ enum Line {
 }
 
 /// `memory.stat`, as far as there is something to tell, in the order of Linux 6.17.
-const STAT: [Line; 32] = {
+const STAT: [Line; 34] = {
     use GroupStat as S;
     use Line::{Charged, List, Plain, Sum};
     [
@@ -143,6 +143,8 @@ const STAT: [Line; 32] = {
         Plain(S::Pglazyfreed),
         Plain(S::SwpinZero),
         Plain(S::SwpoutZero),
+        Plain(S::Zswpin),
+        Plain(S::Zswpout),
         Plain(S::ThpFaultAlloc),
         Plain(S::ThpCollapseAlloc),
         Plain(S::ThpSwpout),

@@ -70,6 +70,10 @@ group_stats! {
     SwpinZero = "swpin_zero",
     /// Pages of zeros that were paged out without a device.
     SwpoutZero = "swpout_zero",
+    /// Pages that came back from a compressed cache.
+    Zswpin = "zswpin",
+    /// Pages that went to a compressed cache.
+    Zswpout = "zswpout",
     /// Faults that mapped a new folio as large as a PMD entry's.
     ThpFaultAlloc = "thp_fault_alloc",
     /// Such folios that ranges were collapsed into.

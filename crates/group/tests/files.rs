@@ -123,8 +123,8 @@ fn statistics_are_of_a_group_and_all_below() {
     let mut expected = "anon inactive_anon active_anon inactive_file active_file unevictable workingset_refault_anon \
         workingset_activate_anon workingset_restore_anon pgscan pgsteal pswpin pswpout pgscan_kswapd pgscan_direct \
         pgscan_proactive pgsteal_kswapd pgsteal_direct pgsteal_proactive pgfault pgmajfault pgrefill pgactivate \
-        pgdeactivate pglazyfree pglazyfreed swpin_zero swpout_zero thp_fault_alloc thp_collapse_alloc thp_swpout \
-        thp_swpout_fallback".split_whitespace();
+        pgdeactivate pglazyfree pglazyfreed swpin_zero swpout_zero zswpin zswpout thp_fault_alloc thp_collapse_alloc \
+        thp_swpout thp_swpout_fallback".split_whitespace();
     assert!(names.iter().all(|&name| expected.next() == Some(name)) && expected.next().is_none());
     let set: Vec<&str> = text.lines().filter(|line| !line.ends_with(" 0")).collect();
     assert_eq!(

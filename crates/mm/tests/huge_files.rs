@@ -318,11 +318,12 @@ fn counters_add_up_over_cpus() {
     for (event, count) in [
         (VmEvent::ThpFaultAlloc, 20),
         (VmEvent::ThpFaultFallback, 21),
-        (VmEvent::ThpSwpout, 22),
-        (VmEvent::ThpSwpoutFallback, 23),
-        (VmEvent::ThpSplitPage, 27),
-        (VmEvent::ThpSplitPageFailed, 28),
-        (VmEvent::ThpDeferredSplitPage, 29),
+        (VmEvent::ThpFaultFallbackCharge, 22),
+        (VmEvent::ThpSwpout, 23),
+        (VmEvent::ThpSwpoutFallback, 24),
+        (VmEvent::ThpSplitPage, 29),
+        (VmEvent::ThpSplitPageFailed, 30),
+        (VmEvent::ThpDeferredSplitPage, 31),
         (VmEvent::ThpCollapseAlloc, 0),
         (VmEvent::ThpSplitPmd, 0),
     ] {

@@ -5,7 +5,7 @@
 //! and on a list by age.
 
 use arrayvec::ArrayVec;
-use quire_arch::{NodeId, Order, Pfn, Pin, Platform};
+use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, Kind, VmEvent};
 use quire_group::{GroupId, GroupStat, LruList};
 use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped};
@@ -171,35 +171,20 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
     let group = frame.memory_group().load(Ordering::Relaxed);
     let order = spaces.frames().folio(head).order();
     match spaces.swap().add_folio(head, group) {
-        Ok(_) => {
-            if order > Order::ZERO {
-                let pin = spaces.platform().pin();
-                spaces.frames().events().count_folio(&pin, order, FolioCounter::Swpout, 1);
-                count_huge(spaces, &pin, (group, order), GroupStat::ThpSwpout);
-            }
-            Ok(())
-        }
+        Ok(_) => Ok(()),
         Err(NoSlots::WrongOrder) if order > Order::ZERO => {
             let pin = spaces.platform().pin();
             spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
-            count_huge(spaces, &pin, (group, order), GroupStat::ThpSwpoutFallback);
+            if order == Order::PMD {
+                // Groups count folios as large as a PMD entry's only.
+                let group = GroupId::from_bits(group);
+                spaces.memory_groups().add_stat(&pin, group, GroupStat::ThpSwpoutFallback, 1);
+            }
             drop(pin);
             spaces.split_isolated(head, Order::ZERO).map_err(|_| Fate::Activate)?;
             spaces.swap().add_folio(head, group).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),
-    }
-}
-
-/// Groups count folios as large as a PMD entry's only.
-fn count_huge<P: Platform>(
-    spaces: &Spaces<P>,
-    pin: &Pin<'_, P>,
-    (group, order): (u16, Order),
-    stat: GroupStat,
-) {
-    if order == Order::PMD {
-        spaces.memory_groups().add_stat(pin, GroupId::from_bits(group), stat, 1);
     }
 }
 

@@ -204,7 +204,7 @@ impl<P: Platform> Spaces<P> {
             let inserted = self.swap().insert(slot, head);
             if let Inserted::Won { shadow, group: now, .. } = inserted {
                 self.settle_charge(order, charged, GroupId::from_bits(now));
-                self.note_ahead(head, order, shadow, ahead);
+                self.note_ahead(head, shadow, ahead);
                 self.swap().read_unattended(guard, head);
                 return Some(order.pages());
             }
@@ -225,7 +225,7 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// A folio is about to be read that nobody waits for.
-    fn note_ahead(&self, head: Pfn, order: Order, shadow: Option<Shadow>, ahead: Ahead) {
+    fn note_ahead(&self, head: Pfn, shadow: Option<Shadow>, ahead: Ahead) {
         let pin = self.platform().pin();
         match ahead {
             Ahead::Guessed => {
@@ -233,7 +233,7 @@ impl<P: Platform> Spaces<P> {
                 self.frames().events().add(&pin, VmEvent::SwapRa, 1);
                 self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
             }
-            Ahead::Wanted => self.note_wanted(&pin, head, order, shadow),
+            Ahead::Wanted => self.note_wanted(&pin, head, shadow),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::spaces::{OomAction, Spaces};
 use crate::swap_in::SwappedIn;
 use crate::table::Tables;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocError, VmEvent};
+use quire_frame::{AllocError, FolioCounter, VmEvent};
 use quire_group::{GroupId, GroupStat, OverLimit};
 use quire_sync::atomic::raw::Ordering;
 
@@ -87,6 +87,10 @@ impl<P: Platform> Tables<'_, P> {
             }
             Err(over) => {
                 self.spaces.release_unused(pin, head, order);
+                if order > Order::ZERO {
+                    let events = self.spaces.frames().events();
+                    events.count_folio(pin, order, FolioCounter::AnonFaultFallbackCharge, 1);
+                }
                 Err(over)
             }
         }

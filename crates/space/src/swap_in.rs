@@ -198,7 +198,7 @@ impl<'s, P: Platform> Spaces<P> {
             match inserted {
                 Inserted::Won { shadow, zero, group: now } => {
                     self.settle_charge(order, charged, GroupId::from_bits(now));
-                    self.note_major(&self.platform().pin(), head, order, shadow);
+                    self.note_major(&self.platform().pin(), head, shadow);
                     let read = match self.swap().read_inserted(head, zero) {
                         IoState::Done(result) => result,
                         IoState::Begun => self.swap().wait_read(head),
@@ -267,6 +267,9 @@ impl<'s, P: Platform> Spaces<P> {
             Ok(group) => group,
             Err(over) => {
                 self.release_unused(&pin, head, order);
+                if order > Order::ZERO {
+                    self.frames().events().count_folio(&pin, order, FolioCounter::SwpinFallbackCharge, 1);
+                }
                 return Err((AllocError::OutOfMemory, Need::Group(over.group, order.pages())));
             }
         };
@@ -304,20 +307,17 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     /// A folio is about to be read for a fault: a major one.
-    fn note_major(&self, pin: &Pin<'_, P>, head: Pfn, order: Order, shadow: Option<Shadow>) {
+    fn note_major(&self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         self.frames().events().add(pin, VmEvent::Pgmajfault, 1);
         let group = GroupId::from_bits(self.frames().known(head).memory_group().load(Ordering::Relaxed));
         self.memory_groups().add_stat(pin, group, GroupStat::Pgmajfault, 1);
-        self.note_wanted(pin, head, order, shadow);
+        self.note_wanted(pin, head, shadow);
     }
 
     /// A folio is about to be read that a program wants: its page goes on a list by age.
-    pub(crate) fn note_wanted(&self, pin: &Pin<'_, P>, head: Pfn, order: Order, shadow: Option<Shadow>) {
+    pub(crate) fn note_wanted(&self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         let list = self.refault(pin, head, shadow);
         self.memory_groups().list_folio(pin, head, list);
-        if order > Order::ZERO {
-            self.frames().events().count_folio(pin, order, FolioCounter::Swpin, 1);
-        }
     }
 
     /// The device has answered for a folio of the cache.

@@ -11,8 +11,8 @@ use crate::slot::SlotId;
 use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
-use quire_arch::{Order, PAGE_SIZE, Pfn, Platform, prefetch};
-use quire_frame::{FaultClass, FaultSite, FolioGuard, FrameFlags, VmEvent};
+use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, prefetch};
+use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, VmEvent};
 use quire_group::{GroupId, GroupStat};
 use quire_sync::atomic::Ordering;
 
@@ -85,11 +85,7 @@ impl<P: Platform> Swap<P> {
             self.count_pages(head, VmEvent::SwpoutZero, GroupStat::SwpoutZero);
             return IoState::Done(Ok(()));
         }
-        let state = self.submit(head, Direction::Write);
-        if !matches!(state, IoState::Done(Err(_))) {
-            self.count_pages(head, VmEvent::Pswpout, GroupStat::Pswpout);
-        }
-        state
+        self.submit(head, Direction::Write)
     }
 
     /// Has the CPU fetch what [`write_folio`](Self::write_folio) will look at first, as long as there is other work.
@@ -152,7 +148,6 @@ impl<P: Platform> Swap<P> {
     /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its pages are zeros.
     pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
         if !zero {
-            self.count_pages(head, VmEvent::Pswpin, GroupStat::Pswpin);
             return self.submit(head, Direction::Read);
         }
         self.count_pages(head, VmEvent::SwpinZero, GroupStat::SwpinZero);
@@ -164,11 +159,51 @@ impl<P: Platform> Swap<P> {
 
     /// Counts the pages of a folio, for the machine and for their group.
     pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: GroupStat) {
-        let frame = self.frames().known(head);
-        let (pages, group) = (frame.word().order().pages(), frame.memory_group().load(Ordering::Relaxed));
-        let pin = self.platform().pin();
-        self.frames().events().add(&pin, event, pages);
-        self.groups().add_stat(&pin, GroupId::from_bits(group), stat, pages as i64);
+        let pages = self.frames().known(head).word().order().pages();
+        self.count_some(&self.platform().pin(), head, pages, (event, stat));
+    }
+
+    /// Counts `pages` for the machine and for the group of the folio `head`.
+    fn count_some(&self, pin: &Pin<'_, P>, head: Pfn, pages: u64, (event, stat): (VmEvent, GroupStat)) {
+        let group = self.frames().known(head).memory_group().load(Ordering::Relaxed);
+        self.frames().events().add(pin, event, pages);
+        self.groups().add_stat(pin, GroupId::from_bits(group), stat, pages as i64);
+    }
+
+    /// Counts what is read or written of a folio, of which a compressed cache in front of the device has `cached` pages. A large
+    /// folio counts as one as well: where some of it is the device's, as the device's.
+    fn count_io(&self, io: PageIo, cached: u64) {
+        let (pin, order) = (self.platform().pin(), self.frames().known(io.pfn).word().order());
+        let ours = u64::from(io.pages) - cached;
+        let (here, there, whole) = match io.direction {
+            Direction::Read => (
+                (VmEvent::Pswpin, GroupStat::Pswpin),
+                (VmEvent::Zswpin, GroupStat::Zswpin),
+                (ours > 0).then_some(FolioCounter::Swpin),
+            ),
+            Direction::Write => (
+                (VmEvent::Pswpout, GroupStat::Pswpout),
+                (VmEvent::Zswpout, GroupStat::Zswpout),
+                Some(if ours > 0 { FolioCounter::Swpout } else { FolioCounter::Zswpout }),
+            ),
+        };
+        if ours > 0 {
+            self.count_some(&pin, io.pfn, ours, here);
+        }
+        if cached > 0 {
+            self.count_some(&pin, io.pfn, cached, there);
+        }
+        if order == Order::ZERO {
+            return;
+        }
+        if let Some(whole) = whole {
+            self.frames().events().count_folio(&pin, order, whole, 1);
+        }
+        if whole == Some(FolioCounter::Swpout) && order == Order::PMD {
+            // Groups count folios as large as a PMD entry's only.
+            let group = self.frames().known(io.pfn).memory_group().load(Ordering::Relaxed);
+            self.groups().add_stat(&pin, GroupId::from_bits(group), GroupStat::ThpSwpout, 1);
+        }
     }
 
     /// Whether all of the folio is zeros. A program may be writing to it.
@@ -215,6 +250,7 @@ impl<P: Platform> Swap<P> {
     pub fn read_past_cache(&self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
+            self.count_pages(pfn, VmEvent::SwpinZero, GroupStat::SwpinZero);
             // SAFETY: the caller's frame, seen by nobody else yet.
             unsafe { self.platform().zero(pfn, Order::ZERO) };
             return Ok(());
@@ -227,6 +263,7 @@ impl<P: Platform> Swap<P> {
             return Err(DeviceError::OutOfRange);
         }
         let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
+        self.count_io(io, device.backing().cached(self.frames(), io));
         match device.backing().submit(self.frames(), io) {
             Submitted::Done(result) => result,
             Submitted::Begun | Submitted::QueueFull => Err(DeviceError::Io),
@@ -269,6 +306,15 @@ impl<P: Platform> Swap<P> {
             // The answer may be reaped elsewhere before this call is back.
             frame.set_flags(under_way);
         }
+        if direction == Direction::Read {
+            // Before: after it the folio may be gone.
+            self.count_io(io, device.backing().cached(self.frames(), io));
+        }
+        let count_written = || {
+            if direction == Direction::Write {
+                self.count_io(io, device.backing().cached(self.frames(), io));
+            }
+        };
         let mut drained = false;
         loop {
             let reaps = device.reaps.load(Ordering::Acquire);
@@ -283,11 +329,17 @@ impl<P: Platform> Swap<P> {
                         self.complete(io, result);
                     }
                     return match result {
-                        Ok(()) => IoState::Done(Ok(())),
+                        Ok(()) => {
+                            count_written();
+                            IoState::Done(Ok(()))
+                        }
                         Err(error) => self.failed(head, direction, error),
                     };
                 }
-                Submitted::Begun => return IoState::Begun,
+                Submitted::Begun => {
+                    count_written();
+                    return IoState::Begun;
+                }
                 Submitted::QueueFull => {
                     self.reap_of(&device);
                     let backing = device.backing();

@@ -10,8 +10,7 @@ use crate::error::FaultError;
 use crate::spaces::Spaces;
 use core::cell::Cell;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::VmEvent;
-use quire_group::{GroupId, GroupStat};
+use quire_group::GroupId;
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
@@ -56,8 +55,7 @@ impl<'s, P: Platform> Spaces<P> {
         let group_now = GroupId::from_bits(swap.group_of(slot));
         self.settle_charge(Order::ZERO, charged, group_now);
         self.frames().known(head).memory_group().store(group_now.get(), Ordering::Relaxed);
-        self.note_major(&self.platform().pin(), head, Order::ZERO, swap.shadow_of(slot));
-        swap.count_pages(head, VmEvent::Pswpin, GroupStat::Pswpin);
+        self.note_major(&self.platform().pin(), head, swap.shadow_of(slot));
         let then = Cell::new(Then::PastCache);
         let held = SwappedIn { spaces: self, head, order: Order::ZERO, slot, guard: Some(guard), then };
         match swap.read_past_cache(slot, head) {

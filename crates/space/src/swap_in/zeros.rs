@@ -80,7 +80,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.core.usage.anonymous_mapped(1);
         // Under the lock: nobody takes the page away before it is on a list.
         self.spaces.swap().count_pages(frame, VmEvent::SwpinZero, GroupStat::SwpinZero);
-        self.spaces.note_major(zeros.pin, frame, Order::ZERO, shadow);
+        self.spaces.note_major(zeros.pin, frame, shadow);
         true
     }
 }

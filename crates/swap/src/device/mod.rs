@@ -146,6 +146,12 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     /// may be changing it, and whatever is written of it then is written again later.
     fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted;
 
+    /// How many of these pages a compressed cache in front of the device has: they are counted as the cache's. A moment's view.
+    fn cached(&self, frames: &Frames<P>, io: PageIo) -> u64 {
+        let _ = (frames, io);
+        0
+    }
+
     /// Hands over work that is done: each once.
     fn reap(&self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
         let _ = (frames, done);

@@ -10,9 +10,9 @@ pub struct PressureFigures {
     pub minor_faults: u64,
     /// Page faults that waited for a device: `pgmajfault`.
     pub major_faults: u64,
-    /// Pages written to swap: `pswpout`.
+    /// Pages that went to swap: `pswpout`, `zswpout` and `swpout_zero`, less `zswpwb`, which went twice.
     pub pages_out: u64,
-    /// Pages read from swap: `pswpin`.
+    /// Pages that came back: `pswpin`, `zswpin` and `swpin_zero`.
     pub pages_in: u64,
     /// Anonymous pages that were wanted back so soon that a little more memory would have kept them:
     /// `workingset_refault_anon`.
@@ -73,8 +73,9 @@ impl PressureFigures {
         Self {
             minor_faults: count(VmEvent::Pgfault).saturating_sub(major_faults),
             major_faults,
-            pages_out: count(VmEvent::Pswpout) + count(VmEvent::SwpoutZero),
-            pages_in: count(VmEvent::Pswpin) + count(VmEvent::SwpinZero),
+            pages_out: (count(VmEvent::Pswpout) + count(VmEvent::Zswpout) + count(VmEvent::SwpoutZero))
+                .saturating_sub(count(VmEvent::Zswpwb)),
+            pages_in: count(VmEvent::Pswpin) + count(VmEvent::Zswpin) + count(VmEvent::SwpinZero),
             refaults: count(VmEvent::WorkingsetRefaultAnon),
             stalled_ns: count(VmEvent::MemstallNs),
             swap,

@@ -117,7 +117,6 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             }
         }
         let pin = frames.platform().pin();
-        frames.events().add(&pin, VmEvent::Zswpout, u64::from(io.pages));
         let mut state = self.state.lock();
         Self::slots_of(io).for_each(|(slot, _)| state.ages.push(frames, &pin, slot as u32));
         self.forget_stale(frames, &mut state);
@@ -167,9 +166,6 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                 Ok(false) => note(&mut missing, nth),
                 Err(error) => return Submitted::Done(Err(error)),
             }
-        }
-        if found > 0 {
-            frames.events().add(&frames.platform().pin(), VmEvent::Zswpin, found);
         }
         if found == u64::from(io.pages) {
             return Submitted::Done(Ok(()));
@@ -320,6 +316,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
                 self.store.free(frames, page.slot);
                 self.written_back.fetch_add(1, Ordering::Relaxed);
                 frames.events().add(&pin, VmEvent::Zswpwb, 1);
+                frames.events().add(&pin, VmEvent::Pswpout, 1);
             } else {
                 state.ages.push(frames, &pin, page.slot as u32);
             }
@@ -351,6 +348,10 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
             Direction::Read => self.read(frames, io),
             Direction::Write => self.write(frames, io),
         }
+    }
+
+    fn cached(&self, frames: &Frames<P>, io: PageIo) -> u64 {
+        Self::slots_of(io).filter(|&(slot, _)| self.store.has(frames, slot)).count() as u64
     }
 
     fn reap(&self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {

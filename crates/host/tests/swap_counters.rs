@@ -1,0 +1,144 @@
+//! What is counted when folios of each size go to swap and come back, as Linux 6.18 counts it. What it counts was looked up
+//! with zram, without and with zswap in front of it, folios of 64 KiB and 2 MiB, of zeros and of noise.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod common;
+
+use common::{GIB, MIB2, PAGE, RW, assert_audit, map_at, page};
+use quire_arch::{Order, VirtAddr};
+use quire_host::{HostConfig, Machine, Vcpu};
+use quire_mm::{
+    Advice, CompressedCache, FolioCounter, GroupId, HugeConfig, HugePolicy, Limit, MemoryConfig, OrderSet,
+    RamDisk, SizeEnabled, SwapOnOptions, VmEvent,
+};
+
+/// A machine with folios of one order and 8 MiB of swap, behind a compressed cache of `front` bytes if any are named.
+fn machine(order: Order, front: Option<u64>) -> Machine {
+    let policy = HugePolicy::MADVISE.with_sizes(OrderSet::of(order), SizeEnabled::Always);
+    let config =
+        MemoryConfig { huge: HugeConfig { policy, ..HugeConfig::default() }, ..MemoryConfig::default() };
+    let machine = Machine::new(&HostConfig::with_ram(32 << 20).paranoid(), config).unwrap();
+    let (frames, options) = (machine.memory().frames(), SwapOnOptions::default());
+    let disk = RamDisk::new(frames, 2048).unwrap();
+    match front {
+        Some(bytes) => {
+            machine.memory().swapon(CompressedCache::new(frames, disk, bytes).unwrap(), options).unwrap()
+        }
+        None => machine.memory().swapon(disk, options).unwrap(),
+    };
+    machine
+}
+
+const EVENTS: [VmEvent; 8] = [
+    VmEvent::Pswpout,
+    VmEvent::Pswpin,
+    VmEvent::SwpoutZero,
+    VmEvent::SwpinZero,
+    VmEvent::Zswpout,
+    VmEvent::Zswpin,
+    VmEvent::Zswpwb,
+    VmEvent::ThpSwpout,
+];
+const FOLIOS: [FolioCounter; 3] = [FolioCounter::Swpout, FolioCounter::Zswpout, FolioCounter::Swpin];
+
+fn counted(machine: &Machine, order: Order) -> ([u64; EVENTS.len()], [u64; FOLIOS.len()]) {
+    let events = machine.memory().frames().events();
+    (EVENTS.map(|event| events.sum(event)), FOLIOS.map(|counter| events.folios(order, counter)))
+}
+
+fn fill(cpu: &Vcpu, space: &common::HostSpace<'_>, area: VirtAddr, pages: u64, first: u64) {
+    for at in 0..pages {
+        cpu.program(space).write_u64(page(area, at), first + at * u64::from(first > 0)).unwrap();
+    }
+}
+
+#[test]
+fn folios_count_where_they_go() {
+    for order in [Order::new(4).unwrap(), Order::PMD] {
+        let pages = order.pages();
+        let huge = u64::from(order == Order::PMD);
+        for (front, first) in [(None, 100), (None, 0), (Some(4 << 20), 100), (Some(4 << 20), 0)] {
+            let machine = machine(order, front);
+            let cpu = machine.vcpu(0).unwrap();
+            let space = machine.memory().create_space().unwrap();
+            let area = map_at(&space, GIB, MIB2, RW);
+            fill(&cpu, &space, area, pages, first);
+            assert_eq!(machine.memory().frames().events().folios(order, FolioCounter::AnonFaultAlloc), 1);
+            space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
+            assert_eq!(space.figures().resident, 0);
+            // Written to the device, or noted as zeros, or kept by the cache: one of the three.
+            let (out, folios) = match (first, front) {
+                (0, _) => ([0, 0, pages, 0, 0, 0, 0, 0], [0, 0, 0]),
+                (_, None) => ([pages, 0, 0, 0, 0, 0, 0, huge], [1, 0, 0]),
+                (_, Some(_)) => ([0, 0, 0, 0, pages, 0, 0, 0], [0, 1, 0]),
+            };
+            let case = format!("{order:?} of {first}, {front:?}");
+            assert_eq!(counted(&machine, order), (out, folios), "{case}");
+            for at in 0..pages {
+                let expected = first + at * u64::from(first > 0);
+                assert_eq!(cpu.program(&space).read_u64(page(area, at)), Ok(expected), "{case}");
+            }
+            let (mut all, mut folios) = (out, folios);
+            match (first, front) {
+                (0, _) => all[3] = pages,
+                (_, None) => (all[1], folios[2]) = (pages, 1),
+                (_, Some(_)) => all[5] = pages,
+            }
+            assert_eq!(counted(&machine, order), (all, folios), "{case}, back");
+            drop(space);
+            assert_audit(&machine);
+        }
+    }
+}
+
+/// What a cache hands on to its device is written by the device then, and read from there.
+#[test]
+fn what_is_written_back_is_the_devices() {
+    // Room for a part of what is stored.
+    let machine = machine(Order::new(4).unwrap(), Some(16 * PAGE));
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 256 * PAGE, RW);
+    let noise = |at: u64, word: u64| (at << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for at in 0..256 {
+        for word in 0..256 {
+            cpu.program(&space).write_u64(VirtAddr(page(area, at).0 + 8 * word), noise(at, word)).unwrap();
+        }
+    }
+    space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
+    let ([out, _, _, _, kept, _, back, _], _) = counted(&machine, Order::PMD);
+    assert!(kept > 0 && back > 0, "{kept} pages were kept, {back} of them written back");
+    assert_eq!(out + kept - back, 256, "each page went once to its place");
+    for at in 0..256 {
+        assert_eq!(cpu.program(&space).read_u64(page(area, at)), Ok(noise(at, 0)));
+    }
+    let ([_, read, _, _, _, found, ..], _) = counted(&machine, Order::PMD);
+    assert_eq!((read + found, found), (256, kept - back));
+    drop(space);
+    assert_audit(&machine);
+}
+
+/// A group at its limit gets no large folio, neither new nor back from swap, though there is memory.
+#[test]
+fn a_group_at_its_limit_is_told_from_a_machine_without_memory() {
+    let order = Order::new(4).unwrap();
+    let machine = machine(order, None);
+    let cpu = machine.vcpu(0).unwrap();
+    let groups = machine.memory().groups();
+    let group = groups.create(GroupId::ROOT, "small").unwrap();
+    let space = machine.memory().create_space().unwrap();
+    space.set_memory_group(group).unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    let folios = |counter| machine.memory().frames().events().folios(order, counter);
+    fill(&cpu, &space, area, 16, 100);
+    space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
+    let _ = groups.set(group, Limit::Max, Some(8 * PAGE)).unwrap();
+    assert_eq!(cpu.program(&space).read_u64(area), Ok(100));
+    assert_eq!([FolioCounter::SwpinFallback, FolioCounter::SwpinFallbackCharge].map(folios), [1, 1]);
+    cpu.program(&space).write_u64(page(area, 16), 1).unwrap();
+    assert_eq!([FolioCounter::AnonFaultFallback, FolioCounter::AnonFaultFallbackCharge].map(folios), [1, 1]);
+    assert_eq!(folios(FolioCounter::AnonFaultAlloc), 1);
+    drop(space);
+    assert_audit(&machine);
+}
