@@ -159,21 +159,24 @@ impl<P: Platform> Swap<P> {
 
     /// Counts the pages of a folio, for the machine and for their group.
     pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: GroupStat) {
-        let pages = self.frames().known(head).word().order().pages();
-        self.count_some(&self.platform().pin(), head, pages, (event, stat));
+        let frame = self.frames().known(head);
+        let (pages, group) = (frame.word().order().pages(), frame.memory_group().load(Ordering::Relaxed));
+        self.count_some(&self.platform().pin(), GroupId::from_bits(group), pages, (event, stat));
     }
 
-    /// Counts `pages` for the machine and for the group of the folio `head`.
-    fn count_some(&self, pin: &Pin<'_, P>, head: Pfn, pages: u64, (event, stat): (VmEvent, GroupStat)) {
-        let group = self.frames().known(head).memory_group().load(Ordering::Relaxed);
+    /// Counts `pages` for the machine and for their group.
+    #[inline]
+    fn count_some(&self, pin: &Pin<'_, P>, group: GroupId, pages: u64, (event, stat): (VmEvent, GroupStat)) {
         self.frames().events().add(pin, event, pages);
-        self.groups().add_stat(pin, GroupId::from_bits(group), stat, pages as i64);
+        self.groups().add_stat(pin, group, stat, pages as i64);
     }
 
     /// Counts what is read or written of a folio, of which a compressed cache in front of the device has `cached` pages. A large
     /// folio counts as one as well: where some of it is the device's, as the device's.
     fn count_io(&self, io: PageIo, cached: u64) {
-        let (pin, order) = (self.platform().pin(), self.frames().known(io.pfn).word().order());
+        let (pin, frame) = (self.platform().pin(), self.frames().known(io.pfn));
+        let (order, group) =
+            (frame.word().order(), GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed)));
         let ours = u64::from(io.pages) - cached;
         let (here, there, whole) = match io.direction {
             Direction::Read => (
@@ -188,10 +191,10 @@ impl<P: Platform> Swap<P> {
             ),
         };
         if ours > 0 {
-            self.count_some(&pin, io.pfn, ours, here);
+            self.count_some(&pin, group, ours, here);
         }
         if cached > 0 {
-            self.count_some(&pin, io.pfn, cached, there);
+            self.count_some(&pin, group, cached, there);
         }
         if order == Order::ZERO {
             return;
@@ -201,8 +204,7 @@ impl<P: Platform> Swap<P> {
         }
         if whole == Some(FolioCounter::Swpout) && order == Order::PMD {
             // Groups count folios as large as a PMD entry's only.
-            let group = self.frames().known(io.pfn).memory_group().load(Ordering::Relaxed);
-            self.groups().add_stat(&pin, GroupId::from_bits(group), GroupStat::ThpSwpout, 1);
+            self.groups().add_stat(&pin, group, GroupStat::ThpSwpout, 1);
         }
     }
 
