@@ -190,6 +190,17 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         unsafe { self.direct_map(pfn).as_ptr().write_bytes(0, order.bytes() as usize) };
     }
 
+    /// Fills with zeros a block of which most is not asked for yet, and may not be for long: a platform may keep it out of
+    /// its caches. Whoever finds the block by a release store finds it filled.
+    ///
+    /// # Safety
+    ///
+    /// As for [`zero`](Self::zero).
+    unsafe fn zero_ahead(&self, pfn: Pfn, order: Order) {
+        // SAFETY: the caller's contract.
+        unsafe { self.zero(pfn, order) };
+    }
+
     /// The frame `pfn` will probably be zeroed soon: a platform may start to get its cache lines, so that zeroing does
     /// not wait for memory. It is free, and nobody else's business.
     #[inline]

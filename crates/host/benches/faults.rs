@@ -10,6 +10,7 @@ use quire_arch::{Access, Order, PAGE_SIZE, Pfn, Platform, VirtAddr};
 use quire_frame::AllocRequest;
 use quire_host::{HostConfig, HostPlatform, Machine, Program};
 use quire_mm::{MapRequest, MemoryConfig, Protection, Space};
+use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -86,6 +87,61 @@ fn zeroing(machine: &Machine) -> Samples {
     })
 }
 
+/// What a program does with a block of 2 MiB of zeros, by its first byte.
+type Use = fn(*mut u8);
+
+const BLOCK: usize = 2 << 20;
+
+fn leave(_: *mut u8) {}
+
+fn read_all(block: *mut u8) {
+    for line in (0..BLOCK).step_by(64) {
+        // SAFETY: inside of the block, which is the benchmark's.
+        black_box(unsafe { block.add(line).read_volatile() });
+    }
+}
+
+fn write_all(block: *mut u8) {
+    for line in (0..BLOCK).step_by(64) {
+        // SAFETY: as above.
+        unsafe { block.add(line).write_volatile(1) };
+    }
+}
+
+/// Nanoseconds for each page of large blocks that are zeroed and used, by ordinary stores and ahead of their use, in turn.
+fn large_zeroing(machine: &Machine, then: Use) -> [Samples; 2] {
+    let frames = machine.memory().frames();
+    let platform = machine.memory().platform();
+    let pin = platform.pin();
+    let request = AllocRequest::anonymous().uninitialised().order(Order::PMD);
+    let taken: Vec<Pfn> = (0..32).map(|_| frames.allocate(&pin, request).unwrap()).collect();
+    let start = |pfn| platform.direct_map(pfn).as_ptr();
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        for (ahead, times) in [false, true].into_iter().zip(&mut times) {
+            let time = timed(|| {
+                for &pfn in &taken {
+                    // SAFETY: the block was just allocated.
+                    unsafe {
+                        if ahead {
+                            platform.zero_ahead(pfn, Order::PMD);
+                        } else {
+                            start(pfn).write_bytes(0, BLOCK);
+                        }
+                    }
+                    then(start(pfn));
+                }
+            });
+            times.push(time / (taken.len() * 512) as f64);
+        }
+    }
+    taken.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::PMD).unwrap());
+    times.map(|mut samples| {
+        samples.sort_by(f64::total_cmp);
+        Samples(samples)
+    })
+}
+
 fn touch_all(program: &Program<'_, HostSpace<'_>>, start: VirtAddr, access: Access) {
     program.inside(|guest| pages(start).for_each(|addr| guest.touch(addr, access).unwrap()));
 }
@@ -99,6 +155,16 @@ fn times() {
 
     let zero = cpu.run(|| zeroing(&machine));
     zero.print("zeroing a page (4 KiB), in the order of allocation");
+    let uses: [(&str, Use); 3] = [
+        ("zeroing a page of 2 MiB", leave),
+        ("  and reading each line", read_all),
+        ("  and writing each line", write_all),
+    ];
+    for (name, then) in uses {
+        let [plain, past] = cpu.run(|| large_zeroing(&machine, then));
+        plain.print(&format!("{name}, by ordinary stores"));
+        past.print(&format!("{name}, past the caches"));
+    }
     let touch = Samples::take(PAGES, || {
         let start = cpu.run(|| map(&space));
         let time = timed(|| touch_all(&program, start, Access::Write));

@@ -31,6 +31,7 @@ pub mod swap;
 mod threads;
 mod vcpu;
 mod wait;
+mod zeroing;
 
 pub use config::{HostConfig, HostError};
 pub use counters::HostCounters;

@@ -10,14 +10,15 @@ use crate::shootdown::{count_kind, shoot};
 use crate::threads::yield_now;
 use crate::vcpu::{Vcpu, VcpuError};
 use crate::wait::may_spin;
+use crate::zeroing::{PAST_CACHES, zero_past_caches};
 use crate::{give_way, lock_order};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{
-    Asid, CachedTranslation, CpuId, CpuMask, Execution, LockClass, NodeId, PAGE_SIZE, PagingFormat, Pfn,
-    PfnRange, Pin, Platform, TlbFlush,
+    Asid, CachedTranslation, CpuId, CpuMask, Execution, LockClass, NodeId, Order, PAGE_SIZE, PagingFormat,
+    Pfn, PfnRange, Pin, Platform, TlbFlush,
 };
 use std::sync::Arc;
 
@@ -148,6 +149,16 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     fn direct_map(&self, pfn: Pfn) -> NonNull<u8> {
         debug_assert!(self.machine.arena.contains(pfn, 1), "{pfn:?} is not in RAM");
         self.machine.arena.direct(pfn)
+    }
+
+    unsafe fn zero_ahead(&self, pfn: Pfn, order: Order) {
+        if order < PAST_CACHES {
+            // SAFETY: the caller's contract.
+            unsafe { self.zero(pfn, order) };
+        } else {
+            // SAFETY: a block in RAM is contiguous in the direct map, and the caller owns it; frames begin at a border of 4 KiB.
+            unsafe { zero_past_caches(self.direct_map(pfn).as_ptr(), order.bytes() as usize) };
+        }
     }
 
     #[cfg(target_arch = "x86_64")]

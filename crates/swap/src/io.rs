@@ -152,8 +152,8 @@ impl<P: Platform> Swap<P> {
         }
         self.count_pages(head, VmEvent::SwpinZero, GroupStat::SwpinZero);
         let order = self.frames().known(head).word().order();
-        // SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
-        unsafe { self.platform().zero(head, order) };
+        // One page of it is wanted. SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
+        unsafe { self.platform().zero_ahead(head, order) };
         IoState::Done(Ok(()))
     }
 
