@@ -3,6 +3,7 @@
 use crate::linux::FILE_BYTES;
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::Call;
+use quire_arch::PAGE_SIZE;
 use quire_mm::{PageState, VmFlags};
 use std::collections::BTreeMap;
 
@@ -40,6 +41,9 @@ pub enum KnownDifference {
     ThirdSharer,
     /// Whether nobody else has a page Linux knows for each page of a large folio; here the folio as a whole is shared or not.
     PartShared,
+    /// Linux takes all pages of a large folio as written to when it splits it, if one of them was: those that were given free before are
+    /// kept. Here they go.
+    LazySplit,
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible,
 }
@@ -62,6 +66,7 @@ impl KnownDifference {
         Self::SwapInWhole,
         Self::ThirdSharer,
         Self::PartShared,
+        Self::LazySplit,
         Self::LowEligible,
     ];
 
@@ -83,6 +88,7 @@ impl KnownDifference {
             Self::SwapInWhole => "swap-in-whole",
             Self::ThirdSharer => "third-sharer",
             Self::PartShared => "part-shared",
+            Self::LazySplit => "lazy-split",
             Self::LowEligible => "low-eligible",
         }
     }
@@ -106,6 +112,8 @@ pub(crate) struct Past {
     without_tables: Vec<(u64, u64)>,
     /// Ranges whose pages went while tables may have stayed.
     emptied: Vec<(u64, u64)>,
+    /// Ranges of large folios that were given free as a whole; what was written to since, or is something else by now, is taken out.
+    lazy: Vec<(u64, u64)>,
     counts: KnownCounts,
 }
 
@@ -162,6 +170,28 @@ fn has_all_private(many: &Observation, few: &Observation) -> bool {
 fn has_whole_from_swap(linux: &Observation, quire: &Observation) -> bool {
     let whole = |block: u64| quire.pages.iter().any(|run| run.start <= block && block + LARGE <= run.end);
     linux.swapped.iter().any(|(start, end)| (start & !(LARGE - 1)..*end).step_by(LARGE as usize).any(whole))
+}
+
+/// Takes `from..to` out of `ranges`, and answers what of it was in them.
+fn cut(ranges: &mut Vec<(u64, u64)>, from: u64, to: u64) -> Vec<(u64, u64)> {
+    let mut gone = Vec::new();
+    let rest = ranges.iter().flat_map(|&(start, end)| {
+        let (first, last) = (start.max(from), end.min(to));
+        if first < last {
+            gone.push((first, last));
+            [(start, first), (last, end)]
+        } else {
+            [(start, end), (end, end)]
+        }
+    });
+    *ranges = rest.filter(|(start, end)| start < end).collect();
+    gone
+}
+
+/// Whether a page at `addr` is the process's own and in memory.
+fn has_private(side: &Observation, addr: u64) -> bool {
+    let holds = |run: &Pages| run.state == PageState::Anonymous && run.start <= addr && addr < run.end;
+    side.pages.iter().any(holds)
 }
 
 fn touches(ranges: &[(u64, u64)], addr: u64, len: u64) -> bool {
@@ -223,6 +253,7 @@ impl Past {
     /// Notes an operation that was made.
     pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
         const DONTNEED: [u64; 2] = [4, 24];
+        const FREE: u64 = 8;
         const KEPT_FROM_CHILDREN: [u64; 2] = [10, 18];
         const DONTUNMAP: u64 = 4;
         const FIXED: u64 = 0x10;
@@ -236,6 +267,17 @@ impl Past {
             Call::Mmap => args[3] & FIXED != 0,
             _ => matches!(call, Call::Munmap | Call::Mremap),
         };
+        let end = addr.saturating_add(len);
+        if empties && call != Call::Mremap {
+            cut(&mut self.lazy, addr, end);
+        }
+        if call == Call::Madvise && third == FREE {
+            for run in before.pages.iter().filter(|run| run.large) {
+                let blocks = (run.start..run.end).step_by(LARGE as usize);
+                let whole = blocks.filter(|&block| addr <= block && block + LARGE <= end);
+                self.lazy.extend(whole.map(|block| (block, block + LARGE)));
+            }
+        }
         if empties {
             self.emptied.push((addr, addr.saturating_add(len)));
         }
@@ -247,6 +289,9 @@ impl Past {
                 self.without_tables.push(to);
             }
             self.emptied.push(to);
+            let moved = cut(&mut self.lazy, addr, end);
+            cut(&mut self.lazy, to.0, to.1);
+            self.lazy.extend(moved.iter().map(|(start, end)| (start - addr + to.0, end - addr + to.0)));
             if args[3] & DONTUNMAP != 0 {
                 self.without_tables.push((addr, addr.saturating_add(len)));
             }
@@ -268,6 +313,8 @@ impl Past {
             Call::Fill => len,
             _ => return,
         };
+        let end = addr.saturating_add(written).checked_next_multiple_of(PAGE_SIZE);
+        cut(&mut self.lazy, addr & !(PAGE_SIZE - 1), end.unwrap_or(u64::MAX));
         self.file_written |= overlapping(&before.regions, addr, written)
             .any(|region| region.file && region.flags.contains(VmFlags::MAYSHARE | VmFlags::WRITE));
     }
@@ -330,6 +377,8 @@ impl Past {
             KnownDifference::PartShared
         } else if self.forks > 1 && kept_more(call, args, linux, quire) {
             KnownDifference::ThirdSharer
+        } else if self.kept_lazy(linux, quire) {
+            KnownDifference::LazySplit
         } else if has_whole_from_swap(linux, quire) {
             KnownDifference::SwapInWhole
         } else if self.has_other_table(linux, quire) {
@@ -339,6 +388,16 @@ impl Past {
         };
         self.count(known);
         true
+    }
+
+    /// Whether all that the sides differ in is that Linux kept pages that were given free and not written to since.
+    fn kept_lazy(&self, linux: &Observation, quire: &Observation) -> bool {
+        let private = linux.pages.iter().filter(|run| run.state == PageState::Anonymous);
+        let pages = private.flat_map(|run| (run.start..run.end).step_by(PAGE_SIZE as usize));
+        let mut kept = pages.filter(|&page| !has_private(quire, page)).peekable();
+        kept.peek().is_some()
+            && has_all_private(linux, quire)
+            && kept.all(|page| touches(&self.lazy, page, PAGE_SIZE))
     }
 
     /// Whether a PMD entry maps a block on one side only because only one of them has a table for it.

@@ -47,7 +47,10 @@ fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
         // It is met with swap space only, which takes root.
         KnownDifference::SwapInWhole => false,
-        KnownDifference::LowEligible | KnownDifference::ThirdSharer | KnownDifference::PartShared => {
+        KnownDifference::LowEligible
+        | KnownDifference::ThirdSharer
+        | KnownDifference::PartShared
+        | KnownDifference::LazySplit => {
             let path = "/sys/kernel/mm/transparent_hugepage/enabled";
             let on = std::fs::read_to_string(path).is_ok_and(|text| !text.contains("[never]"));
             if !on {
