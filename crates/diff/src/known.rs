@@ -268,8 +268,12 @@ impl Past {
             _ => matches!(call, Call::Munmap | Call::Mremap),
         };
         let end = addr.saturating_add(len);
-        if empties && call != Call::Mremap {
-            cut(&mut self.lazy, addr, end);
+        if empties {
+            self.emptied.push((addr, end));
+            // What moves is still what it was.
+            if call != Call::Mremap {
+                cut(&mut self.lazy, addr, end);
+            }
         }
         if call == Call::Madvise && third == FREE {
             for run in before.pages.iter().filter(|run| run.large) {
@@ -277,9 +281,6 @@ impl Past {
                 let whole = blocks.filter(|&block| addr <= block && block + LARGE <= end);
                 self.lazy.extend(whole.map(|block| (block, block + LARGE)));
             }
-        }
-        if empties {
-            self.emptied.push((addr, addr.saturating_add(len)));
         }
         if call == Call::Mremap
             && let Outcome::Value(to @ 0..) = outcome
@@ -293,11 +294,10 @@ impl Past {
             cut(&mut self.lazy, to.0, to.1);
             self.lazy.extend(moved.iter().map(|(start, end)| (start - addr + to.0, end - addr + to.0)));
             if args[3] & DONTUNMAP != 0 {
-                self.without_tables.push((addr, addr.saturating_add(len)));
+                self.without_tables.push((addr, end));
             }
         }
         if call == Call::Madvise && DONTNEED.contains(&third) {
-            let end = addr.saturating_add(len);
             for region in overlapping(&before.regions, addr, len) {
                 let (mut from, end) = (region.start.max(addr), region.end.min(end));
                 // What a PMD entry maps has no table to be freed.
@@ -313,8 +313,8 @@ impl Past {
             Call::Fill => len,
             _ => return,
         };
-        let end = addr.saturating_add(written).checked_next_multiple_of(PAGE_SIZE);
-        cut(&mut self.lazy, addr & !(PAGE_SIZE - 1), end.unwrap_or(u64::MAX));
+        let behind = addr.saturating_add(written).checked_next_multiple_of(PAGE_SIZE);
+        cut(&mut self.lazy, addr & !(PAGE_SIZE - 1), behind.unwrap_or(u64::MAX));
         self.file_written |= overlapping(&before.regions, addr, written)
             .any(|region| region.file && region.flags.contains(VmFlags::MAYSHARE | VmFlags::WRITE));
     }

@@ -5,13 +5,17 @@
 
 mod common;
 
-use common::{GIB, MIB2, PAGE, RW, assert_audit, map_at, page};
+use common::{
+    GIB, MIB2, PAGE, RW, assert_audit, assert_filled, count, fill, map_at, page, read, swap_on_ram, write,
+};
 use quire_arch::{Order, VirtAddr};
-use quire_host::{HostConfig, Machine, Vcpu};
+use quire_host::{HostConfig, Machine};
 use quire_mm::{
     Advice, CompressedCache, FolioCounter, GroupId, HugeConfig, HugePolicy, Limit, MemoryConfig, OrderSet,
     RamDisk, SizeEnabled, SwapOnOptions, VmEvent,
 };
+
+const SLOTS: u64 = 2048;
 
 /// A machine with folios of one order and 8 MiB of swap, behind a compressed cache of `front` bytes if any are named.
 fn machine(order: Order, front: Option<u64>) -> Machine {
@@ -19,14 +23,13 @@ fn machine(order: Order, front: Option<u64>) -> Machine {
     let config =
         MemoryConfig { huge: HugeConfig { policy, ..HugeConfig::default() }, ..MemoryConfig::default() };
     let machine = Machine::new(&HostConfig::with_ram(32 << 20).paranoid(), config).unwrap();
-    let (frames, options) = (machine.memory().frames(), SwapOnOptions::default());
-    let disk = RamDisk::new(frames, 2048).unwrap();
-    match front {
-        Some(bytes) => {
-            machine.memory().swapon(CompressedCache::new(frames, disk, bytes).unwrap(), options).unwrap()
-        }
-        None => machine.memory().swapon(disk, options).unwrap(),
-    };
+    if let Some(bytes) = front {
+        let frames = machine.memory().frames();
+        let cache = CompressedCache::new(frames, RamDisk::new(frames, SLOTS).unwrap(), bytes).unwrap();
+        machine.memory().swapon(cache, SwapOnOptions::default()).unwrap();
+    } else {
+        swap_on_ram(&machine, SLOTS);
+    }
     machine
 }
 
@@ -44,13 +47,7 @@ const FOLIOS: [FolioCounter; 3] = [FolioCounter::Swpout, FolioCounter::Zswpout, 
 
 fn counted(machine: &Machine, order: Order) -> ([u64; EVENTS.len()], [u64; FOLIOS.len()]) {
     let events = machine.memory().frames().events();
-    (EVENTS.map(|event| events.sum(event)), FOLIOS.map(|counter| events.folios(order, counter)))
-}
-
-fn fill(cpu: &Vcpu, space: &common::HostSpace<'_>, area: VirtAddr, pages: u64, first: u64) {
-    for at in 0..pages {
-        cpu.program(space).write_u64(page(area, at), first + at * u64::from(first > 0)).unwrap();
-    }
+    (EVENTS.map(|event| count(machine, event)), FOLIOS.map(|counter| events.folios(order, counter)))
 }
 
 #[test]
@@ -58,32 +55,38 @@ fn folios_count_where_they_go() {
     for order in [Order::new(4).unwrap(), Order::PMD] {
         let pages = order.pages();
         let huge = u64::from(order == Order::PMD);
-        for (front, first) in [(None, 100), (None, 0), (Some(4 << 20), 100), (Some(4 << 20), 0)] {
+        for (front, zeros) in [(None, false), (None, true), (Some(4 << 20), false), (Some(4 << 20), true)] {
             let machine = machine(order, front);
             let cpu = machine.vcpu(0).unwrap();
             let space = machine.memory().create_space().unwrap();
             let area = map_at(&space, GIB, MIB2, RW);
-            fill(&cpu, &space, area, pages, first);
+            if zeros {
+                // A read would get the page of zeros that all share.
+                (0..pages).for_each(|at| write(&cpu, &space, page(area, at), 0));
+            } else {
+                fill(&cpu, &space, area, pages, 100);
+            }
             assert_eq!(machine.memory().frames().events().folios(order, FolioCounter::AnonFaultAlloc), 1);
             space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
             assert_eq!(space.figures().resident, 0);
             // Written to the device, or noted as zeros, or kept by the cache: one of the three.
-            let (out, folios) = match (first, front) {
-                (0, _) => ([0, 0, pages, 0, 0, 0, 0, 0], [0, 0, 0]),
-                (_, None) => ([pages, 0, 0, 0, 0, 0, 0, huge], [1, 0, 0]),
-                (_, Some(_)) => ([0, 0, 0, 0, pages, 0, 0, 0], [0, 1, 0]),
+            let (out, folios) = match (zeros, front) {
+                (true, _) => ([0, 0, pages, 0, 0, 0, 0, 0], [0, 0, 0]),
+                (false, None) => ([pages, 0, 0, 0, 0, 0, 0, huge], [1, 0, 0]),
+                (false, Some(_)) => ([0, 0, 0, 0, pages, 0, 0, 0], [0, 1, 0]),
             };
-            let case = format!("{order:?} of {first}, {front:?}");
+            let case = format!("{order:?}, zeros {zeros}, {front:?}");
             assert_eq!(counted(&machine, order), (out, folios), "{case}");
-            for at in 0..pages {
-                let expected = first + at * u64::from(first > 0);
-                assert_eq!(cpu.program(&space).read_u64(page(area, at)), Ok(expected), "{case}");
+            if zeros {
+                (0..pages).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0, "{case}"));
+            } else {
+                assert_filled(&cpu, &space, area, pages, 100);
             }
             let (mut all, mut folios) = (out, folios);
-            match (first, front) {
-                (0, _) => all[3] = pages,
-                (_, None) => (all[1], folios[2]) = (pages, 1),
-                (_, Some(_)) => all[5] = pages,
+            match (zeros, front) {
+                (true, _) => all[3] = pages,
+                (false, None) => (all[1], folios[2]) = (pages, 1),
+                (false, Some(_)) => all[5] = pages,
             }
             assert_eq!(counted(&machine, order), (all, folios), "{case}, back");
             drop(space);
@@ -103,7 +106,7 @@ fn what_is_written_back_is_the_devices() {
     let noise = |at: u64, word: u64| (at << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for at in 0..256 {
         for word in 0..256 {
-            cpu.program(&space).write_u64(VirtAddr(page(area, at).0 + 8 * word), noise(at, word)).unwrap();
+            write(&cpu, &space, VirtAddr(page(area, at).0 + 8 * word), noise(at, word));
         }
     }
     space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
@@ -111,7 +114,7 @@ fn what_is_written_back_is_the_devices() {
     assert!(kept > 0 && back > 0, "{kept} pages were kept, {back} of them written back");
     assert_eq!(out + kept - back, 256, "each page went once to its place");
     for at in 0..256 {
-        assert_eq!(cpu.program(&space).read_u64(page(area, at)), Ok(noise(at, 0)));
+        assert_eq!(read(&cpu, &space, page(area, at)), noise(at, 0));
     }
     let ([_, read, _, _, _, found, ..], _) = counted(&machine, Order::PMD);
     assert_eq!((read + found, found), (256, kept - back));
@@ -134,9 +137,9 @@ fn a_group_at_its_limit_is_told_from_a_machine_without_memory() {
     fill(&cpu, &space, area, 16, 100);
     space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
     let _ = groups.set(group, Limit::Max, Some(8 * PAGE)).unwrap();
-    assert_eq!(cpu.program(&space).read_u64(area), Ok(100));
+    assert_eq!(read(&cpu, &space, area), 100);
     assert_eq!([FolioCounter::SwpinFallback, FolioCounter::SwpinFallbackCharge].map(folios), [1, 1]);
-    cpu.program(&space).write_u64(page(area, 16), 1).unwrap();
+    write(&cpu, &space, page(area, 16), 1);
     assert_eq!([FolioCounter::AnonFaultFallback, FolioCounter::AnonFaultFallbackCharge].map(folios), [1, 1]);
     assert_eq!(folios(FolioCounter::AnonFaultAlloc), 1);
     drop(space);

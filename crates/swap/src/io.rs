@@ -177,24 +177,24 @@ impl<P: Platform> Swap<P> {
         let (pin, frame) = (self.platform().pin(), self.frames().known(io.pfn));
         let (order, group) =
             (frame.word().order(), GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed)));
-        let ours = u64::from(io.pages) - cached;
-        let (here, there, whole) = match io.direction {
+        let on_device = u64::from(io.pages) - cached;
+        let (of_device, of_cache, whole) = match io.direction {
             Direction::Read => (
                 (VmEvent::Pswpin, GroupStat::Pswpin),
                 (VmEvent::Zswpin, GroupStat::Zswpin),
-                (ours > 0).then_some(FolioCounter::Swpin),
+                (on_device > 0).then_some(FolioCounter::Swpin),
             ),
             Direction::Write => (
                 (VmEvent::Pswpout, GroupStat::Pswpout),
                 (VmEvent::Zswpout, GroupStat::Zswpout),
-                Some(if ours > 0 { FolioCounter::Swpout } else { FolioCounter::Zswpout }),
+                Some(if on_device > 0 { FolioCounter::Swpout } else { FolioCounter::Zswpout }),
             ),
         };
-        if ours > 0 {
-            self.count_some(&pin, group, ours, here);
+        if on_device > 0 {
+            self.count_some(&pin, group, on_device, of_device);
         }
         if cached > 0 {
-            self.count_some(&pin, group, cached, there);
+            self.count_some(&pin, group, cached, of_cache);
         }
         if order == Order::ZERO {
             return;
@@ -308,17 +308,13 @@ impl<P: Platform> Swap<P> {
             // The answer may be reaped elsewhere before this call is back.
             frame.set_flags(under_way);
         }
+        let count = || self.count_io(io, device.backing().cached(self.frames(), io));
         if direction == Direction::Read {
-            // Before: after it the folio may be gone.
-            self.count_io(io, device.backing().cached(self.frames(), io));
+            // Before it is read: then the folio may be gone.
+            count();
         }
-        let count_written = || {
-            if direction == Direction::Write {
-                self.count_io(io, device.backing().cached(self.frames(), io));
-            }
-        };
         let mut drained = false;
-        loop {
+        let state = loop {
             let reaps = device.reaps.load(Ordering::Acquire);
             match device.backing().submit(self.frames(), io) {
                 Submitted::Done(Err(DeviceError::NoSpace)) if at_once && !drained => {
@@ -330,18 +326,12 @@ impl<P: Platform> Swap<P> {
                     if !at_once {
                         self.complete(io, result);
                     }
-                    return match result {
-                        Ok(()) => {
-                            count_written();
-                            IoState::Done(Ok(()))
-                        }
+                    break match result {
+                        Ok(()) => IoState::Done(Ok(())),
                         Err(error) => self.failed(head, direction, error),
                     };
                 }
-                Submitted::Begun => {
-                    count_written();
-                    return IoState::Begun;
-                }
+                Submitted::Begun => break IoState::Begun,
                 Submitted::QueueFull => {
                     self.reap_of(&device);
                     let backing = device.backing();
@@ -351,7 +341,12 @@ impl<P: Platform> Swap<P> {
                     });
                 }
             }
+        };
+        if direction == Direction::Write && !matches!(state, IoState::Done(Err(_))) {
+            // Only now it is known who took it.
+            count();
         }
+        state
     }
 
     /// Notes that a folio could not be read or written.
