@@ -77,15 +77,16 @@ fn print_image(out: &mut impl Write, image: &ExecImage) -> io::Result<()> {
     writeln!(out, "    {:x?}", image.limits)?;
     writeln!(
         out,
-        "    max_map_count {} overcommit {} min_addr {:#x} personality {:#x} can_lock {} thp {:?} tables {}",
+        "    max_map_count {} overcommit {} min_addr {:#x} lowest {:#x} personality {:#x} thp {:?} tables {}",
         image.max_map_count,
         image.overcommit_memory,
         image.mmap_min_addr,
+        image.lowest_placed,
         image.personality,
-        image.can_lock,
         image.thp,
         image.page_tables
     )?;
+    writeln!(out, "    {:?} exec gain {:?}", image.privileges, image.exec_gain)?;
     for mapping in &image.mappings {
         let pages: u64 = mapping.resident.iter().map(|run| run.pages).sum();
         let rights =

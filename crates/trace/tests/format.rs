@@ -7,9 +7,9 @@ use proptest::option;
 use proptest::prelude::*;
 use quire_trace::event::{
     Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Compressibility, Denial, Direction, Event,
-    EventKind, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit, LimitKind, Limits,
-    LinuxFigures, Lost, LostCause, Mapping, MmapBase, Mode, Outcome, PageRun, Reuse, ReuseAccess, ReuseRun,
-    ReuseSource, Rlimit, TaskId, ThpMode, Unsupported, VmFlags,
+    EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit, LimitKind,
+    Limits, LinuxFigures, Lost, LostCause, Mapping, MmapBase, Mode, Outcome, PageRun, Privileges, Reuse,
+    ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId, ThpMode, Unsupported, VmFlags,
 };
 use quire_trace::format::{CallSource, FaultSource, TraceErrorKind, TraceHeader, TraceReader, TraceWriter};
 use std::sync::Arc;
@@ -165,8 +165,11 @@ fn exec() -> impl Strategy<Value = EventKind> {
                 max_map_count: n[15],
                 overcommit_memory: small,
                 mmap_min_addr: n[16],
+                lowest_placed: n[18],
                 personality: id,
-                can_lock: bit,
+                privileges: Privileges { ipc_lock: bit, sys_rawio: small & 1 != 0 },
+                exec_gain: [ExecGain::Allowed, ExecGain::Refused, ExecGain::RefusedNotInherited]
+                    [small as usize % 3],
                 thp,
                 page_tables: n[17],
             }))
@@ -221,8 +224,11 @@ fn other() -> impl Strategy<Value = EventKind> {
         Just(ExitStatus::Replaced),
         Just(ExitStatus::Unknown),
     ];
+    let privileges = any::<(bool, bool)>()
+        .prop_map(|(ipc_lock, sys_rawio)| EventKind::Privileges(Privileges { ipc_lock, sys_rawio }));
     prop_oneof![
         limit,
+        privileges,
         clone,
         exit.prop_map(EventKind::Exit),
         number().prop_map(|count| EventKind::Lost(Lost { count, cause: LostCause::RingFull })),
@@ -434,16 +440,16 @@ fn another_version_is_told() {
     assert!(error.to_string().starts_with("/nowhere/x.qtr: offset 0: "), "{error}");
 }
 
-/// A file of the version before: the same bytes, without the kinds that it does not have.
-fn as_version_1(file: &[u8]) -> Vec<u8> {
+/// A file of an earlier version: the same bytes, with fewer kinds of events in the trailer.
+fn as_version(version: u8, kinds: u8, file: &[u8]) -> Vec<u8> {
     let mut old = file.to_vec();
-    old[8] = 1;
+    old[8] = version;
     // The trailer's frame: its contents are three counts of at most 127 events, then the counts of all kinds.
     let at = old.windows(4).rposition(|bytes| bytes == b"QEND").unwrap();
     let mut contents = old.split_off(at + 36);
-    assert_eq!(contents[2], 11);
-    contents[2] = 9;
-    contents.drain(3 + 9..3 + 11);
+    let known = std::mem::replace(&mut contents[2], kinds);
+    assert_eq!(usize::from(known), EventKind::COUNT);
+    contents.drain(3 + usize::from(kinds)..3 + usize::from(known));
     let head = &mut old[at..];
     let len = (contents.len() as u32).to_le_bytes();
     head[8..12].copy_from_slice(&len);
@@ -456,16 +462,23 @@ fn as_version_1(file: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_version_before_is_read_and_its_kinds_are_all_that_it_may_have() {
-    let mut events = some_events(20);
-    let old = as_version_1(&write(&events, 10));
-    let read: Result<Vec<Event>, _> = TraceReader::new(&old[..]).unwrap().collect();
-    assert_eq!(read.unwrap(), events);
-    events[7].kind = EventKind::Compressibility(Compressibility::default());
-    let file = write(&events, 10);
-    assert!(TraceReader::new(&file[..]).unwrap().all(|event| event.is_ok()));
-    let error = TraceReader::new(&as_version_1(&file)[..]).unwrap().find_map(Result::err).unwrap();
-    assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
+fn earlier_versions_are_read_and_have_no_later_kinds() {
+    let later = [
+        (1, 9, EventKind::Compressibility(Compressibility::default())),
+        (2, 11, EventKind::Privileges(Privileges::ALL)),
+    ];
+    for (version, kinds, kind) in later {
+        let mut events = some_events(20);
+        let old = as_version(version, kinds, &write(&events, 10));
+        let read: Result<Vec<Event>, _> = TraceReader::new(&old[..]).unwrap().collect();
+        assert_eq!(read.unwrap(), events, "version {version}");
+        events[7].kind = kind;
+        let file = write(&events, 10);
+        assert!(TraceReader::new(&file[..]).unwrap().all(|event| event.is_ok()));
+        let old = as_version(version, kinds, &file);
+        let error = TraceReader::new(&old[..]).unwrap().find_map(Result::err).unwrap();
+        assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
+    }
 }
 
 #[test]

@@ -72,7 +72,8 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             ]),
             inferred: what == 8,
         }),
-        10..=20 => EventKind::Call(call(bytes)),
+        10..=19 => EventKind::Call(call(bytes)),
+        20 => EventKind::Privileges(privileges(bytes.byte())),
         21 | 22 => {
             let (child, bits) = (bytes.byte(), bytes.byte());
             let child = if child < 250 { u32::from(child & 7) } else { u32::from(child) << 17 };
@@ -113,6 +114,10 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             ExitStatus::Unknown,
         ])),
     }
+}
+
+fn privileges(bits: u8) -> Privileges {
+    Privileges { ipc_lock: bits & 1 != 0, sys_rawio: bits & 4 != 0 }
 }
 
 fn reuse(bytes: &mut Bytes<'_>) -> Reuse {
@@ -224,9 +229,11 @@ fn image(bytes: &mut Bytes<'_>) -> ExecImage {
         },
         max_map_count: if bits & 64 == 0 { 65530 } else { bytes.number() },
         overcommit_memory: bits >> 6,
+        lowest_placed: if bits & 128 == 0 { 65536 } else { bytes.number() },
         mmap_min_addr: if bits & 128 == 0 { 65536 } else { bytes.number() },
         personality: 0,
-        can_lock: bits & 1 != 0,
+        privileges: privileges(bits),
+        exec_gain: bytes.pick(&[ExecGain::Allowed, ExecGain::Refused, ExecGain::RefusedNotInherited]),
         thp: ThpMode::Never,
         page_tables: 0,
     }

@@ -1,5 +1,7 @@
 //! The layout that a process begins with after exec.
 
+use super::{ExecGain, Privileges};
+
 /// A process image as Linux made it, before its first instruction ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecImage {
@@ -35,12 +37,19 @@ pub struct ExecImage {
     pub max_map_count: u64,
     /// `vm.overcommit_memory`: 0 heuristic, 1 always, 2 never.
     pub overcommit_memory: u8,
-    /// `vm.mmap_min_addr`.
+    /// `vm.mmap_min_addr`: below it, mappings with `MAP_FIXED` need [`Privileges::sys_rawio`].
     pub mmap_min_addr: u64,
+    /// The lowest address that Linux gives to a mapping without `MAP_FIXED`. It can be higher than
+    /// [`mmap_min_addr`](Self::mmap_min_addr) (a security module has a limit of its own), and was found by trying
+    /// since version 3 of the format.
+    pub lowest_placed: u64,
     /// The `personality` of the process.
     pub personality: u32,
-    /// The process may lock memory beyond its limit (`CAP_IPC_LOCK`).
-    pub can_lock: bool,
+    /// What the thread may do that called exec. Versions 1 and 2 of the format know `CAP_IPC_LOCK` only, and both
+    /// are taken to be the same.
+    pub privileges: Privileges,
+    /// Whether mappings may become executable. Versions 1 and 2 of the format do not know: allowed.
+    pub exec_gain: ExecGain,
     /// Transparent huge pages: `/sys/kernel/mm/transparent_hugepage/enabled`.
     pub thp: ThpMode,
     /// Bytes of page tables (`VmPTE`) that Linux had for this image.

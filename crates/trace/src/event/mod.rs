@@ -4,6 +4,7 @@ mod call;
 mod fault;
 mod figures;
 mod image;
+mod privileges;
 mod reuse;
 
 pub use call::{Call, CallDetail, FileFacts, FileKind, Limit, LimitKind};
@@ -12,6 +13,7 @@ pub use figures::{FiguresCause, LinuxFigures};
 pub use image::{
     Abi, BaseSource, Direction, ExecImage, Limits, Mapping, MmapBase, PageRun, Rlimit, ThpMode, VmFlags,
 };
+pub use privileges::{ExecGain, Privileges};
 pub use reuse::{Compressibility, Reuse, ReuseAccess, ReuseRun, ReuseSource};
 
 /// A thread of the recorded run: its index in the trace, counted from 0 in the order in which threads appear.
@@ -61,6 +63,8 @@ pub enum EventKind {
     Reuse(Reuse),
     /// How well pages of the thread's address space compress. Only where that was asked for.
     Compressibility(Compressibility),
+    /// The thread's privileges changed; it follows the call that did it. Other threads keep theirs.
+    Privileges(Privileges),
 }
 
 /// A new thread or process.
@@ -120,7 +124,7 @@ pub enum Unsupported {
 
 impl EventKind {
     /// The number of different kinds.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 12;
 
     /// Names of the kinds, in the order of [`EventKind::index`].
     pub const NAMES: [&'static str; Self::COUNT] = [
@@ -135,6 +139,7 @@ impl EventKind {
         "unsupported",
         "reuse",
         "compressibility",
+        "privileges",
     ];
 
     /// The place of this kind in a table of all kinds.
@@ -152,6 +157,7 @@ impl EventKind {
             Self::Unsupported(_) => 8,
             Self::Reuse(_) => 9,
             Self::Compressibility(_) => 10,
+            Self::Privileges(_) => 11,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The header: where, when and how a trace was recorded.
 
+use super::Version;
 use super::varint::{Cursor, Malformed, put_bytes, put_u64};
 
 /// Where, when and how a trace was recorded.
@@ -97,7 +98,7 @@ impl TraceHeader {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn decode(bytes: &[u8], _version: Version) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes, 0);
         let mut text = || {
             let bytes = cursor.bytes()?;

@@ -10,17 +10,19 @@ mod header;
 mod reader;
 mod trailer;
 mod varint;
+mod version;
 mod writer;
 
 pub use error::{TraceError, TraceErrorKind};
 pub use header::{CallSource, FaultSource, TraceHeader};
 pub use reader::{Damage, TraceReader};
 pub use trailer::Trailer;
+pub(crate) use version::Version;
 pub use writer::TraceWriter;
 
 /// The version of the format that this crate writes, and the newest that it reads.
-pub const FORMAT_VERSION: u16 = 2;
-/// The oldest version that it reads. Version 1 has fewer kinds of events and is the same in all else.
+pub const FORMAT_VERSION: u16 = 3;
+/// The oldest version that it reads.
 pub const OLDEST_VERSION: u16 = 1;
 
 /// The usual extension of a trace file.

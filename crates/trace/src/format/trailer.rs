@@ -1,5 +1,6 @@
 //! The trailer: totals that tell a whole trace from one that was cut short.
 
+use super::Version;
 use super::varint::{Cursor, Malformed, put_u64};
 use crate::event::EventKind;
 
@@ -33,8 +34,9 @@ impl Trailer {
         out
     }
 
-    /// Decodes the trailer of a version with so many kinds of events.
-    pub(crate) fn decode(bytes: &[u8], count: usize) -> Result<Self, Malformed> {
+    /// Decodes the trailer of a file of this version.
+    pub(crate) fn decode(bytes: &[u8], version: Version) -> Result<Self, Malformed> {
+        let count = version.kinds();
         let mut cursor = Cursor::new(bytes, 0);
         let (events, blocks) = (cursor.u64()?, cursor.u64()?);
         if cursor.u64()? != count as u64 {

@@ -6,8 +6,8 @@
 use super::recent::Recent;
 use super::{ImportError, ImportSummary};
 use crate::event::{
-    Abi, Event, EventKind, ExecImage, ExitStatus, Limits, Mapping, Reuse, ReuseSource, Rlimit, TaskId,
-    ThpMode, VmFlags,
+    Abi, Event, EventKind, ExecGain, ExecImage, ExitStatus, Limits, Mapping, Privileges, Reuse, ReuseSource,
+    Rlimit, TaskId, ThpMode, VmFlags,
 };
 use crate::format::{CallSource, FaultSource, TraceHeader, TraceWriter};
 use std::collections::{BTreeMap, HashSet};
@@ -196,8 +196,10 @@ impl Layout {
             max_map_count: u64::MAX,
             overcommit_memory: 1,
             mmap_min_addr: 0,
+            lowest_placed: 0,
             personality: 0,
-            can_lock: true,
+            privileges: Privileges::ALL,
+            exec_gain: ExecGain::Allowed,
             thp: ThpMode::Never,
             page_tables: 0,
         }

@@ -41,7 +41,7 @@ fn layout_of(image: &ExecImage) -> Layout {
         mmap_base: VirtAddr(down.map_or(LEGACY_BASE, |base| base.addr)),
         mmap_legacy_base: VirtAddr(up.map_or(LEGACY_BASE, |base| base.addr)),
         top_down: up.is_none(),
-        mmap_min: VirtAddr(image.mmap_min_addr),
+        mmap_min: VirtAddr(image.lowest_placed),
         brk_start: VirtAddr(image.start_brk),
         brk: VirtAddr(image.brk),
         data_bytes: 0,
@@ -54,7 +54,7 @@ fn limits_of(image: &ExecImage) -> Limits {
         data: image.limits.data.soft,
         stack: image.limits.stack.soft,
         locked: image.limits.locked.soft,
-        may_lock: image.can_lock,
+        may_lock: image.privileges.ipc_lock,
         mappings: image.max_map_count,
     }
 }

@@ -11,8 +11,8 @@ use super::report::{DoesNotFit, Gap, Mismatch, ReplayReport};
 use super::schedule::Schedule;
 use super::touch::{self, Touched};
 use crate::event::{
-    CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LostCause, Reuse,
-    ReuseAccess, TaskId,
+    CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LostCause, Privileges,
+    Reuse, ReuseAccess, TaskId,
 };
 use crate::format::TraceHeader;
 use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
@@ -133,6 +133,7 @@ impl<'m> Run<'m> {
             }
             EventKind::Reuse(reuse) => self.reuse(event, reuse),
             EventKind::Compressibility(_) => {}
+            EventKind::Privileges(privileges) => self.privileges(event.task, *privileges),
             EventKind::Exit(status) => self.exit(event.task, *status),
             EventKind::Lost(lost) => {
                 if lost.cause == LostCause::RingFull {
@@ -409,6 +410,12 @@ impl<'m> Run<'m> {
         };
         *field = limit.soft;
         space.set_limits(limits);
+    }
+
+    /// From now on a thread may do what `privileges` allow.
+    fn privileges(&mut self, task: TaskId, privileges: Privileges) {
+        let Some(space) = self.task(task).and_then(|task| task.space.as_ref()) else { return };
+        space.set_limits(quire_mm::Limits { may_lock: privileges.ipc_lock, ..space.limits() });
     }
 
     fn exit(&mut self, task: TaskId, status: ExitStatus) {

@@ -152,7 +152,8 @@ impl Model {
             EventKind::Limit(_)
             | EventKind::Figures(_)
             | EventKind::Reuse(_)
-            | EventKind::Compressibility(_) => {}
+            | EventKind::Compressibility(_)
+            | EventKind::Privileges(_) => {}
         }
     }
 

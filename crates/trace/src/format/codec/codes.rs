@@ -1,8 +1,8 @@
 //! The numbers that stand for the variants of enums. They are part of the format: never change one.
 
 use crate::event::{
-    Abi, Access, BaseSource, Denial, Direction, Fault, FiguresCause, FileKind, LimitKind, LostCause, Mode,
-    Outcome, ReuseAccess, ReuseSource, ThpMode,
+    Abi, Access, BaseSource, Denial, Direction, ExecGain, Fault, FiguresCause, FileKind, LimitKind,
+    LostCause, Mode, Outcome, ReuseAccess, ReuseSource, ThpMode,
 };
 use crate::format::varint::Malformed;
 
@@ -62,6 +62,7 @@ codes!(FiguresCause, "unknown cause of figures", Exec = 0, Exit = 1);
 codes!(Abi, "unknown ABI", X86_64 = 0, I386 = 1);
 codes!(Direction, "unknown direction", Down = 0, Up = 1);
 codes!(BaseSource, "unknown source of a base", Probed = 0, Inferred = 1);
+codes!(ExecGain, "unknown state of MDWE", Allowed = 0, Refused = 1, RefusedNotInherited = 2);
 codes!(ReuseAccess, "unknown use of a page", Read = 0, Write = 1, Unknown = 2);
 codes!(ReuseSource, "unknown source of uses", Exact = 0, MappingCounts = 1);
 codes!(ThpMode, "unknown mode of huge pages", Always = 0, Madvise = 1, Never = 2, Unknown = 3,);

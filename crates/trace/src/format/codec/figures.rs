@@ -2,6 +2,7 @@
 
 use super::codes::Code;
 use crate::event::LinuxFigures;
+use crate::format::Version;
 use crate::format::varint::{Cursor, Malformed, put_u64};
 
 pub(super) fn put(out: &mut Vec<u8>, figures: &LinuxFigures) {
@@ -31,7 +32,7 @@ pub(super) fn put(out: &mut Vec<u8>, figures: &LinuxFigures) {
     }
 }
 
-pub(super) fn get(cursor: &mut Cursor<'_>) -> Result<LinuxFigures, Malformed> {
+pub(super) fn get(cursor: &mut Cursor<'_>, _version: Version) -> Result<LinuxFigures, Malformed> {
     Ok(LinuxFigures {
         cause: Code::from_code(cursor.u8()?)?,
         pid: cursor.u32()?,

@@ -2,7 +2,8 @@
 
 use super::codes::Code;
 use super::{difference, restore};
-use crate::event::{ExecImage, Limits, Mapping, MmapBase, PageRun, Rlimit, VmFlags};
+use crate::event::{ExecGain, ExecImage, Limits, Mapping, MmapBase, PageRun, Privileges, Rlimit, VmFlags};
+use crate::format::Version;
 use crate::format::varint::{Cursor, Malformed, put_bytes, put_u64};
 
 pub(super) fn put(out: &mut Vec<u8>, image: &ExecImage) {
@@ -40,14 +41,27 @@ pub(super) fn put(out: &mut Vec<u8>, image: &ExecImage) {
     put_u64(out, image.max_map_count);
     out.push(image.overcommit_memory);
     put_u64(out, image.mmap_min_addr);
+    put_u64(out, image.lowest_placed);
     put_u64(out, u64::from(image.personality));
-    out.extend([u8::from(image.can_lock), image.thp.code()]);
+    put_privileges(out, image.privileges);
+    out.extend([image.exec_gain.code(), image.thp.code()]);
     put_u64(out, image.page_tables);
     put_u64(out, image.mappings.len() as u64);
     let mut last = 0;
     for mapping in &image.mappings {
         put_mapping(out, mapping, last);
         last = mapping.end;
+    }
+}
+
+pub(super) fn put_privileges(out: &mut Vec<u8>, privileges: Privileges) {
+    out.push(u8::from(privileges.ipc_lock) | u8::from(privileges.sys_rawio) << 1);
+}
+
+pub(super) fn get_privileges(cursor: &mut Cursor<'_>) -> Result<Privileges, Malformed> {
+    match cursor.u8()? {
+        bits @ 0..=3 => Ok(Privileges { ipc_lock: bits & 1 != 0, sys_rawio: bits & 2 != 0 }),
+        _ => Err(Malformed("privileges use reserved bits")),
     }
 }
 
@@ -74,7 +88,7 @@ fn put_mapping(out: &mut Vec<u8>, mapping: &Mapping, last: u64) {
     }
 }
 
-pub(super) fn get(cursor: &mut Cursor<'_>) -> Result<ExecImage, Malformed> {
+pub(super) fn get(cursor: &mut Cursor<'_>, version: Version) -> Result<ExecImage, Malformed> {
     let pid = cursor.u32()?;
     let abi = Code::from_code(cursor.u8()?)?;
     let program = cursor.boxed()?;
@@ -102,8 +116,14 @@ pub(super) fn get(cursor: &mut Cursor<'_>) -> Result<ExecImage, Malformed> {
     let max_map_count = cursor.u64()?;
     let overcommit_memory = cursor.u8()?;
     let mmap_min_addr = cursor.u64()?;
+    let lowest_placed = if version >= Version::THREE { cursor.u64()? } else { mmap_min_addr };
     let personality = cursor.u32()?;
-    let can_lock = flag(cursor)?;
+    let (privileges, exec_gain) = if version >= Version::THREE {
+        (get_privileges(cursor)?, Code::from_code(cursor.u8()?)?)
+    } else {
+        let ipc_lock = flag(cursor)?;
+        (Privileges { ipc_lock, sys_rawio: ipc_lock }, ExecGain::Allowed)
+    };
     let thp = Code::from_code(cursor.u8()?)?;
     let page_tables = cursor.u64()?;
     let mut last = 0;
@@ -131,8 +151,10 @@ pub(super) fn get(cursor: &mut Cursor<'_>) -> Result<ExecImage, Malformed> {
         max_map_count,
         overcommit_memory,
         mmap_min_addr,
+        lowest_placed,
         personality,
-        can_lock,
+        privileges,
+        exec_gain,
         thp,
         page_tables,
     })

@@ -9,6 +9,7 @@ mod figures;
 mod image;
 mod reuse;
 
+use super::Version;
 use super::varint::{Cursor, Malformed, put_u64, zigzag};
 use crate::event::{CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId, Unsupported};
 use codes::Code;
@@ -111,6 +112,7 @@ impl BlockEncoder {
             EventKind::Unsupported(Unsupported::ForeignAbi) => self.out.push(0),
             EventKind::Reuse(reuse) => reuse::put(&mut self.out, reuse),
             EventKind::Compressibility(sample) => reuse::put_compressibility(&mut self.out, sample),
+            EventKind::Privileges(privileges) => image::put_privileges(&mut self.out, *privileges),
         }
     }
 
@@ -144,21 +146,21 @@ impl BlockEncoder {
 /// Where a decoder stands in a block. The bytes are kept by the caller, who may refill them for the next.
 #[derive(Debug)]
 pub(crate) struct BlockDecoder {
-    /// How many kinds of events there are.
-    kinds: usize,
+    /// The version of the file.
+    version: Version,
     at: usize,
     state: State,
     files: Vec<Arc<FileFacts>>,
 }
 
 impl BlockDecoder {
-    pub(crate) fn new(kinds: usize) -> Self {
-        Self { kinds, at: 0, state: State::new(), files: Vec::new() }
+    pub(crate) fn new(version: Version) -> Self {
+        Self { version, at: 0, state: State::new(), files: Vec::new() }
     }
 
     /// Begins a new block.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.kinds);
+        *self = Self::new(self.version);
     }
 
     /// Whether the whole block was decoded.
@@ -182,16 +184,16 @@ impl BlockDecoder {
             state.cpu = cursor.u32()?;
         }
         let (time_ns, task, cpu) = (state.time, TaskId(state.task), state.cpu);
-        if usize::from(tag & KIND_MASK) >= self.kinds {
+        if usize::from(tag & KIND_MASK) >= self.version.kinds() {
             return Err(Malformed("unknown kind of event"));
         }
         let kind = match tag & KIND_MASK {
             0 => self.fault(&mut cursor)?,
             1 => self.call(&mut cursor)?,
             2 => clone_facts(&mut cursor)?,
-            3 => EventKind::Exec(Box::new(image::get(&mut cursor)?)),
+            3 => EventKind::Exec(Box::new(image::get(&mut cursor, self.version)?)),
             4 => EventKind::Limit(call::get_limit(&mut cursor)?),
-            5 => EventKind::Figures(Box::new(figures::get(&mut cursor)?)),
+            5 => EventKind::Figures(Box::new(figures::get(&mut cursor, self.version)?)),
             6 => exit(&mut cursor)?,
             7 => {
                 let cause = Code::from_code(cursor.u8()?)?;
@@ -203,6 +205,7 @@ impl BlockDecoder {
             },
             9 => reuse::get(&mut cursor)?,
             10 => reuse::get_compressibility(&mut cursor)?,
+            11 => EventKind::Privileges(image::get_privileges(&mut cursor)?),
             _ => return Err(Malformed("unknown kind of event")),
         };
         self.at = cursor.position();

@@ -13,7 +13,7 @@ use super::crc::{Chain, crc32};
 use super::error::{TraceError, TraceErrorKind};
 use super::frame::{BadHead, Codec, FrameHead, FrameKind, HEAD_LEN};
 use super::varint::Malformed;
-use super::{FORMAT_VERSION, MAGIC, OLDEST_VERSION, PREAMBLE_LEN, TraceHeader, Trailer};
+use super::{FORMAT_VERSION, MAGIC, OLDEST_VERSION, PREAMBLE_LEN, TraceHeader, Trailer, Version};
 use crate::event::{Event, EventKind, Lost, LostCause, TaskId};
 use input::Input;
 use std::fs::File;
@@ -32,8 +32,7 @@ pub struct TraceReader<R: Read> {
     header: TraceHeader,
     decompressor: Decompressor<'static>,
     decoder: BlockDecoder,
-    /// How many kinds of events the file's version has.
-    kinds: usize,
+    version: Version,
     /// The decoded bytes of the current block.
     block: Vec<u8>,
     block_offset: u64,
@@ -90,18 +89,17 @@ impl<R: Read> TraceReader<R> {
             return wrong(TraceErrorKind::Truncated { within: "its first bytes" });
         };
         let found = u16::from_le_bytes([preamble[8], preamble[9]]);
-        if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&found) {
+        let Some(version) = Version::new(found) else {
             let kind = TraceErrorKind::Version { found, oldest: OLDEST_VERSION, newest: FORMAT_VERSION };
             return Err(TraceError::new(8, kind));
-        }
+        };
         if preamble[10..] != [0, 0] {
             let kind =
                 TraceErrorKind::Malformed { part: "the preamble", reason: "reserved bytes are in use" };
             return Err(TraceError::new(10, kind));
         }
         input.consume(PREAMBLE_LEN);
-        let kinds = kinds_of(found);
-        let header = Self::read_header(&mut input)?;
+        let header = Self::read_header(&mut input, version)?;
         let decompressor =
             Decompressor::new().map_err(|error| TraceError::new(0, TraceErrorKind::Io(error)))?;
         Ok(Self {
@@ -109,8 +107,8 @@ impl<R: Read> TraceReader<R> {
             file: None,
             header,
             decompressor,
-            decoder: BlockDecoder::new(kinds),
-            kinds,
+            decoder: BlockDecoder::new(version),
+            version,
             block: Vec::new(),
             block_offset: 0,
             left: 0,
@@ -154,7 +152,7 @@ impl<R: Read> TraceReader<R> {
         self.input.offset()
     }
 
-    fn read_header(input: &mut Input<R>) -> Result<TraceHeader, TraceError> {
+    fn read_header(input: &mut Input<R>, version: Version) -> Result<TraceHeader, TraceError> {
         let offset = input.offset();
         let head = Self::read_frame(input)?;
         if head.kind != FrameKind::Header {
@@ -162,7 +160,7 @@ impl<R: Read> TraceReader<R> {
                 TraceErrorKind::Malformed { part: "the header", reason: "another frame is in its place" };
             return Err(TraceError::new(offset, kind));
         }
-        let header = TraceHeader::decode(Self::contents(input, head)?);
+        let header = TraceHeader::decode(Self::contents(input, head)?, version);
         let header = header.map_err(|wrong| malformed(offset, "the header", wrong))?;
         input.consume(frame_len(head));
         Ok(header)
@@ -259,7 +257,7 @@ impl<R: Read> TraceReader<R> {
     }
 
     fn end(&mut self, head: FrameHead, offset: u64) -> Result<Next, TraceError> {
-        let trailer = Trailer::decode(Self::contents(&mut self.input, head)?, self.kinds);
+        let trailer = Trailer::decode(Self::contents(&mut self.input, head)?, self.version);
         let trailer = trailer.map_err(|wrong| malformed(offset, head.kind.name(), wrong))?;
         let expected = self.seen.events;
         if self.salvage.is_some() {
@@ -389,13 +387,6 @@ impl<R: Read> Iterator for TraceReader<R> {
             }
         }
     }
-}
-
-/// How many kinds of events a version has.
-fn kinds_of(version: u16) -> usize {
-    /// Version 1 ends before uses of pages.
-    const FIRST: usize = 9;
-    if version == 1 { FIRST } else { EventKind::COUNT }
 }
 
 fn frame_len(head: FrameHead) -> usize {

@@ -1,7 +1,13 @@
 //! Figures of a process: `/proc/PID/status` and `/proc/PID/stat`.
 
+use crate::event::Privileges;
 use crate::record::sys::Tid;
 use std::fs;
+
+/// `CAP_IPC_LOCK`.
+const CAP_IPC_LOCK: u32 = 14;
+/// `CAP_SYS_RAWIO`.
+const CAP_SYS_RAWIO: u32 = 17;
 
 /// `/proc/TID/status`, to be asked for its lines.
 #[derive(Debug)]
@@ -32,10 +38,11 @@ impl Status {
         self.number(key).map_or(0, |kib| kib * 1024)
     }
 
-    /// Whether the thread has a capability, by number.
-    pub(crate) fn has_capability(&self, number: u32) -> bool {
-        let set = self.word("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        set.is_some_and(|set| set & (1 << number) != 0)
+    /// The capabilities of the thread that bear on memory, as its user namespace has them.
+    pub(crate) fn privileges(&self) -> Privileges {
+        let set = self.word("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        let has = |number: u32| set & (1 << number) != 0;
+        Privileges { ipc_lock: has(CAP_IPC_LOCK), sys_rawio: has(CAP_SYS_RAWIO) }
     }
 
     /// Whether the thread still has an address space.

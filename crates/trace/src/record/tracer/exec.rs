@@ -3,7 +3,7 @@
 use super::Tracer;
 use super::probe::{Probed, probe};
 use super::state::{Entry, Rseq, State};
-use crate::event::{Abi, EventKind, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
+use crate::event::{Abi, EventKind, ExecGain, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
 use crate::record::merge::{Record, Rule};
 use crate::record::proc::pagemap::Pagemap;
 use crate::record::proc::status::{Stat, Status};
@@ -16,8 +16,6 @@ use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
-/// `CAP_IPC_LOCK`.
-const CAP_IPC_LOCK: u32 = 14;
 /// Longest command line that is kept of an image.
 const ARGS_LIMIT: usize = 16 << 10;
 
@@ -149,6 +147,7 @@ impl Tracer<'_> {
             }
         }
         let (stat, status) = (Stat::read(pid), Status::read(pid));
+        let mmap_min_addr = system::sysctl("vm/mmap_min_addr").unwrap_or(65536);
         let personality = fs::read_to_string(format!("/proc/{pid}/personality")).unwrap_or_default();
         ExecImage {
             pid: pid as u32,
@@ -168,9 +167,11 @@ impl Tracer<'_> {
             limits: limits(pid),
             max_map_count: system::sysctl("vm/max_map_count").unwrap_or(65530),
             overcommit_memory: system::sysctl("vm/overcommit_memory").unwrap_or(0) as u8,
-            mmap_min_addr: system::sysctl("vm/mmap_min_addr").unwrap_or(65536),
+            mmap_min_addr,
+            lowest_placed: probed.lowest_placed.unwrap_or(mmap_min_addr),
             personality: u32::from_str_radix(personality.trim(), 16).unwrap_or(0),
-            can_lock: status.has_capability(CAP_IPC_LOCK),
+            privileges: status.privileges(),
+            exec_gain: ExecGain::Allowed,
             thp: system::thp(),
             page_tables: status.bytes("VmPTE"),
             mappings,

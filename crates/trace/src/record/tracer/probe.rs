@@ -20,23 +20,26 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 pub(super) struct Probed {
     pub(super) mmap_base: Option<MmapBase>,
     pub(super) brk: Option<u64>,
+    /// The lowest address that a mapping without `MAP_FIXED` gets.
+    pub(super) lowest_placed: Option<u64>,
 }
 
 /// Asks Linux about the program of a thread that stands at the end of its exec. What happens to the thread
 /// meanwhile is put into `queued`.
 pub(super) fn probe(tid: Tid, mappings: &[Mapping], queued: &mut VecDeque<(Tid, Happened)>) -> Probed {
-    let inferred = Probed { mmap_base: infer(mappings), brk: None };
+    let inferred = Probed { mmap_base: infer(mappings), ..Probed::default() };
     let Some(mut session) = Session::begin(tid, mappings, queued) else { return inferred };
     let brk = session.call(libc::SYS_brk, [0; 6]);
     let pages = session.two_pages();
+    let lowest_placed = session.lowest_page(mappings);
     session.end();
-    let Some((first, second)) = pages else { return Probed { brk, ..inferred } };
+    let Some((first, second)) = pages else { return Probed { brk, lowest_placed, ..inferred } };
     let (direction, addr) = if second < first {
         (Direction::Down, downward(mappings, first))
     } else {
         (Direction::Up, upward(mappings, first))
     };
-    Probed { mmap_base: Some(MmapBase { addr, direction, source: BaseSource::Probed }), brk }
+    Probed { mmap_base: Some(MmapBase { addr, direction, source: BaseSource::Probed }), brk, lowest_placed }
 }
 
 /// The first free page downward is at `found`: all between it and the base is taken.
@@ -89,17 +92,25 @@ impl<'a> Session<'a> {
 
     /// Places two pages and takes them away again: where they were.
     fn two_pages(&mut self) -> Option<(u64, u64)> {
-        let first = self.page()?;
-        let second = self.page();
+        let first = self.page(0)?;
+        let second = self.page(0);
         for addr in second.into_iter().chain([first]) {
             self.call(libc::SYS_munmap, [addr, PAGE, 0, 0, 0, 0]);
         }
         second.map(|second| (first, second))
     }
 
-    fn page(&mut self) -> Option<u64> {
+    /// Places a page as low as Linux lets it, and takes it away again: where it was.
+    fn lowest_page(&mut self, mappings: &[Mapping]) -> Option<u64> {
+        let found = self.page(PAGE)?;
+        self.call(libc::SYS_munmap, [found, PAGE, 0, 0, 0, 0]);
+        // Above the program it was not placed where it was asked for, but where there was a free page.
+        mappings.first().is_none_or(|lowest| found < lowest.start).then_some(found)
+    }
+
+    fn page(&mut self, hint: u64) -> Option<u64> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        self.call(libc::SYS_mmap, [0, PAGE, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0])
+        self.call(libc::SYS_mmap, [hint, PAGE, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0])
     }
 
     /// Makes the thread call; `None` if the call fails or the thread is lost.

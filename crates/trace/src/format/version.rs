@@ -1,0 +1,29 @@
+//! The version of a file, which its decoders need to know.
+
+use super::{FORMAT_VERSION, OLDEST_VERSION};
+use crate::event::EventKind;
+
+/// The version of a file that is being read: one that this crate knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version(u16);
+
+impl Version {
+    /// The first that has privileges.
+    pub(crate) const THREE: Self = Self(3);
+
+    /// The version with this number, if it can be read.
+    pub(crate) fn new(number: u16) -> Option<Self> {
+        (OLDEST_VERSION..=FORMAT_VERSION).contains(&number).then_some(Self(number))
+    }
+
+    /// How many kinds of events it has.
+    pub(crate) fn kinds(self) -> usize {
+        match self.0 {
+            // Up to `Unsupported`.
+            1 => 9,
+            // Up to `Compressibility`.
+            2 => 11,
+            _ => EventKind::COUNT,
+        }
+    }
+}
