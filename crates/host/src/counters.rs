@@ -79,4 +79,9 @@ impl CpuCounters {
         let counter = &self.0[event as usize];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
+
+    /// How often `event` was counted.
+    pub(crate) fn get(&self, event: Event) -> u64 {
+        self.0[event as usize].load(Ordering::Relaxed)
+    }
 }

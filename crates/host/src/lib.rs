@@ -41,5 +41,5 @@ pub use machine::FrameQuery;
 pub use memory::{Finding, Machine, MachineError};
 pub use paranoid::{StaleHit, Staleness};
 pub use platform::HostPlatform;
-pub use program::{AccessError, Guest, Program, ProgramSpace, STUCK_AFTER};
+pub use program::{AccessError, Guest, Program, ProgramSpace, STUCK_AFTER, Translation};
 pub use vcpu::{Vcpu, VcpuError};

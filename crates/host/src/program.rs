@@ -39,6 +39,17 @@ pub enum AccessError<E> {
     },
 }
 
+/// How the MMU found the page of an access that went through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Translation {
+    /// The TLB had it.
+    Tlb,
+    /// It was not in the TLB, and present in the page tables.
+    Tables,
+    /// The space resolved at least one page fault first.
+    Fault,
+}
+
 /// Faults of one access in a row after which it is given up. A page may be taken away again before the program gets
 /// to use it, so that a few are natural under pressure.
 pub const STUCK_AFTER: u32 = 1000;
@@ -109,6 +120,15 @@ impl<'v, S: ProgramSpace, F: PagingFormat> Program<'v, S, F> {
     /// See [`Guest::touch`].
     pub fn touch(&self, addr: VirtAddr, access: Access) -> Result<(), AccessError<S::Error>> {
         self.inside(|guest| guest.touch(addr, access))
+    }
+
+    /// See [`Guest::translate_for`].
+    pub fn translate_for(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+    ) -> Result<Translation, AccessError<S::Error>> {
+        self.inside(|guest| guest.translate_for(addr, access))
     }
 }
 
@@ -184,6 +204,26 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
     #[inline]
     pub fn touch(&mut self, addr: VirtAddr, access: Access) -> Result<(), AccessError<S::Error>> {
         self.locate(addr, access).map(|_| ())
+    }
+
+    /// As [`touch`](Self::touch), and returns how the page was found.
+    pub fn translate_for(
+        &mut self,
+        addr: VirtAddr,
+        access: Access,
+    ) -> Result<Translation, AccessError<S::Error>> {
+        // Only this thread adds to the counters of its CPU, so what they gain is this access's.
+        let counters = &self.owner.cpu().counters;
+        let (faults, hits) = (counters.get(Event::Fault), counters.get(Event::TlbHit));
+        self.locate(addr, access)?;
+        let counters = &self.owner.cpu().counters;
+        Ok(if counters.get(Event::Fault) != faults {
+            Translation::Fault
+        } else if counters.get(Event::TlbHit) != hits {
+            Translation::Tlb
+        } else {
+            Translation::Tables
+        })
     }
 
     /// Where the byte at `addr` is, until the next poll.

@@ -9,7 +9,7 @@ use quire_arch::{
     Access, Asid, CachedTranslation, Entry, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, PfnRange,
     Platform, VirtAddr,
 };
-use quire_host::{AccessError, HostConfig, HostPlatform};
+use quire_host::{AccessError, HostConfig, HostPlatform, Translation};
 use std::sync::atomic::Ordering;
 use toy::{READ, READ_WRITE, Random, Segv, Space, Toy, page_number, window};
 
@@ -81,6 +81,12 @@ fn bits_are_set_as_used<F: PagingFormat>() {
     program.touch(next, Access::Write).unwrap();
     assert!(space.leaf(next).unwrap().flags.contains(LeafFlags::DIRTY));
     assert_eq!(program.read_u64(next), Ok(page_number(next)));
+    // And it says how its page was found: it was read just now, the first write walks, the third page was not there.
+    let third = VirtAddr(BASE + 2 * PAGE_SIZE);
+    assert_eq!(program.translate_for(addr, Access::Write), Ok(Translation::Tlb));
+    assert_eq!(program.translate_for(third, Access::Read), Ok(Translation::Fault));
+    assert_eq!(program.translate_for(third, Access::Write), Ok(Translation::Tables));
+    assert_eq!(program.translate_for(third, Access::Write), Ok(Translation::Tlb));
 }
 
 fn permissions_are_checked<F: PagingFormat>() {

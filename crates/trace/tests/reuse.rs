@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use quire_trace::event::{
-    Compressibility, Event, EventKind, ExitStatus, Reuse, ReuseAccess, ReuseRun, ReuseSource, TaskId,
+    Access, Compressibility, Denial, Event, EventKind, ExitStatus, Fault, Mode, Outcome, Reuse, ReuseAccess,
+    ReuseRun, ReuseSource, TaskId,
 };
 use quire_trace::format::{TraceReader, TraceWriter};
 use quire_trace::import::{ImportError, lackey};
-use quire_trace::replay::{Replay, ReplayOptions, ReplayReport};
+use quire_trace::replay::{AlreadyPresent, Replay, ReplayOptions, ReplayReport};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -83,6 +84,24 @@ fn each_use_is_one_touch() {
     // Each page faults once, and each that is not there once more.
     assert_eq!(report.machine.faults, 10 + 4 + 4 + 4);
     assert_eq!(report.machine.tlb_hits + report.machine.tlb_misses - report.machine.faults, report.reuses);
+}
+
+/// Linux can fault where the page is present here. Such a touch is no difference, and it is counted.
+#[test]
+fn touches_that_do_not_fault_here_are_counted() {
+    let (access, mode, outcome, inferred) = (Access::Write, Mode::User, Outcome::Minor, false);
+    let first = Fault { addr: DATA, access, mode, outcome, inferred };
+    let fault = |access| EventKind::Fault(Fault { access, ..first });
+    let file = trace([Access::Write, Access::Read, Access::Write, Access::Write].map(fault).into());
+    let report = replay(&file.0, false);
+    assert_eq!(report.processes[0].faults, 4);
+    let found = report.processes[0].already_present;
+    assert_eq!(found, AlreadyPresent { tlb_hits: 3, table_walks: 0 });
+
+    let refused = Fault { outcome: Outcome::Denied(Denial::NotMapped), addr: 0x1000, ..first };
+    let file = trace(vec![EventKind::Fault(refused), EventKind::Fault(first)]);
+    let report = replay(&file.0, false);
+    assert_eq!((report.processes[0].faults, report.processes[0].already_present.total()), (2, 0));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::report::{Gap, Mismatch};
 use crate::event::LinuxFigures;
-use quire_host::HostPlatform;
+use quire_host::{HostPlatform, Translation};
 use quire_mm::{Memory, SpaceFigures, VmEvent};
 use std::collections::BTreeMap;
 use std::ops::Sub;
@@ -25,6 +25,8 @@ pub struct ProcessReport {
     pub calls: u64,
     /// Touches that faulted on Linux.
     pub faults: u64,
+    /// Of these, the ones that did not fault here.
+    pub already_present: AlreadyPresent,
     /// Results that differ, and calls that Quire cannot do.
     pub mismatches: u64,
     /// The first of them.
@@ -42,6 +44,31 @@ pub struct ProcessReport {
     pub audit: Vec<String>,
     /// What the allocator did while the process lived. Others may have lived then too.
     pub allocator: AllocatorFigures,
+}
+
+/// Touches that faulted on Linux and went through without a fault here. A large folio, a page that another process
+/// faulted in, or a fault that Linux took twice explains them; they are counted so that none is taken for a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AlreadyPresent {
+    /// The TLB translated them.
+    pub tlb_hits: u64,
+    /// The TLB did not, but the page tables did.
+    pub table_walks: u64,
+}
+
+impl AlreadyPresent {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.tlb_hits + self.table_walks
+    }
+
+    pub(super) fn add(&mut self, found: Translation) {
+        match found {
+            Translation::Tlb => self.tlb_hits += 1,
+            Translation::Tables => self.table_walks += 1,
+            Translation::Fault => {}
+        }
+    }
 }
 
 impl ProcessReport {

@@ -23,7 +23,7 @@ mod swap;
 mod touch;
 
 pub use contents::{PAGE_BYTES, PageContents, SizeClass};
-pub use figures::{AllocatorFigures, ProcessReport};
+pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport};
 pub use plan::Needs;
 pub use pressure::{PressureFigures, SwapFigures};
 pub use report::{DoesNotFit, Gap, Mismatch, ReplayReport};

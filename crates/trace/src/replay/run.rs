@@ -254,8 +254,12 @@ impl<'m> Run<'m> {
         let process = &mut self.processes[task.process].report;
         process.faults += 1;
         let Some(space) = &task.space else { return };
-        let found = match touch::replay(&self.vcpus[cpu], space, fault) {
-            Touched::Same => {
+        let touched = touch::replay(&self.vcpus[cpu], space, fault);
+        if let Touched::Present(found) = touched {
+            process.already_present.add(found);
+        }
+        let found = match touched {
+            Touched::Same | Touched::Present(_) => {
                 if let Some(contents) = self.contents.as_mut().filter(|_| touch::writes(fault)) {
                     contents.fill(&self.vcpus[cpu].program(space.as_ref()), task.process, fault.addr);
                 }

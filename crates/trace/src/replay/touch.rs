@@ -2,13 +2,15 @@
 
 use crate::event::{Access as Recorded, Denial, Fault, Mode, Outcome};
 use quire_arch::{Access, VirtAddr};
-use quire_host::{AccessError, HostPlatform, Vcpu};
+use quire_host::{AccessError, HostPlatform, Translation, Vcpu};
 use quire_mm::{FaultError, Space};
 
 /// What a touch came to, held against the recording.
 pub(super) enum Touched {
     /// As on Linux.
     Same,
+    /// It went through as on Linux, but Linux faulted and here the page was present already.
+    Present(Translation),
     /// Not as on Linux: what Quire did, in words.
     Differs(String),
     /// Linux refused it for a reason that Quire does not know yet.
@@ -24,7 +26,7 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
         Recorded::Write => Access::Write,
         Recorded::Execute => Access::Execute,
     };
-    let result = vcpu.program(space).touch(VirtAddr(fault.addr), access);
+    let result = vcpu.program(space).translate_for(VirtAddr(fault.addr), access);
     if let Err(AccessError::Fault(FaultError::OutOfMemory(_))) = result {
         return Touched::OutOfMemory;
     }
@@ -40,9 +42,10 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
         Outcome::Denied(Denial::Other) => return Touched::Unsupported("another signal on a touch"),
     };
     match (refused, result) {
-        (None, Ok(())) => Touched::Same,
+        (None, Ok(Translation::Fault)) => Touched::Same,
+        (None, Ok(found)) => Touched::Present(found),
         (Some(expected), Err(AccessError::Fault(found))) if expected == found => Touched::Same,
-        (_, Ok(())) => Touched::Differs("allowed".to_owned()),
+        (_, Ok(_)) => Touched::Differs("allowed".to_owned()),
         (_, Err(error)) => Touched::Differs(error.to_string()),
     }
 }
