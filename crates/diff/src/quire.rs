@@ -7,7 +7,7 @@ use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Vcpu};
 use quire_mm::abi::{self, CallNumber, Files, OpenFile};
-use quire_mm::{Error, FaultError, HugeUse, Limits, Mapping, PageState, Space, VmFlags};
+use quire_mm::{Errno, Error, FaultError, HugeUse, Limits, MappedFile, Mapping, PageState, Space, VmFlags};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 
@@ -28,8 +28,10 @@ impl Files for Descriptors {
             id: 1,
             readable: true,
             writable: true,
-            mappable: true,
-            no_exec: false,
+            refused: None,
+            write_refused: None,
+            exec_refused: None,
+            max_bytes: MappedFile::REGULAR_BYTES,
             huge_alignment: false,
         };
         match descriptor {
@@ -37,7 +39,13 @@ impl Files for Descriptors {
             // Opened anew, so that Linux does not make its mappings one with others.
             READ_ONLY => Some(OpenFile { id: 3, writable: false, ..memory_file }),
             WRITE_ONLY => Some(OpenFile { id: 4, readable: false, ..memory_file }),
-            FOLDER => Some(OpenFile { id: 2, writable: false, mappable: false, ..memory_file }),
+            FOLDER => Some(OpenFile {
+                id: 2,
+                writable: false,
+                refused: Some(Errno::ENODEV),
+                max_bytes: MappedFile::DEVICE_BYTES,
+                ..memory_file
+            }),
             // The one that is open without access counts as not open.
             _ => None,
         }

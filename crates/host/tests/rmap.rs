@@ -113,8 +113,7 @@ fn a_page_of_a_private_file_mapping_is_found_once_it_was_written_to() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
-    let file =
-        quire_mm::MappedFile { id: 1, page_offset: 7, writable: true, no_exec: false, huge_alignment: false };
+    let file = quire_mm::MappedFile::new(1, 7);
     let request = MapRequest { file: Some(file), ..MapRequest::anonymous(4 * PAGE, RW) };
     space.mmap(&request.at(VirtAddr(BASE), MapFlags::FIXED)).unwrap();
     cpu.program(&space).read_u64(VirtAddr(BASE + PAGE)).unwrap();

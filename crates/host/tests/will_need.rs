@@ -181,7 +181,7 @@ fn a_hole_is_told_after_the_rest_was_read() {
     assert_eq!(space.madvise(page(area, 16), PAGE, Advice::WillNeed), Err(Error::NotMapped));
     // The advice fits memory of any kind.
     let shared = MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(PAGE, RW) };
-    let file = MappedFile { id: 7, page_offset: 0, writable: true, no_exec: false, huge_alignment: false };
+    let file = MappedFile::new(7, 0);
     let file = MapRequest { file: Some(file), ..MapRequest::anonymous(PAGE, RW) };
     for request in [shared, file] {
         let other = space.mmap(&request).unwrap();

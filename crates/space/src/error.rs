@@ -128,8 +128,8 @@ pub enum Error {
     TryAgain(AllocError),
     /// No such open file.
     BadDescriptor,
-    /// The file can not be mapped.
-    NoDevice,
+    /// The file refuses to be mapped like this.
+    RefusedByFile(Errno),
     /// The file does not support a flag that asks to be refused then.
     NotSupportedByFile,
     /// The call or one of its forms is not built yet; see docs/differences.md.
@@ -161,7 +161,7 @@ impl Error {
             Self::Locked => Errno::EBUSY,
             Self::Busy | Self::LockLimitAgain | Self::MapCountLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
             Self::BadDescriptor => Errno::EBADF,
-            Self::NoDevice => Errno::ENODEV,
+            Self::RefusedByFile(errno) => errno,
             Self::NotSupportedByFile => Errno::EOPNOTSUPP,
             Self::NotSupported => Errno::ENOSYS,
         }

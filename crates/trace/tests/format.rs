@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use quire_trace::event::{
     Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Compressibility, Denial, Direction, Event,
     EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit, LimitKind,
-    Limits, LinuxFigures, Lost, LostCause, Mapping, MmapBase, Mode, Outcome, PageRun, Privileges, Reuse,
-    ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId, ThpMode, Unsupported, VmFlags,
+    Limits, LinuxFigures, Lost, LostCause, MapTrial, Mapping, MmapBase, Mode, Outcome, PageRun, Privileges,
+    Reuse, ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId, ThpMode, Unsupported, VmFlags,
 };
 use quire_trace::format::{CallSource, FaultSource, TraceErrorKind, TraceHeader, TraceReader, TraceWriter};
 use std::sync::Arc;
@@ -84,7 +84,11 @@ fn file() -> impl Strategy<Value = Arc<FileFacts>> {
         Just(FileKind::Unknown),
     ];
     // Few different numbers, so that files repeat.
-    (kind, 0_u64..3, any::<[bool; 3]>(), bytes()).prop_map(|(kind, device, rights, name)| {
+    let errno = || option::of(1_u16..4096);
+    let trial = option::of((errno(), errno(), errno()).prop_map(|(refused, write_refused, exec_refused)| {
+        MapTrial { refused, write_refused, exec_refused }
+    }));
+    (kind, 0_u64..3, any::<[bool; 3]>(), bytes(), trial).prop_map(|(kind, device, rights, name, trial)| {
         let [readable, writable, no_exec] = rights;
         Arc::new(FileFacts {
             kind,
@@ -96,6 +100,7 @@ fn file() -> impl Strategy<Value = Arc<FileFacts>> {
             writable,
             no_exec,
             name,
+            trial,
         })
     })
 }

@@ -4,8 +4,8 @@ use super::values::{Areas, Values};
 use crate::bytes::Bytes;
 use quire_arch::{PAGE_SIZE, PagingFormat};
 use quire_host::HostPlatform;
-use quire_mm::Space;
 use quire_mm::abi::{self, CallNumber, Files, OpenFile, Outcome};
+use quire_mm::{Errno, MappedFile, Space};
 
 /// The open files of every process: the descriptor says what it is like.
 struct SixFiles;
@@ -16,8 +16,10 @@ impl Files for SixFiles {
             id: descriptor as u64,
             readable: descriptor != 2,
             writable: descriptor != 1,
-            mappable: descriptor != 4,
-            no_exec: descriptor == 3,
+            refused: (descriptor == 4).then_some(Errno::ENODEV),
+            write_refused: (descriptor == 5).then_some(Errno::EPERM),
+            exec_refused: (descriptor == 3).then_some(Errno::EPERM),
+            max_bytes: if descriptor == 4 { MappedFile::DEVICE_BYTES } else { MappedFile::REGULAR_BYTES },
             huge_alignment: descriptor == 5,
         })
     }

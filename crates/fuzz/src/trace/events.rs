@@ -177,6 +177,11 @@ fn call(bytes: &mut Bytes<'_>) -> Call {
             writable: len % 8192 == 0,
             no_exec: len % 16384 == 0,
             name: Box::from(bytes.take(2)),
+            trial: (len % 3 == 0).then(|| MapTrial {
+                refused: (len % 5 == 0).then_some(19),
+                write_refused: (len % 7 == 0).then_some(1),
+                exec_refused: (len % 11 == 0).then_some(13),
+            }),
         })),
         200..=214 => CallDetail::Ranges(Box::from([(addr, len), (len, addr)])),
         215..=224 => CallDetail::Name(Some(Box::from(bytes.take(3)))),

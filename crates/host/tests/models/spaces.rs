@@ -71,7 +71,7 @@ fn shuttle_a_fault_against_the_removal_of_its_mapping() {
 
 /// Pages of a file at `addr`: once read they are writable and clean, as no private page ever is.
 fn shared_file(addr: VirtAddr, pages: u64) -> MapRequest {
-    let file = MappedFile { id: 1, page_offset: 0, writable: true, no_exec: false, huge_alignment: false };
+    let file = MappedFile::new(1, 0);
     let request = MapRequest { file: Some(file), ..MapRequest::anonymous(pages * PAGE, RW) };
     request.at(addr, MapFlags::FIXED | MapFlags::SHARED)
 }

@@ -2,7 +2,6 @@
 
 use super::Files;
 use crate::{Advice, Error, MapFlags, MapRequest, MappedFile, Protection};
-use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, VirtAddr};
 
 pub(super) const PROT_KNOWN: u64 = 0xf;
@@ -67,31 +66,28 @@ pub(super) fn mmap(args: [u64; 6], files: &impl Files) -> Result<MapRequest, Err
     }
     let write = protection.contains(Protection::WRITE);
     let execute = protection.contains(Protection::EXECUTE);
+    let mut may = Protection::all();
+    may.set(Protection::WRITE, file.write_refused.is_none());
+    may.set(Protection::EXECUTE, file.exec_refused.is_none());
     request.file = Some(MappedFile {
         id: file.id,
-        // What cannot be mapped has no largest offset but that of all numbers.
-        page_offset: if file.mappable || !fits_offsets(offset, len) { offset >> PAGE_SHIFT } else { 0 },
+        page_offset: offset >> PAGE_SHIFT,
         writable: file.writable,
-        no_exec: file.no_exec,
+        may,
+        max_bytes: file.max_bytes,
         huge_alignment: file.huge_alignment,
     });
     request.objection = match kind {
         MAP_SHARED_VALIDATE if word & (!MAP_VALIDATED | MAP_SYNC) != 0 => Some(Error::NotSupportedByFile),
         MAP_SHARED | MAP_SHARED_VALIDATE if write && !file.writable => Some(Error::AccessDenied),
         MAP_SHARED | MAP_SHARED_VALIDATE | MAP_PRIVATE if !file.readable => Some(Error::AccessDenied),
-        MAP_SHARED | MAP_SHARED_VALIDATE | MAP_PRIVATE if execute && file.no_exec => {
-            Some(Error::NotPermitted)
+        MAP_SHARED | MAP_SHARED_VALIDATE | MAP_PRIVATE => {
+            let exec = file.exec_refused.filter(|_| execute);
+            exec.or(file.refused).or(file.write_refused.filter(|_| write)).map(Error::RefusedByFile)
         }
-        MAP_SHARED | MAP_SHARED_VALIDATE | MAP_PRIVATE if !file.mappable => Some(Error::NoDevice),
-        MAP_SHARED | MAP_SHARED_VALIDATE | MAP_PRIVATE => None,
         _ => Some(Error::BadFlags),
     };
     Ok(request)
-}
-
-/// Whether whole pages of `len` bytes from `offset` on have offsets that are numbers.
-fn fits_offsets(offset: u64, len: u64) -> bool {
-    page_align_up(len).and_then(|len| offset.checked_add(len)).is_some()
 }
 
 /// Decodes the advice of `madvise`.

@@ -22,10 +22,15 @@ pub struct OpenFile {
     pub readable: bool,
     /// The descriptor allows writing.
     pub writable: bool,
-    /// The file can be mapped at all (a directory or a pipe cannot).
-    pub mappable: bool,
-    /// Its file system is mounted without execution.
-    pub no_exec: bool,
+    /// The error with which the file refuses to be mapped at all: ENODEV of a directory or a pipe.
+    pub refused: Option<Errno>,
+    /// The error with which it refuses a mapping of this kind (shared or private) that may be written: EPERM of memory
+    /// that is sealed. `mprotect` may not allow it later.
+    pub write_refused: Option<Errno>,
+    /// The same for execution: EPERM where the file system is mounted without it.
+    pub exec_refused: Option<Errno>,
+    /// As [`MappedFile::max_bytes`](crate::MappedFile::max_bytes).
+    pub max_bytes: u64,
     /// The file system wants large mappings aligned for huge pages.
     pub huge_alignment: bool,
 }

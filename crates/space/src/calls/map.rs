@@ -51,10 +51,32 @@ pub struct MappedFile {
     pub page_offset: u64,
     /// The descriptor allows writing.
     pub writable: bool,
-    /// The file system is mounted without execution.
-    pub no_exec: bool,
+    /// What `mprotect` may allow later. A file system that is mounted without execution takes EXECUTE away, a seal
+    /// WRITE of what is shared.
+    pub may: Protection,
+    /// The offsets that a byte of the file can have lie below this: 2^63 for regular files, 2^64 - 1 for devices.
+    pub max_bytes: u64,
     /// The file system wants large mappings aligned for huge pages (ext4, xfs, btrfs).
     pub huge_alignment: bool,
+}
+
+impl MappedFile {
+    /// `max_bytes` of regular files, block devices and sockets.
+    pub const REGULAR_BYTES: u64 = i64::MAX as u64;
+    /// `max_bytes` of all others.
+    pub const DEVICE_BYTES: u64 = u64::MAX;
+
+    /// File `id` from its page `page_offset` on, with everything allowed.
+    pub const fn new(id: u64, page_offset: u64) -> Self {
+        let max_bytes = Self::REGULAR_BYTES;
+        Self { id, page_offset, writable: true, may: Protection::all(), max_bytes, huge_alignment: false }
+    }
+
+    /// Whether `pages` pages from `page_offset` on have offsets that the file can have.
+    fn has(&self, pages: u64) -> bool {
+        let bytes = pages << PAGE_SHIFT;
+        bytes <= self.max_bytes && self.page_offset <= (self.max_bytes - bytes) >> PAGE_SHIFT
+    }
 }
 
 /// What `mmap` is asked for.
@@ -137,11 +159,7 @@ impl<P: Platform> Section<'_, P> {
         if !self.may_lock_more(flags, range.pages()) {
             return Err(Error::LockLimitAgain);
         }
-        if request.file.is_some_and(|file| {
-            // The last byte must have an offset that a file can have.
-            let last = file.page_offset.checked_add(range.pages());
-            last.is_none_or(|last| last > i64::MAX as u64 >> PAGE_SHIFT)
-        }) {
+        if request.file.is_some_and(|file| !file.has(range.pages())) {
             return Err(Error::OffsetOverflow);
         }
         if let Some(objection) = request.objection {
@@ -201,7 +219,10 @@ impl<P: Platform> Section<'_, P> {
         if asked.contains(MapFlags::LOCKED) {
             flags |= VmFlags::LOCKED;
         }
-        flags.set(VmFlags::MAYEXEC, request.file.is_none_or(|file| !file.no_exec));
+        if let Some(file) = request.file {
+            flags.set(VmFlags::MAYWRITE, file.may.contains(Protection::WRITE));
+            flags.set(VmFlags::MAYEXEC, file.may.contains(Protection::EXECUTE));
+        }
         if asked.contains(MapFlags::SHARED) {
             flags |= VmFlags::SHARED | VmFlags::MAYSHARE;
             if request.file.is_some_and(|file| !file.writable) {

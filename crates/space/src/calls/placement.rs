@@ -36,14 +36,16 @@ impl<P: Platform> Section<'_, P> {
     fn place_huge(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Option<VirtAddr> {
         let huge = Order::PMD.bytes();
         let file_offset = match &request.file {
-            Some(file) if file.huge_alignment => file.page_offset.checked_mul(PAGE_SIZE)?,
+            Some(file) if file.huge_alignment => file.page_offset.wrapping_mul(PAGE_SIZE),
             None if !request.flags.contains(MapFlags::SHARED) && hint.0 == 0 && len.is_multiple_of(huge) => 0,
             _ => return None,
         };
         // The part of the file that huge pages could hold.
-        let end = file_offset.checked_add(len)?;
-        let first_huge = file_offset.checked_next_multiple_of(huge)?;
-        if end <= first_huge || end - first_huge < huge {
+        // Offsets are signed in Linux, and those of devices may wrap: the order of the two ends is that of the signed
+        // numbers, and their distance that of the unsigned ones.
+        let end = file_offset.wrapping_add(len).cast_signed();
+        let first_huge = (file_offset.wrapping_add(huge - 1) & !(huge - 1)).cast_signed();
+        if end <= first_huge || (end.wrapping_sub(first_huge) as u64) < huge {
             return None;
         }
         let padded = len.checked_add(huge)?;

@@ -273,11 +273,8 @@ impl<'s, P: Platform> Section<'s, P> {
         flags.set(MapFlags::SHARED, facts.flags.contains(VmFlags::MAYSHARE));
         let hint = if remap.names_target() { remap.target } else { VirtAddr(0) };
         let file = facts.backing.file_id().map(|id| MappedFile {
-            id,
-            page_offset: facts.page_offset_at(remap.addr()),
-            writable: true,
-            no_exec: false,
             huge_alignment: facts.flags.contains(VmFlags::HUGE_ALIGNED),
+            ..MappedFile::new(id, facts.page_offset_at(remap.addr()))
         });
         let request = MapRequest { flags, file, ..MapRequest::anonymous(remap.new_len, Protection::empty()) };
         self.place(&request, hint, remap.new_len)

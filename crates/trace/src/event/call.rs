@@ -81,6 +81,20 @@ pub struct FileFacts {
     pub no_exec: bool,
     /// Its name, as Linux gives it (bytes: names need not be UTF-8).
     pub name: Box<[u8]>,
+    /// What came of an attempt to map it; `None` if none was made, and in files of versions 1 and 2.
+    pub trial: Option<MapTrial>,
+}
+
+/// What a file allows, found by mapping it from another process as the call does (shared or private, offset, length),
+/// but without access. Each field is the errno with which it is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct MapTrial {
+    /// The mapping itself. If that is refused, the others are known only where they are refused differently.
+    pub refused: Option<u16>,
+    /// A mapping that may be written.
+    pub write_refused: Option<u16>,
+    /// A mapping that may be executed.
+    pub exec_refused: Option<u16>,
 }
 
 /// What sort of file is mapped.

@@ -7,7 +7,7 @@ mod image;
 mod privileges;
 mod reuse;
 
-pub use call::{Call, CallDetail, FileFacts, FileKind, Limit, LimitKind};
+pub use call::{Call, CallDetail, FileFacts, FileKind, Limit, LimitKind, MapTrial};
 pub use fault::{Access, Denial, Fault, Mode, Outcome};
 pub use figures::{FiguresCause, LinuxFigures};
 pub use image::{

@@ -1,12 +1,13 @@
 //! Making recorded calls again.
 
+use super::files::{FileIds, RecordedFile};
 use super::report::Gap;
-use super::run::FileIds;
-use crate::event::{Call, CallDetail, FileFacts, FileKind};
+use super::{names, unbuilt};
+use crate::event::{Call, FileKind};
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
-use quire_mm::abi::{self, CallNumber, Files, OpenFile, Outcome};
-use quire_mm::{MapFlags, MapRequest, Protection, Space};
+use quire_mm::abi::{self, CallNumber, Outcome};
+use quire_mm::{Protection, Space, VmFlags};
 
 /// What a call came to, held against the recording.
 pub(super) enum Verdict {
@@ -31,46 +32,9 @@ const PR_SET_THP_DISABLE: u64 = 41;
 const PR_SET_VMA: u64 = 0x5356_4d41;
 const READ_IMPLIES_EXEC: u64 = 0x0040_0000;
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
-
-/// File systems whose large mappings Linux aligns for huge pages (magic numbers of ext4, xfs and btrfs).
-const HUGE_ALIGNED: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
-
-/// The one file that a call maps.
-struct RecordedFile<'c> {
-    facts: Option<&'c FileFacts>,
-    id: u64,
-}
-
-impl Files for RecordedFile<'_> {
-    fn open_file(&self, _descriptor: i32) -> Option<OpenFile> {
-        let facts = self.facts?;
-        let mappable = match facts.kind {
-            FileKind::BadDescriptor => return None,
-            // Opened with O_PATH: good for naming the file and for nothing else.
-            FileKind::Regular | FileKind::Directory | FileKind::Memory
-                if !facts.readable && !facts.writable =>
-            {
-                return None;
-            }
-            FileKind::Directory | FileKind::Other => false,
-            FileKind::Regular
-            | FileKind::Memory
-            | FileKind::HugePages
-            | FileKind::Zero
-            | FileKind::CharDevice
-            | FileKind::BlockDevice
-            | FileKind::Unknown => true,
-        };
-        Some(OpenFile {
-            id: self.id,
-            readable: facts.readable,
-            writable: facts.writable,
-            mappable,
-            no_exec: facts.no_exec,
-            huge_alignment: facts.kind == FileKind::Zero || HUGE_ALIGNED.contains(&facts.file_system),
-        })
-    }
-}
+const MADV_COLLAPSE: u32 = 25;
+const MAP_FIXED: u64 = 0x10;
+const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 
 /// Makes `call` in `space` and compares.
 pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds) -> Verdict {
@@ -78,18 +42,35 @@ pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut F
         return verdict;
     }
     let number = CallNumber::from_raw(call.number);
-    let facts = call.file();
-    let id = facts.map_or(0, |facts| files.id(facts.device, facts.inode));
-    if facts.is_some_and(|facts| facts.kind == FileKind::HugePages) {
-        return unsupported(space, call, "mmap of a file of huge pages");
+    let failed = call.errno().is_some();
+    if let CallNumber::Other(_) = number {
+        // What Linux refused had no effect, and needs nothing that is missing here.
+        return if failed {
+            Verdict::Same
+        } else {
+            not_built(space, call, files, names::of_form(number, &call.args))
+        };
     }
-    let outcome = abi::call(space, number, call.args, &RecordedFile { facts, id });
+    let file = RecordedFile::of(call, files);
+    if call.file().is_some_and(|facts| facts.kind == FileKind::HugePages) {
+        // How many there are is not known.
+        if failed {
+            return Verdict::Same;
+        }
+        return not_built(space, call, files, "mmap of a file of huge pages".to_owned());
+    }
+    let outcome = abi::call(space, number, call.args, &file);
     match outcome.raw() {
-        None => unsupported(space, call, form_of(number, &call.args)),
+        None if failed => Verdict::Same,
+        None => not_built(space, call, files, names::of_form(number, &call.args)),
         Some(raw) if raw == call.result => Verdict::Same,
+        Some(_) if needs_page_cache(space, call, number) => Verdict::Unsupported(Gap(format!(
+            "{} of files and shared memory",
+            names::of_form(number, &call.args)
+        ))),
         Some(_) => {
             let found = describe(outcome);
-            catch_up(space, call, number, outcome);
+            catch_up(space, call, number, outcome, &file);
             Verdict::Differs(found)
         }
     }
@@ -112,33 +93,40 @@ fn beside_memory(call: &Call) -> Option<Verdict> {
     beside.then_some(Verdict::Same)
 }
 
-/// Names what is not built, as finely as it helps.
-fn form_of(number: CallNumber, args: &[u64; 6]) -> String {
-    let name = number.name().map_or_else(|| format!("call {}", number.raw()), ToOwned::to_owned);
-    match number {
-        CallNumber::Madvise => format!("{name} with advice {}", args[2]),
-        CallNumber::Mmap => format!("{name} with flags {:#x}", args[3]),
-        _ if number.raw() == PRCTL => format!("{name} option {}", args[0]),
-        _ => name,
+/// COLLAPSE of memory that belongs to the page cache.
+fn needs_page_cache(space: &Space<'_, HostPlatform>, call: &Call, number: CallNumber) -> bool {
+    let [start, len, advice, ..] = call.args;
+    if number != CallNumber::Madvise || advice as u32 != MADV_COLLAPSE {
+        return false;
     }
+    let mut found = false;
+    space.for_each_mapping(|mapping| {
+        let beside = mapping.range.end().0 <= start || mapping.range.start().0 >= start.saturating_add(len);
+        let shared = mapping.flags.contains(VmFlags::MAYSHARE);
+        found |= !beside && (shared || mapping.file.is_some());
+    });
+    found
 }
 
-fn unsupported(space: &Space<'_, HostPlatform>, call: &Call, what: impl Into<String>) -> Verdict {
-    if let CallDetail::Mapped { start, bytes } = call.detail {
-        map_there(space, start, bytes, Protection::READ | Protection::WRITE);
-    } else if call.errno().is_none() && CallNumber::from_raw(call.number) == CallNumber::Mmap {
-        map_there(
-            space,
-            call.result as u64,
-            call.args[1],
-            Protection::from_bits_truncate(call.args[2] as u32),
-        );
+/// A call that succeeded on Linux, and that is not built.
+fn not_built(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds, what: String) -> Verdict {
+    if CallNumber::from_raw(call.number) != CallNumber::Mmap {
+        unbuilt::apply(space, call, files);
+    } else if call.errno().is_none() {
+        let protection = Protection::from_bits_truncate(call.args[2] as u32);
+        unbuilt::map_private(space, call.result as u64, call.args[1], protection);
     }
-    Verdict::Unsupported(Gap(what.into()))
+    Verdict::Unsupported(Gap(what))
 }
 
 /// Brings the space to where Linux was after a call that came out differently.
-fn catch_up(space: &Space<'_, HostPlatform>, call: &Call, number: CallNumber, outcome: Outcome) {
+fn catch_up(
+    space: &Space<'_, HostPlatform>,
+    call: &Call,
+    number: CallNumber,
+    outcome: Outcome,
+    file: &RecordedFile<'_>,
+) {
     let linux = call.errno().is_none().then_some(call.result as u64);
     let ours = if let Outcome::Done(value) = outcome { Some(value) } else { None };
     match number {
@@ -147,8 +135,13 @@ fn catch_up(space: &Space<'_, HostPlatform>, call: &Call, number: CallNumber, ou
                 let _ = space.munmap(VirtAddr(ours), call.args[1]);
             }
             if let Some(linux) = linux {
-                let protection = Protection::from_bits_truncate(call.args[2] as u32);
-                map_there(space, linux, call.args[1], protection);
+                let [_, len, protection, flags, descriptor, offset] = call.args;
+                let flags = (flags | MAP_FIXED) & !MAP_FIXED_NOREPLACE;
+                let again = [linux, len, protection, flags, descriptor, offset];
+                if !matches!(abi::call(space, number, again, file), Outcome::Done(_)) {
+                    let protection = Protection::from_bits_truncate(protection as u32);
+                    unbuilt::map_private(space, linux, len, protection);
+                }
             }
         }
         CallNumber::Mremap => {
@@ -156,17 +149,11 @@ fn catch_up(space: &Space<'_, HostPlatform>, call: &Call, number: CallNumber, ou
                 let flags = quire_mm::RemapFlags::MAYMOVE | quire_mm::RemapFlags::FIXED;
                 let _ = space.mremap(VirtAddr(ours), call.args[2], call.args[2], flags, VirtAddr(linux));
             } else if let Some(linux) = linux {
-                map_there(space, linux, call.args[2], Protection::READ | Protection::WRITE);
+                unbuilt::map_private(space, linux, call.args[2], Protection::READ | Protection::WRITE);
             }
         }
         _ => {}
     }
-}
-
-fn map_there(space: &Space<'_, HostPlatform>, start: u64, bytes: u64, protection: Protection) {
-    let request = MapRequest::anonymous(bytes, protection).at(VirtAddr(start), MapFlags::FIXED);
-    // Best effort: the difference was counted, and what follows from a failure here will be counted too.
-    let _ = space.mmap(&request);
 }
 
 /// A result in words: an address or number, or an errno's name.

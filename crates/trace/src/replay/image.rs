@@ -1,6 +1,6 @@
 //! Building the address space that a program begins with.
 
-use super::run::FileIds;
+use super::files::FileIds;
 use crate::event::{Direction, ExecImage, Mapping, VmFlags as Letters};
 use quire_arch::{Access, VirtAddr, VirtRange};
 use quire_host::{HostPlatform, Machine};

@@ -13,7 +13,9 @@ mod call;
 pub(crate) mod contents;
 mod digest;
 mod figures;
+mod files;
 mod image;
+mod names;
 mod plan;
 mod pressure;
 mod report;
@@ -21,6 +23,7 @@ mod run;
 mod schedule;
 mod swap;
 mod touch;
+mod unbuilt;
 
 pub use contents::{PAGE_BYTES, PageContents, SizeClass};
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport};

@@ -5,7 +5,9 @@ use super::call::{self, Verdict};
 use super::contents::{PAGE_BYTES, PageContents, mix};
 use super::digest::{self, Unreadable};
 use super::figures::{AllocatorFigures, ProcessReport};
+use super::files::FileIds;
 use super::image;
+use super::names;
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, Mismatch, ReplayReport};
 use super::schedule::Schedule;
@@ -19,21 +21,8 @@ use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
 use quire_mm::{Error, FaultError, Memory, Space};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-
-/// Numbers for the files of a trace.
-#[derive(Debug, Default)]
-pub(super) struct FileIds(HashMap<(u64, u64), u64>);
-
-impl FileIds {
-    /// The number of the file with this device and inode.
-    pub(super) fn id(&mut self, device: u64, inode: u64) -> u64 {
-        let next = self.0.len() as u64;
-        *self.0.entry((device, inode)).or_insert(next)
-    }
-}
 
 /// A thread.
 struct Task<'m> {
@@ -319,8 +308,7 @@ impl<'m> Run<'m> {
             Verdict::Same => {}
             Verdict::Unsupported(gap) => process.add_gap(gap),
             Verdict::Differs(found) => {
-                let number = CallNumber::from_raw(call.number);
-                let name = number.name().unwrap_or("call");
+                let name = names::of_call(CallNumber::from_raw(call.number));
                 let args: Vec<String> = call.args.iter().map(|arg| format!("{arg:#x}")).collect();
                 process.add_mismatch(Mismatch {
                     event: self.event,

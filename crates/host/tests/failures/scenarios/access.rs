@@ -54,7 +54,7 @@ fn read_before(scene: &Scene<'_>) {
 }
 
 fn a_file(scene: &Scene<'_>) {
-    let file = MappedFile { id: 3, page_offset: 5, writable: true, no_exec: false, huge_alignment: false };
+    let file = MappedFile::new(3, 5);
     let request = MapRequest { file: Some(file), ..MapRequest::anonymous(4 * PAGE, READ) };
     scene.space.mmap(&request.at(VirtAddr(BASE), MapFlags::FIXED)).expect("nothing fails yet");
 }

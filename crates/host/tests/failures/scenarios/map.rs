@@ -12,8 +12,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .succeeded(|scene| assert_eq!(scene.read(scene.answer.get().0), Ok(0)))
         .allocations(4..=4),
     Scenario::new("a_mapping_of_a_file_fails_whole", filled, |scene| {
-        let file =
-            MappedFile { id: 3, page_offset: 5, writable: true, no_exec: false, huge_alignment: false };
+        let file = MappedFile::new(3, 5);
         map(scene, MapRequest { file: Some(file), ..MapRequest::anonymous(4 * PAGE, READ) })
     }),
     Scenario::new("a_shared_mapping_fails_whole", filled, |scene| {

@@ -2,7 +2,8 @@
 
 use super::codes::Code;
 use super::{BlockDecoder, BlockEncoder, difference, restore};
-use crate::event::{Call, CallDetail, EventKind, FileFacts, Limit, TaskId};
+use crate::event::{Call, CallDetail, EventKind, FileFacts, Limit, MapTrial, TaskId};
+use crate::format::Version;
 use crate::format::varint::{Cursor, Malformed, put_bytes, put_u64};
 use std::sync::Arc;
 
@@ -62,6 +63,15 @@ impl BlockEncoder {
             put_u64(out, number);
         }
         put_bytes(out, &file.name);
+        match file.trial {
+            None => out.push(0),
+            Some(trial) => {
+                out.push(1);
+                for errno in [trial.refused, trial.write_refused, trial.exec_refused] {
+                    put_u64(out, u64::from(errno.unwrap_or(0)));
+                }
+            }
+        }
     }
 }
 
@@ -114,10 +124,25 @@ impl BlockDecoder {
             size: cursor.u64()?,
             file_system: cursor.u64()?,
             name: cursor.boxed()?,
+            trial: if self.version < Version::THREE { None } else { get_trial(cursor)? },
         });
         self.files.push(Arc::clone(&file));
         Ok(file)
     }
+}
+
+fn get_trial(cursor: &mut Cursor<'_>) -> Result<Option<MapTrial>, Malformed> {
+    match cursor.u8()? {
+        0 => return Ok(None),
+        1 => {}
+        _ => return Err(Malformed("a file uses reserved bits")),
+    }
+    let mut errno = || match cursor.u64()? {
+        0 => Ok(None),
+        errno @ 1..4096 => Ok(Some(errno as u16)),
+        _ => Err(Malformed("a file is refused with a number that is no errno")),
+    };
+    Ok(Some(MapTrial { refused: errno()?, write_refused: errno()?, exec_refused: errno()? }))
 }
 
 pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit) {

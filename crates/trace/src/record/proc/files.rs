@@ -1,5 +1,6 @@
 //! What is behind a descriptor: `/proc/PID/fd` and `/proc/PID/fdinfo`.
 
+use super::trial::{self, Asked};
 use crate::event::{FileFacts, FileKind};
 use crate::record::sys::Tid;
 use std::ffi::CString;
@@ -11,8 +12,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 /// Longest name that is kept.
 const NAME_LIMIT: usize = 4096;
 
-/// The facts of an open descriptor of a thread.
-pub(crate) fn facts(tid: Tid, fd: i32) -> FileFacts {
+/// The facts of an open descriptor of a thread that is about to map it.
+pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked) -> FileFacts {
     let mut facts = FileFacts {
         kind: FileKind::BadDescriptor,
         device: 0,
@@ -23,6 +24,7 @@ pub(crate) fn facts(tid: Tid, fd: i32) -> FileFacts {
         writable: false,
         no_exec: false,
         name: Box::default(),
+        trial: None,
     };
     let path = format!("/proc/{tid}/fd/{fd}");
     if fd < 0 {
@@ -61,6 +63,10 @@ pub(crate) fn facts(tid: Tid, fd: i32) -> FileFacts {
     let mode = open_mode(tid, fd);
     facts.readable = mode == libc::O_RDONLY || mode == libc::O_RDWR;
     facts.writable = mode == libc::O_WRONLY || mode == libc::O_RDWR;
+    // Mapping huge pages reserves some, which are then missing when the program asks for them.
+    if facts.kind != FileKind::HugePages {
+        facts.trial = trial::attempt(tid, fd, asked);
+    }
     facts
 }
 

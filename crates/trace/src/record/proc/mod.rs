@@ -5,3 +5,4 @@ pub(crate) mod maps;
 pub(crate) mod pagemap;
 pub(crate) mod status;
 pub(crate) mod system;
+pub(crate) mod trial;

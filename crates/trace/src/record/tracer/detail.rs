@@ -2,6 +2,7 @@
 
 use super::Tracer;
 use crate::event::CallDetail;
+use crate::record::proc::trial::Asked;
 use crate::record::proc::{files, maps};
 use crate::record::sys::{Tid, memory};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ impl Tracer<'_> {
     pub(super) fn detail_before(&mut self, tid: Tid, number: u64, args: &[u64; 6]) -> CallDetail {
         match number as i64 {
             libc::SYS_mmap if args[3] as i32 & libc::MAP_ANONYMOUS == 0 => {
-                let facts = files::facts(tid, args[4] as i32);
+                let facts = files::facts(tid, args[4] as i32, Asked::from_args(args));
                 let space = self.tasks.get(&tid).map(|task| task.space);
                 let last =
                     space.and_then(|space| self.spaces.get_mut(&space)).map(|space| &mut space.last_file);

@@ -1,0 +1,84 @@
+//! Finding out whether a file can be mapped, by mapping it: what a driver allows is written nowhere.
+
+use crate::event::MapTrial;
+use crate::record::sys::Tid;
+use crate::record::sys::descriptor::{self, Untouched};
+use std::io;
+use std::os::fd::OwnedFd;
+
+const PAGE: u64 = 4096;
+/// Longer mappings need not fit beside those of the recorder.
+const LONGEST: u64 = 1 << 44;
+
+/// What a call of `mmap` asks a file for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    /// `MAP_SHARED` or `MAP_PRIVATE`.
+    kind: i32,
+    len: u64,
+    offset: u64,
+}
+
+impl Asked {
+    /// From the arguments of the call.
+    pub(crate) fn from_args(args: &[u64; 6]) -> Self {
+        let shared = matches!(args[3] as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
+        let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        Self { kind, len: args[1], offset: args[5] }
+    }
+
+    fn one_page(self) -> Self {
+        Self { len: PAGE, ..self }
+    }
+
+    fn first_page(self) -> Self {
+        Self { len: PAGE, offset: 0, ..self }
+    }
+
+    fn map(self, file: &OwnedFd, prot: i32) -> io::Result<Untouched> {
+        let flags = self.kind | libc::MAP_NORESERVE;
+        Untouched::map(file, self.len as usize, prot, flags, self.offset.cast_signed())
+    }
+}
+
+/// Maps descriptor `fd` of a thread in this process. The mapping has no access, so that no page of it is used, and is
+/// gone when this returns. `None` if the descriptor cannot be had.
+pub(crate) fn attempt(tid: Tid, fd: i32, asked: Asked) -> Option<MapTrial> {
+    let file = descriptor::take(tid, fd).ok()?;
+    let sensible = (1..LONGEST).contains(&asked.len) && asked.offset.is_multiple_of(PAGE);
+    let mut asked = if sensible { asked } else { asked.first_page() };
+    let mut mapping = asked.map(&file, libc::PROT_NONE);
+    // That the offset or the length is too large says nothing about the file.
+    let smaller = match mapping.as_ref().err().and_then(io::Error::raw_os_error) {
+        Some(libc::EOVERFLOW) => Some(asked.first_page()),
+        Some(libc::ENOMEM) => Some(asked.one_page()),
+        _ => None,
+    };
+    if let Some(smaller) = smaller {
+        asked = smaller;
+        mapping = asked.map(&file, libc::PROT_NONE);
+    }
+    let mapping = match mapping {
+        Ok(mapping) => mapping,
+        Err(error) => {
+            let refused = errno(&error);
+            // The mount's refusal to execute comes first.
+            let execute = asked.map(&file, libc::PROT_READ | libc::PROT_EXEC).err().as_ref().and_then(errno);
+            let exec_refused = execute.filter(|_| execute != refused);
+            return Some(MapTrial { refused, write_refused: None, exec_refused });
+        }
+    };
+    let refused = |prot| {
+        let denied = mapping.denies(prot);
+        denied.then(|| asked.map(&file, prot).err().as_ref().and_then(errno)).flatten()
+    };
+    Some(MapTrial {
+        refused: None,
+        write_refused: refused(libc::PROT_READ | libc::PROT_WRITE),
+        exec_refused: refused(libc::PROT_READ | libc::PROT_EXEC),
+    })
+}
+
+fn errno(error: &io::Error) -> Option<u16> {
+    error.raw_os_error().and_then(|errno| u16::try_from(errno).ok())
+}

@@ -1,0 +1,140 @@
+//! Calls that are not built. What they do to the layout is known from the recording, and is done here, so that what
+//! comes later is not taken for a difference.
+
+use super::files::FileIds;
+use crate::event::{Call, CallDetail};
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+use quire_host::HostPlatform;
+use quire_mm::{Advice, MapFlags, MapRequest, MappedFile, Mapping, Protection, Space, VmFlags};
+
+type HostSpace<'m> = Space<'m, HostPlatform>;
+
+const MADVISE: u32 = 28;
+const SHMAT: u32 = 30;
+const SHMDT: u32 = 67;
+const IO_SETUP: u32 = 206;
+const IO_DESTROY: u32 = 207;
+const REMAP_FILE_PAGES: u32 = 216;
+const PKEY_MPROTECT: u32 = 329;
+const MAP_SHADOW_STACK: u32 = 453;
+
+const SHM_RDONLY: u64 = 0x1000;
+const SHM_EXEC: u64 = 0x8000;
+const MADV_GUARD_INSTALL: u64 = 102;
+const MAP_NONBLOCK: u64 = 0x1_0000;
+
+/// Does what is known of a call that succeeded on Linux. Best effort: the call counts as a gap, and what follows from
+/// a failure here will be counted too.
+pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
+    let [first, second, third, ..] = call.args;
+    match (call.number, &call.detail) {
+        (SHMAT, &CallDetail::Mapped { start, bytes }) => {
+            let read_only = third & SHM_RDONLY != 0;
+            let mut protection = Protection::READ;
+            protection.set(Protection::WRITE, !read_only);
+            protection.set(Protection::EXECUTE, third & SHM_EXEC != 0);
+            let segment = files.segment(first & 0xffff_ffff);
+            map_shared(
+                space,
+                start,
+                bytes,
+                protection,
+                MappedFile { writable: !read_only, ..MappedFile::new(segment, 0) },
+            );
+        }
+        (SHMDT, _) => detach(space, first, files),
+        (IO_SETUP, &CallDetail::Mapped { start, bytes }) => {
+            let may = Protection::READ | Protection::WRITE;
+            map_shared(space, start, bytes, may, MappedFile { may, ..MappedFile::new(files.ring(), 0) });
+        }
+        (IO_DESTROY, _) => {
+            let ring = find(space, |mapping| {
+                mapping.range.start().0 == first && mapping.file.is_some_and(|file| files.is_ring(file))
+            });
+            for ring in ring {
+                let _ = space.munmap(ring.range.start(), ring.range.pages() << PAGE_SHIFT);
+            }
+        }
+        (REMAP_FILE_PAGES, _) => remap_file_pages(space, &call.args),
+        (PKEY_MPROTECT, _) => {
+            let protection = Protection::from_bits_truncate(third as u32);
+            let _ = space.mprotect(VirtAddr(first), second, protection, false);
+        }
+        (MADVISE, _) if third & 0xffff_ffff == MADV_GUARD_INSTALL => {
+            let _ = space.madvise(VirtAddr(first), second, Advice::DontNeed);
+        }
+        (MAP_SHADOW_STACK, _) => map_private(space, call.result as u64, second, Protection::READ),
+        _ => {}
+    }
+}
+
+/// Maps private memory where Linux mapped something.
+pub(super) fn map_private(space: &HostSpace<'_>, start: u64, bytes: u64, protection: Protection) {
+    let request = MapRequest::anonymous(bytes, protection).at(VirtAddr(start), MapFlags::FIXED);
+    let _ = space.mmap(&request);
+}
+
+fn map_shared(space: &HostSpace<'_>, start: u64, bytes: u64, protection: Protection, file: MappedFile) {
+    let flags = MapFlags::FIXED | MapFlags::SHARED;
+    let request = MapRequest::anonymous(bytes, protection).at(VirtAddr(start), flags);
+    let _ = space.mmap(&MapRequest { file: Some(file), ..request });
+}
+
+/// The mappings for which `is` is true.
+fn find(space: &HostSpace<'_>, is: impl Fn(&Mapping) -> bool) -> Vec<Mapping> {
+    let mut found = Vec::new();
+    space.for_each_mapping(|mapping| {
+        if is(&mapping) {
+            found.push(mapping);
+        }
+    });
+    found
+}
+
+/// `shmdt`: unmaps what is left of the segment that was attached at `addr`. Parts of it may have been unmapped, and
+/// others changed.
+fn detach(space: &HostSpace<'_>, addr: u64, files: &FileIds) {
+    let parts = find(space, |mapping| {
+        let offset = mapping.range.start().0.checked_sub(addr).map(|bytes| bytes >> PAGE_SHIFT);
+        offset == Some(mapping.page_offset) && mapping.file.is_some_and(|file| files.is_segment(file))
+    });
+    let file = parts.first().and_then(|first| first.file);
+    for part in parts.iter().filter(|part| part.file == file) {
+        let _ = space.munmap(part.range.start(), part.range.pages() << PAGE_SHIFT);
+    }
+}
+
+/// `remap_file_pages`, which Linux does by mapping the same file again.
+fn remap_file_pages(space: &HostSpace<'_>, args: &[u64; 6]) {
+    let [start, bytes, _, page_offset, flags, _] = *args;
+    let (start, bytes) = (start & !(PAGE_SIZE - 1), bytes & !(PAGE_SIZE - 1));
+    let at = VirtAddr(start);
+    let there = find(space, |mapping| mapping.range.start() <= at && at < mapping.range.end());
+    // Shared memory without a file has pages of its own, of which none can be named by an offset here.
+    let Some((mapping, file)) = there.first().and_then(|mapping| Some((mapping, mapping.file?))) else {
+        return;
+    };
+    let mut protection = Protection::empty();
+    let access = [
+        (VmFlags::READ, Protection::READ),
+        (VmFlags::WRITE, Protection::WRITE),
+        (VmFlags::EXEC, Protection::EXECUTE),
+    ];
+    for (flag, allowed) in access {
+        protection.set(allowed, mapping.flags.contains(flag));
+    }
+    let mut how = MapFlags::FIXED | MapFlags::SHARED | MapFlags::POPULATE;
+    how.set(MapFlags::NONBLOCK, flags & MAP_NONBLOCK != 0);
+    how.set(MapFlags::LOCKED, mapping.flags.contains(VmFlags::LOCKED));
+    let mut may = Protection::all();
+    may.set(Protection::EXECUTE, mapping.flags.contains(VmFlags::MAYEXEC));
+    may.set(Protection::WRITE, mapping.flags.contains(VmFlags::MAYWRITE));
+    let file = MappedFile {
+        writable: mapping.flags.contains(VmFlags::SHARED),
+        may,
+        huge_alignment: mapping.flags.contains(VmFlags::HUGE_ALIGNED),
+        ..MappedFile::new(file, page_offset)
+    };
+    let request = MapRequest::anonymous(bytes, protection).at(at, how);
+    let _ = space.mmap(&MapRequest { file: Some(file), ..request });
+}
