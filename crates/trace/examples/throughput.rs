@@ -1,7 +1,9 @@
 //! Measures how fast a synthetic trace is written and read: `throughput [EVENTS]`.
 
 use quire_trace::event::{Access, Call, CallDetail, Event, EventKind, Fault, Mode, Outcome, TaskId};
-use quire_trace::format::{CallSource, FaultSource, TraceError, TraceHeader, TraceReader, TraceWriter};
+use quire_trace::format::{
+    CallSource, FaultSource, TraceError, TraceHeader, TraceReader, TraceWriter, UseSource,
+};
 use std::time::Instant;
 
 fn main() -> Result<(), TraceError> {
@@ -17,6 +19,7 @@ fn main() -> Result<(), TraceError> {
         swap: 0,
         faults: FaultSource::Tracepoint,
         calls: CallSource::Seccomp,
+        uses: UseSource::None,
         started: 0,
         command: Vec::new(),
     };

@@ -11,7 +11,9 @@ use quire_trace::event::{
     Limits, LinuxFigures, Lost, LostCause, MapTrial, Mapping, MmapBase, Mode, Outcome, PageRun, Privileges,
     Reuse, ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId, ThpMode, Unsupported, VmFlags,
 };
-use quire_trace::format::{CallSource, FaultSource, TraceErrorKind, TraceHeader, TraceReader, TraceWriter};
+use quire_trace::format::{
+    CallSource, FaultSource, TraceErrorKind, TraceHeader, TraceReader, TraceWriter, UseSource,
+};
 use std::sync::Arc;
 
 fn header() -> TraceHeader {
@@ -25,6 +27,7 @@ fn header() -> TraceHeader {
         swap: 0,
         faults: FaultSource::Software,
         calls: CallSource::Seccomp,
+        uses: UseSource::Sampled { interval_ms: 100 },
         started: 1_700_000_000,
         command: vec![(*b"ls").into(), (*b"\xff\xfe").into()],
     }
@@ -52,7 +55,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn fault() -> impl Strategy<Value = EventKind> {
-    let access = prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::Execute)];
+    let access =
+        prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::Execute), Just(Access::Unknown)];
     let mode = prop_oneof![Just(Mode::User), Just(Mode::Kernel)];
     let outcome = prop_oneof![
         Just(Outcome::Minor),
@@ -445,37 +449,56 @@ fn another_version_is_told() {
     assert!(error.to_string().starts_with("/nowhere/x.qtr: offset 0: "), "{error}");
 }
 
-/// A file of an earlier version: the same bytes, with fewer kinds of events in the trailer.
-fn as_version(version: u8, kinds: u8, file: &[u8]) -> Vec<u8> {
-    let mut old = file.to_vec();
-    old[8] = version;
-    // The trailer's frame: its contents are three counts of at most 127 events, then the counts of all kinds.
-    let at = old.windows(4).rposition(|bytes| bytes == b"QEND").unwrap();
-    let mut contents = old.split_off(at + 36);
-    let known = std::mem::replace(&mut contents[2], kinds);
-    assert_eq!(usize::from(known), EventKind::COUNT);
-    contents.drain(3 + usize::from(kinds)..3 + usize::from(known));
-    let head = &mut old[at..];
+/// Puts other contents into the plainly stored frame whose head is at `at`.
+fn replace_contents(file: &mut Vec<u8>, at: usize, change: impl Fn(&mut Vec<u8>)) {
+    let old = u32::from_le_bytes(*file[at + 12..].first_chunk().unwrap()) as usize;
+    let mut contents = file[at + 36..at + 36 + old].to_vec();
+    change(&mut contents);
+    let head = &mut file[at..at + 36];
     let len = (contents.len() as u32).to_le_bytes();
     head[8..12].copy_from_slice(&len);
     head[12..16].copy_from_slice(&len);
     head[28..32].copy_from_slice(&crc32fast::hash(&contents).to_le_bytes());
     let crc = crc32fast::hash(&head[..32]).to_le_bytes();
     head[32..].copy_from_slice(&crc);
-    old.extend_from_slice(&contents);
+    file.splice(at + 36..at + 36 + old, contents);
+}
+
+/// A file of an earlier version: the same bytes, with fewer kinds of events in the trailer, and without what is known
+/// of uses in the header.
+fn as_version(version: u8, kinds: u8, file: &[u8]) -> Vec<u8> {
+    let mut old = file.to_vec();
+    old[8] = version;
+    replace_contents(&mut old, 12, |contents| {
+        // Software, seccomp, samples at 100 ms.
+        let at = contents.windows(4).rposition(|bytes| bytes == [1, 0, 1, 100]).unwrap();
+        contents.drain(at + 2..at + 4);
+    });
+    // The trailer's contents are three counts of at most 127 events, then the counts of all kinds.
+    let at = old.windows(4).rposition(|bytes| bytes == b"QEND").unwrap();
+    replace_contents(&mut old, at, |contents| {
+        let known = std::mem::replace(&mut contents[2], kinds);
+        assert_eq!(usize::from(known), EventKind::COUNT);
+        contents.drain(3 + usize::from(kinds)..3 + usize::from(known));
+    });
     old
 }
 
 #[test]
 fn earlier_versions_are_read_and_have_no_later_kinds() {
+    let (access, mode, outcome) = (Access::Unknown, Mode::User, Outcome::Minor);
+    let unknown = Fault { addr: 0, access, mode, outcome, inferred: true };
     let later = [
         (1, 9, EventKind::Compressibility(Compressibility::default())),
         (2, 11, EventKind::Privileges(Privileges::ALL)),
+        (2, 11, EventKind::Fault(unknown)),
     ];
     for (version, kinds, kind) in later {
         let mut events = some_events(20);
         let old = as_version(version, kinds, &write(&events, 10));
-        let read: Result<Vec<Event>, _> = TraceReader::new(&old[..]).unwrap().collect();
+        let mut reader = TraceReader::new(&old[..]).unwrap();
+        assert_eq!(reader.header().uses, UseSource::Unknown);
+        let read: Result<Vec<Event>, _> = (&mut reader).collect();
         assert_eq!(read.unwrap(), events, "version {version}");
         events[7].kind = kind;
         let file = write(&events, 10);

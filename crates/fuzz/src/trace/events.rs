@@ -2,7 +2,7 @@
 
 use crate::bytes::Bytes;
 use quire_trace::event::*;
-use quire_trace::format::{CallSource, FaultSource, TraceHeader};
+use quire_trace::format::{CallSource, FaultSource, TraceHeader, UseSource};
 use std::sync::Arc;
 
 /// Events of one input.
@@ -35,6 +35,7 @@ pub(super) fn header() -> TraceHeader {
         swap: 0,
         faults: FaultSource::Tracepoint,
         calls: CallSource::Seccomp,
+        uses: UseSource::None,
         started: 0,
         command: Vec::new(),
     }
@@ -61,7 +62,7 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
     match what {
         0..=9 => EventKind::Fault(Fault {
             addr: address(bytes).wrapping_add(u64::from(what)),
-            access: bytes.pick(&[Access::Write, Access::Read, Access::Execute]),
+            access: bytes.pick(&[Access::Write, Access::Read, Access::Execute, Access::Unknown]),
             mode: if what == 9 { Mode::Kernel } else { Mode::User },
             outcome: bytes.pick(&[
                 Outcome::Minor,

@@ -24,6 +24,8 @@ pub enum Access {
     Write,
     /// Instruction fetch.
     Execute,
+    /// Not known: the source of faults does not tell, and it could not be found out.
+    Unknown,
 }
 
 /// Who touched memory.

@@ -24,6 +24,8 @@ pub struct TraceHeader {
     pub faults: FaultSource,
     /// How the calls were caught.
     pub calls: CallSource,
+    /// What is known of pages that were used again.
+    pub uses: UseSource,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,
     /// The command that was recorded: the program and its arguments.
@@ -43,6 +45,23 @@ pub enum FaultSource {
     None,
 }
 
+/// What a trace knows of pages that were used again. First touches alone do not tell which memory a program goes on
+/// using, and so nothing of how it would fare with less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UseSource {
+    /// The header does not say (versions 1 and 2 of the format): the events do.
+    Unknown,
+    /// Nothing.
+    None,
+    /// Samples at this interval. It is longer where a sample costs much.
+    Sampled {
+        /// The shortest time between two samples, in milliseconds; 0 where it is not known (version 2).
+        interval_ms: u32,
+    },
+    /// Every use, in its order.
+    Exact,
+}
+
 /// How the calls of a trace were caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallSource {
@@ -59,6 +78,25 @@ impl FaultSource {
         self != Self::Tracepoint
     }
 
+    /// How exact the page faults of such a trace are, in one sentence without an end.
+    #[must_use]
+    pub fn exactness(self) -> &'static str {
+        match self {
+            Self::Tracepoint => {
+                "page faults are exact: each of them, with its access as the processor reported it"
+            }
+            Self::Software => {
+                "page faults are complete; the program's accesses were decoded from its instructions, the kernel's \
+                 are not known"
+            }
+            Self::Pagemap => {
+                "page faults are not exact: only pages that were there when they were looked for, without order; \
+                 peaks are lower bounds"
+            }
+            Self::None => "there are no page faults: the trace was imported and has uses of pages instead",
+        }
+    }
+
     /// The name that `--faults` takes.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -68,6 +106,16 @@ impl FaultSource {
             Self::Pagemap => "pagemap",
             Self::None => "none",
         }
+    }
+}
+
+fn uses(cursor: &mut Cursor<'_>) -> Result<UseSource, Malformed> {
+    match cursor.u8()? {
+        0 => Ok(UseSource::None),
+        1 => Ok(UseSource::Sampled { interval_ms: cursor.u32()? }),
+        2 => Ok(UseSource::Exact),
+        3 => Ok(UseSource::Unknown),
+        _ => Err(Malformed("unknown source of uses")),
     }
 }
 
@@ -90,6 +138,15 @@ impl TraceHeader {
             CallSource::Seccomp => 0,
             CallSource::EveryCall => 1,
         });
+        match self.uses {
+            UseSource::None => out.push(0),
+            UseSource::Sampled { interval_ms } => {
+                out.push(1);
+                put_u64(&mut out, u64::from(interval_ms));
+            }
+            UseSource::Exact => out.push(2),
+            UseSource::Unknown => out.push(3),
+        }
         put_u64(&mut out, self.started);
         put_u64(&mut out, self.command.len() as u64);
         for word in &self.command {
@@ -98,7 +155,7 @@ impl TraceHeader {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8], _version: Version) -> Result<Self, Malformed> {
+    pub(crate) fn decode(bytes: &[u8], version: Version) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes, 0);
         let mut text = || {
             let bytes = cursor.bytes()?;
@@ -119,13 +176,27 @@ impl TraceHeader {
             1 => CallSource::EveryCall,
             _ => return Err(Malformed("unknown source of calls")),
         };
+        let uses = if version >= Version::THREE { uses(&mut cursor)? } else { UseSource::Unknown };
         let started = cursor.u64()?;
         let count = cursor.count(1)?;
         let command = (0..count).map(|_| cursor.boxed()).collect::<Result<_, _>>()?;
         if !cursor.is_at_end() {
             return Err(Malformed("it is longer than it should be"));
         }
-        Ok(Self { recorder, kernel, machine, page_size, cpus, ram, swap, faults, calls, started, command })
+        Ok(Self {
+            recorder,
+            kernel,
+            machine,
+            page_size,
+            cpus,
+            ram,
+            swap,
+            faults,
+            calls,
+            uses,
+            started,
+            command,
+        })
     }
 
     /// Shortens the command so that the header keeps well inside the limit of its frame.

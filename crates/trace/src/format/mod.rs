@@ -14,7 +14,7 @@ mod version;
 mod writer;
 
 pub use error::{TraceError, TraceErrorKind};
-pub use header::{CallSource, FaultSource, TraceHeader};
+pub use header::{CallSource, FaultSource, TraceHeader, UseSource};
 pub use reader::{Damage, TraceReader};
 pub use trailer::Trailer;
 pub(crate) use version::Version;

@@ -9,7 +9,7 @@ use crate::event::{
     Abi, Event, EventKind, ExecGain, ExecImage, ExitStatus, Limits, Mapping, Privileges, Reuse, ReuseSource,
     Rlimit, TaskId, ThpMode, VmFlags,
 };
-use crate::format::{CallSource, FaultSource, TraceHeader, TraceWriter};
+use crate::format::{CallSource, FaultSource, TraceHeader, TraceWriter, UseSource};
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read};
@@ -216,6 +216,7 @@ impl Layout {
             swap: 0,
             faults: FaultSource::None,
             calls: CallSource::EveryCall,
+            uses: UseSource::Exact,
             started: 0,
             command: vec![self.command.clone().into()],
         }

@@ -11,6 +11,7 @@ mod options;
 mod output;
 mod perf;
 mod proc;
+mod ranges;
 mod seccomp;
 mod summary;
 mod sys;
@@ -18,9 +19,10 @@ mod tracer;
 
 pub use error::RecordError;
 pub use options::{FaultChoice, RecordOptions};
+pub use ranges::{PageRange, pages_after_call, pages_before_call};
 pub use summary::RecordSummary;
 
-use crate::format::{CallSource, FaultSource, TraceHeader};
+use crate::format::{CallSource, FaultSource, TraceHeader, UseSource};
 use launch::Child;
 use output::Output;
 use perf::PerfSession;
@@ -156,6 +158,9 @@ fn header(options: &RecordOptions, calls: CallSource, faults: FaultSource) -> Tr
         swap,
         faults,
         calls,
+        uses: options.reuse.map_or(UseSource::None, |every| UseSource::Sampled {
+            interval_ms: u32::try_from(every.as_millis()).unwrap_or(u32::MAX),
+        }),
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         command: options.command.iter().map(|word| word.as_bytes().into()).collect(),
     }

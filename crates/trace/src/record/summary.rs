@@ -61,6 +61,7 @@ impl fmt::Display for RecordSummary {
             CallSource::EveryCall => "every call (seccomp is not permitted)",
         };
         writeln!(f, "sources   faults: {}, calls: {calls}", self.faults.name())?;
+        writeln!(f, "exactness {}", self.faults.exactness())?;
         let share = 100.0 * self.recorder_cpu.as_secs_f64() / self.wall.as_secs_f64().max(1e-9);
         writeln!(
             f,

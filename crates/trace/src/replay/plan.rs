@@ -2,7 +2,7 @@
 
 use super::overcommit;
 use crate::event::{Compressibility, Event, EventKind, Reuse, ReuseSource, TaskId};
-use crate::format::TraceHeader;
+use crate::format::{TraceHeader, UseSource};
 use quire_mm::Overcommit;
 use std::collections::{HashMap, HashSet};
 
@@ -15,6 +15,8 @@ pub struct Needs {
     spaces: HashMap<TaskId, usize>,
     images: Vec<Image>,
     compressibility: Compressibility,
+    /// The best source of uses that was seen.
+    uses: Option<ReuseSource>,
 }
 
 /// One address space of the trace.
@@ -80,6 +82,17 @@ impl Needs {
         &self.compressibility
     }
 
+    /// What a trace with this header knows of pages that were used again. Where the header does not say, the events
+    /// do.
+    pub fn uses(&self, header: &TraceHeader) -> UseSource {
+        match (header.uses, self.uses) {
+            (UseSource::Unknown, None) => UseSource::None,
+            (UseSource::Unknown, Some(ReuseSource::MappingCounts)) => UseSource::Sampled { interval_ms: 0 },
+            (UseSource::Unknown, Some(ReuseSource::Exact)) => UseSource::Exact,
+            (known, _) => known,
+        }
+    }
+
     pub(super) fn overcommit(&self, header: &TraceHeader) -> Overcommit {
         overcommit(self.overcommit_mode, header)
     }
@@ -139,6 +152,9 @@ impl Needs {
     }
 
     fn reuse(&mut self, task: TaskId, reuse: &Reuse) {
+        if self.uses != Some(ReuseSource::Exact) {
+            self.uses = Some(reuse.source);
+        }
         let Some(&space) = self.spaces.get(&task) else { return };
         let image = &mut self.images[space];
         match reuse.source {

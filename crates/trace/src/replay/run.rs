@@ -243,13 +243,14 @@ impl<'m> Run<'m> {
         let process = &mut self.processes[task.process].report;
         process.faults += 1;
         let Some(space) = &task.space else { return };
-        let touched = touch::replay(&self.vcpus[cpu], space, fault);
+        let (touched, wrote) = touch::replay(&self.vcpus[cpu], space, fault);
         if let Touched::Present(found) = touched {
             process.already_present.add(found);
         }
         let found = match touched {
             Touched::Same | Touched::Present(_) => {
-                if let Some(contents) = self.contents.as_mut().filter(|_| touch::writes(fault)) {
+                if let Some(contents) = self.contents.as_mut().filter(|_| wrote && touch::was_allowed(fault))
+                {
                     contents.fill(&self.vcpus[cpu].program(space.as_ref()), task.process, fault.addr);
                 }
                 return;
@@ -257,13 +258,13 @@ impl<'m> Run<'m> {
             Touched::Unsupported(what) => return process.add_gap(Gap(what.to_owned())),
             Touched::OutOfMemory => {
                 let process = task.process;
-                return self.exhausted(process, format!("{:?} of {:#x}", fault.access, fault.addr));
+                return self.exhausted(process, touch::describe(fault));
             }
             Touched::Differs(found) => found,
         };
         process.add_mismatch(Mismatch {
             event: self.event,
-            what: format!("{:?} of {:#x}", fault.access, fault.addr),
+            what: touch::describe(fault),
             expected: touch::describe_recorded(fault),
             found,
         });

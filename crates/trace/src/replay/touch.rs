@@ -19,14 +19,29 @@ pub(super) enum Touched {
     OutOfMemory,
 }
 
-/// Touches what `fault` touched.
-pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault) -> Touched {
-    let access = match fault.access {
-        Recorded::Read => Access::Read,
-        Recorded::Write => Access::Write,
-        Recorded::Execute => Access::Execute,
+/// Touches what `fault` touched; also returns whether by a write.
+pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault) -> (Touched, bool) {
+    let tries: &[Access] = match fault.access {
+        Recorded::Read => &[Access::Read],
+        Recorded::Write => &[Access::Write],
+        Recorded::Execute => &[Access::Execute],
+        // What the mapping allows: then no result differs because of a wrong guess. A write first, since anonymous
+        // memory is rarely read before it was written, and a page that was there would not have faulted for a read.
+        Recorded::Unknown => &[Access::Write, Access::Read, Access::Execute],
     };
-    let result = vcpu.program(space).translate_for(VirtAddr(fault.addr), access);
+    let mut wrote = false;
+    let mut result = Err(AccessError::Fault(FaultError::AccessDenied));
+    for access in tries {
+        result = vcpu.program(space).translate_for(VirtAddr(fault.addr), *access);
+        wrote = *access == Access::Write && result.is_ok();
+        if !matches!(result, Err(AccessError::Fault(FaultError::AccessDenied))) {
+            break;
+        }
+    }
+    (compare(fault, result), wrote)
+}
+
+fn compare(fault: &Fault, result: Result<Translation, AccessError<FaultError>>) -> Touched {
     if let Err(AccessError::Fault(FaultError::OutOfMemory(_))) = result {
         return Touched::OutOfMemory;
     }
@@ -50,10 +65,17 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
     }
 }
 
-/// Whether the program wrote there.
-pub(super) fn writes(fault: &Fault) -> bool {
-    let resolved = matches!(fault.outcome, Outcome::Minor | Outcome::Major | Outcome::Unknown);
-    fault.access == Recorded::Write && resolved
+/// Whether Linux let the touch through, as far as is known.
+pub(super) fn was_allowed(fault: &Fault) -> bool {
+    matches!(fault.outcome, Outcome::Minor | Outcome::Major | Outcome::Unknown)
+}
+
+/// What was touched, in words.
+pub(super) fn describe(fault: &Fault) -> String {
+    match fault.access {
+        Recorded::Unknown => format!("Touch of {:#x}", fault.addr),
+        access => format!("{access:?} of {:#x}", fault.addr),
+    }
 }
 
 /// What Linux did, in words.

@@ -231,6 +231,8 @@ impl Model {
                 let allowed = match wanted {
                     0 => area.prot & 7 != 0,
                     1 => area.prot & 2 != 0,
+                    // Not known which.
+                    3 => area.prot != 0,
                     _ => area.prot & 4 != 0,
                 };
                 // Shared libraries are patched before they become read-only, so this sees order, too.

@@ -10,6 +10,8 @@ mod calls;
 mod children;
 #[path = "../common/mod.rs"]
 mod common;
+mod hostile;
+mod sources;
 
 use common::Model;
 use quire_trace::event::{
@@ -122,10 +124,11 @@ fn assert_fits_into_less(path: &std::path::Path) {
 /// Records one of the children below.
 fn record_child_with(child: &str, faults: FaultChoice) -> Option<(RecordSummary, Vec<Event>)> {
     let program = std::env::current_exe().unwrap();
-    let name = format!("children::{child}");
+    // Most children are in one module; others are named with theirs.
+    let name = if child.contains("::") { child.to_owned() } else { format!("children::{child}") };
     let words = [&name, "--exact", "--ignored", "--nocapture", "--quiet", "--test-threads=1"];
     let command = std::iter::once(program.into_os_string()).chain(words.map(OsString::from)).collect();
-    record_command(child, command, faults)
+    record_command(child.rsplit(':').next().unwrap(), command, faults)
 }
 
 fn record_child(child: &str) -> Option<(RecordSummary, Vec<Event>)> {

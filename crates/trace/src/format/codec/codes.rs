@@ -28,7 +28,7 @@ macro_rules! codes {
     };
 }
 
-codes!(Access, "unknown access", Read = 0, Write = 1, Execute = 2);
+codes!(Access, "unknown access", Read = 0, Write = 1, Execute = 2, Unknown = 3);
 codes!(
     Outcome,
     "unknown outcome of a fault",

@@ -11,7 +11,9 @@ mod reuse;
 
 use super::Version;
 use super::varint::{Cursor, Malformed, put_u64, zigzag};
-use crate::event::{CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId, Unsupported};
+use crate::event::{
+    Access, CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId, Unsupported,
+};
 use codes::Code;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -218,7 +220,11 @@ impl BlockDecoder {
         let last = self.state.last_addr();
         let addr = restore(cursor.i64()?, *last);
         *last = addr;
-        Ok(EventKind::Fault(codes::fault_from_byte(byte, addr)?))
+        let fault = codes::fault_from_byte(byte, addr)?;
+        if fault.access == Access::Unknown && self.version < Version::THREE {
+            return Err(Malformed("unknown access"));
+        }
+        Ok(EventKind::Fault(fault))
     }
 }
 

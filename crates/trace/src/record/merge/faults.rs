@@ -1,7 +1,7 @@
 //! Faults that wait for their outcome and their place.
 
 use super::{PendingFault, SpaceId};
-use crate::event::{Access, Denial, Fault, Mode, Outcome, TaskId};
+use crate::event::{Denial, Fault, Outcome, TaskId};
 use crate::record::perf::{Sample, SampleKind};
 use crate::record::sys::Tid;
 use std::collections::{HashMap, VecDeque};
@@ -30,19 +30,11 @@ pub(super) struct Faults {
 
 impl Faults {
     /// Takes in a sample; samples come in the order of their times.
-    pub(super) fn sample(
-        &mut self,
-        sample: &Sample,
-        task: TaskId,
-        space: SpaceId,
-        find: &mut dyn FnMut(Tid, Mode, u64, u64) -> Access,
-    ) {
+    pub(super) fn sample(&mut self, sample: &Sample, task: TaskId, space: SpaceId) {
         let tid = sample.tid as Tid;
         match sample.what {
-            SampleKind::Begin { addr, mode, access } => {
+            SampleKind::Begin { addr, mode, access, inferred } => {
                 self.close(tid, Outcome::Unresolved);
-                let inferred = access.is_err();
-                let access = access.unwrap_or_else(|ip| find(tid, mode, addr, ip));
                 let fault = Fault { addr, access, mode, outcome: Outcome::Unknown, inferred };
                 self.open.insert(tid, self.taken + self.pending.len() as u64);
                 let (time, cpu) = (sample.time, sample.cpu);

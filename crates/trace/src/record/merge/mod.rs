@@ -14,7 +14,7 @@ pub(crate) use placement::Rule;
 
 use super::perf::Sample;
 use super::sys::Tid;
-use crate::event::{Access, Denial, Event, EventKind, Fault, Lost, LostCause, Mode, Outcome, TaskId};
+use crate::event::{Denial, Event, EventKind, Fault, Lost, LostCause, Outcome, TaskId};
 use faults::Faults;
 use placement::{Key, NO_SPACE, place};
 use std::collections::{BTreeSet, HashMap};
@@ -165,14 +165,9 @@ impl Merger {
 
     /// The events whose order is settled. All samples up to `drained` were handed over; with `all`, nothing more
     /// will come.
-    pub(crate) fn settle(
-        &mut self,
-        drained: u64,
-        all: bool,
-        access: &mut dyn FnMut(Tid, Mode, u64, u64) -> Access,
-    ) -> Vec<Event> {
+    pub(crate) fn settle(&mut self, drained: u64, all: bool) -> Vec<Event> {
         let horizon = if all { u64::MAX } else { drained.saturating_sub(SAMPLE_DELAY_NS) };
-        self.take_samples(horizon, access);
+        self.take_samples(horizon);
         let patience = if all { u64::MAX } else { drained.saturating_sub(PATIENCE_NS) };
         let mut limit = horizon;
         if !all {
@@ -198,7 +193,7 @@ impl Merger {
         self.emit(limit)
     }
 
-    fn take_samples(&mut self, horizon: u64, access: &mut dyn FnMut(Tid, Mode, u64, u64) -> Access) {
+    fn take_samples(&mut self, horizon: u64) {
         // Samples of one CPU are in order, those of several are not. Stable: equal times keep their order.
         self.samples.sort_by_key(|sample| sample.time);
         let ready = self.samples.partition_point(|sample| sample.time < horizon);
@@ -211,7 +206,7 @@ impl Merger {
                 self.stray_faults += u64::from(self.begun.is_some_and(|begun| sample.time >= begun));
                 continue;
             };
-            self.faults.sample(&sample, identity.task, identity.space, access);
+            self.faults.sample(&sample, identity.task, identity.space);
         }
     }
 

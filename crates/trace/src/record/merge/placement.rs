@@ -57,7 +57,7 @@ pub(super) fn place(record: &Record, faults: &mut [PendingFault]) -> Key {
         Rule::Clone { child } => {
             // The child's own faults, and those of the maker that write the child's id, come after.
             let mut late = faults.iter().filter(|fault| {
-                fault.tid == child || fault.tid == record.tid && fault.fault.access == Access::Write
+                fault.tid == child || fault.tid == record.tid && may_write(fault.fault.access)
             });
             late.next().map_or(Key::before(record.end), |fault| Key::before(fault.time))
         }
@@ -65,7 +65,8 @@ pub(super) fn place(record: &Record, faults: &mut [PendingFault]) -> Key {
             for fault in faults {
                 let own = fault.tid == record.tid || fault.tid == pid;
                 // The kernel reads arguments from the old program's memory, then writes them to the new one's.
-                let writes = fault.fault.mode == Mode::Kernel && fault.fault.access == Access::Write;
+                // A touch that is not known is taken for one of the new program's: there it would have no place.
+                let writes = fault.fault.mode == Mode::Kernel && may_write(fault.fault.access);
                 if own && (writes || fault.time >= switched) {
                     fault.leave_out();
                 }
@@ -73,6 +74,10 @@ pub(super) fn place(record: &Record, faults: &mut [PendingFault]) -> Key {
             Key::after(record.end)
         }
     }
+}
+
+fn may_write(access: Access) -> bool {
+    matches!(access, Access::Write | Access::Unknown)
 }
 
 fn place_call(record: &Record, effect: Effect, faults: &[PendingFault]) -> Key {
@@ -87,6 +92,8 @@ fn place_call(record: &Record, effect: Effect, faults: &[PendingFault]) -> Key {
             match fault.fault.access {
                 Access::Write => key = key.min(Key::before(fault.time)),
                 Access::Read | Access::Execute => key = key.max(Key::after(fault.time)),
+                // Either: it binds nothing.
+                Access::Unknown => {}
             }
             continue;
         }

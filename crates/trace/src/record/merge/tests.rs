@@ -1,6 +1,7 @@
 //! The order of calls and faults, on made-up samples.
 
 use super::*;
+use crate::event::{Access, Mode};
 use crate::event::{Call, CallDetail};
 use crate::record::calls::Effect;
 use crate::record::perf::SampleKind;
@@ -16,7 +17,7 @@ fn merger() -> Merger {
 }
 
 fn begin(tid: u32, time: u64, addr: u64) -> Sample {
-    let what = SampleKind::Begin { addr, mode: Mode::User, access: Ok(Access::Write) };
+    let what = SampleKind::Begin { addr, mode: Mode::User, access: Access::Write, inferred: false };
     Sample { time, tid, cpu: 0, what }
 }
 
@@ -31,7 +32,7 @@ fn call(start: u64, end: u64, effect: Effect) -> Record {
 }
 
 fn settle(merger: &mut Merger, drained: u64, all: bool) -> Vec<Event> {
-    merger.settle(drained, all, &mut |_, _, _, _| Access::Read)
+    merger.settle(drained, all)
 }
 
 /// The events as letters: a call, a fault that was resolved, refused, unresolved.

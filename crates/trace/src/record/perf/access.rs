@@ -1,10 +1,10 @@
 //! Working out what a fault wanted, from the instruction that raised it.
 //!
 //! The software event tells the address and the instruction pointer. The instruction itself is read from the
-//! process while it is still there.
+//! process when the sample is taken out of its ring: before a process ends or has a new program, the rings are
+//! emptied.
 
-use crate::event::{Access, Mapping, Mode};
-use crate::record::proc::maps;
+use crate::event::{Access, Mode};
 use crate::record::sys::{Tid, memory};
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess};
 use std::collections::HashMap;
@@ -16,20 +16,24 @@ const LONGEST: usize = 15;
 #[derive(Debug, Default)]
 pub(crate) struct AccessFinder {
     known: HashMap<(Tid, u64), Touch>,
-    /// Mappings of processes, read at most once between two calls of [`AccessFinder::forget_mappings`].
-    mappings: HashMap<Tid, Vec<Mapping>>,
 }
 
 impl AccessFinder {
-    /// The access of a fault at `addr` by the instruction at `ip` of process `pid`.
+    /// The access of a fault at `addr` by the instruction at `ip` of process `pid`. Unknown are those of the kernel,
+    /// whose instructions can not be read and which copies in both directions; those of instructions that copy; and
+    /// those of instructions that are no longer there.
     pub(crate) fn find(&mut self, pid: Tid, tid: Tid, mode: Mode, addr: u64, ip: u64) -> Access {
         match mode {
-            Mode::Kernel => self.by_permission(pid, addr),
+            Mode::Kernel => Access::Unknown,
             Mode::User if is_fetch(addr, ip) => Access::Execute,
             Mode::User => {
                 let touch = self.known.get(&(pid, ip)).copied().or_else(|| {
                     let mut bytes = [0; LONGEST];
-                    let read = memory::read(tid, ip, &mut bytes);
+                    let mut read = memory::read(tid, ip, &mut bytes);
+                    if read == 0 && pid != tid {
+                        // The thread may have ended; its process has not.
+                        read = memory::read(pid, ip, &mut bytes);
+                    }
                     let touch = decode(&bytes[..read], ip)?;
                     self.known.insert((pid, ip), touch);
                     Some(touch)
@@ -37,24 +41,10 @@ impl AccessFinder {
                 match touch {
                     Some(Touch::Reads) => Access::Read,
                     Some(Touch::Writes) => Access::Write,
-                    Some(Touch::Copies) | None => self.by_permission(pid, addr),
+                    Some(Touch::Copies) | None => Access::Unknown,
                 }
             }
         }
-    }
-
-    /// The kernel's instructions can not be read: it copies to memory that may be written more often than from
-    /// it when that is not there yet.
-    fn by_permission(&mut self, pid: Tid, addr: u64) -> Access {
-        let mappings = self.mappings.entry(pid).or_insert_with(|| maps::without_flags(pid));
-        let after = mappings.partition_point(|mapping| mapping.end <= addr);
-        let mapping = mappings.get(after).filter(|mapping| mapping.start <= addr);
-        if mapping.is_some_and(|mapping| !mapping.write) { Access::Read } else { Access::Write }
-    }
-
-    /// Mappings may have changed.
-    pub(crate) fn forget_mappings(&mut self) {
-        self.mappings.clear();
     }
 
     /// A process has a new program or is gone.

@@ -41,8 +41,8 @@ pub(crate) struct Sample {
 /// What a sample tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SampleKind {
-    /// A fault began. The access is not known yet if the source does not tell: then here is the instruction.
-    Begin { addr: u64, mode: Mode, access: Result<Access, u64> },
+    /// A fault began. The access was worked out here if the source does not tell it.
+    Begin { addr: u64, mode: Mode, access: Access, inferred: bool },
     /// A fault was resolved.
     End { addr: u64, major: bool },
 }
@@ -149,12 +149,13 @@ impl PerfSession {
         Ok(())
     }
 
-    /// Takes all samples out of the rings.
-    pub(crate) fn drain(&mut self, into: &mut Vec<Sample>) {
+    /// Takes all samples out of the rings. Accesses that the source does not tell are found now, while the processes
+    /// are still there.
+    pub(crate) fn drain(&mut self, into: &mut Vec<Sample>, accesses: &mut AccessFinder) {
         let (sources, fields, lost) = (&self.sources, &self.fields, &mut self.lost);
         for ring in &mut self.rings {
             ring.drain(|kind, misc, body| match kind {
-                perf::PERF_RECORD_SAMPLE => into.extend(sample(sources, fields, misc, body)),
+                perf::PERF_RECORD_SAMPLE => into.extend(sample(sources, fields, misc, body, accesses)),
                 // The id of an event, then how many samples it lost.
                 perf::PERF_RECORD_LOST => *lost += word(body, 8).unwrap_or(0),
                 _ => {}
@@ -194,7 +195,13 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw, each only
 /// if it was asked for.
-fn sample(sources: &HashMap<u64, Source>, fields: &FieldOffsets, misc: u16, body: &[u8]) -> Option<Sample> {
+fn sample(
+    sources: &HashMap<u64, Source>,
+    fields: &FieldOffsets,
+    misc: u16,
+    body: &[u8],
+    accesses: &mut AccessFinder,
+) -> Option<Sample> {
     let mut at = 0;
     let mut next = || {
         at += 8;
@@ -202,7 +209,8 @@ fn sample(sources: &HashMap<u64, Source>, fields: &FieldOffsets, misc: u16, body
     };
     let source = *sources.get(&next()?)?;
     let ip = if matches!(source, Source::Software) { next()? } else { 0 };
-    let tid = (next()? >> 32) as u32;
+    let both = next()?;
+    let (pid, tid) = (both as u32, (both >> 32) as u32);
     let time = next()?;
     let is_tracepoint = matches!(source, Source::UserTracepoint | Source::KernelTracepoint);
     let addr = if is_tracepoint { 0 } else { next()? };
@@ -212,7 +220,9 @@ fn sample(sources: &HashMap<u64, Source>, fields: &FieldOffsets, misc: u16, body
         Source::Major => SampleKind::End { addr, major: true },
         Source::Software => {
             let user = u32::from(misc) & perf::PERF_RECORD_MISC_CPUMODE_MASK == perf::PERF_RECORD_MISC_USER;
-            SampleKind::Begin { addr, mode: if user { Mode::User } else { Mode::Kernel }, access: Err(ip) }
+            let mode = if user { Mode::User } else { Mode::Kernel };
+            let access = accesses.find(pid as Tid, tid as Tid, mode, addr, ip);
+            SampleKind::Begin { addr, mode, access, inferred: true }
         }
         Source::UserTracepoint | Source::KernelTracepoint => {
             // The raw part begins with its length, 32 bits.
@@ -222,7 +232,8 @@ fn sample(sources: &HashMap<u64, Source>, fields: &FieldOffsets, misc: u16, body
             SampleKind::Begin {
                 addr,
                 mode: if user { Mode::User } else { Mode::Kernel },
-                access: Ok(access_of(word(raw, fields.error_code)?)),
+                access: access_of(word(raw, fields.error_code)?),
+                inferred: false,
             }
         }
     };

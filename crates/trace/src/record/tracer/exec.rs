@@ -32,9 +32,10 @@ impl Tracer<'_> {
             self.touched_before_end(tid);
             self.sample_reuse_before_end(tid);
             figures = self.figures(tid, pid, space, FiguresCause::Exec).map(Box::new);
-            self.drain(now());
-            self.settle(false);
         }
+        // The instructions that raised the faults can not be read afterwards.
+        self.drain(now());
+        self.settle(false);
         let start = now();
         self.merger.begin(tid, start);
         self.set_state(tid, State::InExec { entry, start, figures });

@@ -6,10 +6,13 @@ use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
 use crate::record::merge::SpaceId;
 use crate::record::proc::maps;
 use crate::record::proc::status::{Stat, Status};
+use crate::record::sys::time::now;
 use crate::record::sys::{Tid, ptrace};
 
 /// Page tables and mappings are counted at most this often: it costs some tens of microseconds.
 const SAMPLE_EVERY_NS: u64 = 20_000_000;
+/// Reading them takes longer the more mappings there are; so many times as long passes before the next time.
+const SAMPLE_SHARE: u64 = 50;
 
 impl Tracer<'_> {
     /// A thread is about to end; its address space is still there.
@@ -167,11 +170,30 @@ impl Tracer<'_> {
     /// Looks at page tables and mappings now and then, to know their peaks.
     pub(super) fn sample_peaks(&mut self, tid: Tid, space: SpaceId, time: u64) {
         let Some(space) = self.spaces.get_mut(&space) else { return };
-        if time.saturating_sub(space.sampled) < SAMPLE_EVERY_NS {
+        if time < space.next_sample {
             return;
         }
-        space.sampled = time;
         space.vm_pte_peak = space.vm_pte_peak.max(Status::read(tid).bytes("VmPTE"));
         space.mappings_peak = space.mappings_peak.max(maps::count(tid));
+        let after = now();
+        space.next_sample = next_sample(time, after);
+    }
+}
+
+/// When to look next after a look that took from `before` to `after`.
+fn next_sample(before: u64, after: u64) -> u64 {
+    let took = after.saturating_sub(before);
+    after.saturating_add(took.saturating_mul(SAMPLE_SHARE).max(SAMPLE_EVERY_NS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_takes_a_fiftieth_of_the_time() {
+        assert_eq!(next_sample(1_000, 51_000), 51_000 + SAMPLE_EVERY_NS);
+        assert_eq!(next_sample(0, 30_000_000), 30_000_000 * 51);
+        assert_eq!(next_sample(0, u64::MAX), u64::MAX);
     }
 }

@@ -23,7 +23,7 @@ use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now};
 use super::sys::wait::{Happened, Waited, wait};
 use super::sys::{Tid, memory, ptrace, signals};
-use crate::event::{Denial, Event, EventKind, ExitStatus, TaskId};
+use crate::event::{Denial, EventKind, ExitStatus, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
 use reuse::ReuseSampler;
@@ -171,7 +171,7 @@ impl<'a> Tracer<'a> {
     fn drain(&mut self, time: u64) {
         self.drained = time;
         let Some(perf) = &mut self.perf else { return };
-        perf.drain(self.merger.samples());
+        perf.drain(self.merger.samples(), &mut self.accesses);
         let lost = perf.take_lost();
         if lost > 0 {
             self.merger.lost(lost, now());
@@ -180,18 +180,8 @@ impl<'a> Tracer<'a> {
 
     /// Hands over what is settled.
     fn settle(&mut self, all: bool) {
-        let events = self.settled(all);
+        let events = self.merger.settle(self.drained, all);
         self.output.push(events);
-    }
-
-    fn settled(&mut self, all: bool) -> Vec<Event> {
-        self.accesses.forget_mappings();
-        let (tasks, accesses) = (&self.tasks, &mut self.accesses);
-        let mut access = |tid: Tid, mode, addr, ip| {
-            let pid = tasks.get(&tid).map_or(tid, |task| task.pid);
-            accesses.find(pid, tid, mode, addr, ip)
-        };
-        self.merger.settle(self.drained, all, &mut access)
     }
 
     /// Ctrl-C goes to the program by itself. What was sent to the recorder alone is passed on; once the program

@@ -91,7 +91,8 @@ pub(super) struct Space {
     pub(super) foreign: bool,
     /// The program break.
     pub(super) brk: u64,
-    pub(super) sampled: u64,
+    /// When page tables and mappings are counted again.
+    pub(super) next_sample: u64,
     pub(super) vm_pte_peak: u64,
     pub(super) mappings_peak: u64,
     /// Figures taken when the end was near, in case that the last thread ends without a stop.

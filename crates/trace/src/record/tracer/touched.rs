@@ -9,8 +9,9 @@ use crate::event::{Access, Denial, EventKind, ExecImage, Fault, Mode, Outcome, P
 use crate::record::merge::SpaceId;
 use crate::record::proc::maps;
 use crate::record::proc::pagemap::Pagemap;
-use crate::record::sys::Tid;
+use crate::record::ranges::{PageRange, pages_after_call, pages_before_call};
 use crate::record::sys::time::now;
+use crate::record::sys::{Tid, ptrace};
 use std::collections::{BTreeSet, HashMap};
 
 const PAGE: u64 = 4096;
@@ -23,9 +24,9 @@ pub(super) struct TouchedPages {
 
 impl TouchedPages {
     /// Replaces what is known of a range; returns the pages that are new, and whether each is a file's.
-    fn update(&mut self, space: SpaceId, start: u64, end: u64, runs: &[PageRun]) -> Vec<(u64, bool)> {
+    fn update(&mut self, space: SpaceId, range: PageRange, runs: &[PageRun]) -> Vec<(u64, bool)> {
         let known = self.known.entry(space).or_default();
-        let old: BTreeSet<u64> = known.range(start..end).copied().collect();
+        let old: BTreeSet<u64> = known.range(range.start()..range.end()).copied().collect();
         for page in &old {
             known.remove(page);
         }
@@ -42,41 +43,32 @@ impl TouchedPages {
     }
 }
 
-/// The part of memory that a call is about.
-fn range_of(number: u64, args: &[u64; 6], brk: u64) -> (u64, u64) {
-    match number as i64 {
-        libc::SYS_brk if args[0] != 0 && args[0] < brk => (args[0] & !(PAGE - 1), brk.next_multiple_of(PAGE)),
-        libc::SYS_brk => (0, 0),
-        libc::SYS_shmdt | libc::SYS_mlockall => (0, u64::MAX),
-        _ => (
-            args[0] & !(PAGE - 1),
-            args[0].saturating_add(args[1]).checked_next_multiple_of(PAGE).unwrap_or(0),
-        ),
-    }
-}
-
 impl Tracer<'_> {
     /// Looks at a range; returns what is newly there.
-    fn look(&mut self, tid: Tid, space: SpaceId, start: u64, end: u64) -> Vec<(u64, bool)> {
+    fn look(&mut self, tid: Tid, space: SpaceId, range: PageRange) -> Vec<(u64, bool)> {
         let Some(touched) = &mut self.touched else { return Vec::new() };
+        if range.is_empty() {
+            return Vec::new();
+        }
         let Some(pagemap) = Pagemap::open(tid) else { return Vec::new() };
         let mut runs = Vec::new();
         for mapping in maps::without_flags(tid) {
-            let (from, to) = (mapping.start.max(start), mapping.end.min(end));
-            if from < to {
-                runs.extend(pagemap.present(from, to));
+            let part = range.clip(mapping.start, mapping.end);
+            if !part.is_empty() {
+                runs.extend(pagemap.present(part.start(), part.end()));
             }
         }
-        touched.update(space, start, end, &runs)
+        touched.update(space, range, &runs)
     }
 
     /// Looks at a range and records what was touched since the last look.
-    fn look_and_record(&mut self, tid: Tid, start: u64, end: u64) {
+    fn look_and_record(&mut self, tid: Tid, range: PageRange) {
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
-        let new = self.look(tid, space, start, end);
+        let new = self.look(tid, space, range);
         let faults = new.into_iter().map(|(addr, file)| {
-            // A page of its own means that it was written; a file's, or the zero page, that it was read.
-            let access = if file { Access::Read } else { Access::Write };
+            // A file's page was read. One of its own was most likely written; but it may be one that is written no
+            // more, or the page of zeros.
+            let access = if file { Access::Read } else { Access::Unknown };
             EventKind::Fault(Fault {
                 addr,
                 access,
@@ -97,61 +89,33 @@ impl Tracer<'_> {
             return;
         }
         let space = self.tasks.get(&tid).and_then(|task| self.spaces.get(&task.space));
-        let (start, end) = range_of(number, args, space.map_or(0, |space| space.brk));
-        self.look_and_record(tid, start, end);
+        let range = pages_before_call(number, args, space.map_or(0, |space| space.brk));
+        self.look_and_record(tid, range);
     }
 
     /// A call has changed a range: what is there now was put there by it.
     pub(super) fn touched_after_call(&mut self, tid: Tid, number: u64, args: &[u64; 6], result: i64) {
-        if self.touched.is_none() || (-4095..0).contains(&result) {
+        if self.touched.is_none() {
             return;
         }
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
         let brk = self.spaces.get(&space).map_or(0, |space| space.brk);
-        let (start, end) = range_of(number, args, brk);
-        let placed = result as u64;
-        match number as i64 {
-            libc::SYS_mmap => {
-                self.look(tid, space, placed, placed.saturating_add(args[1]));
-            }
-            libc::SYS_mremap => {
-                self.look(tid, space, start, end);
-                self.look(tid, space, placed, placed.saturating_add(args[2]));
-            }
-            libc::SYS_brk => {
-                // What lies beyond the break is gone.
-                self.look(
-                    tid,
-                    space,
-                    brk.next_multiple_of(PAGE),
-                    brk.next_multiple_of(PAGE).saturating_add(1 << 30),
-                );
-            }
-            libc::SYS_munmap
-            | libc::SYS_madvise
-            | libc::SYS_shmdt
-            | libc::SYS_mlock
-            | libc::SYS_mlock2
-            | libc::SYS_mlockall
-            | libc::SYS_mprotect
-            | libc::SYS_pkey_mprotect => {
-                self.look(tid, space, start, end);
-            }
-            _ => {}
+        for range in pages_after_call(number, args, result, brk) {
+            self.look(tid, space, range);
         }
     }
 
     /// A thread is going to make another one; if it gets a copy of memory, that must be known.
     pub(super) fn touched_before_clone(&mut self, tid: Tid, flags: u64) {
         if self.touched.is_some() && flags & libc::CLONE_VM as u64 == 0 {
-            self.look_and_record(tid, 0, u64::MAX);
+            self.look_and_record(tid, PageRange::ALL);
         }
     }
 
     /// A new process has a copy of memory: what is there now was not touched by it.
     pub(super) fn touched_after_fork(&mut self, child: Tid, space: SpaceId) {
         if self.touched.is_some() {
-            self.look(child, space, 0, u64::MAX);
+            self.look(child, space, PageRange::ALL);
         }
     }
 
@@ -159,20 +123,23 @@ impl Tracer<'_> {
     pub(super) fn touched_at_exec(&mut self, space: SpaceId, image: &ExecImage) {
         let Some(touched) = &mut self.touched else { return };
         let runs: Vec<PageRun> = image.mappings.iter().flat_map(|mapping| mapping.resident.clone()).collect();
-        touched.update(space, 0, u64::MAX, &runs);
+        touched.update(space, PageRange::ALL, &runs);
     }
 
     /// An address space is about to go away.
     pub(super) fn touched_before_end(&mut self, tid: Tid) {
         if self.touched.is_some() {
-            self.look_and_record(tid, 0, u64::MAX);
+            self.look_and_record(tid, PageRange::ALL);
         }
     }
 
     /// A touch was refused; the signal tells where.
     pub(super) fn touched_refused(&mut self, tid: Tid, addr: u64, denial: Denial, time: u64) {
+        let pid = self.tasks.get(&tid).map_or(tid, |task| task.pid);
+        let ip = ptrace::registers(tid).ok().flatten().map(|registers| registers.rip);
+        let access = ip.map_or(Access::Unknown, |ip| self.accesses.find(pid, tid, Mode::User, addr, ip));
         let outcome = Outcome::Denied(denial);
-        let fault = Fault { addr, access: Access::Write, mode: Mode::User, outcome, inferred: true };
+        let fault = Fault { addr, access, mode: Mode::User, outcome, inferred: true };
         self.note(tid, time, vec![EventKind::Fault(fault)]);
     }
 
