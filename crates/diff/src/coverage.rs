@@ -2,6 +2,7 @@
 
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::{Argument, Call, names};
+use quire_mm::VmFlags;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -38,6 +39,11 @@ const HINT: &str = "hint";
 const MIDDLE: &str = "middle of a mapping";
 const SEVERAL: &str = "several mappings";
 const HOLE: &str = "a hole";
+const VECTOR_BEYOND: &str = "vector past all addresses";
+const VECTOR_HOLE: &str = "vector with a hole";
+const VECTOR_READ_ONLY: &str = "read-only vector";
+const VECTOR_WRITABLE: &str = "writable vector";
+const VECTOR_PAGES: &str = "vector in two pages";
 const LARGE_PART: &str = "part of a large folio";
 const LARGE_WHOLE: &str = "a whole large folio";
 /// At least one page that was paged out.
@@ -83,6 +89,7 @@ const RESULTS: &[(Call, &[&str])] = &[
     (Call::Exit, &[OK]),
     (Call::Setrlimit, &[OK]),
     (Call::DropLockPrivilege, &[OK]),
+    (Call::MincoreInto, &[OK, "EINVAL", "ENOMEM", "EFAULT"]),
 ];
 
 /// Flags and values that never succeed, or only where this machine has something that is not compared.
@@ -191,6 +198,16 @@ const RANGES: &[(Call, &[Place])] = &[
         ],
     ),
     (Call::Mincore, &[(UNALIGNED, &["EINVAL"]), (NO_LENGTH, &[OK]), (SEVERAL, &[OK]), (HOLE, &["ENOMEM"])]),
+    (
+        Call::MincoreInto,
+        &[
+            (VECTOR_BEYOND, &["EFAULT"]),
+            (VECTOR_HOLE, &["EFAULT"]),
+            (VECTOR_READ_ONLY, &["EFAULT"]),
+            (VECTOR_WRITABLE, &[OK, "ENOMEM"]),
+            (VECTOR_PAGES, &[OK, "EFAULT"]),
+        ],
+    ),
     (Call::Msync, &[(UNALIGNED, &["EINVAL"]), (NO_LENGTH, &[OK]), (WRAPS, &["ENOMEM"]), (HOLE, &["ENOMEM"])]),
     (Call::Mlock, &[(UNALIGNED, &[OK]), (NO_LENGTH, &[OK]), (MIDDLE, &[OK]), (HOLE, &["ENOMEM"])]),
     (Call::Munlock, &[(UNALIGNED, &[OK]), (NO_LENGTH, &[OK]), (MIDDLE, &[OK]), (HOLE, &["ENOMEM"])]),
@@ -260,6 +277,9 @@ impl Coverage {
             places(call, args, &before.regions, &mut count);
             large_places(args, before, &mut count);
         }
+        if call == Call::MincoreInto {
+            vector(args, &before.regions, &mut count);
+        }
         if SWAPPED_CALLS.contains(&call) {
             swapped_places(call, args, before, &mut count);
         }
@@ -290,6 +310,26 @@ impl Coverage {
     fn all(&self) -> Vec<Combination> {
         let swaps = self.counts.keys().any(|combination| combination.what == SWAPPED);
         expected(swaps)
+    }
+}
+
+/// Tells where `mincore` is to write.
+fn vector(args: [u64; 6], before: &[Region], mut count: impl FnMut(&'static str)) {
+    let [_, len, vector, ..] = args;
+    let Some(end) = vector.checked_add(len.div_ceil(4096)).filter(|end| *end < 1 << 47) else {
+        return count(VECTOR_BEYOND);
+    };
+    let over = || before.iter().filter(move |region| region.start < end && vector < region.end);
+    let mapped: u64 = over().map(|region| region.end.min(end) - region.start.max(vector)).sum();
+    if mapped < end - vector {
+        count(VECTOR_HOLE);
+    } else if over().any(|region| !region.flags.contains(VmFlags::WRITE)) {
+        count(VECTOR_READ_ONLY);
+    } else {
+        count(VECTOR_WRITABLE);
+    }
+    if vector >> 12 != end.saturating_sub(1) >> 12 {
+        count(VECTOR_PAGES);
     }
 }
 

@@ -228,6 +228,10 @@ impl Past {
             Call::Mremap if len != third || fourth & DONTUNMAP != 0 => {
                 overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
             }
+            // What it writes is not the same.
+            Call::MincoreInto => {
+                overlapping(before, addr, len).any(is_cached).then_some(KnownDifference::FilePages)
+            }
             Call::Madvise if third == PAGEOUT => {
                 let differs = self.foreign_swap || overlapping(before, addr, len).any(is_cached);
                 differs.then_some(KnownDifference::PageOut)

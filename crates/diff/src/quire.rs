@@ -5,8 +5,8 @@ use crate::observation::{Detail, Figures, Observation, Outcome, Pages, Region, W
 use crate::program::{Call, MOST_PROCESSES};
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
-use quire_host::{AccessError, HostPlatform, Machine, Vcpu};
-use quire_mm::abi::{self, CallNumber, Files, OpenFile};
+use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
+use quire_mm::abi::{self, CallNumber, Files, OpenFile, UserMemory};
 use quire_mm::{Errno, Error, FaultError, HugeUse, Limits, MappedFile, Mapping, PageState, Space, VmFlags};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
@@ -49,6 +49,21 @@ impl Files for Descriptors {
             // The one that is open without access counts as not open.
             _ => None,
         }
+    }
+}
+
+/// Writes as the program does. On Linux, `mincore` without a vector of the program's gets one outside of it: then there
+/// is nothing to write to.
+struct Vector<'p, 'v, 'm>(Option<&'p Program<'v, HostSpace<'m>>>);
+
+impl UserMemory for Vector<'_, '_, '_> {
+    fn write(&self, addr: VirtAddr, bytes: &[u8]) -> Result<(), FaultError> {
+        let Some(program) = self.0 else { return Ok(()) };
+        program.write(addr, bytes).map_err(|error| match error {
+            AccessError::Fault(cause) => cause,
+            // The program has no such page, however often it asks.
+            _ => FaultError::Bus,
+        })
     }
 }
 
@@ -107,10 +122,15 @@ impl<'m> Processes<'m> {
                 space.set_limits(Limits { may_lock: false, ..space.limits() });
                 Outcome::Value(0)
             }
-            _ => match abi::call(space, CallNumber::from_raw(call.number()), args, &Descriptors).raw() {
-                Some(value) => Outcome::Value(value),
-                None => Outcome::Unsupported,
-            },
+            _ => {
+                let into = call == Call::MincoreInto;
+                let number = if into { Call::Mincore } else { call }.number();
+                let vector = Vector(into.then_some(&program));
+                match abi::call(space, CallNumber::from_raw(number), args, &Descriptors, &vector).raw() {
+                    Some(value) => Outcome::Value(value),
+                    None => Outcome::Unsupported,
+                }
+            }
         }
     }
 

@@ -94,7 +94,7 @@ pub enum Error {
     NoRoom,
     /// Part of the range is not mapped; the call did its work on the rest.
     NotMapped,
-    /// The mapping at the address is not mapped, as `mremap` reports it.
+    /// The address is not mapped, as `mremap` reports it, or a result cannot be written there.
     BadAddress,
     /// Growth in place is blocked and the mapping may not move.
     CannotGrow,

@@ -254,6 +254,10 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
     if number == Call::Read.number() || number == Call::Write.number() || number == Call::Execute.number() {
         return is_free(board, addr, 8);
     }
+    if number == Call::MincoreInto.number() {
+        let refused = addr.checked_add(len).is_none() || third >= 1 << 47;
+        return refused || is_free(board, third, len.div_ceil(PAGE));
+    }
     if number == Call::Mincore.number() && len > (super::board::TEXT_BYTES as u64) * PAGE {
         // Longer than the answer may be: only when it is refused before.
         return addr.checked_add(len).is_none() || len > 1 << 47;
@@ -302,7 +306,9 @@ fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
                 if number == Call::Mincore.number() {
                     args[2] = slot.text.as_ptr().addr() as u64;
                 }
-                syscall(number, args)
+                // The same call of Linux, with the program's own vector.
+                let into = number == Call::MincoreInto.number();
+                syscall(if into { Call::Mincore.number() } else { number }, args)
             };
             if number == Call::Madvise.number() {
                 prepare::drain_batches();

@@ -17,7 +17,7 @@ pub enum Call {
     Madvise,
     /// `brk`.
     Brk,
-    /// `mincore`.
+    /// `mincore` with a vector outside of the program's memory.
     Mincore,
     /// `msync`.
     Msync,
@@ -47,6 +47,8 @@ pub enum Call {
     Setrlimit,
     /// Gives up the privilege to lock any amount of memory (`CAP_IPC_LOCK`).
     DropLockPrivilege,
+    /// `mincore` with a vector that is an argument.
+    MincoreInto,
 }
 
 /// What kind of operation a call is.
@@ -173,6 +175,7 @@ const CALLS: &[(Call, &str, Class, u32, &[Argument])] = &[
     (Call::Exit, "exit", Process, 10_005, &[]),
     (Call::Setrlimit, "setrlimit", Process, 10_006, &[Value(names::LIMIT), Number]),
     (Call::DropLockPrivilege, "drop_lock_privilege", Process, 10_007, &[]),
+    (Call::MincoreInto, "mincore_into", Memory, 10_008, &[Number, Number, Number]),
 ];
 
 impl Call {
@@ -243,6 +246,6 @@ mod tests {
             assert_eq!(Call::from_name(row.1), Some(row.0));
             assert!(CALLS[..at].iter().all(|other| other.3 != row.3 && other.1 != row.1));
         }
-        assert_eq!(Call::DropLockPrivilege as usize + 1, CALLS.len());
+        assert_eq!(Call::MincoreInto as usize + 1, CALLS.len());
     }
 }

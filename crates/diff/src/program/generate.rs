@@ -185,7 +185,8 @@ impl Generator {
                     if self.chance(5) { Word::Exact(offset) } else { Word::Base(Base::Break, offset) };
                 (Call::Brk, words([wanted]))
             }
-            67..69 => (Call::Mincore, two(len)),
+            67 => (Call::Mincore, two(len)),
+            68 => (Call::MincoreInto, words([addr, Word::Exact(len), self.vector()])),
             69..71 => {
                 let flags = self.below(9);
                 (Call::Msync, words([addr, Word::Exact(len), Word::Exact(flags)]))
@@ -254,6 +255,20 @@ impl Generator {
         }
         let addr = self.window_page() * PAGE;
         Word::Window(if self.chance(2) { addr + self.below(PAGE) } else { addr })
+    }
+
+    /// Where `mincore` is to write: mostly anywhere in a page of the window, sometimes where no program may write.
+    fn vector(&mut self) -> Word {
+        if self.chance(10) {
+            return Word::Exact(self.pick(&[0, 1 << 47, NONE, (1 << 47) - PAGE - 1]));
+        }
+        let within = self.below(PAGE);
+        let offset = self.pick(&[0, PAGE - 1, within]);
+        match in_page(self.address()) {
+            Word::Window(at) => Word::Window(at + offset),
+            Word::Area(area, at) => Word::Area(area, at + offset),
+            other => other,
+        }
     }
 
     fn length(&mut self) -> u64 {

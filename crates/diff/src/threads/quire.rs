@@ -5,7 +5,7 @@ use super::crew::{Hands, World};
 use super::history::{ChildPage, Clock, Outcome, Refusal};
 use super::program::{Op, Window};
 use quire_host::{AccessError, Guest, HostConfig, HostPlatform, Machine, Vcpu};
-use quire_mm::abi::{self, CallNumber, NoFiles};
+use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
 use quire_mm::{FaultError, InUse, MemoryConfig, Space};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
@@ -142,7 +142,8 @@ impl Hands for OnCpu<'_, '_, '_> {
             _ => {
                 let outcome = window.call(op).and_then(|call| {
                     let number = CallNumber::from_raw(call.number);
-                    let returned = abi::call(self.space, number, call.args, &NoFiles).raw()?;
+                    let returned =
+                        abi::call(self.space, number, call.args, &NoFiles, &FaultIn(self.space)).raw()?;
                     Some(Outcome::of_call(returned, call.result))
                 });
                 (begin, clock.stamp(), outcome.unwrap_or(Outcome::Strange("not built".to_owned())))

@@ -1,12 +1,15 @@
 //! Linux's memory calls as a program makes them: numbers in, a number out.
 //!
 //! This is the layer that a kernel's system-call entry, the replay of a recording and the comparison with the host's
-//! Linux share: flag words are decoded here, and what depends on files is asked of [`Files`].
+//! Linux share: flag words are decoded here, what depends on files is asked of [`Files`], and results in memory are written
+//! through [`UserMemory`].
 
 mod decode;
 mod number;
+mod user;
 
 pub use number::CallNumber;
+pub use user::{FaultIn, UserMemory};
 
 use crate::{Errno, Error, Space};
 use quire_arch::{Platform, VirtAddr};
@@ -89,6 +92,7 @@ pub fn call<P: Platform>(
     number: CallNumber,
     args: [u64; 6],
     files: &impl Files,
+    user: &impl UserMemory,
 ) -> Outcome {
     let [addr, len, third, fourth, fifth, _] = args;
     let at = VirtAddr(addr);
@@ -111,7 +115,7 @@ pub fn call<P: Platform>(
         CallNumber::Madvise => {
             decode::advice(third as i32).and_then(|advice| space.madvise(at, len, advice)).map(|()| 0)
         }
-        CallNumber::Mincore => space.mincore(at, len, |_| ()).map(|()| 0),
+        CallNumber::Mincore => user::mincore(space, user, at, len, VirtAddr(third)),
         CallNumber::Msync => match SyncFlags::from_bits(third as u32) {
             Some(flags) => space.msync(at, len, flags).map(|()| 0),
             None => Err(Error::BadFlags),

@@ -13,24 +13,46 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// As Linux's `mincore`; pages before a hole have been told then.
     pub fn mincore(&self, addr: VirtAddr, len: u64, mut tell: impl FnMut(bool)) -> Result<(), Error> {
-        let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
-        if addr.0.checked_add(len).is_none_or(|end| end > P::Paging::USER_END.0) {
+        if addr.is_page_aligned() && addr.0.checked_add(len).is_none_or(|end| end > P::Paging::USER_END.0) {
             return Err(Error::OutOfRange);
         }
-        let core = self.core();
-        let _guard = core.mmap_lock.read(self.spaces.platform());
+        let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
         let mut at = range.start();
         while at < range.end() {
-            // SAFETY: the mmap lock is held.
-            let entry = unsafe { core.vmas.view() }.find(at).ok_or(Error::NotMapped)?;
-            let part = VirtRange::new(at, entry.range.end().min(range.end()));
-            self.tables().look_present(part, |pages, present| {
-                for _ in 0..pages.len() >> PAGE_SHIFT {
-                    tell(present);
-                }
-            });
-            at = part.end();
+            let mut pages = 0;
+            let rest = VirtRange::new(at, range.end()).pages();
+            self.mincore_of_mapping(at, rest, |present| {
+                pages += 1;
+                tell(present);
+            })?;
+            at = VirtAddr(at.0 + (pages << PAGE_SHIFT));
         }
+        Ok(())
+    }
+
+    /// Calls `tell` for at least one and at most `pages` pages from `addr` on: those of the mapping that `addr` lies
+    /// in. `addr` is the start of a page in user space.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] if nothing is mapped at `addr`.
+    pub fn mincore_of_mapping(
+        &self,
+        addr: VirtAddr,
+        pages: u64,
+        mut tell: impl FnMut(bool),
+    ) -> Result<(), Error> {
+        let core = self.core();
+        let _guard = core.mmap_lock.read(self.spaces.platform());
+        // SAFETY: the mmap lock is held.
+        let entry = unsafe { core.vmas.view() }.find(addr).ok_or(Error::NotMapped)?;
+        let wanted = addr.0.saturating_add(pages.saturating_mul(1 << PAGE_SHIFT));
+        let part = VirtRange::new(addr, entry.range.end().min(VirtAddr(wanted)));
+        self.tables().look_present(part, |run, present| {
+            for _ in 0..run.pages() {
+                tell(present);
+            }
+        });
         Ok(())
     }
 }

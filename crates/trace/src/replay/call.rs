@@ -6,7 +6,7 @@ use super::{names, unbuilt};
 use crate::event::{Call, FileKind};
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
-use quire_mm::abi::{self, CallNumber, Outcome};
+use quire_mm::abi::{self, CallNumber, FaultIn, Outcome};
 use quire_mm::{Protection, Space, VmFlags};
 
 /// What a call came to, held against the recording.
@@ -59,7 +59,7 @@ pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut F
         }
         return not_built(space, call, files, "mmap of a file of huge pages".to_owned());
     }
-    let outcome = abi::call(space, number, call.args, &file);
+    let outcome = abi::call(space, number, call.args, &file, &FaultIn(space));
     match outcome.raw() {
         None if failed => Verdict::Same,
         None => not_built(space, call, files, names::of_form(number, &call.args)),
@@ -138,7 +138,7 @@ fn catch_up(
                 let [_, len, protection, flags, descriptor, offset] = call.args;
                 let flags = (flags | MAP_FIXED) & !MAP_FIXED_NOREPLACE;
                 let again = [linux, len, protection, flags, descriptor, offset];
-                if !matches!(abi::call(space, number, again, file), Outcome::Done(_)) {
+                if !matches!(abi::call(space, number, again, file, &FaultIn(space)), Outcome::Done(_)) {
                     let protection = Protection::from_bits_truncate(protection as u32);
                     unbuilt::map_private(space, linux, len, protection);
                 }

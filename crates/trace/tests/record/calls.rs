@@ -263,6 +263,37 @@ fn segments_and_rings_come_and_go() {
 
 #[test]
 #[ignore = "a program that tests record"]
+fn child_asks_into_bad_vectors() {
+    let own = map(0, 8 * PAGE, WRITE, ANONYMOUS, -1, 0) as usize;
+    let fixed = ANONYMOUS | libc::MAP_FIXED;
+    map(own + 2 * PAGE, PAGE, READ, fixed, -1, 0);
+    map(own + 3 * PAGE, PAGE, libc::PROT_NONE, fixed, -1, 0);
+    call(libc::SYS_munmap, [own + 5 * PAGE, PAGE, 0, 0, 0, 0]);
+    let ask =
+        |start: usize, len: usize, vector: usize| call(libc::SYS_mincore, [start, len, vector, 0, 0, 0]);
+    let fault = -i64::from(libc::EFAULT);
+    assert_eq!(ask(own, 3 * PAGE, own + PAGE), 0);
+    for vector in [0, own + 2 * PAGE, own + 3 * PAGE, own + 5 * PAGE, own + 5 * PAGE - 1, 1 << 63, usize::MAX]
+    {
+        assert_eq!(ask(own, 3 * PAGE, vector), fault);
+    }
+    assert_eq!((ask(own, 0, 0), ask(own, 0, usize::MAX)), (0, fault));
+    assert_eq!(ask(own + 1, PAGE, 0), -i64::from(libc::EINVAL));
+    assert_eq!(ask(1 << 63, 0, 0), -i64::from(libc::ENOMEM));
+    // The hole comes after pages whose bytes cannot be written.
+    assert_eq!(ask(own + 4 * PAGE, 3 * PAGE, 0), fault);
+    assert_eq!(ask(own + 5 * PAGE, PAGE, 0), -i64::from(libc::ENOMEM));
+    std::process::exit(0)
+}
+
+#[test]
+fn mincore_faults_on_a_bad_vector() {
+    let Some((_, process)) = replay_child("child_asks_into_bad_vectors") else { return };
+    assert_eq!(gaps(&process), []);
+}
+
+#[test]
+#[ignore = "a program that tests record"]
 fn child_collapses() {
     let shared = map(0, 2 * HUGE, WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) as usize;
     let start = shared.next_multiple_of(HUGE);
