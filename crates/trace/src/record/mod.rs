@@ -187,5 +187,6 @@ fn finish(
         threads: followed.threads,
         unordered_calls: followed.unordered_calls,
         stray_faults: followed.stray_faults,
+        orphans: followed.orphans,
     })
 }

@@ -36,6 +36,8 @@ pub struct RecordSummary {
     pub unordered_calls: u64,
     /// Page faults of threads that the recorder did not know (yet, or any more); they are not in the trace.
     pub stray_faults: u64,
+    /// Threads that were let go on unrecorded: their maker was killed before it told of them.
+    pub orphans: u64,
 }
 
 impl RecordSummary {
@@ -76,6 +78,13 @@ impl fmt::Display for RecordSummary {
         }
         if self.stray_faults > 0 {
             writeln!(f, "strays    {} page faults of unknown threads", self.stray_faults)?;
+        }
+        if self.orphans > 0 {
+            writeln!(
+                f,
+                "orphans   {} threads of makers that were killed, not in the recording",
+                self.orphans
+            )?;
         }
         if self.unordered_calls > 0 {
             writeln!(f, "unordered {} calls ran beside one that took too long", self.unordered_calls)?;

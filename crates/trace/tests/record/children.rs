@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) const PAGE: usize = 4096;
 
-fn leave(code: i32) -> ! {
+pub(crate) fn leave(code: i32) -> ! {
     std::process::exit(code)
 }
 
-fn map(len: usize, prot: i32, flags: i32) -> *mut u8 {
+pub(crate) fn map(len: usize, prot: i32, flags: i32) -> *mut u8 {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
     assert_ne!(addr, libc::MAP_FAILED);

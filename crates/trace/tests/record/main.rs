@@ -10,6 +10,7 @@ mod calls;
 mod children;
 #[path = "../common/mod.rs"]
 mod common;
+mod ends;
 mod hostile;
 mod sources;
 
@@ -119,6 +120,16 @@ fn assert_fits_into_less(path: &std::path::Path) {
     assert!(free.is_good() && limited.is_good(), "{limited:#?}");
     assert!(limited.pressure.pages_out > 0 && limited.pressure.pages_in > 0, "{:?}", limited.pressure);
     assert_eq!(free.processes[0].digest, limited.processes[0].digest);
+}
+
+/// Replays a recording, which then goes away, and expects no difference from Linux.
+fn assert_replays(path: &std::path::Path) {
+    let replay = Replay::open(path, ReplayOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+    let report = replay.run(&mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
+    assert!(report.is_good(), "{report:#?}");
+    if std::env::var_os("QUIRE_KEEP").is_none() {
+        std::fs::remove_file(path).unwrap();
+    }
 }
 
 /// Records one of the children below.

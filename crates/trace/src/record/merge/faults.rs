@@ -81,11 +81,17 @@ impl Faults {
         let (now, later) = std::mem::take(&mut self.refusals).into_iter().partition(|one| one.time < horizon);
         self.refusals = later;
         for Refusal { tid, time, addr, denial } in Vec::from_iter(now) {
-            let of_thread = |fault: &&mut PendingFault| fault.tid == tid && fault.time < time;
-            let last = self.pending.iter_mut().rev().find(of_thread);
-            if let Some(fault) = last.filter(|fault| fault.fault.addr == addr) {
-                fault.fault.outcome = Outcome::Denied(denial);
-                fault.open = false;
+            let of_thread = |fault: &PendingFault| fault.tid == tid && fault.time < time;
+            let Some(index) = self.pending.iter().rposition(of_thread) else { continue };
+            let fault = &mut self.pending[index];
+            if fault.fault.addr != addr {
+                continue;
+            }
+            fault.fault.outcome = Outcome::Denied(denial);
+            fault.open = false;
+            // The handler may have returned and the thread have faulted again: that fault stays open.
+            let number = self.taken + index as u64;
+            if self.open.get(&tid) == Some(&number) {
                 self.open.remove(&tid);
             }
         }

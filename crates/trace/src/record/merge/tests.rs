@@ -114,6 +114,20 @@ fn what_is_not_settled_waits() {
     assert_eq!(letters(&settle(&mut merger, 600 * MS, false)), "uc");
 }
 
+/// A handler mends what was refused, and the thread faults again before the refusal is settled.
+#[test]
+fn the_fault_after_a_refused_one_keeps_its_end() {
+    const MS: u64 = 1_000_000;
+    let mut merger = merger();
+    merger.samples().push(begin(11, 100 * MS, 1));
+    merger.denied(11, 101 * MS, 1, Denial::NotAllowed);
+    merger.samples().push(begin(11, 102 * MS, 2));
+    // Samples up to 110 ms are taken in here; the end of the second fault is not among them.
+    assert_eq!(letters(&settle(&mut merger, 140 * MS, false)), "d");
+    merger.samples().push(end(11, 111 * MS, 2));
+    assert_eq!(letters(&settle(&mut merger, 0, true)), "f");
+}
+
 #[test]
 fn a_reused_id_is_another_thread() {
     let mut merger = merger();

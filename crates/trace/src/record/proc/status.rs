@@ -28,6 +28,12 @@ impl Status {
         value.split_whitespace().next()
     }
 
+    /// The ids of the thread in each pid namespace that it is in, the outermost first.
+    pub(crate) fn ids(&self) -> Vec<Tid> {
+        let line = self.0.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+        line.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+    }
+
     /// A number.
     pub(crate) fn number(&self, key: &str) -> Option<u64> {
         self.word(key)?.parse().ok()

@@ -1,17 +1,35 @@
 //! New threads and processes.
 
 use super::Tracer;
-use super::state::State;
-use crate::event::{CloneFacts, EventKind};
+use super::state::{Early, State, Task};
+use crate::event::{CloneFacts, EventKind, ExitStatus};
 use crate::record::merge::{Record, Rule};
 use crate::record::proc::status::Status;
+use crate::record::sys::ptrace::EVENT_STOP;
+use crate::record::sys::wait::Happened;
 use crate::record::sys::{Tid, ptrace};
+
+/// A thread whose maker has not told of it after this time, and that no thread is busy making, has lost its maker.
+const ORPHAN_AFTER_NS: u64 = 200_000_000;
 
 impl Tracer<'_> {
     /// A thread has made another one.
     pub(super) fn cloned(&mut self, tid: Tid, event: i32, time: u64) {
+        // If the maker was killed meanwhile, its end tells of the child (`made_before_end`).
         let Ok(child) = ptrace::event_message(tid) else { return };
         let child = child as Tid;
+        self.born(tid, child, event, time);
+        self.resume(tid, 0);
+        self.follow_early(child, time);
+    }
+
+    /// Takes up a thread that another one has made.
+    fn born(&mut self, tid: Tid, child: Tid, event: i32, time: u64) {
+        if self.unrecorded.contains(&tid) {
+            self.unrecorded.insert(child);
+            return;
+        }
+        self.unrecorded.remove(&child);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let (maker_pid, maker_space) = (task.pid, task.space);
         let (start, flags) = match std::mem::replace(&mut task.state, State::Running) {
@@ -49,10 +67,80 @@ impl Tracer<'_> {
             self.touched_after_fork(child, space);
         }
         self.release(tid, maker_space, time);
-        self.resume(tid, 0);
-        // The child stands still until its birth is noted.
-        if self.early.remove(&child) {
-            self.resume(child, 0);
+    }
+
+    /// A child stands still until its birth is noted; what happened to it before that is dealt with here.
+    fn follow_early(&mut self, child: Tid, time: u64) {
+        match self.early.remove(&child) {
+            Some(Early { happened: Happened::Stopped { signal, event }, .. }) => {
+                self.stopped(child, signal, event, time);
+            }
+            Some(Early { happened: Happened::Exited(code), .. }) => {
+                self.died(child, ExitStatus::Code(code), time);
+            }
+            Some(Early { happened: Happened::Killed(signal), .. }) => {
+                self.died(child, ExitStatus::Signal(signal), time);
+            }
+            None => {}
+        }
+    }
+
+    /// A thread is about to end in the middle of a call that makes a thread or process. If it was killed after it had
+    /// made the child, it did not stop to tell so: the call's result in its registers does.
+    pub(super) fn made_before_end(&mut self, tid: Tid, time: u64) {
+        let Some(State::InClone { entry, .. }) = self.tasks.get(&tid).map(|task| &task.state) else { return };
+        let number = entry.number;
+        let Ok(Some(regs)) = ptrace::registers(tid) else { return };
+        // A call that was not made has a negative result here.
+        let Ok(made) = Tid::try_from(regs.rax) else { return };
+        if regs.orig_rax != number || made <= 0 {
+            return;
+        }
+        let Some(child) = self.seen_from_here(tid, made) else { return };
+        self.born(tid, child, libc::PTRACE_EVENT_FORK, time);
+        self.follow_early(child, time);
+    }
+
+    /// The thread that another one, which may be in a pid namespace of its own, calls by this id.
+    fn seen_from_here(&self, maker: Tid, id: Tid) -> Option<Tid> {
+        let levels = Status::read(maker).ids().len();
+        if levels <= 1 {
+            return Some(id);
+        }
+        let is_it = |child: &&Tid| Status::read(**child).ids().get(levels - 1) == Some(&id);
+        self.early.keys().find(is_it).copied()
+    }
+
+    /// Lets early threads go on unrecorded if there is no thread left that could have made them.
+    pub(super) fn release_orphans(&mut self, time: u64) {
+        let in_clone_since = |task: &Task| match task.state {
+            State::InClone { start, .. } => Some(start),
+            _ => None,
+        };
+        let earliest = self.tasks.values().filter_map(in_clone_since).min().unwrap_or(u64::MAX);
+        let is_orphan =
+            |early: &Early| time.saturating_sub(early.since) > ORPHAN_AFTER_NS && earliest > early.since;
+        let early = self.early.iter();
+        let orphans: Vec<Tid> = early.filter(|(_, early)| is_orphan(early)).map(|(tid, _)| *tid).collect();
+        for tid in orphans {
+            let Some(early) = self.early.remove(&tid) else { continue };
+            self.followed.orphans += 1;
+            if let Happened::Stopped { signal, event } = early.happened {
+                self.unrecorded.insert(tid);
+                self.pass(tid, signal, event, time);
+            }
+        }
+    }
+
+    /// Deals with a stop of a thread that is followed but not recorded.
+    pub(super) fn pass(&mut self, tid: Tid, signal: i32, event: i32, time: u64) {
+        match event {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                self.cloned(tid, event, time);
+            }
+            EVENT_STOP => self.group_stop(tid, signal),
+            0 if signal != libc::SIGTRAP | 0x80 => self.resume(tid, signal),
+            _ => self.resume(tid, 0),
         }
     }
 

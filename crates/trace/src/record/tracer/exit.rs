@@ -19,6 +19,7 @@ impl Tracer<'_> {
     pub(super) fn exits(&mut self, tid: Tid, time: u64) {
         /// The part of an exit status that has the signal.
         const SIGNAL: u64 = 0x7f;
+        self.made_before_end(tid, time);
         self.give_up(tid, time);
         let status = ptrace::event_message(tid).unwrap_or(0);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
@@ -88,7 +89,6 @@ impl Tracer<'_> {
 
     /// A thread is gone.
     pub(super) fn died(&mut self, tid: Tid, status: ExitStatus, time: u64) {
-        self.early.remove(&tid);
         if tid == self.root {
             self.followed.status = status;
         }

@@ -27,7 +27,7 @@ use crate::event::{Denial, EventKind, ExitStatus, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
 use reuse::ReuseSampler;
-use state::{Process, Rseq, Space, State, Task};
+use state::{Early, Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::time::Duration;
@@ -47,6 +47,7 @@ pub(crate) struct Followed {
     pub(crate) threads: u32,
     pub(crate) unordered_calls: u64,
     pub(crate) stray_faults: u64,
+    pub(crate) orphans: u64,
     pub(crate) exec_error: Option<io::Error>,
 }
 
@@ -68,8 +69,10 @@ pub(crate) struct Tracer<'a> {
     spaces: HashMap<SpaceId, Space>,
     next_task: u32,
     next_space: u32,
-    /// New threads whose first stop came before their maker's.
-    early: HashSet<Tid>,
+    /// New threads that were heard of before their makers told of them.
+    early: HashMap<Tid, Early>,
+    /// Threads that are followed but not recorded: what made them is not known.
+    unrecorded: HashSet<Tid>,
     /// What was seen while waiting for something else.
     queued: VecDeque<(Tid, Happened)>,
     /// The program has begun.
@@ -99,6 +102,7 @@ impl<'a> Tracer<'a> {
             threads: 0,
             unordered_calls: 0,
             stray_faults: 0,
+            orphans: 0,
             exec_error: None,
         };
         let touched = perf.is_none().then(TouchedPages::default);
@@ -116,7 +120,8 @@ impl<'a> Tracer<'a> {
             spaces: HashMap::new(),
             next_task: 0,
             next_space: 0,
-            early: HashSet::new(),
+            early: HashMap::new(),
+            unrecorded: HashSet::new(),
             queued: VecDeque::new(),
             begun: false,
             started,
@@ -152,6 +157,7 @@ impl<'a> Tracer<'a> {
             }
             if time.saturating_sub(self.drained) >= TICK.as_nanos() as u64 {
                 self.let_the_patient_go(time);
+                self.release_orphans(time);
                 self.sample_reuse(time);
                 self.drain(time);
                 self.settle(false);
@@ -207,6 +213,11 @@ impl<'a> Tracer<'a> {
 
     fn happened(&mut self, tid: Tid, happened: Happened, time: u64) {
         match happened {
+            Happened::Exited(_) | Happened::Killed(_) if !self.tasks.contains_key(&tid) => {
+                if !self.unrecorded.remove(&tid) {
+                    self.heard_early(tid, happened, time);
+                }
+            }
             Happened::Exited(code) => self.died(tid, ExitStatus::Code(code), time),
             Happened::Killed(signal) => self.died(tid, ExitStatus::Signal(signal), time),
             Happened::Stopped { signal, event } => {
@@ -218,12 +229,19 @@ impl<'a> Tracer<'a> {
         }
     }
 
+    fn heard_early(&mut self, tid: Tid, happened: Happened, time: u64) {
+        let since = self.early.get(&tid).map_or(time, |early| early.since);
+        self.early.insert(tid, Early { happened, since });
+    }
+
     fn stopped(&mut self, tid: Tid, signal: i32, event: i32, time: u64) {
         self.merger.stopped(tid, time);
         if !self.tasks.contains_key(&tid) {
-            // The first stop of a new thread, before its maker told of it.
-            self.early.insert(tid);
-            return;
+            if self.unrecorded.contains(&tid) {
+                return self.pass(tid, signal, event, time);
+            }
+            // Most often the first stop of a new thread, before its maker told of it. It stands still until then.
+            return self.heard_early(tid, Happened::Stopped { signal, event }, time);
         }
         match event {
             libc::PTRACE_EVENT_SECCOMP => self.at_syscall(tid, time),

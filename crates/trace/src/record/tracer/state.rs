@@ -3,6 +3,7 @@
 use crate::event::{CallDetail, FileFacts, LinuxFigures, TaskId};
 use crate::record::merge::SpaceId;
 use crate::record::sys::Tid;
+use crate::record::sys::wait::Happened;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -67,6 +68,14 @@ pub(super) struct InCall {
     pub(super) detail: CallDetail,
     /// The limit that it sets, if it does: whose, soft, hard.
     pub(super) limit: Option<(Tid, u64, u64)>,
+}
+
+/// A thread that was heard of before its maker told of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Early {
+    /// The last that happened to it. If that is a stop, it stands still.
+    pub(super) happened: Happened,
+    pub(super) since: u64,
 }
 
 /// A process.

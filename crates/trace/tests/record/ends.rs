@@ -1,0 +1,102 @@
+//! Programs that end in the middle of something, and programs that are refused memory.
+
+use crate::children::{PAGE, leave, map};
+use crate::{assert_replays, count, is_permitted, output};
+use quire_trace::event::{EventKind, ExitStatus};
+use quire_trace::format::{FaultSource, TraceReader};
+use quire_trace::record::{RecordOptions, RecordSummary, record};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Records a child of this file; the recording is left behind.
+fn record_child(child: &str) -> Option<(RecordSummary, PathBuf)> {
+    let program = std::env::current_exe().unwrap().into_os_string();
+    let name = format!("ends::{child}");
+    let words = [&name, "--exact", "--ignored", "--nocapture", "--quiet", "--test-threads=1"];
+    let command = std::iter::once(program).chain(words.map(OsString::from)).collect();
+    let path = output(child);
+    let result = record(&RecordOptions::new(command, path.clone()));
+    is_permitted(&result).then(|| (result.unwrap_or_else(|error| panic!("{error}")), path))
+}
+
+#[test]
+#[ignore = "a program that tests record"]
+fn child_exits_while_it_forks() {
+    extern "C" fn forks(_argument: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the child of the fork ends at once.
+        unsafe {
+            if libc::fork() == 0 {
+                libc::_exit(0);
+            }
+        }
+        std::ptr::null_mut()
+    }
+    let mut seed = 1_u32;
+    for _ in 0..300 {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // SAFETY: the child makes a thread, sleeps and ends; the pointers are to live locals.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let mut thread = 0;
+                libc::pthread_create(&raw mut thread, std::ptr::null(), forks, std::ptr::null_mut());
+                let pause = libc::timespec { tv_sec: 0, tv_nsec: i64::from(seed >> 8) % 100_000 };
+                libc::nanosleep(&raw const pause, std::ptr::null_mut());
+                libc::syscall(libc::SYS_exit_group, 0);
+            }
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+    }
+    leave(4);
+}
+
+/// A thread is killed between making a child and telling the recorder of it.
+#[test]
+fn a_child_whose_maker_is_killed_is_followed() {
+    let Some((summary, path)) = record_child("child_exits_while_it_forks") else { return };
+    assert_eq!(summary.status, ExitStatus::Code(4));
+    assert_eq!(summary.orphans, 0, "each maker's end tells of its child");
+    let events: Vec<_> = TraceReader::open(&path).unwrap().map(Result::unwrap).collect();
+    let born = count(&events, |kind| matches!(kind, EventKind::Clone(_)));
+    let ended = count(&events, |kind| matches!(kind, EventKind::Exit(_)));
+    assert_eq!(ended, born + 1, "each thread ends once, and the first was not born");
+    assert_replays(&path);
+}
+
+static GUARDED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn mend(_signal: i32) {
+    // SAFETY: the address is that of the child's own mapping.
+    unsafe {
+        let page = std::ptr::with_exposed_provenance_mut(GUARDED.load(Ordering::Relaxed));
+        libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE);
+    }
+}
+
+#[test]
+#[ignore = "a program that tests record"]
+fn child_mends_what_was_refused() {
+    const ROUNDS: usize = 1000;
+    let guards = map(ROUNDS * PAGE, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: the handler makes one system call; each address is inside the mapping.
+    unsafe {
+        libc::signal(libc::SIGSEGV, mend as extern "C" fn(i32) as libc::sighandler_t);
+        for round in 0..ROUNDS {
+            let page = guards.add(round * PAGE);
+            GUARDED.store(page.expose_provenance(), Ordering::Relaxed);
+            page.write_volatile(1);
+        }
+    }
+    leave(0);
+}
+
+/// The handler returns to the instruction, which faults again: once refused and once not.
+#[test]
+fn a_refused_fault_that_a_handler_mends_is_refused_once() {
+    let Some((summary, path)) = record_child("child_mends_what_was_refused") else { return };
+    if summary.faults != FaultSource::Tracepoint {
+        return eprintln!("skipped: page faults are not told exactly here");
+    }
+    assert_replays(&path);
+}
