@@ -2,6 +2,7 @@
 
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::{Argument, Call, names};
+use crate::standing::{self, Standing};
 use quire_mm::VmFlags;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -88,7 +89,8 @@ const RESULTS: &[(Call, &[&str])] = &[
     (Call::Fork, &[OK]),
     (Call::Exit, &[OK]),
     (Call::Setrlimit, &[OK]),
-    (Call::DropLockPrivilege, &[OK]),
+    (Call::SetPrivileges, &[OK]),
+    (Call::Prctl, &[OK, "EINVAL", "EPERM"]),
     (Call::MincoreInto, &[OK, "EINVAL", "ENOMEM", "EFAULT"]),
 ];
 
@@ -257,8 +259,16 @@ fn result(outcome: Outcome) -> &'static str {
 }
 
 impl Coverage {
-    /// Counts an operation with its resolved arguments, what Linux answered, and the mappings before it.
-    pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
+    /// Counts an operation with its resolved arguments, what Linux answered, and what the process looked like and was allowed
+    /// to do before it.
+    pub(crate) fn note(
+        &mut self,
+        call: Call,
+        args: [u64; 6],
+        outcome: Outcome,
+        before: &Observation,
+        standing: Option<Standing>,
+    ) {
         let result = result(outcome);
         let mut count = |what| *self.counts.entry(Combination { call, what, result }).or_default() += 1;
         count("");
@@ -272,6 +282,9 @@ impl Coverage {
                 }
                 Argument::Number | Argument::Signed => {}
             }
+        }
+        if let Some(standing) = standing {
+            standing.note(call, args, &mut count);
         }
         if RANGES.iter().any(|row| row.0 == call) {
             places(call, args, &before.regions, &mut count);
@@ -309,7 +322,8 @@ impl Coverage {
 
     fn all(&self) -> Vec<Combination> {
         let swaps = self.counts.keys().any(|combination| combination.what == SWAPPED);
-        expected(swaps)
+        let privileges = self.counts.keys().any(|combination| standing::needs_privileges(combination.what));
+        expected(swaps, privileges)
     }
 }
 
@@ -401,8 +415,8 @@ fn swapped_places(call: Call, args: [u64; 6], before: &Observation, count: &mut 
     about.for_each(|(_, what)| count(what));
 }
 
-/// Everything that can occur, on hosts that swap or not.
-fn expected(swaps: bool) -> Vec<Combination> {
+/// Everything that can occur, on hosts that swap or not, for users with privileges or without.
+fn expected(swaps: bool, privileges: bool) -> Vec<Combination> {
     let mut all = Vec::new();
     let mut add = |call, what, results: &[&'static str]| {
         all.extend(results.iter().map(|result| Combination { call, what, result }));
@@ -429,6 +443,9 @@ fn expected(swaps: bool) -> Vec<Combination> {
         for (place, results) in *places {
             add(*call, place, results);
         }
+    }
+    for (call, what, results) in standing::expected(privileges) {
+        add(call, what, results);
     }
     for call in BORDER_CALLS {
         for (_, border) in BORDERS {

@@ -16,6 +16,7 @@ mod quire;
 mod run;
 mod shrink;
 mod side_by_side;
+mod standing;
 mod sum;
 pub mod threads;
 

@@ -1,13 +1,15 @@
 //! The same program on Quire.
 
-use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, shown_flags};
+use crate::linux::{CAP_IPC_LOCK, CAP_SYS_RAWIO, FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, shown_flags};
 use crate::observation::{Detail, Figures, Observation, Outcome, Pages, Region, Wanted};
 use crate::program::{Call, MOST_PROCESSES};
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::{self, CallNumber, Files, OpenFile, UserMemory};
-use quire_mm::{Errno, Error, FaultError, HugeUse, Limits, MappedFile, Mapping, PageState, Space, VmFlags};
+use quire_mm::{
+    Errno, Error, FaultError, HugeUse, Limits, MappedFile, Mapping, PageState, Rights, Space, VmFlags,
+};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 
@@ -70,7 +72,7 @@ impl UserMemory for Vector<'_, '_, '_> {
 impl<'m> Processes<'m> {
     /// The first process of a program.
     pub(crate) fn new(machine: &'m Machine, cpu: &'m Vcpu, start: &'m Start) -> Result<Self, Error> {
-        let space = machine.memory().create_space_with(start.layout, start.limits)?;
+        let space = machine.memory().create_space_with(start.layout, start.limits)?.acting_with(start.rights);
         start.install(&space)?;
         let mut all = [const { None }; MOST_PROCESSES as usize];
         all[0] = Some(space);
@@ -118,8 +120,9 @@ impl<'m> Processes<'m> {
                 space.set_limits(self.limited(space.limits(), args[0], args[1]));
                 Outcome::Value(0)
             }
-            Call::DropLockPrivilege => {
-                space.set_limits(Limits { may_lock: false, ..space.limits() });
+            Call::SetPrivileges => {
+                let wanted = rights_of(args[0]) & self.start.rights;
+                self.all[process as usize] = Some(space.acting_with(wanted));
                 Outcome::Value(0)
             }
             _ => {
@@ -212,6 +215,14 @@ impl<'m> Processes<'m> {
             }
         }
     }
+}
+
+/// The rights that bits of capabilities stand for.
+fn rights_of(bits: u64) -> Rights {
+    let mut rights = Rights::empty();
+    rights.set(Rights::LOCK, bits & (1 << CAP_IPC_LOCK) != 0);
+    rights.set(Rights::MAP_LOW, bits & (1 << CAP_SYS_RAWIO) != 0);
+    rights
 }
 
 fn region_of(mapping: &Mapping, shown: VmFlags) -> Region {

@@ -7,6 +7,7 @@ use crate::linux::{Effort, Interference, Oracle, OracleError, Start, host_swaps}
 use crate::observation::{Observation, Outcome, Wanted};
 use crate::program::{Call, MOST_PROCESSES, Op, Program, Word};
 use crate::quire::Processes;
+use crate::standing::Standing;
 use quire_arch::PAGE_SIZE;
 use quire_host::{HostConfig, Machine, MachineError, Vcpu, VcpuError};
 use quire_mm::{CompressedRam, Error, InUse, Lz4, MemoryConfig, SwapOnOptions, Techniques};
@@ -298,12 +299,13 @@ impl<'m> Course<'m> {
         if self.past.parts_ways(*call, args, &before.regions).is_some() {
             return Step::Known;
         }
+        let standing = self.processes.space(*process).map(Standing::of);
         let here = self.processes.make(*process, *call, args);
         if here == Outcome::Unsupported {
             self.past.count(KnownDifference::NotBuilt);
             return Step::Known;
         }
-        coverage.note(*call, args, outcome, before);
+        coverage.note(*call, args, outcome, before, standing);
         if here != outcome && self.past.outcome(*call, args, outcome, before).is_none() {
             return Step::Differs(format!("Linux {}, Quire {}", outcome.shown(*call), here.shown(*call)));
         }

@@ -241,7 +241,7 @@ impl<P: Platform> Space<'_, P> {
                 }
             }
             // The mmap lock is dropped in between, so everything is looked up again afterwards.
-            let grown = Section::begin(self.spaces, core).grow_stack(self, addr);
+            let grown = Section::of(self).grow_stack(self, addr);
             grown.map_err(|error| match error {
                 Error::NoFrames(cause) => FaultError::OutOfMemory(cause),
                 _ => FaultError::NotMapped,

@@ -14,8 +14,12 @@ pub struct Layout {
     pub mmap_legacy_base: VirtAddr,
     /// Whether new mappings go below existing ones (the usual layout).
     pub top_down: bool,
-    /// The lowest address that a mapping may have without FIXED (`vm.mmap_min_addr`).
+    /// The lowest address that a mapping may have without FIXED, and that a stack grows down to: the larger one of
+    /// `vm.mmap_min_addr` and what a security module was built with (`CONFIG_LSM_MMAP_MIN_ADDR`).
     pub mmap_min: VirtAddr,
+    /// The lowest address that a mapping may have with FIXED (`vm.mmap_min_addr`), unless the caller has
+    /// [`Rights::MAP_LOW`](crate::Rights::MAP_LOW).
+    pub fixed_min: VirtAddr,
     /// Start of the heap that `brk` moves the end of.
     pub brk_start: VirtAddr,
     /// Initial program break; need not be page aligned.
@@ -34,6 +38,7 @@ impl Layout {
             mmap_legacy_base: VirtAddr((user_end.0 / 3).next_multiple_of(PAGE_SIZE)),
             top_down: true,
             mmap_min: VirtAddr(65536),
+            fixed_min: VirtAddr(PAGE_SIZE),
             brk_start: brk,
             brk,
             data_bytes: 0,
@@ -55,10 +60,8 @@ pub struct Limits {
     pub data: u64,
     /// Bytes of one growing stack (`RLIMIT_STACK`).
     pub stack: u64,
-    /// Bytes of locked memory (`RLIMIT_MEMLOCK`), unless [`may_lock`](Self::may_lock).
+    /// Bytes of locked memory (`RLIMIT_MEMLOCK`), unless the caller has [`Rights::LOCK`](crate::Rights::LOCK).
     pub locked: u64,
-    /// The caller is exempt from the limit on locked memory (`CAP_IPC_LOCK`).
-    pub may_lock: bool,
     /// Number of mappings (`vm.max_map_count`).
     pub mappings: u64,
 }
@@ -66,13 +69,6 @@ pub struct Limits {
 impl Default for Limits {
     /// Linux's defaults: only the stack (8 MiB), locked memory (8 MiB) and the number of mappings are limited.
     fn default() -> Self {
-        Self {
-            address_space: u64::MAX,
-            data: u64::MAX,
-            stack: 8 << 20,
-            locked: 8 << 20,
-            may_lock: false,
-            mappings: 65530,
-        }
+        Self { address_space: u64::MAX, data: u64::MAX, stack: 8 << 20, locked: 8 << 20, mappings: 65530 }
     }
 }

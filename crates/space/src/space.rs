@@ -4,6 +4,7 @@ use crate::calls::ForkSequence;
 use crate::cpus::SpaceCpus;
 use crate::huge::AtomicHugeDisable;
 use crate::layout::{Layout, Limits};
+use crate::rights::{AtomicExecGain, Rights};
 use crate::section::Section;
 use crate::spaces::Spaces;
 use crate::table::{Spared, Tables};
@@ -82,6 +83,7 @@ pub(crate) struct SpaceCore<P: Platform> {
     /// Flags that every new mapping gets (`mlockall(MCL_FUTURE)`). Changed under the mmap lock.
     pub(crate) default_flags: AtomicU64,
     pub(crate) huge_disable: AtomicHugeDisable,
+    pub(crate) exec_gain: AtomicExecGain,
     /// The memory group that new pages are charged to.
     memory_group: AtomicU64,
     pub(crate) oom_score_adj: AtomicU32,
@@ -104,7 +106,6 @@ pub(crate) struct AtomicLimits {
     data: AtomicU64,
     stack: AtomicU64,
     locked: AtomicU64,
-    may_lock: AtomicU64,
     mappings: AtomicU64,
 }
 
@@ -115,7 +116,6 @@ impl AtomicLimits {
             data: AtomicU64::new(0),
             stack: AtomicU64::new(0),
             locked: AtomicU64::new(0),
-            may_lock: AtomicU64::new(0),
             mappings: AtomicU64::new(0),
         };
         new.store(limits);
@@ -128,7 +128,6 @@ impl AtomicLimits {
             data: self.data.load(Ordering::Relaxed),
             stack: self.stack.load(Ordering::Relaxed),
             locked: self.locked.load(Ordering::Relaxed),
-            may_lock: self.may_lock.load(Ordering::Relaxed) != 0,
             mappings: self.mappings.load(Ordering::Relaxed),
         }
     }
@@ -138,7 +137,6 @@ impl AtomicLimits {
         self.data.store(limits.data, Ordering::Relaxed);
         self.stack.store(limits.stack, Ordering::Relaxed);
         self.locked.store(limits.locked, Ordering::Relaxed);
-        self.may_lock.store(u64::from(limits.may_lock), Ordering::Relaxed);
         self.mappings.store(limits.mappings, Ordering::Relaxed);
     }
 }
@@ -160,6 +158,7 @@ impl<P: Platform> SpaceCore<P> {
             brk: AtomicU64::new(layout.brk.0),
             default_flags: AtomicU64::new(0),
             huge_disable: AtomicHugeDisable::default(),
+            exec_gain: AtomicExecGain::default(),
             memory_group: AtomicU64::new(u64::from(GroupId::ROOT.get())),
             oom_score_adj: AtomicU32::new(0),
             killed: AtomicU32::new(0),
@@ -216,6 +215,7 @@ impl<P: Platform> SpaceCore<P> {
 pub struct Space<'m, P: Platform> {
     pub(crate) spaces: &'m Spaces<P>,
     core: NonNull<SpaceCore<P>>,
+    rights: Rights,
 }
 
 // SAFETY: a handle is a counted reference to a core, which is `Sync`; its methods take their own locks.
@@ -226,7 +226,7 @@ unsafe impl<P: Platform> Sync for Space<'_, P> {}
 impl<'m, P: Platform> Space<'m, P> {
     /// A handle of which the core knows already: its first one, or one that it was made to hold.
     pub(crate) fn adopt(spaces: &'m Spaces<P>, core: NonNull<SpaceCore<P>>) -> Self {
-        Self { spaces, core }
+        Self { spaces, core, rights: Rights::empty() }
     }
 
     #[inline]
@@ -276,9 +276,26 @@ impl<'m, P: Platform> Space<'m, P> {
         self.core().limits.load()
     }
 
-    /// Changes its limits. What is already mapped stays.
+    /// Changes its limits. What is already mapped stays. Limits belong to a process: where processes share a space (`vfork`),
+    /// the embedder sets those of the caller's before a call.
     pub fn set_limits(&self, limits: Limits) {
         self.core().limits.store(limits);
+    }
+
+    /// What calls through this handle may do beyond the limits. A new space's handle has no rights; a clone of a handle and
+    /// the handle of a child have the same.
+    #[inline]
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// A handle to the same space whose calls may do what `rights` say: for a thread that shares the space with others,
+    /// or whose privileges have changed.
+    #[must_use]
+    pub fn acting_with(&self, rights: Rights) -> Self {
+        let mut handle = self.clone();
+        handle.rights = rights;
+        handle
     }
 
     /// What the space uses at this moment.
@@ -335,7 +352,7 @@ impl<P: Platform> Clone for Space<'_, P> {
     fn clone(&self) -> Self {
         // Relaxed: a new handle is made from one, so the count cannot be falling to zero.
         self.core().handles.fetch_add(1, Ordering::Relaxed);
-        Self { spaces: self.spaces, core: self.core }
+        Self { spaces: self.spaces, core: self.core, rights: self.rights }
     }
 }
 

@@ -13,6 +13,7 @@ use super::raw::{
     CAPGET, CAPSET, EXIT_GROUP, FORK, FTRUNCATE, KILL, MUNMAP, PRCTL, PRLIMIT64, SETPGID, WAIT4, futex_wait,
     futex_wake, syscall,
 };
+use super::start::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use crate::program::Call;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -263,7 +264,7 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
         return addr.checked_add(len).is_none() || len > 1 << 47;
     }
     let without_range =
-        [Call::Brk, Call::Mlockall, Call::Munlockall, Call::Fork, Call::Exit, Call::Setrlimit];
+        [Call::Brk, Call::Mlockall, Call::Munlockall, Call::Fork, Call::Exit, Call::Setrlimit, Call::Prctl];
     let mut at = 0;
     while at < without_range.len() {
         if number == without_range[at].number() {
@@ -271,7 +272,7 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
         }
         at += 1;
     }
-    number == Call::DropLockPrivilege.number() || is_free(board, addr, len)
+    number == Call::SetPrivileges.number() || is_free(board, addr, len)
 }
 
 fn fork(board: &Board, number: u32) -> i64 {
@@ -300,8 +301,8 @@ fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
         } else {
             let value = if number == Call::Setrlimit.number() {
                 set_limit(board, args[0], args[1])
-            } else if number == Call::DropLockPrivilege.number() {
-                drop_lock_privilege(board)
+            } else if number == Call::SetPrivileges.number() {
+                set_privileges(board, args[0])
             } else {
                 if number == Call::Mincore.number() {
                     args[2] = slot.text.as_ptr().addr() as u64;
@@ -355,20 +356,22 @@ fn set_limit(board: &Board, resource: u64, value: u64) -> i64 {
     }
 }
 
-/// Removes `CAP_IPC_LOCK` from the effective capabilities.
-fn drop_lock_privilege(board: &Board) -> i64 {
+/// Makes those of the capabilities in `wanted` effective that are permitted, and the others that programs have not.
+fn set_privileges(board: &Board, wanted: u64) -> i64 {
     const VERSION_3: u64 = 0x2008_0522;
-    const IPC_LOCK: u64 = 1 << 14;
+    const BOTH: u64 = 1 << CAP_IPC_LOCK | 1 << CAP_SYS_RAWIO;
     let (header, data) = (&board.scratch[16], &board.scratch[17]);
     header.store(VERSION_3, Relaxed);
     let (head, body) = (header.as_ptr().addr() as u64, data.as_ptr().addr() as u64);
-    // SAFETY: the header is one word, the data three words of the scratch; the first half word is what is effective.
+    // SAFETY: the header is one word, the data three words of the scratch; the first word has what is effective in its
+    // low half and what is permitted in its high half.
     unsafe {
         let result = syscall(CAPGET, [head, body, 0, 0, 0, 0]);
         if result < 0 {
             return result;
         }
-        data.store(data.load(Relaxed) & !IPC_LOCK, Relaxed);
+        let found = data.load(Relaxed);
+        data.store(found & !BOTH | found >> 32 & wanted & BOTH, Relaxed);
         syscall(CAPSET, [head, body, 0, 0, 0, 0])
     }
 }

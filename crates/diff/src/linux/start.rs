@@ -5,7 +5,11 @@ use crate::observation::Region;
 use crate::program::Base;
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::HostPlatform;
-use quire_mm::{Error, Layout, Limits, Mapping, Overcommit, Space, VmFlags};
+use quire_mm::{Error, Layout, Limits, Mapping, Overcommit, Rights, Space, VmFlags};
+
+/// The capabilities' numbers.
+pub(crate) const CAP_IPC_LOCK: u64 = 14;
+pub(crate) const CAP_SYS_RAWIO: u64 = 17;
 
 /// A stretch of address space, end exclusive.
 pub(crate) type Stretch = (u64, u64);
@@ -15,6 +19,8 @@ pub(crate) type Stretch = (u64, u64);
 pub(crate) struct Start {
     pub(crate) layout: Layout,
     pub(crate) limits: Limits,
+    /// The privileges that it has, and can take back after it gave them up.
+    pub(crate) rights: Rights,
     /// Hard limits of the data, the stack, locked memory and the address space.
     pub(crate) hard: Limits,
     pub(crate) overcommit: Overcommit,
@@ -47,11 +53,22 @@ fn limit(text: &str, name: &str) -> (u64, u64) {
     (words.next().unwrap_or(u64::MAX), words.next().unwrap_or(u64::MAX))
 }
 
-fn limits_of(pid: u32) -> std::io::Result<(Limits, Limits)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+/// The capabilities that memory calls ask for, if the process is in the initial user namespace: only there they count.
+fn rights_of(pid: u32) -> std::io::Result<Rights> {
+    const INITIAL: &str = "user:[4026531837]";
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|word| u64::from_str_radix(word.trim(), 16).ok()).unwrap_or(0);
+    let mut rights = Rights::empty();
+    if std::fs::read_link(format!("/proc/{pid}/ns/user"))?.as_os_str() == INITIAL {
+        rights.set(Rights::LOCK, effective & (1 << CAP_IPC_LOCK) != 0);
+        rights.set(Rights::MAP_LOW, effective & (1 << CAP_SYS_RAWIO) != 0);
+    }
+    Ok(rights)
+}
+
+fn limits_of(pid: u32) -> std::io::Result<(Limits, Limits)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let (address_space, data) = (limit(&text, "Max address space"), limit(&text, "Max data size"));
     let (stack, locked) = (limit(&text, "Max stack size"), limit(&text, "Max locked memory"));
     let soft = Limits {
@@ -59,7 +76,6 @@ fn limits_of(pid: u32) -> std::io::Result<(Limits, Limits)> {
         data: data.0,
         stack: stack.0,
         locked: locked.0,
-        may_lock: effective & (1 << 14) != 0,
         mappings: number_in("/proc/sys/vm/max_map_count"),
     };
     let hard =
@@ -107,6 +123,7 @@ impl Start {
             },
             top_down: true,
             mmap_min: VirtAddr(lowest),
+            fixed_min: VirtAddr(number_in("/proc/sys/vm/mmap_min_addr")),
             brk_start: VirtAddr(stat(47)),
             brk: VirtAddr(brk),
             data_bytes: stat(46) - stat(45),
@@ -116,7 +133,8 @@ impl Start {
             own.iter().filter(|(_, flags, _)| wanted(*flags)).map(|((start, end), ..)| end - start).sum()
         };
         let (size, data) = (sum(|_| true), sum(VmFlags::is_data));
-        Ok(Self { layout, limits, hard, overcommit: overcommit(), own, gaps, size, data })
+        let rights = rights_of(pid)?;
+        Ok(Self { layout, limits, rights, hard, overcommit: overcommit(), own, gaps, size, data })
     }
 
     /// Puts the oracle's own mappings into `space`.

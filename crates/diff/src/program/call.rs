@@ -45,8 +45,10 @@ pub enum Call {
     Exit,
     /// Sets a soft limit of the process.
     Setrlimit,
-    /// Gives up the privilege to lock any amount of memory (`CAP_IPC_LOCK`).
-    DropLockPrivilege,
+    /// Keeps only some of the privileges that it began with (`capset`).
+    SetPrivileges,
+    /// `prctl`.
+    Prctl,
     /// `mincore` with a vector that is an argument.
     MincoreInto,
 }
@@ -138,6 +140,10 @@ pub(crate) mod names {
     pub(crate) const SYNC: &[(u64, &str)] = &[(1, "MS_ASYNC"), (2, "MS_INVALIDATE"), (4, "MS_SYNC")];
     pub(crate) const LOCK: &[(u64, &str)] = &[(1, "MLOCK_ONFAULT")];
     pub(crate) const LOCK_ALL: &[(u64, &str)] = &[(1, "MCL_CURRENT"), (2, "MCL_FUTURE"), (4, "MCL_ONFAULT")];
+    /// Bits of capabilities.
+    pub(crate) const PRIVILEGES: &[(u64, &str)] = &[(1 << 14, "CAP_IPC_LOCK"), (1 << 17, "CAP_SYS_RAWIO")];
+    pub(crate) const OPTION: &[(u64, &str)] = &[(65, "PR_SET_MDWE"), (66, "PR_GET_MDWE")];
+    pub(crate) const MDWE: &[(u64, &str)] = &[(1, "PR_MDWE_REFUSE_EXEC_GAIN"), (2, "PR_MDWE_NO_INHERIT")];
     pub(crate) const LIMIT: &[(u64, &str)] =
         &[(2, "RLIMIT_DATA"), (3, "RLIMIT_STACK"), (8, "RLIMIT_MEMLOCK"), (9, "RLIMIT_AS")];
 }
@@ -174,7 +180,8 @@ const CALLS: &[(Call, &str, Class, u32, &[Argument])] = &[
     (Call::Fork, "fork", Process, 10_004, &[Number]),
     (Call::Exit, "exit", Process, 10_005, &[]),
     (Call::Setrlimit, "setrlimit", Process, 10_006, &[Value(names::LIMIT), Number]),
-    (Call::DropLockPrivilege, "drop_lock_privilege", Process, 10_007, &[]),
+    (Call::SetPrivileges, "set_privileges", Process, 10_007, &[Bits(names::PRIVILEGES)]),
+    (Call::Prctl, "prctl", Memory, 157, &[Value(names::OPTION), Bits(names::MDWE), Number, Number, Number]),
     (Call::MincoreInto, "mincore_into", Memory, 10_008, &[Number, Number, Number]),
 ];
 

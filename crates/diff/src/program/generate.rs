@@ -18,6 +18,8 @@ const MAP_LOCKED: u64 = 0x2000;
 const MAP_NORESERVE: u64 = 0x4000;
 pub(super) const MAP_POPULATE: u64 = 0x8000;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const CAP_IPC_LOCK: u64 = 1 << 14;
+const CAP_SYS_RAWIO: u64 = 1 << 17;
 pub(super) const NONE: u64 = u64::MAX;
 
 /// Where windows lie: across the border of what one table of the top level covers, of the next, and of the one below
@@ -40,6 +42,8 @@ struct Theme {
     files: bool,
     forks: bool,
     limits: bool,
+    /// Memory that may be executed, and `PR_SET_MDWE`.
+    executes: bool,
     /// Large folios: whole aligned blocks of 2 MiB, and parts of them.
     large: bool,
 }
@@ -76,6 +80,7 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
         files: rng.u8(..100) < if large { 5 } else { 20 },
         forks: rng.u8(..100) < if large { 50 } else { 25 },
         limits: rng.u8(..100) < if large { 5 } else { 25 },
+        executes: rng.u8(..100) < 10,
         large,
     };
     let mut generator = Generator {
@@ -114,7 +119,7 @@ impl Generator {
         let process = self.current;
         let (call, args) = if id == 0 && self.theme.limits && self.chance(60) {
             // Limits on locked memory bind only who has no privilege.
-            (Call::DropLockPrivilege, words([]))
+            (Call::SetPrivileges, words([Word::Exact(self.pick(&[0, 0, CAP_SYS_RAWIO]))]))
         } else if self.theme.large && id < 2 && self.chance(80) {
             self.large_start(id)
         } else {
@@ -159,6 +164,9 @@ impl Generator {
         }
         if self.theme.limits && self.chance(3) {
             return self.limit();
+        }
+        if self.theme.executes && self.chance(1) {
+            return self.mdwe();
         }
         let (addr, len) = (self.address(), self.length());
         let two = |len| words([addr, Word::Exact(len)]);
@@ -303,6 +311,9 @@ impl Generator {
     }
 
     fn protection(&mut self) -> u64 {
+        if self.theme.executes && self.chance(30) {
+            return self.pick(&[4, 5, 5, 6, 7]);
+        }
         match self.below(10) {
             0..6 => PROT_READ_WRITE,
             6 | 7 => 1,
@@ -331,9 +342,15 @@ impl Generator {
             flags = MAP_ANONYMOUS | self.pick(&[0, 3, 4, 7, 9, 15]);
         }
         // NORESERVE, GROWSDOWN, STACK, LOCKED, NONBLOCK, DENYWRITE, EXECUTABLE.
-        for (percent, flag) in
-            [(8, 0x4000), (6, 0x100), (8, 0x2_0000), (3, MAP_LOCKED), (2, 0x1_0000), (1, 0x800), (1, 0x1000)]
-        {
+        for (percent, flag) in [
+            (8, 0x4000),
+            (6, 0x100),
+            (8, 0x2_0000),
+            (if self.theme.limits { 8 } else { 3 }, MAP_LOCKED),
+            (2, 0x1_0000),
+            (1, 0x800),
+            (1, 0x1000),
+        ] {
             flags |= if self.chance(percent) { flag } else { 0 };
         }
         let mut len = self.length();
@@ -361,7 +378,7 @@ impl Generator {
             }
             84..98 => self.address(),
             _ => {
-                let odd = [1, 4095, 4096, 65536, (1 << 47) - 4096, 1 << 47, u64::MAX - 4095];
+                let odd = [0, 1, 4095, 4096, 0xf000, 65536, (1 << 47) - 4096, 1 << 47, u64::MAX - 4095];
                 flags |= self.pick(&[0, 0, 0, MAP_FIXED, MAP_FIXED_NOREPLACE]);
                 Word::Exact(self.pick(&odd))
             }
@@ -413,7 +430,7 @@ impl Generator {
         }
         let target = match self.below(20) {
             0 => Word::Window(self.window_page() * PAGE + 1),
-            1 => Word::Exact(u64::MAX - 4095),
+            1 => Word::Exact(self.pick(&[0, 0, u64::MAX - 4095])),
             2..6 => self.address(),
             _ => Word::Window(self.window_page() * PAGE),
         };
@@ -463,15 +480,27 @@ impl Generator {
         (Call::Read, words([in_word(self.address())]))
     }
 
+    /// Something about `PR_SET_MDWE`: mostly what succeeds.
+    fn mdwe(&mut self) -> (Call, [Word; 6]) {
+        let option = self.pick(&[65, 65, 65, 66]);
+        let bits = if option == 66 { 0 } else { self.pick(&[1, 1, 1, 3, 3, 3, 0, 2, 4, 1 << 32]) };
+        let mut args = [option, bits, 0, 0, 0];
+        if self.chance(15) {
+            args[self.rng.usize(1..5)] = 1;
+        }
+        (Call::Prctl, words(args.map(Word::Exact)))
+    }
+
     fn limit(&mut self) -> (Call, [Word; 6]) {
         if self.chance(10) {
-            return (Call::DropLockPrivilege, words([]));
+            let privileges = self.pick(&[0, CAP_IPC_LOCK, CAP_SYS_RAWIO, CAP_IPC_LOCK | CAP_SYS_RAWIO]);
+            return (Call::SetPrivileges, words([Word::Exact(privileges)]));
         }
         let pages = self.below(1024) * PAGE;
         let (resource, value) = match self.below(8) {
             0 => (9, Word::Base(Base::Size, pages * 4)),
             1 => (2, Word::Base(Base::Data, pages)),
-            2 | 3 => (8, Word::Exact(if self.chance(15) { 0 } else { self.below(64) * PAGE })),
+            2 | 3 => (8, Word::Exact(if self.chance(25) { 0 } else { self.below(64) * PAGE })),
             4 => (3, Word::Exact(self.below(256) * PAGE)),
             _ => (self.pick(&[2, 3, 8, 9]), Word::Exact(u64::MAX)),
         };

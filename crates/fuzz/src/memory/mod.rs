@@ -20,7 +20,9 @@ use quire_arch::{Access, Asid, PAGE_SIZE, PagingFormat, Platform, VirtAddr, Virt
 use quire_frame::{FaultAim, FaultClass, FaultPlan, FaultSite};
 use quire_host::{AccessError, HostPlatform, Program, Vcpu};
 use quire_mm::abi::Outcome;
-use quire_mm::{FaultError, Limits, MapFlags, MapRequest, Mapping, PageState, Protection, Space, VmFlags};
+use quire_mm::{
+    FaultError, Limits, MapFlags, MapRequest, Mapping, PageState, Protection, Rights, Space, VmFlags,
+};
 use values::Values;
 use words::{Life, Words};
 
@@ -291,6 +293,12 @@ impl<F: PagingFormat> Play<'_, F> {
     fn limit(&mut self, bytes: &mut Bytes<'_>) {
         let (what, number) = (bytes.byte(), u64::from(bytes.byte()));
         let pages = if number == 255 { u64::MAX } else { number * PAGE_SIZE };
+        if what % 6 == 4 {
+            let rights = Rights::from_bits_truncate(number as u8);
+            let tenant = &mut self.spaces[self.current];
+            tenant.space = tenant.space.acting_with(rights);
+            return self.say(|| format!("space {}: {rights:?}", self.current));
+        }
         let space = &self.tenant().space;
         let old = space.limits();
         let new = match what % 6 {
@@ -298,7 +306,6 @@ impl<F: PagingFormat> Play<'_, F> {
             1 => Limits { data: pages, ..old },
             2 => Limits { stack: pages, ..old },
             3 => Limits { locked: pages, ..old },
-            4 => Limits { may_lock: number % 2 == 0, ..old },
             _ => Limits { mappings: if number == 255 { 65530 } else { number }, ..old },
         };
         space.set_limits(new);

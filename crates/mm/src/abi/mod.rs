@@ -6,6 +6,7 @@
 
 mod decode;
 mod number;
+mod process;
 mod user;
 
 pub use number::CallNumber;
@@ -134,7 +135,8 @@ pub fn call<P: Platform>(
             space.munlockall();
             Ok(0)
         }
-        _ => Err(Error::NotSupported),
+        CallNumber::Prctl => process::prctl(space, args),
+        CallNumber::PkeyMprotect | CallNumber::Other(_) => Err(Error::NotSupported),
     }
     .into()
 }

@@ -32,6 +32,8 @@ pub enum CallNumber {
     Mlock2,
     /// `pkey_mprotect`.
     PkeyMprotect,
+    /// `prctl`, of which the options about memory are built.
+    Prctl,
     /// Any other call, by its number.
     Other(u32),
 }
@@ -50,6 +52,7 @@ const CALLS: &[(CallNumber, u32, &str)] = &[
     (CallNumber::Munlock, 150, "munlock"),
     (CallNumber::Mlockall, 151, "mlockall"),
     (CallNumber::Munlockall, 152, "munlockall"),
+    (CallNumber::Prctl, 157, "prctl"),
     (CallNumber::Mlock2, 325, "mlock2"),
     (CallNumber::PkeyMprotect, 329, "pkey_mprotect"),
 ];
@@ -69,7 +72,6 @@ const UNBUILT: &[(u32, &str)] = &[
     (122, "setfsuid"),
     (126, "capset"),
     (135, "personality"),
-    (157, "prctl"),
     (158, "arch_prctl"),
     (160, "setrlimit"),
     (206, "io_setup"),

@@ -17,7 +17,7 @@ impl<P: Platform> Space<'_, P> {
 
     /// Moves the program break to `wanted` and answers where it is afterwards: the old place where Linux refuses.
     pub fn brk(&self, wanted: VirtAddr) -> VirtAddr {
-        let mut section = Section::begin(self.spaces, self.core());
+        let mut section = Section::of(self);
         let grown = section.move_break(wanted);
         let now = self.program_break();
         drop(section);

@@ -23,10 +23,11 @@ impl<'m, P: Platform> Space<'m, P> {
         let core = self.core();
         // The child is dropped on every early return, and takes back whatever it got so far. Locks are not
         // inherited, nor is the wish to lock what comes.
-        let child = self.spaces.create(core.layout, core.limits.load())?;
+        let child = self.spaces.create(core.layout, core.limits.load())?.acting_with(self.rights());
         let section = Section::begin(self.spaces, core);
         child.core().brk.store(self.program_break().0, Ordering::Relaxed);
         child.set_huge_disable(self.huge_disable());
+        child.set_exec_gain(self.exec_gain().inherited())?;
         child.set_oom_score_adj(self.oom_score_adj());
         // A group that goes at this moment leaves the child in the root.
         let _ = child.set_memory_group(self.memory_group());

@@ -1,6 +1,7 @@
 //! `mlock`, `munlock` and their kin.
 
 use crate::error::Error;
+use crate::rights::Rights;
 use crate::section::Section;
 use crate::space::Space;
 use crate::vma::VmFlags;
@@ -41,19 +42,16 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// As Linux's `mlock`. Mappings before a hole are locked then.
     pub fn mlock(&self, addr: VirtAddr, len: u64, on_fault: bool) -> Result<(), Error> {
-        let limits = self.limits();
-        if !limits.may_lock && limits.locked == 0 {
-            return Err(Error::NotPermitted);
-        }
+        self.may_lock_at_all()?;
         let wanted = if on_fault { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
         let range = {
-            let mut section = Section::begin(self.spaces, self.core());
+            let mut section = Section::of(self);
             // The limit is held against any length; only then it matters whether there are such addresses.
             let range = touched(addr, len);
             let pages = touched_bytes(addr, len) / PAGE_SIZE;
-            let allowed = limits.locked / PAGE_SIZE;
+            let allowed = self.limits().locked / PAGE_SIZE;
             let locked = self.core().usage.locked_pages();
-            if !limits.may_lock && locked.saturating_add(pages) > allowed {
+            if !self.rights().contains(Rights::LOCK) && locked.saturating_add(pages) > allowed {
                 let to_the_end =
                     VirtRange::new(addr.page_start(), P::Paging::USER_END.max(addr.page_start()));
                 let already = range.unwrap_or(Some(to_the_end)).map_or(0, |range| section.locked_in(range));
@@ -87,16 +85,13 @@ impl<P: Platform> Space<'_, P> {
         if what.is_empty() || what == LockAll::ONFAULT {
             return Err(Error::BadFlags);
         }
-        let limits = self.limits();
-        if !limits.may_lock && limits.locked == 0 {
-            return Err(Error::NotPermitted);
-        }
+        self.may_lock_at_all()?;
         let wanted = if what.contains(LockAll::ONFAULT) { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
         {
             let mut section = Section::begin(self.spaces, self.core());
             if what.contains(LockAll::CURRENT)
-                && !limits.may_lock
-                && self.core().usage.mapped_pages() > limits.locked / PAGE_SIZE
+                && !self.rights().contains(Rights::LOCK)
+                && self.core().usage.mapped_pages() > self.limits().locked / PAGE_SIZE
             {
                 return Err(Error::LockLimit);
             }
@@ -108,6 +103,14 @@ impl<P: Platform> Space<'_, P> {
             section.set_lock_of_all(wanted);
         }
         self.populate(VirtRange::new(VirtAddr(0), VirtAddr(!(PAGE_SIZE - 1))));
+        Ok(())
+    }
+
+    /// Without a right and with a limit of nothing, no call may lock.
+    pub(crate) fn may_lock_at_all(&self) -> Result<(), Error> {
+        if !self.rights().contains(Rights::LOCK) && self.limits().locked == 0 {
+            return Err(Error::NotPermitted);
+        }
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! `mmap`.
 
 use crate::error::Error;
+use crate::rights::Rights;
 use crate::section::Section;
 use crate::space::Space;
 use crate::vma::{AnonGroup, Backing, Proposal, Protection, VmFlags};
@@ -129,7 +130,7 @@ impl<P: Platform> Space<'_, P> {
                 start => start.max(layout.mmap_min),
             },
         };
-        let mut section = Section::begin(self.spaces, self.core());
+        let mut section = Section::of(self);
         let addr = section.place(request, hint, len)?;
         let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
         let flags = section.map_request(request, range)?;
@@ -152,7 +153,10 @@ impl<P: Platform> Section<'_, P> {
         if request.flags.contains(MapFlags::FIXED_NOREPLACE) && self.first_in(range).is_some() {
             return Err(Error::Occupied);
         }
-        if request.flags.contains(MapFlags::LOCKED) && !limits.may_lock && limits.locked == 0 {
+        if request.flags.contains(MapFlags::LOCKED)
+            && !self.rights.contains(Rights::LOCK)
+            && limits.locked == 0
+        {
             return Err(Error::NotPermitted);
         }
         let mut flags = self.flags_for(request);
@@ -170,6 +174,7 @@ impl<P: Platform> Section<'_, P> {
         {
             return Err(Error::BadFlags);
         }
+        self.check_exec_gain(flags, flags)?;
 
         let occupied = self.first_in(range).is_some();
         let replaced = if occupied { self.replaced_by(range) } else { Replaced::default() };

@@ -2,6 +2,7 @@
 
 use super::map::{MapFlags, MapRequest};
 use crate::error::Error;
+use crate::rights::Rights;
 use crate::section::Section;
 use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 
@@ -27,6 +28,9 @@ impl<P: Platform> Section<'_, P> {
         }
         if !addr.is_page_aligned() {
             return Err(Error::Unaligned);
+        }
+        if addr < self.core.layout.fixed_min && !self.rights.contains(Rights::MAP_LOW) {
+            return Err(Error::NotPermitted);
         }
         Ok(addr)
     }

@@ -76,6 +76,7 @@ impl<'s, P: Platform> Section<'s, P> {
         if !may.contains(new & VmFlags::ACCESS) {
             return Err(Error::AccessDenied);
         }
+        self.check_exec_gain(old, new)?;
         if new == old {
             return Ok(());
         }

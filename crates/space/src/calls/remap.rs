@@ -114,7 +114,7 @@ impl<P: Platform> Space<'_, P> {
         target: VirtAddr,
     ) -> Result<VirtAddr, Error> {
         let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
-        let mut section = Section::begin(self.spaces, self.core());
+        let mut section = Section::of(self);
         // One flush for all that the call moves and unmaps.
         let mut gather = Gather::new(self.spaces, self.core(), FlushCause::Move);
         let remapped = section.remap(remap, &mut gather);

@@ -10,8 +10,9 @@ mod unmap;
 pub(crate) use prepared::Prepared;
 
 use crate::error::Error;
+use crate::rights::Rights;
 use crate::rmap::{Emptied, Family};
-use crate::space::SpaceCore;
+use crate::space::{Space, SpaceCore};
 use crate::spaces::Spaces;
 use crate::table::Tables;
 use crate::tree::Writer;
@@ -24,6 +25,8 @@ use quire_sync::RwSleepWriteGuard;
 pub(crate) struct Section<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
     pub(crate) core: &'s SpaceCore<P>,
+    /// What the caller may do. Nothing beyond the limits where it is the kernel itself.
+    pub(crate) rights: Rights,
     tree: Writer<'s, Vma, Spaces<P>>,
     /// Groups whose last VMA left in this section: released at its end, when their pages are out of the tables.
     emptied: Emptied<'s, P>,
@@ -46,6 +49,13 @@ impl Neighbours<'_> {
 }
 
 impl<'s, P: Platform> Section<'s, P> {
+    /// Takes the mmap lock for a call through `space`, with what its caller may do.
+    pub(crate) fn of(space: &'s Space<'_, P>) -> Self {
+        let mut section = Self::begin(space.spaces, space.core());
+        section.rights = space.rights();
+        section
+    }
+
     /// Takes the mmap lock.
     pub(crate) fn begin(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
         Self::with(spaces, core, core.mmap_lock.write(spaces.platform()))
@@ -59,7 +69,7 @@ impl<'s, P: Platform> Section<'s, P> {
     fn with(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>, guard: RwSleepWriteGuard<'s, P>) -> Self {
         // SAFETY: the mmap lock is held alone while the section lives, and views are made under it only.
         let tree = unsafe { core.vmas.writer(spaces) };
-        Self { spaces, core, tree, emptied: Emptied::new(spaces), _guard: guard }
+        Self { spaces, core, rights: Rights::empty(), tree, emptied: Emptied::new(spaces), _guard: guard }
     }
 
     pub(crate) fn tables(&self) -> Tables<'s, P> {
@@ -185,14 +195,6 @@ impl<'s, P: Platform> Section<'s, P> {
             return Err(Error::DataLimit);
         }
         Ok(())
-    }
-
-    /// Whether `pages` more may be locked, where `flags` say that they will be.
-    pub(crate) fn may_lock_more(&self, flags: VmFlags, pages: u64) -> bool {
-        let limits = self.core.limits.load();
-        !flags.contains(VmFlags::LOCKED)
-            || limits.may_lock
-            || self.core.usage.locked_pages().saturating_add(pages) <= limits.locked / PAGE_SIZE
     }
 
     /// The neighbours that a new mapping of `proposal` would merge with, were everything in its range unmapped.

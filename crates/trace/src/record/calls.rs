@@ -25,6 +25,8 @@ pub(crate) enum Class {
     Clone,
     /// It replaces the program.
     Exec,
+    /// It may change what its thread is allowed to do; only that is recorded.
+    Credentials,
     /// It ends the process; not recorded, but the last chance to see the process whole.
     End,
     /// Not recorded.
@@ -46,11 +48,16 @@ pub(crate) const MEMORY_LIMITS: [u32; 4] =
 /// `arch_prctl` codes that map something: the vDSO (three widths) and shadow stacks (enable, disable).
 const ARCH_CODES: [u32; 5] = [0x2001, 0x2002, 0x2003, 0x5001, 0x5002];
 /// `prctl` codes that change memory.
-const PRCTL_CODES: [u32; 3] =
-    [libc::PR_SET_VMA as u32, libc::PR_SET_THP_DISABLE as u32, libc::PR_SET_MM as u32];
+const PRCTL_CODES: [u32; 5] = [
+    libc::PR_SET_VMA as u32,
+    libc::PR_SET_THP_DISABLE as u32,
+    libc::PR_SET_MM as u32,
+    libc::PR_SET_MDWE as u32,
+    libc::PR_GET_MDWE as u32,
+];
 
 /// Calls that are recorded whatever their arguments are.
-pub(crate) const ALWAYS: [(i64, Class); 36] = [
+pub(crate) const ALWAYS: [(i64, Class); 42] = [
     (libc::SYS_mmap, Class::Memory),
     (libc::SYS_mprotect, Class::Memory),
     (libc::SYS_munmap, Class::Memory),
@@ -87,6 +94,12 @@ pub(crate) const ALWAYS: [(i64, Class); 36] = [
     (libc::SYS_process_madvise, Class::Waiting),
     (SYS_MAP_SHADOW_STACK, Class::Memory),
     (libc::SYS_mseal, Class::Memory),
+    (libc::SYS_capset, Class::Credentials),
+    (libc::SYS_setuid, Class::Credentials),
+    (libc::SYS_setreuid, Class::Credentials),
+    (libc::SYS_setresuid, Class::Credentials),
+    (libc::SYS_unshare, Class::Credentials),
+    (libc::SYS_setns, Class::Credentials),
 ];
 
 /// Calls that are recorded only if an argument has one of some values.

@@ -1,10 +1,10 @@
 //! Building the address space that a program begins with.
 
 use super::files::FileIds;
-use crate::event::{Direction, ExecImage, Mapping, VmFlags as Letters};
+use crate::event::{Direction, ExecGain as Recorded, ExecImage, Mapping, Privileges, VmFlags as Letters};
 use quire_arch::{Access, VirtAddr, VirtRange};
 use quire_host::{HostPlatform, Machine};
-use quire_mm::{Error, FaultError, Layout, Limits, Space, VmFlags};
+use quire_mm::{Error, ExecGain, FaultError, Layout, Limits, Rights, Space, VmFlags};
 
 /// Pages of 4 KiB, which is all that the recorder knows.
 const PAGE: u64 = 4096;
@@ -42,20 +42,36 @@ fn layout_of(image: &ExecImage) -> Layout {
         mmap_legacy_base: VirtAddr(up.map_or(LEGACY_BASE, |base| base.addr)),
         top_down: up.is_none(),
         mmap_min: VirtAddr(image.lowest_placed),
+        fixed_min: VirtAddr(image.mmap_min_addr),
         brk_start: VirtAddr(image.start_brk),
         brk: VirtAddr(image.brk),
         data_bytes: 0,
     }
 }
 
-fn limits_of(image: &ExecImage) -> Limits {
+pub(super) fn limits_of(image: &ExecImage) -> Limits {
     Limits {
         address_space: image.limits.address_space.soft,
         data: image.limits.data.soft,
         stack: image.limits.stack.soft,
         locked: image.limits.locked.soft,
-        may_lock: image.privileges.ipc_lock,
         mappings: image.max_map_count,
+    }
+}
+
+/// The rights that capabilities give.
+pub(super) fn rights_of(privileges: Privileges) -> Rights {
+    let mut rights = Rights::empty();
+    rights.set(Rights::LOCK, privileges.ipc_lock);
+    rights.set(Rights::MAP_LOW, privileges.sys_rawio);
+    rights
+}
+
+fn exec_gain_of(image: &ExecImage) -> ExecGain {
+    match image.exec_gain {
+        Recorded::Allowed => ExecGain::Allowed,
+        Recorded::Refused => ExecGain::Refused,
+        Recorded::RefusedNotInherited => ExecGain::RefusedNotInherited,
     }
 }
 
@@ -86,12 +102,14 @@ pub(super) fn build<'m>(
 ) -> (Option<Space<'m, HostPlatform>>, Failures) {
     let mut failures = Failures::default();
     let space = match machine.memory().create_space_with(layout_of(image), limits_of(image)) {
-        Ok(space) => space,
+        Ok(space) => space.acting_with(rights_of(image.privileges)),
         Err(error) => {
             failures.add(format!("exec: no address space: {error}"), true);
             return (None, failures);
         }
     };
+    // A new space refuses nothing yet, so that this is taken.
+    let _ = space.set_exec_gain(exec_gain_of(image));
     for mapping in &image.mappings {
         let range = VirtRange::new(VirtAddr(mapping.start), VirtAddr(mapping.end));
         if range.end() > <quire_arch::paging::X86_64Level4 as quire_arch::PagingFormat>::USER_END {

@@ -22,6 +22,7 @@ mod report;
 mod run;
 mod schedule;
 mod swap;
+mod task;
 mod touch;
 mod unbuilt;
 

@@ -11,6 +11,7 @@ use super::names;
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, Mismatch, ReplayReport};
 use super::schedule::Schedule;
+use super::task::Task;
 use super::touch::{self, Touched};
 use crate::event::{
     CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LostCause, Privileges,
@@ -20,20 +21,14 @@ use crate::format::TraceHeader;
 use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
-use quire_mm::{Error, FaultError, Memory, Space};
+use quire_mm::{Error, FaultError, Limits, Memory, Space};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-
-/// A thread.
-struct Task<'m> {
-    process: usize,
-    /// Threads of one process, and a vfork's child, share it. `None` when no space could be had.
-    space: Option<Rc<Space<'m, HostPlatform>>>,
-}
 
 /// What is kept of a process beside its report.
 struct Process {
     report: ProcessReport,
+    limits: Limits,
     threads: u32,
     allocator_at_start: AllocatorFigures,
 }
@@ -240,10 +235,10 @@ impl<'m> Run<'m> {
     fn fault(&mut self, event: &Event, fault: &Fault) {
         let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
-        let process = &mut self.processes[task.process].report;
+        let Process { report: process, limits, .. } = &mut self.processes[task.process];
         process.faults += 1;
-        let Some(space) = &task.space else { return };
-        let (touched, wrote) = touch::replay(&self.vcpus[cpu], space, fault);
+        let Some(space) = task.acting(limits) else { return };
+        let (touched, wrote) = touch::replay(&self.vcpus[cpu], &space, fault);
         if let Touched::Present(found) = touched {
             process.already_present.add(found);
         }
@@ -251,7 +246,7 @@ impl<'m> Run<'m> {
             Touched::Same | Touched::Present(_) => {
                 if let Some(contents) = self.contents.as_mut().filter(|_| wrote && touch::was_allowed(fault))
                 {
-                    contents.fill(&self.vcpus[cpu].program(space.as_ref()), task.process, fault.addr);
+                    contents.fill(&self.vcpus[cpu].program(&*space), task.process, fault.addr);
                 }
                 return;
             }
@@ -274,8 +269,8 @@ impl<'m> Run<'m> {
     fn reuse(&mut self, event: &Event, reuse: &Reuse) {
         let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
-        let Some(space) = &task.space else { return };
-        let program = self.vcpus[cpu].program(space.as_ref());
+        let Some(space) = task.acting(&self.processes[task.process].limits) else { return };
+        let program = self.vcpus[cpu].program(&*space);
         for run in &reuse.runs {
             let write = run.access == ReuseAccess::Write;
             let access = if write { Access::Write } else { Access::Read };
@@ -301,11 +296,11 @@ impl<'m> Run<'m> {
     fn call(&mut self, event: &Event, call: &crate::event::Call) {
         let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
-        let process = &mut self.processes[task.process].report;
+        let Process { report: process, limits, .. } = &mut self.processes[task.process];
         process.calls += 1;
-        let Some(space) = &task.space else { return };
+        let Some(space) = task.acting(limits) else { return };
         let files = &mut self.files;
-        match self.vcpus[cpu].run(|| call::replay(space, call, files)) {
+        match self.vcpus[cpu].run(|| call::replay(&space, call, files)) {
             Verdict::Same => {}
             Verdict::Unsupported(gap) => process.add_gap(gap),
             Verdict::Differs(found) => {
@@ -350,7 +345,9 @@ impl<'m> Run<'m> {
             Some(space) => self.load(cpu, space),
             None => self.idle(cpu),
         }
-        let task = Task { process, space: space.map(Rc::new) };
+        self.processes[process].limits = image::limits_of(recorded);
+        let rights = image::rights_of(recorded.privileges);
+        let task = Task { process, space: space.map(Rc::new), rights };
         if self.put(event.task, task) {
             self.processes[process].threads += 1;
             self.processes[process].report.threads += 1;
@@ -360,7 +357,8 @@ impl<'m> Run<'m> {
     fn clone_task(&mut self, event: &Event, clone: &CloneFacts) {
         let cpu = self.switch(event);
         let Some(parent) = self.task(event.task) else { return };
-        let (parent_process, space) = (parent.process, parent.space.clone());
+        let (parent_process, space, rights) = (parent.process, parent.space.clone(), parent.rights);
+        let limits = self.processes[parent_process].limits;
         let process = if clone.same_process { parent_process } else { self.add_process(clone.child_pid) };
         let mut failure = None;
         let space = match space {
@@ -389,12 +387,13 @@ impl<'m> Run<'m> {
         }
         self.processes[process].threads += 1;
         self.processes[process].report.threads += 1;
-        self.put(clone.child, Task { process, space });
+        self.processes[process].limits = limits;
+        self.put(clone.child, Task { process, space, rights });
     }
 
     fn limit(&mut self, limit: &Limit) {
-        let Some(space) = self.task(limit.target).and_then(|task| task.space.as_ref()) else { return };
-        let mut limits = space.limits();
+        let Some(process) = self.process_of(limit.target) else { return };
+        let limits = &mut process.limits;
         let field = match limit.kind {
             LimitKind::AddressSpace => &mut limits.address_space,
             LimitKind::Data => &mut limits.data,
@@ -402,13 +401,13 @@ impl<'m> Run<'m> {
             LimitKind::LockedMemory => &mut limits.locked,
         };
         *field = limit.soft;
-        space.set_limits(limits);
     }
 
     /// From now on a thread may do what `privileges` allow.
     fn privileges(&mut self, task: TaskId, privileges: Privileges) {
-        let Some(space) = self.task(task).and_then(|task| task.space.as_ref()) else { return };
-        space.set_limits(quire_mm::Limits { may_lock: privileges.ipc_lock, ..space.limits() });
+        if let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) {
+            task.rights = image::rights_of(privileges);
+        }
     }
 
     fn exit(&mut self, task: TaskId, status: ExitStatus) {
@@ -458,6 +457,7 @@ impl<'m> Run<'m> {
 
     fn add_process(&mut self, pid: u32) -> usize {
         self.processes.push(Process {
+            limits: Limits::default(),
             report: ProcessReport { pid, ..ProcessReport::default() },
             threads: 0,
             allocator_at_start: AllocatorFigures::of(self.machine.memory()),

@@ -4,6 +4,8 @@ use crate::event::Privileges;
 use crate::record::sys::Tid;
 use std::fs;
 
+/// What `/proc/PID/ns/user` shows for the initial namespace: its number never changes (`PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 /// `CAP_IPC_LOCK`.
 const CAP_IPC_LOCK: u32 = 14;
 /// `CAP_SYS_RAWIO`.
@@ -44,17 +46,22 @@ impl Status {
         self.number(key).map_or(0, |kib| kib * 1024)
     }
 
-    /// The capabilities of the thread that bear on memory, as its user namespace has them.
-    pub(crate) fn privileges(&self) -> Privileges {
-        let set = self.word("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
-        let has = |number: u32| set & (1 << number) != 0;
-        Privileges { ipc_lock: has(CAP_IPC_LOCK), sys_rawio: has(CAP_SYS_RAWIO) }
-    }
-
     /// Whether the thread still has an address space.
     pub(crate) fn has_memory(&self) -> bool {
         self.word("VmSize").is_some()
     }
+}
+
+/// What a thread may do. Its capabilities count only in the initial user namespace.
+pub(crate) fn privileges(tid: Tid) -> Privileges {
+    let namespace = fs::read_link(format!("/proc/{tid}/ns/user"));
+    if namespace.is_ok_and(|link| link.as_os_str() != INITIAL_USER_NAMESPACE) {
+        return Privileges::default();
+    }
+    let status = Status::read(tid);
+    let set = status.word("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    let has = |number: u32| set & (1 << number) != 0;
+    Privileges { ipc_lock: has(CAP_IPC_LOCK), sys_rawio: has(CAP_SYS_RAWIO) }
 }
 
 /// What the recorder needs of `/proc/PID/stat`.

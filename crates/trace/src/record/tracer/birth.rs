@@ -31,7 +31,7 @@ impl Tracer<'_> {
         }
         self.unrecorded.remove(&child);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
-        let (maker_pid, maker_space) = (task.pid, task.space);
+        let (maker_pid, maker_space, privileges) = (task.pid, task.space, task.privileges);
         let (start, flags) = match std::mem::replace(&mut task.state, State::Running) {
             State::InClone { start, flags, .. } => (start, flags),
             // A call that was not seen to begin: one of a foreign ABI. The event tells the least.
@@ -46,7 +46,7 @@ impl Tracer<'_> {
         let same_process = flags & libc::CLONE_THREAD as u64 != 0;
         let pid = if same_process { maker_pid } else { child };
         let space = if shares_memory { maker_space } else { self.new_space() };
-        let id = self.add_task(child, pid, space);
+        let id = self.add_task(child, pid, space, privileges);
         if !shares_memory {
             self.inherit(maker_space, space);
         }
@@ -63,6 +63,9 @@ impl Tracer<'_> {
         let (id, cpu) = (task.id, task.cpu);
         let (rule, kinds) = (Rule::Clone { child }, vec![kind]);
         self.merger.record(Record { start, end: time, tid, task: id, space: maker_space, cpu, rule, kinds });
+        if flags & libc::CLONE_NEWUSER as u64 != 0 {
+            self.note_privileges(child, time);
+        }
         if !shares_memory {
             self.touched_after_fork(child, space);
         }

@@ -5,6 +5,7 @@ use super::state::{Entry, InCall, State};
 use crate::event::{Call, CallDetail, EventKind, Limit, LimitKind, Unsupported};
 use crate::record::calls::{self, Class, Effect};
 use crate::record::merge::{Record, Rule};
+use crate::record::proc::status::privileges;
 use crate::record::seccomp::{ARCH_X86_64, X32_BIT, X32_END};
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, memory};
@@ -33,6 +34,11 @@ impl Tracer<'_> {
                 self.ignore(tid);
             }
             Class::Waiting => self.make_call(tid, entry),
+            Class::Credentials => {
+                let call = InCall { entry, start: time, detail: CallDetail::None, limit: None };
+                self.set_state(tid, State::InCall(call));
+                self.resume(tid, 0);
+            }
             Class::Memory | Class::Clone => {
                 task.state = State::Held(entry);
                 if self.acquire(tid, space, time) {
@@ -119,12 +125,15 @@ impl Tracer<'_> {
     }
 
     fn called(&mut self, tid: Tid, call: InCall, result: i64, time: u64) {
+        let Entry { number, args } = call.entry;
+        if calls::classify(number, &args) == Class::Credentials {
+            return self.note_privileges(tid, time);
+        }
         // Before the program has begun, these are searches for it in PATH.
         if RESTARTS.contains(&result) || !self.begun {
             self.merger.cancel(tid, call.start);
             return;
         }
-        let Entry { number, args } = call.entry;
         let detail = self.detail_after(tid, number, &args, result, call.detail);
         let effect = self.effect(tid, number, &args, result);
         self.touched_after_call(tid, number, &args, result);
@@ -142,6 +151,15 @@ impl Tracer<'_> {
         let rule = Rule::Call(effect);
         self.merger.record(Record { start: call.start, end: time, tid, task: id, space, cpu, rule, kinds });
         self.sample_peaks(tid, space, time);
+    }
+
+    /// Notes what a thread may do, if that has changed.
+    pub(super) fn note_privileges(&mut self, tid: Tid, time: u64) {
+        let Some(task) = self.tasks.get_mut(&tid) else { return };
+        let now = privileges(tid);
+        if std::mem::replace(&mut task.privileges, now) != now {
+            self.note(tid, time, vec![EventKind::Privileges(now)]);
+        }
     }
 
     /// What the call did, with the program break taken into account.

@@ -3,17 +3,16 @@
 use super::Tracer;
 use super::probe::{Probed, probe};
 use super::state::{Entry, Rseq, State};
-use crate::event::{Abi, EventKind, ExecGain, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
+use crate::event::{Abi, EventKind, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
 use crate::record::merge::{Record, Rule};
 use crate::record::proc::pagemap::Pagemap;
-use crate::record::proc::status::{Stat, Status};
+use crate::record::proc::status::{Stat, Status, privileges};
 use crate::record::proc::{maps, system};
 use crate::record::sys::ptrace::{Resume, SyscallStop};
 use crate::record::sys::time::now;
 use crate::record::sys::wait::{Happened, Waited, wait};
 use crate::record::sys::{Tid, ptrace};
 use std::fs;
-use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
 /// Longest command line that is kept of an image.
@@ -73,6 +72,7 @@ impl Tracer<'_> {
         let space = self.new_space();
         (task.space, task.rseq) = (space, Rseq::NEW);
         let cpu = task.cpu;
+        task.privileges = privileges(pid);
         self.tasks.insert(pid, task);
         if let Some(space) = self.spaces.get_mut(&space) {
             space.users = 1;
@@ -171,8 +171,8 @@ impl Tracer<'_> {
             mmap_min_addr,
             lowest_placed: probed.lowest_placed.unwrap_or(mmap_min_addr),
             personality: u32::from_str_radix(personality.trim(), 16).unwrap_or(0),
-            privileges: status.privileges(),
-            exec_gain: ExecGain::Allowed,
+            privileges: privileges(pid),
+            exec_gain: probed.exec_gain,
             thp: system::thp(),
             page_tables: status.bytes("VmPTE"),
             mappings,
@@ -187,22 +187,20 @@ fn arguments(pid: Tid) -> Vec<Box<[u8]>> {
     if bytes.is_empty() { Vec::new() } else { bytes.split(|byte| *byte == 0).map(Into::into).collect() }
 }
 
+/// The limits of a process. `prlimit` does not tell those of another user, this text does.
 fn limits(pid: Tid) -> Limits {
-    let one = |resource| {
-        let mut limit = MaybeUninit::<libc::rlimit64>::zeroed();
-        // SAFETY: no new limit is given, and the old one is written to a live local; two plain numbers.
-        let limit = unsafe {
-            if libc::prlimit64(pid, resource, std::ptr::null(), limit.as_mut_ptr()) != 0 {
-                return Rlimit::UNLIMITED;
-            }
-            limit.assume_init()
-        };
-        Rlimit { soft: limit.rlim_cur, hard: limit.rlim_max }
+    let text = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let one = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        // The soft and the hard one; what is not a number is `unlimited`.
+        let mut words = line.split_whitespace().map(|word| word.parse().unwrap_or(u64::MAX));
+        let mut next = || words.next().unwrap_or(u64::MAX);
+        Rlimit { soft: next(), hard: next() }
     };
     Limits {
-        address_space: one(libc::RLIMIT_AS),
-        data: one(libc::RLIMIT_DATA),
-        stack: one(libc::RLIMIT_STACK),
-        locked: one(libc::RLIMIT_MEMLOCK),
+        address_space: one("Max address space"),
+        data: one("Max data size"),
+        stack: one("Max stack size"),
+        locked: one("Max locked memory"),
     }
 }

@@ -23,7 +23,7 @@ use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now};
 use super::sys::wait::{Happened, Waited, wait};
 use super::sys::{Tid, memory, ptrace, signals};
-use crate::event::{Denial, EventKind, ExitStatus, TaskId};
+use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
 use reuse::ReuseSampler;
@@ -130,7 +130,8 @@ impl<'a> Tracer<'a> {
             followed,
         };
         let space = tracer.new_space();
-        tracer.add_task(root, root, space);
+        // What it may do is in its first image.
+        tracer.add_task(root, root, space, Privileges::default());
         tracer
     }
 
@@ -331,7 +332,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// Takes up a new thread. Its identity is told to the merger by the caller, who knows since when it lives.
-    fn add_task(&mut self, tid: Tid, pid: Tid, space: SpaceId) -> TaskId {
+    fn add_task(&mut self, tid: Tid, pid: Tid, space: SpaceId, privileges: Privileges) -> TaskId {
         let id = TaskId(self.next_task);
         self.next_task += 1;
         self.followed.threads += 1;
@@ -345,7 +346,7 @@ impl<'a> Tracer<'a> {
             space.users += 1;
         }
         let (state, rseq) = (State::Running, Rseq::NEW);
-        let task = Task { id, pid, space, state, rseq, cpu: 0, exiting: false };
+        let task = Task { id, pid, space, state, rseq, cpu: 0, privileges, exiting: false };
         self.tasks.insert(tid, task);
         id
     }

@@ -4,7 +4,7 @@
 //! exec can be made to ask for pages: two requests tell the direction and the place. Everything is put back
 //! afterwards; the program itself has not run one instruction.
 
-use crate::event::{BaseSource, Direction, Mapping, MmapBase};
+use crate::event::{BaseSource, Direction, ExecGain, Mapping, MmapBase};
 use crate::record::sys::ptrace::{self, EVENT_STOP, Resume, SyscallStop};
 use crate::record::sys::wait::{Happened, Waited, wait};
 use crate::record::sys::{Tid, memory, signals};
@@ -22,24 +22,27 @@ pub(super) struct Probed {
     pub(super) brk: Option<u64>,
     /// The lowest address that a mapping without `MAP_FIXED` gets.
     pub(super) lowest_placed: Option<u64>,
+    /// Whether memory may become executable.
+    pub(super) exec_gain: ExecGain,
 }
 
 /// Asks Linux about the program of a thread that stands at the end of its exec. What happens to the thread
 /// meanwhile is put into `queued`.
 pub(super) fn probe(tid: Tid, mappings: &[Mapping], queued: &mut VecDeque<(Tid, Happened)>) -> Probed {
-    let inferred = Probed { mmap_base: infer(mappings), ..Probed::default() };
+    let mut inferred = Probed { mmap_base: infer(mappings), ..Probed::default() };
     let Some(mut session) = Session::begin(tid, mappings, queued) else { return inferred };
     let brk = session.call(libc::SYS_brk, [0; 6]);
     let pages = session.two_pages();
-    let lowest_placed = session.lowest_page(mappings);
+    inferred.lowest_placed = session.lowest_page(mappings);
+    inferred.exec_gain = session.exec_gain();
     session.end();
-    let Some((first, second)) = pages else { return Probed { brk, lowest_placed, ..inferred } };
+    let Some((first, second)) = pages else { return Probed { brk, ..inferred } };
     let (direction, addr) = if second < first {
         (Direction::Down, downward(mappings, first))
     } else {
         (Direction::Up, upward(mappings, first))
     };
-    Probed { mmap_base: Some(MmapBase { addr, direction, source: BaseSource::Probed }), brk, lowest_placed }
+    Probed { mmap_base: Some(MmapBase { addr, direction, source: BaseSource::Probed }), brk, ..inferred }
 }
 
 /// The first free page downward is at `found`: all between it and the base is taken.
@@ -106,6 +109,16 @@ impl<'a> Session<'a> {
         self.call(libc::SYS_munmap, [found, PAGE, 0, 0, 0, 0]);
         // Above the program it was not placed where it was asked for, but where there was a free page.
         mappings.first().is_none_or(|lowest| found < lowest.start).then_some(found)
+    }
+
+    /// What the program inherited of `PR_SET_MDWE`.
+    fn exec_gain(&mut self) -> ExecGain {
+        match self.call(libc::SYS_prctl, [libc::PR_GET_MDWE as u64, 0, 0, 0, 0, 0]) {
+            Some(1) => ExecGain::Refused,
+            Some(3) => ExecGain::RefusedNotInherited,
+            // A kernel before 6.3 does not know it.
+            _ => ExecGain::Allowed,
+        }
     }
 
     fn page(&mut self, hint: u64) -> Option<u64> {

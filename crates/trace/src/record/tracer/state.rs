@@ -1,6 +1,6 @@
 //! What the tracer knows of threads, processes and address spaces.
 
-use crate::event::{CallDetail, FileFacts, LinuxFigures, TaskId};
+use crate::event::{CallDetail, FileFacts, LinuxFigures, Privileges, TaskId};
 use crate::record::merge::SpaceId;
 use crate::record::sys::Tid;
 use crate::record::sys::wait::Happened;
@@ -17,6 +17,8 @@ pub(super) struct Task {
     /// Where the kernel tells the thread its CPU.
     pub(super) rseq: Rseq,
     pub(super) cpu: u32,
+    /// What it may do.
+    pub(super) privileges: Privileges,
     /// It is on its way out.
     pub(super) exiting: bool,
 }

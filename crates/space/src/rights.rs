@@ -1,0 +1,105 @@
+//! What a caller may do beyond its limits, and what a program gave up for good.
+
+use crate::error::Error;
+use crate::section::Section;
+use crate::space::Space;
+use crate::vma::VmFlags;
+use bitflags::bitflags;
+use core::sync::atomic::{AtomicU8, Ordering};
+use quire_arch::{PAGE_SIZE, Platform};
+
+bitflags! {
+    /// Privileges that memory calls ask for: capabilities of the calling thread in the initial user namespace.
+    ///
+    /// They belong to a handle of a space ([`Space::acting_with`]): two threads of one space may have different ones,
+    /// and a thread may lose or gain one between two calls.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Rights: u8 {
+        /// Memory may be locked beyond [`Limits::locked`](crate::Limits::locked) (`CAP_IPC_LOCK`).
+        const LOCK = 1;
+        /// Mappings with FIXED may lie below [`Layout::fixed_min`](crate::Layout::fixed_min) (`CAP_SYS_RAWIO`).
+        const MAP_LOW = 2;
+    }
+}
+
+/// Whether a program may make memory executable that was not, and map memory that is both writable and executable
+/// (`prctl(PR_SET_MDWE)`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum ExecGain {
+    /// It may.
+    #[default]
+    Allowed,
+    /// It may not, and neither may a child or a new image (`PR_MDWE_REFUSE_EXEC_GAIN`).
+    Refused,
+    /// It may not, a child or a new image may (with `PR_MDWE_NO_INHERIT`).
+    RefusedNotInherited,
+}
+
+impl ExecGain {
+    const ALL: [Self; 3] = [Self::Allowed, Self::Refused, Self::RefusedNotInherited];
+
+    /// What a child begins with, and a new image of the same process.
+    #[must_use]
+    pub const fn inherited(self) -> Self {
+        match self {
+            Self::Refused => Self::Refused,
+            Self::Allowed | Self::RefusedNotInherited => Self::Allowed,
+        }
+    }
+}
+
+/// An [`ExecGain`] that is refused once, while calls look at it. It orders nothing.
+#[derive(Debug, Default)]
+pub(crate) struct AtomicExecGain(AtomicU8);
+
+impl AtomicExecGain {
+    #[inline]
+    pub(crate) fn load(&self) -> ExecGain {
+        ExecGain::ALL[usize::from(self.0.load(Ordering::Relaxed))]
+    }
+
+    fn refuse(&self, gain: ExecGain) -> Result<(), Error> {
+        let none = ExecGain::Allowed as u8;
+        match self.0.compare_exchange(none, gain as u8, Ordering::Relaxed, Ordering::Relaxed) {
+            Err(found) if found != gain as u8 => Err(Error::NotPermitted),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Whether memory may become executable.
+    pub fn exec_gain(&self) -> ExecGain {
+        self.core().exec_gain.load()
+    }
+
+    /// Says whether memory may become executable. What is mapped stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPermitted`] if something else was said before that refuses it: this is not taken back.
+    pub fn set_exec_gain(&self, gain: ExecGain) -> Result<(), Error> {
+        self.core().exec_gain.refuse(gain)
+    }
+}
+
+impl<P: Platform> Section<'_, P> {
+    /// Whether `pages` more may be locked, where `flags` say that they will be.
+    pub(crate) fn may_lock_more(&self, flags: VmFlags, pages: u64) -> bool {
+        !flags.contains(VmFlags::LOCKED)
+            || self.rights.contains(Rights::LOCK)
+            || self.core.usage.locked_pages().saturating_add(pages)
+                <= self.core.limits.load().locked / PAGE_SIZE
+    }
+
+    /// Checks that memory with the flags `old` may get the flags `new`.
+    pub(crate) fn check_exec_gain(&self, old: VmFlags, new: VmFlags) -> Result<(), Error> {
+        let gains =
+            new.contains(VmFlags::EXEC) && (new.contains(VmFlags::WRITE) || !old.contains(VmFlags::EXEC));
+        if gains && self.core.exec_gain.load() != ExecGain::Allowed {
+            return Err(Error::AccessDenied);
+        }
+        Ok(())
+    }
+}

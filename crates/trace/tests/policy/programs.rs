@@ -1,0 +1,302 @@
+//! Programs that the tests record: each makes calls whose results depend on what it is allowed to do.
+
+use std::ffi::CString;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+const PAGE: usize = 4096;
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+/// `CAP_IPC_LOCK` and `CAP_SYS_RAWIO`.
+const BOTH: u32 = 1 << 14 | 1 << 17;
+
+fn map(addr: usize, len: usize, prot: i32, flags: i32) -> *mut u8 {
+    // SAFETY: a new mapping; fixed addresses are below all that the program has.
+    unsafe { libc::mmap(addr as *mut _, len, prot, flags, -1, 0).cast() }
+}
+
+fn leave(code: i32) -> ! {
+    // SAFETY: ends the process at once.
+    unsafe { libc::_exit(code) }
+}
+
+/// Keeps only these of the two capabilities in effect; all stay permitted.
+fn set_privileges(wanted: u32) {
+    let mut head = [0x2008_0522_u32, 0];
+    let mut data = [0_u32; 6];
+    // SAFETY: the kernel reads and writes the two live blocks, which have its sizes.
+    unsafe {
+        libc::syscall(libc::SYS_capget, head.as_mut_ptr(), data.as_mut_ptr());
+        data[0] = data[0] & !BOTH | data[1] & wanted;
+        libc::syscall(libc::SYS_capset, head.as_mut_ptr(), data.as_mut_ptr());
+    }
+}
+
+fn limit_locked(bytes: u64) {
+    let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
+    // SAFETY: a live local of the kernel's size; all bit patterns are numbers.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_MEMLOCK, limit.as_mut_ptr());
+        let mut limit = limit.assume_init();
+        limit.rlim_cur = bytes.min(limit.rlim_max);
+        libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit);
+    }
+}
+
+/// Makes every call that the privilege and the limit decide about. What comes of it is in the recording.
+fn lock_in_every_way() {
+    let memory = map(0, 16 * PAGE, READ_WRITE, PRIVATE).cast();
+    // SAFETY: calls about memory that was mapped here, and about all of the program's: none changes what it holds.
+    unsafe {
+        for pages in [0, 1, 2, 12] {
+            libc::mlock(memory, pages * PAGE);
+            libc::munlock(memory, 16 * PAGE);
+            libc::syscall(libc::SYS_mlock2, memory, pages * PAGE, libc::MLOCK_ONFAULT);
+            libc::munlock(memory, 16 * PAGE);
+        }
+        libc::mlock(memory.wrapping_byte_add(1 << 40), PAGE);
+        for pages in [1, 12] {
+            let locked = map(0, pages * PAGE, READ_WRITE, PRIVATE | libc::MAP_LOCKED);
+            if locked.cast() != libc::MAP_FAILED {
+                libc::munmap(locked.cast(), pages * PAGE);
+            }
+        }
+        // Memory that is locked grows.
+        let small = map(0, 2 * PAGE, READ_WRITE, PRIVATE).cast();
+        libc::mlock(small, 2 * PAGE);
+        let grown = libc::mremap(small, 2 * PAGE, 14 * PAGE, libc::MREMAP_MAYMOVE);
+        if grown == libc::MAP_FAILED {
+            libc::munmap(small, 2 * PAGE);
+        } else {
+            libc::munmap(grown, 14 * PAGE);
+        }
+        libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT);
+        libc::munlockall();
+        libc::mlockall(libc::MCL_FUTURE);
+        let brk = libc::syscall(libc::SYS_brk, 0);
+        libc::syscall(libc::SYS_brk, brk + (20 * PAGE) as i64);
+        libc::syscall(libc::SYS_brk, brk);
+        for pages in [1, 12] {
+            let later = map(0, pages * PAGE, READ_WRITE, PRIVATE);
+            if later.cast() != libc::MAP_FAILED {
+                libc::munmap(later.cast(), pages * PAGE);
+            }
+        }
+        libc::munlockall();
+        libc::munmap(memory, 16 * PAGE);
+    }
+}
+
+/// Runs `work` in a child and waits for it.
+fn in_child(work: impl FnOnce()) {
+    // SAFETY: the program has one thread here, so that the child may do what it likes.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        work();
+        leave(0);
+    }
+    // SAFETY: waits for the own child.
+    unsafe { libc::waitpid(child, null_mut(), 0) };
+}
+
+/// Runs one of the programs here anew.
+fn execute(program: &str) {
+    let path = std::env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
+    let name = format!("programs::{program}");
+    let words = [path.as_deref().unwrap_or(""), &name, "--exact", "--ignored", "--quiet", "--test-threads=1"];
+    let words: Vec<CString> = words.iter().filter_map(|word| CString::new(*word).ok()).collect();
+    let mut pointers: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
+    pointers.push(std::ptr::null());
+    // SAFETY: strings that end with zeros, in a list that does.
+    unsafe { libc::execv(pointers[0], pointers.as_ptr()) };
+}
+
+const LIMITS: [u64; 4] = [0, 2 * PAGE as u64, 4 * PAGE as u64 + 5, 1 << 20];
+
+#[test]
+#[ignore = "a program that tests record"]
+fn program_locks() {
+    for limit in LIMITS {
+        in_child(|| {
+            limit_locked(limit);
+            lock_in_every_way();
+            set_privileges(0);
+            lock_in_every_way();
+            in_child(lock_in_every_way);
+            set_privileges(BOTH);
+            lock_in_every_way();
+        });
+    }
+    limit_locked(0);
+    // Changes of the user, and what keeps the capabilities meanwhile.
+    in_child(|| {
+        // SAFETY: changes what this process may do, and nothing else.
+        unsafe {
+            libc::syscall(libc::SYS_setresuid, -1, 1000, -1);
+            lock_in_every_way();
+            libc::syscall(libc::SYS_setresuid, -1, 0, -1);
+            lock_in_every_way();
+            libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
+            libc::syscall(libc::SYS_setuid, 1000);
+        }
+        lock_in_every_way();
+        set_privileges(BOTH);
+        lock_in_every_way();
+    });
+    // A user namespace, in which there are all capabilities, and none of them counts.
+    in_child(|| {
+        // SAFETY: as above.
+        unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+        lock_in_every_way();
+    });
+    // The user of a new image is another one, and has no capabilities.
+    in_child(|| {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_setreuid, 1000, 1000) };
+        execute("program_locks_in_every_way");
+    });
+    leave(0);
+}
+
+#[test]
+#[ignore = "a program that tests record"]
+fn program_locks_in_every_way() {
+    lock_in_every_way();
+    leave(0);
+}
+
+/// Two threads of one space: one gives up its privileges, the other one keeps them.
+#[test]
+#[ignore = "a program that tests record"]
+fn program_threads_differ() {
+    limit_locked(0);
+    std::thread::scope(|scope| {
+        let given_up = scope.spawn(|| {
+            set_privileges(0);
+            lock_in_every_way();
+            // A thread has what its maker has.
+            std::thread::scope(|scope| scope.spawn(lock_in_every_way).join()).ok();
+        });
+        given_up.join().ok();
+        lock_in_every_way();
+    });
+    leave(0);
+}
+
+extern "C" fn limited_child(_: *mut libc::c_void) -> i32 {
+    limit_locked(0);
+    lock_in_every_way();
+    0
+}
+
+/// A child that uses its maker's memory has limits of its own.
+#[test]
+#[ignore = "a program that tests record"]
+fn program_shares_memory() {
+    set_privileges(0);
+    limit_locked(1 << 20);
+    let stack = map(0, 64 * PAGE, READ_WRITE, PRIVATE);
+    // SAFETY: the child runs on a stack of its own while its maker waits (CLONE_VFORK), and ends there.
+    unsafe {
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        let child = libc::clone(limited_child, stack.wrapping_add(64 * PAGE).cast(), flags, null_mut());
+        libc::waitpid(child, null_mut(), 0);
+    }
+    lock_in_every_way();
+    leave(0);
+}
+
+/// Mappings at and below the lowest addresses.
+#[test]
+#[ignore = "a program that tests record"]
+fn program_maps_low() {
+    for privileges in [BOTH, 0] {
+        set_privileges(privileges);
+        for fixed in [0, libc::MAP_FIXED, libc::MAP_FIXED_NOREPLACE] {
+            for addr in [0, 1, 0x1000, 0x8000, 0xf000, 0x1_0000, 0x1_1000] {
+                let found = map(addr, PAGE, libc::PROT_READ, PRIVATE | fixed);
+                if found.cast() != libc::MAP_FAILED {
+                    // SAFETY: mapped by the line above.
+                    unsafe { libc::munmap(found.cast(), PAGE) };
+                }
+            }
+        }
+        for addr in [0_usize, 0x1000] {
+            let from = map(0, PAGE, libc::PROT_READ, PRIVATE).cast();
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            // SAFETY: moves what was just mapped to where nothing is, and unmaps it at both places.
+            unsafe {
+                libc::mremap(from, PAGE, PAGE, flags, addr as *mut libc::c_void);
+                libc::munmap(from, PAGE);
+                libc::munmap(addr as *mut _, PAGE);
+            }
+        }
+    }
+    leave(0);
+}
+
+/// Asks for memory that may be executed in every way.
+fn execute_in_every_way() {
+    // SAFETY: settings of this process, and calls about memory that is mapped here and used by nothing.
+    unsafe {
+        libc::prctl(libc::PR_GET_MDWE, 0, 0, 0, 0);
+        for prot in 0..8 {
+            for share in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
+                for other in 0..8 {
+                    let addr = map(0, 2 * PAGE, prot, share | libc::MAP_ANONYMOUS).cast();
+                    if addr == libc::MAP_FAILED {
+                        break;
+                    }
+                    libc::mprotect(addr, PAGE, other);
+                    libc::mprotect(addr, 2 * PAGE, other);
+                    libc::munmap(addr, 2 * PAGE);
+                }
+            }
+        }
+        // What is refused leaves what was there.
+        let kept = map(0, PAGE, READ_WRITE, PRIVATE);
+        kept.write_volatile(1);
+        map(kept.addr(), PAGE, 7, PRIVATE | libc::MAP_FIXED);
+        kept.write_volatile(2);
+        map(0, PAGE, 7, libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN);
+        map(0, 1 << 46, 7, PRIVATE);
+    }
+}
+
+fn set_mdwe(bits: u64, third: u64) {
+    // SAFETY: a setting of this process.
+    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_MDWE, bits, third, 0, 0) };
+}
+
+/// `PR_SET_MDWE` and what fork and exec keep of it.
+#[test]
+#[ignore = "a program that tests record"]
+fn program_mdwe() {
+    execute_in_every_way();
+    for bits in [1, 3] {
+        in_child(|| {
+            // What was both before stays so, but may not be said again.
+            let before = map(0, PAGE, 7, PRIVATE);
+            for (bits, third) in [(2, 0), (4, 0), (1 << 32, 0), (bits, 1), (0, 0), (bits, 0)] {
+                set_mdwe(bits, third);
+            }
+            // SAFETY: the memory was mapped above and is used by nothing.
+            unsafe { libc::mprotect(before.cast(), PAGE, 7) };
+            for other in [bits, bits ^ 2, 0, 2] {
+                set_mdwe(other, 0);
+            }
+            execute_in_every_way();
+            in_child(execute_in_every_way);
+            in_child(|| execute("program_executes_in_every_way"));
+            execute("program_executes_in_every_way");
+        });
+    }
+    leave(0);
+}
+
+#[test]
+#[ignore = "a program that tests record"]
+fn program_executes_in_every_way() {
+    execute_in_every_way();
+    leave(0);
+}
