@@ -40,17 +40,21 @@ pub(crate) struct RecordArguments {
     /// Where page faults are taken from: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub(crate) faults: FaultChoice,
-    /// Sample what is used again and how well it compresses, every so many milliseconds: for replays under a memory
-    /// limit
+    /// Sample what is used again and how well it compresses every so many milliseconds at most, for replays under a
+    /// memory limit
     #[arg(
         long,
         value_name = "INTERVAL_MS",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "100",
+        default_value = "100",
         value_parser = clap::value_parser!(u64).range(20..=60_000)
     )]
-    pub(crate) reuse: Option<u64>,
+    pub(crate) reuse: u64,
+    /// Do not sample what is used again
+    #[arg(long, conflicts_with = "reuse")]
+    pub(crate) no_reuse: bool,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     let mut options = RecordOptions::new(arguments.command, arguments.output);
     options.faults = arguments.faults;
-    options.reuse = arguments.reuse.map(Duration::from_millis);
+    options.reuse = (!arguments.no_reuse).then(|| Duration::from_millis(arguments.reuse));
     let summary = record(&options).map_err(Failure::input)?;
     // On stderr: standard output is the recorded program's.
     eprint!("{summary}");

@@ -6,11 +6,11 @@
 
 use super::error::RecordError;
 use super::seccomp;
-use super::sys::{Tid, check};
+use super::sys::{Tid, pipe};
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// A child that waits before its exec.
@@ -29,14 +29,6 @@ const GO_EXEC: u8 = b'x';
 /// Steps of the child that can fail.
 const STEP_FILTER: u8 = b'f';
 const STEP_EXEC: u8 = b'x';
-
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: `ends` has room for the two descriptors.
-    check(i64::from(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }))?;
-    // SAFETY: the call succeeded, so both are open and owned by nobody else.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
-}
 
 impl Child {
     /// Forks. The child does nothing until [`Child::install_filter`].

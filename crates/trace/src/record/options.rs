@@ -18,8 +18,9 @@ pub struct RecordOptions {
     pub faults: FaultChoice,
     /// How to catch calls: by a seccomp filter (if that is permitted), or by stopping at every call.
     pub calls: CallSource,
-    /// How often to sample what is used again and how well it compresses; `None` is never. Less than the 20 ms after
-    /// which the recorder looks around anyway makes no difference.
+    /// How often to sample what is used again and how well it compresses, at most; `None` is never. Where a sample takes
+    /// long they are fewer, so that they take a few percent of the time. Less than the 20 ms after which the recorder
+    /// looks around anyway makes no difference.
     pub reuse: Option<Duration>,
     /// zstd's level, 1 to 19.
     pub level: i32,
@@ -28,12 +29,17 @@ pub struct RecordOptions {
 }
 
 impl RecordOptions {
-    /// Options that suit most programs: the best source of faults, notices on the standard error output.
+    /// How often uses are sampled if nothing else is said.
+    pub const REUSE_EVERY: Duration = Duration::from_millis(100);
+
+    /// Options that suit most programs: the best source of faults, samples of what is used again, notices on the
+    /// standard error output.
     #[must_use]
     pub fn new(command: Vec<OsString>, output: PathBuf) -> Self {
         let level = TraceWriter::<File>::DEFAULT_LEVEL;
         let (faults, calls) = (FaultChoice::Auto, CallSource::Seccomp);
-        Self { command, output, faults, calls, reuse: None, level, notify: |line| eprintln!("quire: {line}") }
+        let reuse = Some(Self::REUSE_EVERY);
+        Self { command, output, faults, calls, reuse, level, notify: |line| eprintln!("quire: {line}") }
     }
 }
 

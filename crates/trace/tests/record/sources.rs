@@ -58,7 +58,7 @@ fn accesses_are_decoded_before_the_program_is_gone() {
         return;
     };
     let reader = TraceReader::open(&path).unwrap();
-    assert_eq!(reader.header().uses, UseSource::None);
+    assert_eq!(reader.header().uses, UseSource::Sampled { interval_ms: 100 }, "by default");
     let events: Vec<_> = reader.map(Result::unwrap).collect();
     std::fs::remove_file(path).unwrap();
     let user = |kind: &EventKind, wanted: &dyn Fn(Access) -> bool| match kind {

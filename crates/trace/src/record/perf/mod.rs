@@ -11,6 +11,7 @@ mod tracepoint;
 pub(crate) use access::AccessFinder;
 
 use super::proc::system;
+use super::sys::process::close_in_background;
 use super::sys::{Tid, check};
 use crate::event::{Access, Mode};
 use crate::format::FaultSource;
@@ -62,7 +63,7 @@ enum Source {
 pub(crate) struct PerfSession {
     rings: Vec<Ring>,
     /// Keeps the events open.
-    _events: Vec<OwnedFd>,
+    events: Vec<OwnedFd>,
     sources: HashMap<u64, Source>,
     fields: FieldOffsets,
     lost: u64,
@@ -103,7 +104,7 @@ impl PerfSession {
         // Rings are a power of two.
         let size = 1 << size.ilog2();
         let mut session =
-            Self { rings: Vec::new(), _events: Vec::new(), sources: HashMap::new(), fields, lost: 0 };
+            Self { rings: Vec::new(), events: Vec::new(), sources: HashMap::new(), fields, lost: 0 };
         for cpu in cpus {
             match session.open_cpu(pid, cpu, &mut attrs, size) {
                 // The CPU went offline in between.
@@ -143,7 +144,7 @@ impl PerfSession {
                 }
             }
             self.sources.insert(id, *source);
-            self._events.push(fd);
+            self.events.push(fd);
         }
         self.rings.extend(ring);
         Ok(())
@@ -166,6 +167,15 @@ impl PerfSession {
     /// How many samples were lost since this was last asked.
     pub(crate) fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
+    }
+}
+
+impl Drop for PerfSession {
+    /// Taking a tracepoint's last event away makes the kernel wait until no CPU is in the tracepoint any more: some
+    /// 80 ms. A process of its own waits for that.
+    fn drop(&mut self) {
+        let (rings, events) = (std::mem::take(&mut self.rings), std::mem::take(&mut self.events));
+        close_in_background((rings, events));
     }
 }
 

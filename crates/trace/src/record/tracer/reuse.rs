@@ -28,6 +28,11 @@ const CLEAR_REFERENCED: &str = "1";
 const CLEAR_SOFT_DIRTY: &str = "4";
 /// Contents are looked at this often at most, at the end of a space a little sooner.
 const CONTENTS_EVERY_NS: u64 = 1_000_000_000;
+/// After a round of looks so many times as long passes before the next as it took; and looks at spaces that end, which
+/// can not wait, together take no more than this part of the time.
+const SHARE: u64 = 50;
+/// What those may take beyond that: enough for a program that ends soon.
+const ALLOWANCE_NS: u64 = 3_000_000;
 /// Pages whose contents are looked at in one sample at most: some 3 ms of work.
 const MOST_CONTENTS: u64 = 256;
 
@@ -45,7 +50,10 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct ReuseSampler {
     every_ns: u64,
+    started: u64,
     next: u64,
+    /// What looks at spaces that were about to end took.
+    spent_at_ends: u64,
     /// Translations can be flushed without anything else: the kernel does not note which pages are written. If it did,
     /// every page's next write would be a fault, of the recorder's making.
     may_flush: bool,
@@ -58,10 +66,23 @@ impl ReuseSampler {
         let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
         Self {
             every_ns,
+            started,
             next: started.saturating_add(every_ns),
+            spent_at_ends: 0,
             may_flush: !pagemap::notes_writes(),
             known: HashMap::new(),
         }
+    }
+
+    /// When the next round of looks is, after one that took from `before` to `after`.
+    fn next_round(&self, before: u64, after: u64) -> u64 {
+        let took = after.saturating_sub(before);
+        after.saturating_add(took.saturating_mul(SHARE).max(self.every_ns))
+    }
+
+    /// Whether a space that ends may be looked at.
+    fn affords_end(&self, time: u64) -> bool {
+        self.spent_at_ends <= ALLOWANCE_NS.saturating_add(time.saturating_sub(self.started) / SHARE)
     }
 
     /// Looks at a space: what was used since it was looked at last, and now and then how it compresses.
@@ -118,17 +139,21 @@ impl Tracer<'_> {
         for (space, _, tid) in spaces {
             self.look_at_use(tid, space, false);
         }
-        // From the end of the work: a sample that takes long does not take all of the time.
         if let Some(sampler) = &mut self.reuse {
-            sampler.next = now().saturating_add(sampler.every_ns);
+            sampler.next = sampler.next_round(time, now());
         }
     }
 
     /// An address space is about to go away.
     pub(super) fn sample_reuse_before_end(&mut self, tid: Tid) {
+        let before = now();
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
-        if self.spaces.get(&space).is_some_and(|space| !space.foreign) {
+        let affords = self.reuse.as_ref().is_some_and(|sampler| sampler.affords_end(before));
+        if affords && self.spaces.get(&space).is_some_and(|space| !space.foreign) {
             self.look_at_use(tid, space, true);
+            if let Some(sampler) = &mut self.reuse {
+                sampler.spent_at_ends += now().saturating_sub(before);
+            }
         }
     }
 
@@ -260,6 +285,19 @@ mod tests {
 
     fn listed(runs: &[ReuseRun]) -> Vec<u64> {
         runs.iter().flat_map(|run| (run.start / PAGE..).take(run.pages as usize)).collect()
+    }
+
+    #[test]
+    fn looks_take_a_small_part_of_the_time() {
+        const MS: u64 = 1_000_000;
+        let mut sampler = ReuseSampler::new(Duration::from_millis(100), 0);
+        assert_eq!(sampler.next_round(0, MS), 101 * MS, "a short look changes nothing");
+        assert_eq!(sampler.next_round(100 * MS, 110 * MS), 610 * MS);
+        assert_eq!(sampler.next_round(0, u64::MAX), u64::MAX);
+        sampler.spent_at_ends = 20 * MS;
+        assert!(!sampler.affords_end(800 * MS) && sampler.affords_end(900 * MS));
+        sampler.spent_at_ends = 0;
+        assert!(sampler.affords_end(0), "the first always");
     }
 
     #[test]
