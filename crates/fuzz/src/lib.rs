@@ -18,13 +18,12 @@ use quire_arch::paging::{X86_64Level4, X86_64Level5};
 pub type Target = (&'static str, fn(&[u8], bool));
 
 /// Every target.
-pub const TARGETS: &[Target] =
-    &[
-        ("call_decoder", call_decoder),
-        ("memory_calls", memory_calls),
-        ("memory_formats", memory_formats),
-        ("trace_reader", trace_reader),
-    ];
+pub const TARGETS: &[Target] = &[
+    ("call_decoder", call_decoder),
+    ("memory_calls", memory_calls),
+    ("memory_formats", memory_formats),
+    ("trace_reader", trace_reader),
+];
 
 /// The raw arguments of calls, as the recorder decodes them.
 pub fn call_decoder(bytes: &[u8], show: bool) {
