@@ -223,6 +223,11 @@ fn a_program_is_recorded_and_replayed_in_one_go() {
 
 #[test]
 fn random_calls_are_compared_and_counted() {
+    let none = quire(&["diff", "--ops", "0", "--concurrent", "0"]);
+    assert!(none.status.success());
+    let said = String::from_utf8_lossy(&none.stdout).into_owned();
+    assert!(said.starts_with("seed 1: 0 operations compared in 0 programs, no difference"), "{said}");
+    assert_eq!(said.lines().count(), 1);
     let output = quire(&["diff", "--seed", "4", "--ops", "3000", "--concurrent", "40", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("text");

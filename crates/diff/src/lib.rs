@@ -23,4 +23,4 @@ pub mod threads;
 pub use known::{KnownCounts, KnownDifference};
 pub use linux::{Effort, HostSwap, HostSwapError, OracleError};
 pub use run::{DiffOptions, DiffReport, Failure, run, run_program};
-pub use side_by_side::{DiffError, Mismatch, Setup, SideBySide, Verdict};
+pub use side_by_side::{Belief, DiffError, Mismatch, Setup, SideBySide, Verdict};

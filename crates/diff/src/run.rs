@@ -6,7 +6,7 @@ use crate::linux::Effort;
 use crate::observation::Outcome;
 use crate::program::Program;
 use crate::shrink::shrink;
-use crate::side_by_side::{DiffError, Mismatch, Setup, SideBySide, Verdict};
+use crate::side_by_side::{Belief, DiffError, Mismatch, Setup, SideBySide, Verdict};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -59,6 +59,10 @@ pub struct DiffReport {
     pub not_made: u64,
     /// Programs.
     pub programs: u64,
+    /// Programs that differed once and not each time that they were run again, and what differed in the first of them.
+    pub unconfirmed: u64,
+    /// What differed in the first of those.
+    pub first_unconfirmed: Option<String>,
     /// The first failure.
     pub failure: Option<Failure>,
     /// What each operation came to on Linux, where a single program was run.
@@ -81,6 +85,10 @@ impl DiffReport {
         self.compared += verdict.compared;
         self.not_made += verdict.not_made;
         self.programs += 1;
+        if let Some(mismatch) = &verdict.unconfirmed {
+            self.unconfirmed += 1;
+            self.first_unconfirmed.get_or_insert_with(|| mismatch.what.clone());
+        }
         for (known, count) in &verdict.known {
             *self.known.entry(*known).or_default() += count;
         }
@@ -99,6 +107,9 @@ pub fn run(options: &DiffOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<
     let done = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let mut report = DiffReport::default();
+    if options.ops == 0 {
+        return Ok(report);
+    }
     let (sender, receiver) = mpsc::channel();
     std::thread::scope(|scope| {
         for _ in 0..options.jobs.max(1) {
@@ -130,6 +141,10 @@ fn merge(report: &mut DiffReport, part: DiffReport) {
     report.compared += part.compared;
     report.not_made += part.not_made;
     report.programs += part.programs;
+    report.unconfirmed += part.unconfirmed;
+    if report.first_unconfirmed.is_none() {
+        report.first_unconfirmed = part.first_unconfirmed;
+    }
     report.coverage.merge(&part.coverage);
     for (known, count) in part.known {
         *report.known.entry(known).or_default() += count;
@@ -153,7 +168,7 @@ fn work(
         let number = next.fetch_add(1, Ordering::Relaxed);
         let left = options.ops.saturating_sub(done.load(Ordering::Relaxed));
         let program = Program::random(options.seed, number, PROGRAM_OPS.min(left.max(1)) as usize);
-        let verdict = sides.run(&program, Effort::Usual, &mut report.coverage)?;
+        let verdict = sides.run(&program, Effort::Usual, Belief::Repeated, &mut report.coverage)?;
         report.add(&verdict);
         done.fetch_add(verdict.compared.max(1), Ordering::Relaxed);
         if let Some(mismatch) = verdict.mismatch {
@@ -168,10 +183,10 @@ fn work(
 fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> {
     let mut sides = SideBySide::new(options.setup)?;
     let mut error = None;
-    let mut last = (failure.mismatch.clone(), failure.outcomes);
+    let mut last = (failure.mismatch.clone(), failure.outcomes.clone());
     let mut fails = |program: &Program| {
         let effort = if program.ops.len() < 100 { Effort::Thorough } else { Effort::Usual };
-        let verdict = sides.run(program, effort, &mut Coverage::default());
+        let verdict = sides.run(program, effort, Belief::Once, &mut Coverage::default());
         match verdict {
             Ok(Verdict { mismatch: Some(mismatch), outcomes, .. }) => {
                 // A machine that lost something would fail for ever.
@@ -191,12 +206,18 @@ fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> 
             }
         }
     };
-    let Failure { number, program, mismatch, .. } = failure;
-    let program = shrink(program, mismatch.step, options.shrink, &mut fails);
-    match error {
-        Some(error) => Err(error),
-        None => Ok(Failure { number, program, mismatch: last.0, outcomes: last.1 }),
+    let Failure { number, program: whole, mismatch, .. } = failure.clone();
+    let program = shrink(whole, mismatch.step, options.shrink, &mut fails);
+    if let Some(error) = error {
+        return Err(error);
     }
+    let (mismatch, outcomes) = last;
+    // A step of making it small may have been taken for what the host did in it.
+    let mut sides = SideBySide::new(options.setup)?;
+    let effort = if program.ops.len() < 100 { Effort::Thorough } else { Effort::Usual };
+    let verdict = sides.run(&program, effort, Belief::Repeated, &mut Coverage::default())?;
+    let small = Failure { number, program, mismatch, outcomes };
+    Ok(if verdict.mismatch.is_some() { small } else { failure })
 }
 
 /// Runs one program, looking at everything after each operation.
@@ -207,7 +228,8 @@ fn small(failure: Failure, options: &DiffOptions) -> Result<Failure, DiffError> 
 pub fn run_program(program: &Program, setup: Setup) -> Result<DiffReport, DiffError> {
     let begin = Instant::now();
     let mut report = DiffReport::default();
-    let verdict = SideBySide::new(setup)?.run(program, Effort::Thorough, &mut report.coverage)?;
+    let verdict =
+        SideBySide::new(setup)?.run(program, Effort::Thorough, Belief::Repeated, &mut report.coverage)?;
     report.add(&verdict);
     report.outcomes.clone_from(&verdict.outcomes);
     report.failure = verdict.mismatch.map(|mismatch| Failure {

@@ -16,8 +16,10 @@ use std::fmt;
 /// RAM of the machine. Programs populate a few windows at most, in each of their processes.
 const RAM: u64 = 128 << 20;
 
-/// How often a program is run that Linux may have disturbed.
-const TRIES: u32 = 5;
+/// How often a program that differs is run again where Linux disturbed the run, before that is taken for a difference.
+const DISTURBED: u32 = 5;
+/// How often a program that differs is run again before the difference is told.
+const REPEATS: u32 = 3;
 
 /// Why the sides cannot be compared at all.
 #[derive(Debug)]
@@ -77,6 +79,17 @@ pub struct Verdict {
     pub not_made: u64,
     /// Differences that are known.
     pub known: KnownCounts,
+    /// The program differed, but not each time that it was run again; what differed.
+    pub unconfirmed: Option<Mismatch>,
+}
+
+/// When a difference is believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Belief {
+    /// At once, unless Linux disturbed the run.
+    Once,
+    /// When the program also differs each time that it is run again.
+    Repeated,
 }
 
 /// What both sides have.
@@ -153,8 +166,9 @@ impl SideBySide {
         })
     }
 
-    /// Runs a program on both sides until they part. Where the host's policy of large folios was changed meanwhile, or Linux
-    /// did something on its own account, for any process, a difference has to show once more.
+    /// Runs a program on both sides until they part. A difference has to show again each time that the program is repeated;
+    /// runs in which the host's policy of large folios was changed, or Linux did something on its own account, for any
+    /// process, do not count as long as there are not too many of them.
     ///
     /// # Errors
     ///
@@ -163,21 +177,23 @@ impl SideBySide {
         &mut self,
         program: &Program,
         effort: Effort,
+        belief: Belief,
         coverage: &mut Coverage,
     ) -> Result<Verdict, DiffError> {
-        let mut tries = 1;
+        let mut confirmed = Confirmation::new(belief);
+        self.interference = Interference::now();
+        let mut verdict = self.run_once(program, effort, coverage)?;
         loop {
-            let verdict = self.run_once(program, effort, coverage)?;
-            if verdict.mismatch.is_none() || tries == TRIES {
-                return Ok(verdict);
-            }
             let before = core::mem::replace(&mut self.interference, Interference::now());
             let swapped = core::mem::replace(&mut self.foreign_swap, !self.has_swap && host_swaps());
-            if self.interference == before && self.foreign_swap == swapped {
+            let disturbed = self.interference.disturbs_since(&before) || self.foreign_swap != swapped;
+            let told = self.interference.told_since(&before);
+            if !confirmed.wants_another(&mut verdict, disturbed, &told) {
                 return Ok(verdict);
             }
             self.interference.set_policy(self.machine.memory());
-            tries += 1;
+            // What is run again is no new coverage.
+            verdict = self.run_once(program, effort, &mut Coverage::default())?;
         }
     }
 
@@ -250,6 +266,44 @@ impl SideBySide {
                 format!("{:?} frames and objects are in use, and {:?} without any program", now, self.at_rest)
             })
         })
+    }
+}
+
+/// Runs of one program, until it is clear whether it differs.
+#[derive(Debug)]
+struct Confirmation {
+    /// Runs that have to differ yet.
+    repeats: u32,
+    /// Runs that Linux may still disturb.
+    disturbed: u32,
+    /// The first difference of a run that was not disturbed.
+    first: Option<Mismatch>,
+}
+
+impl Confirmation {
+    fn new(belief: Belief) -> Self {
+        let repeats = if belief == Belief::Repeated { REPEATS } else { 0 };
+        Self { repeats, disturbed: DISTURBED, first: None }
+    }
+
+    /// Whether the program has to be run again after one run of it. Else `verdict` is completed: with what Linux did
+    /// meanwhile, or with a difference that did not show again.
+    fn wants_another(&mut self, verdict: &mut Verdict, disturbed: bool, told: &str) -> bool {
+        let Some(mismatch) = &mut verdict.mismatch else {
+            verdict.unconfirmed = self.first.take();
+            return false;
+        };
+        if !told.is_empty() {
+            mismatch.what.push_str(&format!("\nThe host meanwhile: {told}"));
+        }
+        if disturbed && self.disturbed > 0 {
+            self.disturbed -= 1;
+            return true;
+        }
+        self.first.get_or_insert_with(|| mismatch.clone());
+        let again = self.repeats > 0;
+        self.repeats = self.repeats.saturating_sub(1);
+        again
     }
 }
 
@@ -371,5 +425,57 @@ impl<'m> Course<'m> {
             }
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes runs that differ or not, disturbed or not, as long as another one is wanted; returns how many were made, and the
+    /// last verdict.
+    fn runs(belief: Belief, differ: impl Fn(usize) -> (bool, bool)) -> (usize, Verdict) {
+        let mut confirmation = Confirmation::new(belief);
+        let mut made = 0;
+        loop {
+            let (differs, disturbed) = differ(made);
+            made += 1;
+            let mismatch = differs.then(|| Mismatch { step: made, what: "value".to_owned() });
+            let mut verdict = Verdict { mismatch, ..Verdict::default() };
+            let told = if disturbed { "pgsteal_kswapd +1" } else { "" };
+            if !confirmation.wants_another(&mut verdict, disturbed, told) {
+                return (made, verdict);
+            }
+        }
+    }
+
+    #[test]
+    fn a_difference_is_told_when_it_shows_each_time() {
+        let (made, verdict) = runs(Belief::Repeated, |_| (true, false));
+        assert_eq!((made, verdict.mismatch.is_some()), (1 + REPEATS as usize, true));
+        let (made, verdict) = runs(Belief::Once, |_| (true, false));
+        assert_eq!((made, verdict.mismatch.is_some()), (1, true));
+        let (made, verdict) = runs(Belief::Repeated, |_| (false, true));
+        assert_eq!((made, verdict.mismatch, verdict.unconfirmed), (1, None, None));
+    }
+
+    #[test]
+    fn one_that_does_not_show_again_is_kept_beside() {
+        let (made, verdict) = runs(Belief::Repeated, |run| (run < 2, false));
+        assert_eq!((made, verdict.mismatch), (3, None));
+        assert_eq!(verdict.unconfirmed, Some(Mismatch { step: 1, what: "value".to_owned() }));
+    }
+
+    #[test]
+    fn disturbed_runs_count_for_nothing_until_there_are_too_many() {
+        let (made, verdict) = runs(Belief::Repeated, |run| (run < 4, run < 4));
+        assert_eq!((made, verdict.mismatch, verdict.unconfirmed), (5, None, None));
+        let (made, verdict) = runs(Belief::Repeated, |_| (true, true));
+        assert_eq!(made, (DISTURBED + 1 + REPEATS) as usize);
+        assert!(
+            verdict
+                .mismatch
+                .is_some_and(|found| found.what.ends_with("The host meanwhile: pgsteal_kswapd +1"))
+        );
     }
 }

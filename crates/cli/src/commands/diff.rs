@@ -57,15 +57,12 @@ fn random(arguments: &DiffArguments) -> Result<bool, Failure> {
         shrink: Duration::from_secs(arguments.shrink),
         setup: setup(arguments),
     };
-    let mut good = true;
-    if options.ops > 0 {
-        let bar = Bar::new(&format!("seed {}", options.seed), "operations");
-        let report = quire_diff::run(&options, &mut |done, total| bar.set(done, total));
-        bar.finish();
-        let report = report.map_err(failure)?;
-        show(arguments, &report)?;
-        good = report.is_good();
-    }
+    let bar = Bar::new(&format!("seed {}", options.seed), "operations");
+    let report = quire_diff::run(&options, &mut |done, total| bar.set(done, total));
+    bar.finish();
+    let report = report.map_err(failure)?;
+    show(arguments, &report)?;
+    let mut good = report.is_good();
     if good && arguments.concurrent > 0 {
         for side in [Side::Linux, Side::Quire] {
             if side == Side::Linux && !threads::linux_is_recent() {

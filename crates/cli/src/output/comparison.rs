@@ -16,9 +16,13 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
         "{name}: {} operations compared in {} programs, {found} ({:.0} a second; {} more could not be made)",
         report.compared,
         report.programs,
-        report.compared as f64 / report.time.as_secs_f64(),
+        report.compared as f64 / report.time.as_secs_f64().max(f64::MIN_POSITIVE),
         report.not_made,
     ));
+    if report.programs == 0 {
+        return;
+    }
+    print_unconfirmed(report);
     for (known, count) in &report.known {
         say(format_args!("  known difference {}: met {count} times", known.name()));
     }
@@ -47,11 +51,23 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
     }
 }
 
+/// Differences that did not show each time are told, too: most are the host's.
+fn print_unconfirmed(report: &DiffReport) {
+    if let Some(what) = &report.first_unconfirmed {
+        say(format_args!(
+            "  {} programs differed and did not differ each time that they were run again; the first: {}",
+            report.unconfirmed,
+            what.replace('\n', "; ")
+        ));
+    }
+}
+
 /// Prints the report on one program that was saved, with what Linux answered.
 pub(crate) fn print_program(name: &str, program: &Program, report: &DiffReport) {
     say(program.with(&report.outcomes).to_string().trim_end());
     let found = if report.is_good() { "no difference" } else { "a difference" };
     say(format_args!("{name}: {} operations compared, {found}", report.compared));
+    print_unconfirmed(report);
     for (known, count) in &report.known {
         say(format_args!("  known difference {}: met {count} times", known.name()));
     }
@@ -75,6 +91,8 @@ pub(crate) fn print_json(name: &str, report: &DiffReport, all_coverage: bool) {
         "compared": report.compared,
         "not_made": report.not_made,
         "programs": report.programs,
+        "unconfirmed": report.unconfirmed,
+        "first_unconfirmed": report.first_unconfirmed,
         "seconds": report.time.as_secs_f64(),
         "known_differences": known,
         "combinations": report.coverage.expected(),
