@@ -6,6 +6,7 @@
 //! its own.
 
 mod bytes;
+mod decoder;
 mod memory;
 mod trace;
 
@@ -17,8 +18,17 @@ use quire_arch::paging::{X86_64Level4, X86_64Level5};
 pub type Target = (&'static str, fn(&[u8], bool));
 
 /// Every target.
-pub const TARGETS: &[Target] =
-    &[("memory_calls", memory_calls), ("memory_formats", memory_formats), ("trace_reader", trace_reader)];
+pub const TARGETS: &[Target] = &[
+    ("call_decoder", call_decoder),
+    ("memory_calls", memory_calls),
+    ("memory_formats", memory_formats),
+    ("trace_reader", trace_reader),
+];
+
+/// The raw arguments of calls, as the recorder decodes them.
+pub fn call_decoder(bytes: &[u8], show: bool) {
+    decoder::run(bytes, show);
+}
 
 /// Memory calls, faults, forks and failures on a small machine with four-level x86-64 tables.
 pub fn memory_calls(bytes: &[u8], show: bool) {

@@ -41,6 +41,11 @@ fn run(name: &str) {
 }
 
 #[test]
+fn call_decoder_passes_its_corpus() {
+    run("call_decoder");
+}
+
+#[test]
 fn memory_calls_pass_their_corpus() {
     run("memory_calls");
 }

@@ -67,6 +67,28 @@ impl HostConfig {
         Self { paranoid: true, audit_at_end: true, ..self }
     }
 
+    /// Whether the host has the memory that the machine uses from the start. RAM is only reserved, but its memory map is
+    /// written when the machine is built: a host that cannot give that would kill the process half way.
+    pub(crate) fn check_host(&self, available: impl FnOnce() -> Option<u64>) -> Result<(), HostError> {
+        /// Machines below this size are not worth a look at the host.
+        const SMALL: u64 = 1 << 30;
+        /// Bytes of the memory map for each page of RAM.
+        const DESCRIPTOR: u64 = 64;
+        let frames = self.ram.iter().fold(0_u64, |sum, range| sum.saturating_add(range.len()));
+        let ram = frames.saturating_mul(PAGE_SIZE);
+        let prefaulted = if self.prefault { ram } else { 0 };
+        let needed = frames.saturating_mul(DESCRIPTOR).saturating_add(prefaulted);
+        if ram < SMALL {
+            return Ok(());
+        }
+        match available() {
+            Some(available) if needed > available / 2 => {
+                Err(HostError::HostMemory { ram, needed, available })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The ranges sorted, if the configuration makes sense.
     pub(crate) fn check(&self) -> Result<Vec<PfnRange>, HostError> {
         if self.cpus == 0 || self.cpus > MAX_CPUS {
@@ -116,6 +138,15 @@ pub enum HostError {
     },
     /// Not even the shared address-space tag.
     NoAsid,
+    /// The host has too little memory left for what a machine of this size uses from the start.
+    HostMemory {
+        /// Bytes of RAM that were asked for.
+        ram: u64,
+        /// Bytes of the host that are in use as soon as the machine is built.
+        needed: u64,
+        /// Bytes that the host has available (`MemAvailable`).
+        available: u64,
+    },
     /// The host refused the mapping for the RAM.
     Map(io::Error),
 }
@@ -132,6 +163,14 @@ impl fmt::Display for HostError {
                 write!(f, "{nodes} nodes asked for; there are {ranges} ranges of RAM")
             }
             Self::NoAsid => f.write_str("at least one address-space tag is needed"),
+            Self::HostMemory { ram, needed, available } => write!(
+                f,
+                "a machine with {} MiB of RAM uses {} MiB of the host from the start (its memory map, and what is \
+                 touched beforehand), more than half of the {} MiB that the host has available: take less RAM",
+                ram >> 20,
+                needed >> 20,
+                available >> 20
+            ),
             Self::Map(error) => write!(f, "the host refused the mapping for RAM: {error}"),
         }
     }
@@ -143,5 +182,43 @@ impl std::error::Error for HostError {
             Self::Map(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+/// Bytes of memory that the host has available, if it says so.
+pub(crate) fn host_memory_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_whose_memory_map_the_host_cannot_hold_is_refused() {
+        let huge = HostConfig::with_ram(1 << 40);
+        let error = huge.check_host(|| Some(16 << 30)).expect_err("16 GiB of memory map on 16 GiB");
+        assert!(matches!(error, HostError::HostMemory { needed, .. } if needed == 16 << 30), "{error}");
+        assert!(error.to_string().contains("1048576 MiB"), "{error}");
+        assert!(huge.check_host(|| Some(32 << 30)).is_ok());
+        // A host that does not say is asked for the memory itself.
+        assert!(huge.check_host(|| None).is_ok());
+    }
+
+    #[test]
+    fn what_is_touched_beforehand_counts() {
+        let mut config = HostConfig::with_ram(2 << 30);
+        assert!(config.check_host(|| Some(3 << 30)).is_ok());
+        config.prefault = true;
+        assert!(config.check_host(|| Some(3 << 30)).is_err());
+        assert!(HostConfig::with_ram(64 << 20).check_host(|| Some(0)).is_ok(), "too small to ask");
+    }
+
+    #[test]
+    fn the_host_says_what_it_has() {
+        assert!(host_memory_available().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

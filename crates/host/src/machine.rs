@@ -1,7 +1,7 @@
 //! What all handles of one machine share.
 
 use crate::arena::Arena;
-use crate::config::{HostConfig, HostError};
+use crate::config::{HostConfig, HostError, host_memory_available};
 use crate::cpu::Cpu;
 use crate::entropy::Entropy;
 use crate::parking::Parking;
@@ -38,6 +38,7 @@ static MACHINES: AtomicU64 = AtomicU64::new(1);
 impl Machine {
     pub(crate) fn new(config: &HostConfig) -> Result<Self, HostError> {
         let ranges = config.check()?;
+        config.check_host(host_memory_available)?;
         let number = MACHINES.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             number,

@@ -34,6 +34,7 @@ const READ_IMPLIES_EXEC: u64 = 0x0040_0000;
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
 const MADV_COLLAPSE: u32 = 25;
 const MAP_FIXED: u64 = 0x10;
+const MAP_32BIT: u64 = 0x40;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 
 /// Makes `call` in `space` and compares.
@@ -64,6 +65,7 @@ pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut F
         None if failed => Verdict::Same,
         None => not_built(space, call, files, names::of_form(number, &call.args)),
         Some(raw) if raw == call.result => Verdict::Same,
+        Some(raw) if is_random_place(call, raw) && move_there(space, call, raw, &file) => Verdict::Same,
         Some(_) if needs_page_cache(space, call, number) => Verdict::Unsupported(Gap(format!(
             "{} of files and shared memory",
             names::of_form(number, &call.args)
@@ -91,6 +93,28 @@ fn beside_memory(call: &Call) -> Option<Verdict> {
         _ => false,
     };
     beside.then_some(Verdict::Same)
+}
+
+/// Whether Linux chose the place at random: that of a mapping in the first 2 GiB without a hint (`MAP_32BIT`), unless the
+/// program runs without address randomisation. `ours` is the place that Quire chose.
+fn is_random_place(call: &Call, ours: i64) -> bool {
+    const BELOW_2G: std::ops::Range<i64> = 0x4000_0000..0x8000_0000;
+    let [hint, _, _, flags, ..] = call.args;
+    CallNumber::from_raw(call.number) == CallNumber::Mmap
+        && hint == 0
+        && flags & (MAP_32BIT | MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_32BIT
+        && BELOW_2G.contains(&call.result)
+        && BELOW_2G.contains(&ours)
+}
+
+/// Moves the mapping that `call` made at `ours` to where Linux made it; `false` if that place is not free.
+fn move_there(space: &Space<'_, HostPlatform>, call: &Call, ours: i64, file: &RecordedFile<'_>) -> bool {
+    let [_, len, protection, flags, descriptor, offset] = call.args;
+    if space.munmap(VirtAddr(ours as u64), len).is_err() {
+        return false;
+    }
+    let again = [call.result as u64, len, protection, flags | MAP_FIXED_NOREPLACE, descriptor, offset];
+    abi::call(space, CallNumber::Mmap, again, file, &FaultIn(space)).raw() == Some(call.result)
 }
 
 /// COLLAPSE of memory that belongs to the page cache.

@@ -314,3 +314,24 @@ fn collapse_of_shared_memory_is_a_gap() {
     let expected: &[_] = if collapse.errno() == Some(libc::EINVAL) { &[] } else { &[(name, 1)] };
     assert_eq!(gaps(&process), expected);
 }
+
+#[test]
+#[ignore = "a program that tests record"]
+fn child_maps_below_2g() {
+    let flags = ANONYMOUS | libc::MAP_32BIT;
+    let first = map(0, 3 * PAGE, WRITE, flags, -1, 0);
+    assert!((0x4000_0000..0x8000_0000).contains(&first));
+    // Each search begins at a place of its own.
+    let second = map(0, PAGE, WRITE, flags, -1, 0);
+    assert!((0x4000_0000..0x8000_0000).contains(&second));
+    // SAFETY: the page was just mapped for writing.
+    unsafe { (first as *mut u8).write_volatile(1) };
+    assert_eq!(call(libc::SYS_munmap, [first as usize, 3 * PAGE, 0, 0, 0, 0]), 0);
+}
+
+/// Linux starts such mappings at a random place, which a replay takes over.
+#[test]
+fn places_below_2g_are_those_of_the_recording() {
+    let Some((_, process)) = replay_child("child_maps_below_2g") else { return };
+    assert_eq!(gaps(&process), []);
+}

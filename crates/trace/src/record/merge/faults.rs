@@ -81,8 +81,11 @@ impl Faults {
         let (now, later) = std::mem::take(&mut self.refusals).into_iter().partition(|one| one.time < horizon);
         self.refusals = later;
         for Refusal { tid, time, addr, denial } in Vec::from_iter(now) {
-            let of_thread = |fault: &PendingFault| fault.tid == tid && fault.time < time;
-            let Some(index) = self.pending.iter().rposition(of_thread) else { continue };
+            // Faults are by time, and the thread's last one before the signal is near.
+            let before = self.pending.partition_point(|fault| fault.time < time);
+            let Some(index) = self.pending.range(..before).rposition(|fault| fault.tid == tid) else {
+                continue;
+            };
             let fault = &mut self.pending[index];
             if fault.fault.addr != addr {
                 continue;

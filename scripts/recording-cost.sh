@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# What recording costs a program: the ratio of its time recorded to its time alone, from paired runs one after the other
+# (the median of the ratios, so that a host that is busy at times counts little), and the cost of starting a recording.
+#
+#     scripts/recording-cost.sh [PAIRS [QUIRE]]    7 pairs of each, target/release/quire by default
+#
+# Workloads that run for a second with less than 10 000 memory calls and faults a second are to cost at most 10 percent,
+# and a recording of /bin/true at most 30 ms more than /bin/true alone. The loops of calls and signals at the end are no
+# such workloads: they show what a stop costs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+pairs=${1:-7}
+quire=$(realpath -m "${2:-target/release/quire}")
+if [[ ! $pairs =~ ^[1-9][0-9]*$ ]]; then
+    sed -n '2,/^set /{ /^#/ s/^# \{0,1\}//p }' "${BASH_SOURCE[0]}" >&2
+    exit 2
+fi
+[[ -x $quire ]] || { echo "$quire is missing; build it with: cargo build --release -p quire-cli" >&2; exit 2; }
+for tool in cc:gcc python3:python3; do
+    command -v "${tool%:*}" > /dev/null || { echo "${tool%:*} is missing; install it with: apt-get install ${tool#*:}" >&2; exit 2; }
+done
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cat > "$work/load.c" << 'C'
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static volatile uint64_t sink;
+static void work(uint64_t rounds) {
+    uint64_t x = 1;
+    while (rounds--) x = x * 6364136223846793005u + 1442695040888963407u;
+    sink += x;
+}
+static void *map(size_t len) {
+    return mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+static sigjmp_buf back;
+static void handler(int signal) { (void)signal; siglongjmp(back, 1); }
+
+/* The work is the same however long it takes: rounds is what fills some time alone. */
+int main(int count, char **words) {
+    const char *what = count > 1 ? words[1] : "";
+    uint64_t rounds = count > 2 ? strtoull(words[2], 0, 10) : 1;
+    if (!strcmp(what, "compute")) {
+        work(rounds * 1000000);
+    } else if (!strcmp(what, "calls")) { /* a mapping and its unmapping in each round, two touches */
+        for (uint64_t n = 0; n < rounds; n++) {
+            char *p = map(8192);
+            p[0] = p[4096] = 1;
+            munmap(p, 8192);
+            work(400000);
+        }
+    } else if (!strcmp(what, "faults")) { /* 16 pages touched in each round */
+        char *p = map(rounds * 65536);
+        madvise(p, rounds * 65536, MADV_NOHUGEPAGE);
+        for (uint64_t n = 0; n < rounds; n++) {
+            for (int page = 0; page < 16; page++) p[n * 65536 + page * 4096] = 1;
+            work(1600000);
+        }
+    } else if (!strcmp(what, "resident")) { /* 256 MiB that is used over and over */
+        size_t len = 256 << 20;
+        char *p = map(len);
+        for (uint64_t n = 0; n < rounds; n++)
+            for (size_t at = 0; at < len; at += 64) p[at]++;
+    } else if (!strcmp(what, "mincore")) {
+        char *p = map(65536);
+        unsigned char vector[16];
+        for (uint64_t n = 0; n < rounds; n++) mincore(p, 65536, vector);
+    } else if (!strcmp(what, "signals")) {
+        volatile char *p = mmap(0, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct sigaction action;
+        memset(&action, 0, sizeof action);
+        action.sa_handler = handler;
+        sigaction(SIGSEGV, &action, 0);
+        for (volatile uint64_t n = 0; n < rounds; n++)
+            if (!sigsetjmp(back, 1)) *p = 1;
+    } else if (!strcmp(what, "mappings")) {
+        for (uint64_t n = 0; n < rounds; n++)
+            mmap(0, 4096, n & 1 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    } else {
+        return 2;
+    }
+    return 0;
+}
+C
+cc -O1 -o "$work/load" "$work/load.c"
+
+cat > "$work/pairs.py" << 'PYTHON'
+import statistics, subprocess, sys, time
+
+pairs, quire, work = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def seconds(command):
+    begun = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - begun
+
+def measure(name, command, options=()):
+    alone, recorded = [], []
+    for _ in range(pairs):
+        alone.append(seconds(command))
+        recorded.append(seconds([quire, "record", *options, "-o", work + "/cost.qtr", "--", *command]))
+    ratio = statistics.median(b / a for a, b in zip(alone, recorded))
+    more = statistics.median(b - a for a, b in zip(alone, recorded))
+    print(f"{name:28} alone {statistics.median(alone):8.3f} s  recorded {statistics.median(recorded):8.3f} s  "
+          f"ratio {ratio:6.2f}  more {1000 * more:8.1f} ms", flush=True)
+
+load = work + "/load"
+measure("start", ["/bin/true"])
+measure("start, pagemap", ["/bin/true"], ["--faults", "pagemap"])
+for name, rounds in [("compute", 1500), ("calls", 3000), ("faults", 700), ("resident", 60)]:
+    measure(name, [load, name, str(rounds)])
+    measure(name + ", no reuse", [load, name, str(rounds)], ["--no-reuse"])
+for name, rounds in [("mincore", 50000), ("signals", 30000), ("mappings", 60000)]:
+    measure(name, [load, name, str(rounds)])
+PYTHON
+python3 "$work/pairs.py" "$pairs" "$quire" "$work"
