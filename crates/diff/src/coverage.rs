@@ -82,8 +82,8 @@ const RESULTS: &[(Call, &[&str])] = &[
     (Call::Munlock, &[OK, "EINVAL", "ENOMEM"]),
     (Call::Mlockall, &[OK, "EINVAL", "ENOMEM", "EPERM"]),
     (Call::Munlockall, &[OK]),
-    (Call::Read, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
-    (Call::Write, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
+    (Call::Read, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR", "SIGBUS"]),
+    (Call::Write, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR", "SIGBUS"]),
     (Call::Execute, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
     (Call::Fill, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
     (Call::Fork, &[OK]),
@@ -95,7 +95,7 @@ const RESULTS: &[(Call, &[&str])] = &[
 ];
 
 /// Flags and values that never succeed, or only where this machine has something that is not compared.
-const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC", "MAP_HUGETLB"];
+const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC"];
 
 /// Flags and values that end a program as a known difference, so that they are not counted.
 const KNOWN_TO_DIFFER: &[&str] = &["MAP_32BIT"];
@@ -115,6 +115,7 @@ const FLAG_RESULTS: &[(Call, &str, &[&str])] = &[
     (Call::Mmap, "MAP_FIXED", &["EINVAL", "ENOMEM"]),
     (Call::Mmap, "MAP_LOCKED", &["EAGAIN"]),
     (Call::Mmap, "MAP_SYNC", &["EOPNOTSUPP"]),
+    (Call::Mmap, "MAP_HUGETLB", &["EINVAL", "ENOMEM", "EBADF", "EEXIST"]),
     (Call::Mmap, "MAP_SHARED", &["EACCES", "EINVAL"]),
     (Call::Mprotect, "PROT_GROWSDOWN", &["EINVAL"]),
     (Call::Mprotect, "PROT_GROWSUP", &["EINVAL"]),

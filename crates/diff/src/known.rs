@@ -117,6 +117,14 @@ pub(crate) struct Past {
     counts: KnownCounts,
 }
 
+/// Whether the host has a pool of huge pages, or may fill one: there are none here.
+fn host_has_huge_pages() -> bool {
+    let figure = |name: &str| std::fs::read_to_string(format!("/proc/sys/vm/{name}"));
+    ["nr_hugepages", "nr_overcommit_hugepages"]
+        .iter()
+        .any(|name| figure(name).is_ok_and(|text| text.trim() != "0"))
+}
+
 /// Whether a mapping's pages are no process's own.
 fn is_cached(region: &Region) -> bool {
     region.file || region.flags.contains(VmFlags::MAYSHARE)
@@ -220,6 +228,7 @@ impl Past {
         const PAGEOUT: u64 = 21;
         const DONTUNMAP: u64 = 4;
         const BELOW_2G: u64 = 0x40;
+        const HUGETLB: u64 = 0x4_0000;
         const FIXED: u64 = 0x10_0010;
         let [addr, len, third, fourth, ..] = args;
         let shared = |region: &Region| region.flags.contains(VmFlags::MAYSHARE);
@@ -228,6 +237,7 @@ impl Past {
             Call::Mremap if len != third || fourth & DONTUNMAP != 0 => {
                 overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
             }
+            Call::Mmap if fourth & HUGETLB != 0 && host_has_huge_pages() => Some(KnownDifference::NotBuilt),
             // What it writes is not the same.
             Call::MincoreInto => {
                 overlapping(before, addr, len).any(is_cached).then_some(KnownDifference::FilePages)
@@ -354,8 +364,9 @@ impl Past {
         quire: &Observation,
     ) -> bool {
         const ENOMEM: i64 = 12;
-        let is_known = call == Call::Mmap
-            && outcome == Outcome::Value(-ENOMEM)
+        const EINVAL: i64 = 22;
+        let is_known = matches!(call, Call::Mmap | Call::Munmap | Call::Mremap)
+            && (outcome == Outcome::Value(-ENOMEM) || outcome == Outcome::Value(-EINVAL))
             && linux.regions.len() > quire.regions.len()
             && joined(&linux.regions) == joined(&quire.regions);
         if is_known {

@@ -23,11 +23,11 @@ pub use quire_group::{
 pub use quire_reclaim::KswapdStep;
 pub use quire_space::{
     Advice, Errno, Error, ExecGain, FaultError, FlushCause, GatherTechnique, GroupViolation, HugeConfig,
-    HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
-    KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping, MappingFigures,
-    OomAction, OrderSet, OutOfRange, Overcommit, PageState, PinnedPage, Protection, RemapFlags,
-    RemapTechnique, Rights, SMAPS_MNEMONICS, SizeEnabled, Space, SpaceFigures, SpaceId, SpaceViolation,
-    SwapOffError, SyncFlags, TablesTechnique, VmFlags,
+    HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePages, HugePolicy, HugeUse,
+    KhugepagedConfig, KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping,
+    MappingFigures, OomAction, OrderSet, OutOfRange, Overcommit, PageState, PinnedPage, Protection,
+    RemapFlags, RemapTechnique, Rights, SMAPS_MNEMONICS, SizeEnabled, Space, SpaceFigures, SpaceId,
+    SpaceViolation, SwapOffError, SyncFlags, TablesTechnique, VmFlags,
 };
 pub use quire_swap::{
     CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, Lz4, PageIo,

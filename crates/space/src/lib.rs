@@ -47,8 +47,8 @@ mod zeros;
 
 pub use audit::SpaceViolation;
 pub use calls::{
-    Advice, LockAll, MapFlags, MapRequest, MappedFile, MappingFigures, PageState, PinnedPage, RemapFlags,
-    SyncFlags,
+    Advice, HugePages, LockAll, MapFlags, MapRequest, MappedFile, MappingFigures, PageState, PinnedPage,
+    RemapFlags, SyncFlags,
 };
 pub use commit::{Commit, Overcommit};
 pub use cpus::FlushCause;

@@ -143,6 +143,10 @@ impl<P: Platform> Tables<'_, P> {
         if !facts.flags.intersects(may) {
             return Err(FaultError::AccessDenied.into());
         }
+        if facts.flags.contains(VmFlags::HUGETLB) {
+            // The pool is empty.
+            return Err(FaultError::Bus.into());
+        }
         if fault.is_write() && fault.is_private() && !facts.anon.is_some() {
             return Err(Refusal::NeedsGroup);
         }

@@ -16,6 +16,7 @@ pub(super) const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_32BIT: u64 = 0x40;
 const MAP_LOCKED: u64 = 0x2000;
 const MAP_NORESERVE: u64 = 0x4000;
+const MAP_HUGETLB: u64 = 0x4_0000;
 pub(super) const MAP_POPULATE: u64 = 0x8000;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const CAP_IPC_LOCK: u64 = 1 << 14;
@@ -334,7 +335,48 @@ impl Generator {
         }
     }
 
+    /// Huge pages of the program's choice: mostly where and as long as such pages can be.
+    fn mmap_huge_pages(&mut self) -> (Call, [Word; 6]) {
+        let mut flags = MAP_ANONYMOUS | MAP_HUGETLB;
+        flags |=
+            if self.chance(5) { self.pick(&[0, 3, 4, 8]) } else { self.pick(&[MAP_SHARED, MAP_PRIVATE]) };
+        flags |= self.pick(&[0, 0, 0, 0, 21, 21, 30, 5, 63]) << 26;
+        // NORESERVE, GROWSDOWN, STACK, LOCKED, POPULATE.
+        for (percent, flag) in
+            [(75, MAP_NORESERVE), (3, 0x100), (5, 0x2_0000), (3, MAP_LOCKED), (3, MAP_POPULATE)]
+        {
+            flags |= if self.chance(percent) { flag } else { 0 };
+        }
+        let len = self.pick(&[MIB2, MIB2, MIB2, 2 * MIB2, 2 * MIB2, 1, MIB2 + 1, 0, NONE]);
+        let page = self.window_page() * PAGE;
+        let addr = Word::Window(if self.chance(80) { page & !(MIB2 - 1) } else { page });
+        let addr = match self.below(10) {
+            0..4 => {
+                flags |= MAP_FIXED;
+                addr
+            }
+            4 => {
+                flags |= MAP_FIXED_NOREPLACE;
+                addr
+            }
+            5..7 => addr,
+            _ => Word::Exact(0),
+        };
+        let descriptor = if self.chance(10) {
+            flags &= !MAP_ANONYMOUS;
+            self.pick(&[FILE, FOLDER, PATH_ONLY, 999]).into()
+        } else {
+            NONE
+        };
+        let offset = self.pick(&[0, 0, 0, 0, 0, MIB2, PAGE, 1, (1 << 63) - PAGE]);
+        let rest = [self.protection(), flags, descriptor, offset].map(Word::Exact);
+        (Call::Mmap, words([addr, Word::Exact(len), rest[0], rest[1], rest[2], rest[3]]))
+    }
+
     fn mmap(&mut self) -> (Call, [Word; 6]) {
+        if self.chance(2) {
+            return self.mmap_huge_pages();
+        }
         let mut flags = MAP_ANONYMOUS;
         flags |= if self.theme.shared && self.chance(35) { MAP_SHARED } else { MAP_PRIVATE };
         if self.chance(1) {

@@ -1,7 +1,7 @@
 //! Flag words.
 
 use super::Files;
-use crate::{Advice, Error, MapFlags, MapRequest, MappedFile, Protection};
+use crate::{Advice, Error, HugePages, MapFlags, MapRequest, MappedFile, Protection};
 use quire_arch::{PAGE_SHIFT, VirtAddr};
 
 pub(super) const PROT_KNOWN: u64 = 0xf;
@@ -33,6 +33,20 @@ const MAP_FLAGS: &[(u64, MapFlags)] = &[
 /// What `MAP_SHARED_VALIDATE` knows: everything that is older than it, and none of what files must opt into.
 const MAP_VALIDATED: u64 = MAP_TYPE | 0x10 | MAP_ANONYMOUS | 0x40 | 0x80 | 0x7_f900;
 
+/// The binary logarithm of the size of huge pages lies from this bit on; 0 is the default size.
+const MAP_HUGE_SHIFT: u32 = 26;
+/// What `MAP_SHARED_VALIDATE` knows of huge pages: their two sizes, too.
+const HUGE_VALIDATED: u64 = MAP_VALIDATED | 21 << MAP_HUGE_SHIFT | 30 << MAP_HUGE_SHIFT;
+
+/// The size of huge pages that the flags name.
+fn huge_pages(word: u64) -> Option<HugePages> {
+    match word >> MAP_HUGE_SHIFT & 0x3f {
+        0 | 21 => Some(HugePages::Mib2),
+        30 => Some(HugePages::Gib1),
+        _ => None,
+    }
+}
+
 /// Decodes the arguments of `mmap`.
 pub(super) fn mmap(args: [u64; 6], files: &impl Files) -> Result<MapRequest, Error> {
     let [addr, len, prot, word, descriptor, offset] = args;
@@ -50,8 +64,17 @@ pub(super) fn mmap(args: [u64; 6], files: &impl Files) -> Result<MapRequest, Err
     request.addr = VirtAddr(addr);
     if word & MAP_ANONYMOUS != 0 {
         if word & MAP_HUGETLB != 0 {
-            // The pool of huge pages is empty, as on a Linux that was given none.
-            return Err(Error::NoRoom);
+            let size = huge_pages(word).ok_or(Error::BadFlags)?;
+            request.huge_pages = Some((size, offset >> PAGE_SHIFT));
+            // It is a mapping of a file that Linux makes for it.
+            request.objection = match kind {
+                MAP_SHARED_VALIDATE if word & (!HUGE_VALIDATED | MAP_SYNC) != 0 => {
+                    Some(Error::NotSupportedByFile)
+                }
+                MAP_SHARED | MAP_SHARED_VALIDATE | MAP_PRIVATE => None,
+                _ => Some(Error::BadFlags),
+            };
+            return Ok(request);
         }
         request.objection = match kind {
             MAP_SHARED | MAP_PRIVATE => None,

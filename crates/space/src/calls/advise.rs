@@ -1,6 +1,6 @@
 //! `madvise`.
 
-use super::page_range;
+use super::{may_split, page_range};
 use crate::collapse::{CollapseError, CollapseLimits, huge_borders};
 use crate::cpus::FlushCause;
 use crate::error::Error;
@@ -133,7 +133,13 @@ impl<'s, P: Platform> Section<'s, P> {
         advice: Advice,
         gather: &mut Gather<'s, P>,
     ) -> Result<(), Error> {
-        match effect(&vma.facts(), advice)? {
+        let facts = vma.facts();
+        let drops = matches!(advice, Advice::DontNeed | Advice::DontNeedLocked);
+        if drops && facts.flags.contains(VmFlags::HUGETLB) {
+            // There is nothing to drop; the end is rounded down.
+            return if may_split(&facts, part.start()) { Ok(()) } else { Err(Error::WrongMapping) };
+        }
+        match effect(&facts, advice)? {
             Effect::None => Ok(()),
             Effect::Flags(flags) => self.modify(vma, part, flags).map(|_| ()).map_err(|error| match error {
                 Error::NoFrames(cause) => Error::TryAgain(cause),
@@ -189,6 +195,9 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 }
 
+/// Mappings whose pages are not on the lists by age.
+const UNLISTED: VmFlags = VmFlags::LOCKED.union(VmFlags::PFNMAP).union(VmFlags::HUGETLB);
+
 /// What `advice` does to a mapping, or why it does not fit.
 fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
     let flags = vma.flags;
@@ -209,12 +218,8 @@ fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
             !vma.backing.is_anonymous() || flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP),
             Effect::Free,
         ),
-        Advice::Cold => {
-            refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::Age(Ageing::Cold))
-        }
-        Advice::PageOut => {
-            refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), Effect::Age(Ageing::PageOut))
-        }
+        Advice::Cold => refuse_if(flags.intersects(UNLISTED), Effect::Age(Ageing::Cold)),
+        Advice::PageOut => refuse_if(flags.intersects(UNLISTED), Effect::Age(Ageing::PageOut)),
         Advice::Collapse => Ok(Effect::Collapse),
         Advice::DontFork => Ok(Effect::Flags(flags | VmFlags::DONTCOPY)),
         Advice::DoFork => refuse_if(flags.contains(VmFlags::IO), Effect::Flags(flags - VmFlags::DONTCOPY)),
@@ -225,7 +230,8 @@ fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
         Advice::KeepOnFork => Ok(Effect::Flags(flags - VmFlags::WIPEONFORK)),
         Advice::DontDump => Ok(Effect::Flags(flags | VmFlags::DONTDUMP)),
         Advice::DoDump => {
-            refuse_if(flags.intersects(VmFlags::SPECIAL), Effect::Flags(flags - VmFlags::DONTDUMP))
+            let special = flags.intersects(VmFlags::SPECIAL) && !flags.contains(VmFlags::HUGETLB);
+            refuse_if(special, Effect::Flags(flags - VmFlags::DONTDUMP))
         }
         Advice::Mergeable | Advice::Unmergeable => {
             let skipped = VmFlags::SHARED | VmFlags::MAYSHARE | VmFlags::SPECIAL;

@@ -1,5 +1,6 @@
 //! `mmap`.
 
+use super::hugetlb::HugePages;
 use crate::error::Error;
 use crate::rights::Rights;
 use crate::section::Section;
@@ -93,6 +94,8 @@ pub struct MapRequest {
     pub flags: MapFlags,
     /// The file, or anonymous memory.
     pub file: Option<MappedFile>,
+    /// Huge pages, and the first of the mapping in their own file. Only without a file.
+    pub huge_pages: Option<(HugePages, u64)>,
     /// What the embedder found wrong with the file or the kind of mapping. Linux looks at that after it has
     /// chosen an address, so it is reported only then.
     pub objection: Option<Error>,
@@ -101,7 +104,15 @@ pub struct MapRequest {
 impl MapRequest {
     /// Private anonymous memory anywhere.
     pub const fn anonymous(len: u64, protection: Protection) -> Self {
-        Self { addr: VirtAddr(0), len, protection, flags: MapFlags::empty(), file: None, objection: None }
+        Self {
+            addr: VirtAddr(0),
+            len,
+            protection,
+            flags: MapFlags::empty(),
+            file: None,
+            huge_pages: None,
+            objection: None,
+        }
     }
 
     /// The same at `addr`, with `flags`.
@@ -117,10 +128,11 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// As Linux's `mmap`; nothing is changed then.
     pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
-        if request.len == 0 {
+        let len = request.huge_pages.map_or(request.len, |(size, _)| size.align_up(request.len));
+        if len == 0 {
             return Err(Error::ZeroLength);
         }
-        let len = page_align_up(request.len).filter(|&len| len != 0).ok_or(Error::OutOfRange)?;
+        let len = page_align_up(len).filter(|&len| len != 0).ok_or(Error::OutOfRange)?;
         let layout = &self.core().layout;
         let hint = match request.addr {
             addr if request.flags.is_fixed() => addr,
@@ -163,22 +175,33 @@ impl<P: Platform> Section<'_, P> {
         if !self.may_lock_more(flags, range.pages()) {
             return Err(Error::LockLimitAgain);
         }
-        if request.file.is_some_and(|file| !file.has(range.pages())) {
+        let huge_file = request.huge_pages.map(|(_, page_offset)| MappedFile::new(0, page_offset));
+        if request.file.or(huge_file).is_some_and(|file| !file.has(range.pages())) {
             return Err(Error::OffsetOverflow);
         }
         if let Some(objection) = request.objection {
             return Err(objection);
         }
         if request.flags.contains(MapFlags::GROWSDOWN)
-            && (request.file.is_some() || request.flags.contains(MapFlags::SHARED))
+            && (request.file.or(huge_file).is_some() || request.flags.contains(MapFlags::SHARED))
         {
             return Err(Error::BadFlags);
         }
         self.check_exec_gain(flags, flags)?;
 
         let occupied = self.first_in(range).is_some();
+        if occupied {
+            self.may_cut(range)?;
+        }
         let replaced = if occupied { self.replaced_by(range) } else { Replaced::default() };
         self.may_expand(flags, range.pages() - replaced.pages)?;
+        if let Some((size, page_offset)) = request.huge_pages {
+            flags -= VmFlags::LOCK_MASK;
+            if let Err(error) = Self::reserve_huge(size, page_offset, flags) {
+                self.unmap_checked(range)?;
+                return Err(error);
+            }
+        }
         let mut charge = 0;
         if flags.is_accountable() {
             charge = range.pages() - replaced.accounted.min(range.pages());
@@ -187,8 +210,9 @@ impl<P: Platform> Section<'_, P> {
         }
         let (backing, page_offset) = match request.file {
             Some(file) => (Backing::file(file.id), file.page_offset),
-            None if request.flags.contains(MapFlags::SHARED) => {
-                (Backing::shared_anonymous(self.spaces.new_number()), 0)
+            None if request.flags.contains(MapFlags::SHARED) || huge_file.is_some() => {
+                let offset = huge_file.map_or(0, |file| file.page_offset);
+                (Backing::shared_anonymous(self.spaces.new_number()), offset)
             }
             None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
         };
@@ -235,8 +259,10 @@ impl<P: Platform> Section<'_, P> {
             }
         }
         flags.set(VmFlags::HUGE_ALIGNED, request.file.is_some_and(|file| file.huge_alignment));
-        if asked.contains(MapFlags::NORESERVE) && self.spaces.commit().honours_noreserve() {
-            flags |= VmFlags::NORESERVE;
+        let honoured = request.huge_pages.is_some() || self.spaces.commit().honours_noreserve();
+        flags.set(VmFlags::NORESERVE, asked.contains(MapFlags::NORESERVE) && honoured);
+        if let Some((size, _)) = request.huge_pages {
+            flags |= size.flags();
         }
         flags
     }

@@ -3,6 +3,7 @@
 mod advise;
 mod brk;
 mod fork;
+mod hugetlb;
 mod install;
 mod lock;
 mod map;
@@ -21,6 +22,8 @@ mod unmap;
 mod will_need;
 
 pub use advise::Advice;
+pub use hugetlb::HugePages;
+pub(crate) use hugetlb::may_split;
 pub use lock::LockAll;
 pub use map::{MapFlags, MapRequest, MappedFile};
 pub use pagemap::PageState;

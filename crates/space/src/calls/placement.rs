@@ -1,5 +1,6 @@
 //! Where a new mapping goes: Linux's choice of addresses, exactly.
 
+use super::hugetlb::HugePages;
 use super::map::{MapFlags, MapRequest};
 use crate::error::Error;
 use crate::rights::Rights;
@@ -18,7 +19,9 @@ impl<P: Platform> Section<'_, P> {
         if len > user_end {
             return Err(Error::OutOfRange);
         }
-        let addr = if request.flags.is_fixed() {
+        let addr = if let Some((size, page_offset)) = request.huge_pages {
+            self.place_huge_pages(request, hint, len, size, page_offset)?
+        } else if request.flags.is_fixed() {
             hint
         } else {
             self.place_huge(request, hint, len).map_or_else(|| self.place_free(request, hint, len), Ok)?
@@ -62,6 +65,35 @@ impl<P: Platform> Section<'_, P> {
         // Searched from the top, so the highest of the two places that fit is taken.
         let shift = if shift == 0 && self.core.layout.top_down { huge } else { shift };
         Some(VirtAddr(found.0 + shift))
+    }
+
+    /// A place for huge pages: aligned for them, at an offset of their file too.
+    fn place_huge_pages(
+        &self,
+        request: &MapRequest,
+        hint: VirtAddr,
+        len: u64,
+        size: HugePages,
+        page_offset: u64,
+    ) -> Result<VirtAddr, Error> {
+        if request.flags.is_fixed() {
+            return if hint.is_aligned(size.bytes()) { Ok(hint) } else { Err(Error::Unaligned) };
+        }
+        // A hint that wraps is none.
+        let hint = VirtAddr(size.align_up(hint.0));
+        if let Some(found) = self.place_free(request, hint, len).ok().filter(|found| *found == hint) {
+            return Ok(found);
+        }
+        let mask = size.bytes() - PAGE_SIZE;
+        let padded = len.checked_add(mask).ok_or(Error::NoRoom)?;
+        let found = self.place_free(request, VirtAddr(0), padded)?;
+        let offset = page_offset.wrapping_mul(PAGE_SIZE);
+        Ok(if self.core.layout.top_down && !request.flags.contains(MapFlags::BELOW_2G) {
+            let highest = found.0 + mask;
+            VirtAddr(highest - (highest.wrapping_sub(offset) & mask))
+        } else {
+            VirtAddr(found.0 + (offset.wrapping_sub(found.0) & mask))
+        })
     }
 
     /// A free place: the hint's if it is free, else the highest (or lowest) one.

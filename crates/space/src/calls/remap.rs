@@ -1,5 +1,6 @@
 //! `mremap`.
 
+use super::hugetlb::HugePages;
 use super::map::{MapFlags, MapRequest, MappedFile};
 use crate::cpus::FlushCause;
 use crate::error::Error;
@@ -90,6 +91,19 @@ impl Remap {
         self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
     }
 
+    /// Rounds the lengths to whole huge pages. A mapping of those cannot grow.
+    fn round_to(&mut self, size: HugePages) -> Result<(), Error> {
+        let old_len = size.align_up(self.old.len());
+        self.new_len = size.align_up(self.new_len);
+        // The target is looked at even where it is not used.
+        let aligned = self.addr().is_aligned(size.bytes()) && self.target.is_aligned(size.bytes());
+        if !aligned || self.new_len > old_len {
+            return Err(Error::BadArgument);
+        }
+        self.old = VirtRange::from_len(self.addr(), old_len).ok_or(Error::BadArgument)?;
+        Ok(())
+    }
+
     fn addr(&self) -> VirtAddr {
         self.old.start()
     }
@@ -130,7 +144,7 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl<'s, P: Platform> Section<'s, P> {
-    fn remap(&mut self, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+    fn remap(&mut self, mut remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
         if remap.names_target() {
             let limit = self.core.limits.load().mappings;
             if self.mappings() + 2 >= limit.saturating_sub(3) {
@@ -139,6 +153,9 @@ impl<'s, P: Platform> Section<'s, P> {
             if remap.flags.contains(RemapFlags::FIXED) && remap.old.len() == remap.new_len {
                 return self.move_several(remap, gather);
             }
+        }
+        if let Some(size) = self.find(remap.addr()).and_then(|vma| HugePages::of(vma.flags())) {
+            remap.round_to(size)?;
         }
         let vma = self.check(&remap)?;
         if remap.names_target() {
@@ -209,7 +226,10 @@ impl<'s, P: Platform> Section<'s, P> {
             }
             at = part.end();
             let target = VirtAddr(remap.target.0 + (part.start().0 - remap.addr().0));
-            let one = Remap { old: part, new_len: part.len(), target, ..remap };
+            let mut one = Remap { old: part, new_len: part.len(), target, ..remap };
+            if let Some(size) = HugePages::of(vma.flags()) {
+                one.round_to(size)?;
+            }
             self.check(&one)?;
             let result = self.remap_to(one, gather)?;
             moved.get_or_insert(result);

@@ -54,6 +54,7 @@ impl<'s, P: Platform> Section<'s, P> {
         if splits > 0 && self.mappings() >= self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
         }
+        self.may_cut(range)?;
         let mut prepared = self.prepare(splits)?;
         self.unmap_into(range, &mut prepared, gather);
         Ok(())

@@ -9,6 +9,7 @@ mod unmap;
 
 pub(crate) use prepared::Prepared;
 
+use crate::calls::may_split;
 use crate::error::Error;
 use crate::rights::Rights;
 use crate::rmap::{Emptied, Family};
@@ -300,6 +301,9 @@ impl<'s, P: Platform> Section<'s, P> {
         let splits = if merged { 0 } else { usize::from(!at_start) + usize::from(!at_end) };
         if splits > 0 && self.mappings() + splits as u64 > self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
+        }
+        if splits > 0 && !(may_split(&facts, range.start()) && may_split(&facts, range.end())) {
+            return Err(Error::BadArgument);
         }
         let mut prepared = self.prepare(splits)?;
 

@@ -58,6 +58,8 @@ bitflags! {
         const ACCOUNT = 0x100000;
         /// Swap space is not reserved (`nr`).
         const NORESERVE = 0x200000;
+        /// Huge pages of the program's choice (`ht`).
+        const HUGETLB = 0x400000;
         /// Zero-filled in a child (`wf`).
         const WIPEONFORK = 0x2000000;
         /// Left out of core dumps (`dd`).
@@ -68,6 +70,8 @@ bitflags! {
         const NOHUGEPAGE = 0x40000000;
         /// `MADV_MERGEABLE` (`mg`).
         const MERGEABLE = 0x80000000;
+        /// With HUGETLB: pages of 1 GiB. Linux asks the file.
+        const HUGETLB_GIB = 1 << 62;
         /// The file wants its large mappings aligned for huge pages. Linux asks the file's operations instead.
         const HUGE_ALIGNED = 1 << 63;
     }
@@ -145,6 +149,7 @@ pub const SMAPS_MNEMONICS: &[(VmFlags, &str)] = &[
     (VmFlags::LOCKONFAULT, "lf"),
     (VmFlags::ACCOUNT, "ac"),
     (VmFlags::NORESERVE, "nr"),
+    (VmFlags::HUGETLB, "ht"),
     (VmFlags::WIPEONFORK, "wf"),
     (VmFlags::DONTDUMP, "dd"),
     (VmFlags::HUGEPAGE, "hg"),

@@ -7,7 +7,7 @@ use crate::event::{Call, FileKind};
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, FaultIn, Outcome};
-use quire_mm::{Protection, Space, VmFlags};
+use quire_mm::{Errno, Protection, Space, VmFlags};
 
 /// What a call came to, held against the recording.
 pub(super) enum Verdict {
@@ -36,6 +36,8 @@ const MADV_COLLAPSE: u32 = 25;
 const MAP_FIXED: u64 = 0x10;
 const MAP_32BIT: u64 = 0x40;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MAP_NORESERVE: u64 = 0x4000;
+const MAP_HUGETLB: u64 = 0x4_0000;
 
 /// Makes `call` in `space` and compares.
 pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds) -> Verdict {
@@ -66,6 +68,10 @@ pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut F
         None => not_built(space, call, files, names::of_form(number, &call.args)),
         Some(raw) if raw == call.result => Verdict::Same,
         Some(raw) if is_random_place(call, raw) && move_there(space, call, raw, &file) => Verdict::Same,
+        Some(raw) if lacks_huge_pages(call, raw) => {
+            map_again(space, call, &file, MAP_NORESERVE);
+            Verdict::Unsupported(Gap(names::of_form(number, &call.args)))
+        }
         Some(_) if needs_page_cache(space, call, number) => Verdict::Unsupported(Gap(format!(
             "{} of files and shared memory",
             names::of_form(number, &call.args)
@@ -117,6 +123,14 @@ fn move_there(space: &Space<'_, HostPlatform>, call: &Call, ours: i64, file: &Re
     abi::call(space, CallNumber::Mmap, again, file, &FaultIn(space)).raw() == Some(call.result)
 }
 
+/// Whether Linux had a pool of huge pages for the mapping, of which there is none here.
+fn lacks_huge_pages(call: &Call, raw: i64) -> bool {
+    CallNumber::from_raw(call.number) == CallNumber::Mmap
+        && call.args[3] & MAP_HUGETLB != 0
+        && call.errno().is_none()
+        && raw == -i64::from(Errno::ENOMEM.0)
+}
+
 /// COLLAPSE of memory that belongs to the page cache.
 fn needs_page_cache(space: &Space<'_, HostPlatform>, call: &Call, number: CallNumber) -> bool {
     let [start, len, advice, ..] = call.args;
@@ -143,6 +157,18 @@ fn not_built(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds, 
     Verdict::Unsupported(Gap(what))
 }
 
+/// Maps what Linux mapped where Linux did, with these flags besides.
+fn map_again(space: &Space<'_, HostPlatform>, call: &Call, file: &RecordedFile<'_>, besides: u64) {
+    let linux = call.result as u64;
+    let [_, len, protection, flags, descriptor, offset] = call.args;
+    let flags = (flags | MAP_FIXED | besides) & !MAP_FIXED_NOREPLACE;
+    let again = [linux, len, protection, flags, descriptor, offset];
+    let outcome = abi::call(space, CallNumber::Mmap, again, file, &FaultIn(space));
+    if !matches!(outcome, Outcome::Done(_)) {
+        unbuilt::map_private(space, linux, len, Protection::from_bits_truncate(protection as u32));
+    }
+}
+
 /// Brings the space to where Linux was after a call that came out differently.
 fn catch_up(
     space: &Space<'_, HostPlatform>,
@@ -158,14 +184,8 @@ fn catch_up(
             if let Some(ours) = ours {
                 let _ = space.munmap(VirtAddr(ours), call.args[1]);
             }
-            if let Some(linux) = linux {
-                let [_, len, protection, flags, descriptor, offset] = call.args;
-                let flags = (flags | MAP_FIXED) & !MAP_FIXED_NOREPLACE;
-                let again = [linux, len, protection, flags, descriptor, offset];
-                if !matches!(abi::call(space, number, again, file, &FaultIn(space)), Outcome::Done(_)) {
-                    let protection = Protection::from_bits_truncate(protection as u32);
-                    unbuilt::map_private(space, linux, len, protection);
-                }
+            if linux.is_some() {
+                map_again(space, call, file, 0);
             }
         }
         CallNumber::Mremap => {
@@ -192,7 +212,7 @@ fn describe(outcome: Outcome) -> String {
 /// The recorded result in the same words.
 pub(super) fn describe_recorded(call: &Call) -> String {
     match call.errno() {
-        Some(errno) => quire_mm::Errno(errno).to_string(),
+        Some(errno) => Errno(errno).to_string(),
         None => format!("{:#x}", call.result),
     }
 }

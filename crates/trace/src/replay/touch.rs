@@ -52,6 +52,7 @@ fn compare(fault: &Fault, result: Result<Translation, AccessError<FaultError>>) 
         Outcome::Minor | Outcome::Major | Outcome::Unknown => None,
         Outcome::Denied(Denial::NotMapped) => Some(FaultError::NotMapped),
         Outcome::Denied(Denial::NotAllowed) => Some(FaultError::AccessDenied),
+        Outcome::Denied(Denial::NoBacking) if is_bus(&result) => return Touched::Same,
         Outcome::Denied(Denial::NoBacking) => return Touched::Unsupported("touch past the end of a file"),
         Outcome::Denied(Denial::ProtectionKey) => return Touched::Unsupported("protection keys"),
         Outcome::Denied(Denial::Other) => return Touched::Unsupported("another signal on a touch"),
@@ -60,9 +61,14 @@ fn compare(fault: &Fault, result: Result<Translation, AccessError<FaultError>>) 
         (None, Ok(Translation::Fault)) => Touched::Same,
         (None, Ok(found)) => Touched::Present(found),
         (Some(expected), Err(AccessError::Fault(found))) if expected == found => Touched::Same,
+        (None, Err(_)) if is_bus(&result) => Touched::Unsupported("touch of huge pages (MAP_HUGETLB)"),
         (_, Ok(_)) => Touched::Differs("allowed".to_owned()),
         (_, Err(error)) => Touched::Differs(error.to_string()),
     }
+}
+
+fn is_bus(result: &Result<Translation, AccessError<FaultError>>) -> bool {
+    matches!(result, Err(AccessError::Fault(FaultError::Bus)))
 }
 
 /// Whether Linux let the touch through, as far as is known.

@@ -263,6 +263,45 @@ fn segments_and_rings_come_and_go() {
 
 #[test]
 #[ignore = "a program that tests record"]
+fn child_maps_huge_pages() {
+    let size = |log: i32| log << libc::MAP_HUGE_SHIFT;
+    let huge = ANONYMOUS | libc::MAP_HUGETLB;
+    let free = huge | libc::MAP_NORESERVE;
+    let (all, invalid, bad) = (usize::MAX, -i64::from(libc::EINVAL), -i64::from(libc::EBADF));
+    // Sizes that Linux does not know, no length, a length that wraps, no kind, a descriptor that is not open.
+    for (len, flags, file, expected) in [
+        (HUGE, free | size(5), -1, invalid),
+        (0, free, -1, invalid),
+        (all, free, -1, invalid),
+        (HUGE, free & !libc::MAP_PRIVATE, -1, invalid),
+        (HUGE, libc::MAP_PRIVATE | libc::MAP_HUGETLB, -1, bad),
+    ] {
+        assert_eq!(map(0, len, WRITE, flags, file, 0), expected, "{len:#x} {flags:#x}");
+    }
+    map(0, HUGE, WRITE, huge, -1, 0);
+    let addr = map(0, 2 * HUGE, WRITE, free, -1, 0);
+    assert!(addr > 0 && (addr as usize).is_multiple_of(HUGE));
+    map(0, HUGE, WRITE, free | size(21), -1, 0);
+    map(0, PAGE, WRITE, ANONYMOUS, -1, 0);
+    assert_eq!(protect(addr, READ), invalid);
+    call(libc::SYS_munmap, [addr as usize + PAGE, PAGE, 0, 0, 0, 0]);
+    call(libc::SYS_munmap, [addr as usize, HUGE, 0, 0, 0, 0]);
+    map(0, HUGE, WRITE, ANONYMOUS, -1, 0);
+    std::process::exit(0)
+}
+
+/// The host may have a pool of huge pages: then a mapping with pages is a gap.
+#[test]
+fn huge_pages_of_the_programs_choice_are_mapped_as_by_linux() {
+    let Some((events, process)) = replay_child("child_maps_huge_pages") else { return };
+    let reserved = 0x4_0022;
+    let pool = calls(&events, libc::SYS_mmap).any(|call| call.args[3] == reserved && call.errno().is_none());
+    let gap = ("mmap with MAP_PRIVATE|MAP_ANONYMOUS|MAP_HUGETLB", 1);
+    assert_eq!(gaps(&process), if pool { vec![gap] } else { Vec::new() });
+}
+
+#[test]
+#[ignore = "a program that tests record"]
 fn child_asks_into_bad_vectors() {
     let own = map(0, 8 * PAGE, WRITE, ANONYMOUS, -1, 0) as usize;
     let fixed = ANONYMOUS | libc::MAP_FIXED;
