@@ -179,7 +179,9 @@ impl<P: Platform> Section<'_, P> {
         if request.file.or(huge_file).is_some_and(|file| !file.has(range.pages())) {
             return Err(Error::OffsetOverflow);
         }
-        if let Some(objection) = request.objection {
+        // The file's own operation is called last.
+        let late = request.objection.filter(|objection| objection.is_of_the_operation());
+        if let Some(objection) = request.objection.filter(|_| late.is_none()) {
             return Err(objection);
         }
         if request.flags.contains(MapFlags::GROWSDOWN)
@@ -195,12 +197,15 @@ impl<P: Platform> Section<'_, P> {
         }
         let replaced = if occupied { self.replaced_by(range) } else { Replaced::default() };
         self.may_expand(flags, range.pages() - replaced.pages)?;
+        let mut refused = late.map_or(Ok(()), Err);
         if let Some((size, page_offset)) = request.huge_pages {
             flags -= VmFlags::LOCK_MASK;
-            if let Err(error) = Self::reserve_huge(size, page_offset, flags) {
-                self.unmap_checked(range)?;
-                return Err(error);
-            }
+            refused = Self::reserve_huge(size, page_offset, flags);
+        }
+        if let Err(error) = refused {
+            // Linux has taken away by now what was to be replaced.
+            self.unmap_checked(range)?;
+            return Err(error);
         }
         let mut charge = 0;
         if flags.is_accountable() {

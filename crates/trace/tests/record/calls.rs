@@ -165,6 +165,14 @@ fn child_maps_descriptors() {
     }
     files.retain(|file| *file >= 0);
     try_all(&files);
+    // A refusal by the file itself comes after what was to be replaced is gone.
+    let replaced = map(0, 4 * PAGE, WRITE, ANONYMOUS, -1, 0) as usize;
+    for (page, path) in ["/proc/cpuinfo", "/dev/null"].into_iter().enumerate() {
+        let at = replaced + (2 * page) * PAGE;
+        assert!(map(at, PAGE, READ, libc::MAP_PRIVATE | libc::MAP_FIXED, open(path, libc::O_RDONLY), 0) < 0);
+        let mut vector = [0_u8];
+        call(libc::SYS_mincore, [at, PAGE, vector.as_mut_ptr() as usize, 0, 0, 0]);
+    }
     // The ring of io_uring is mapped at an offset of its own.
     let mut parameters = [0_u8; 120];
     let ring = call(libc::SYS_io_uring_setup, [8, parameters.as_mut_ptr() as usize, 0, 0, 0, 0]);
