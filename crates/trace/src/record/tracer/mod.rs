@@ -160,6 +160,7 @@ impl<'a> Tracer<'a> {
                 self.let_the_patient_go(time);
                 self.release_orphans(time);
                 self.sample_reuse(time);
+                self.touched_in_between(time);
                 self.drain(time);
                 self.settle(false);
             }

@@ -5,6 +5,7 @@
 //! reported.
 
 use super::Tracer;
+use super::state::State;
 use crate::event::{Access, Denial, EventKind, ExecImage, Fault, Mode, Outcome, PageRun};
 use crate::record::merge::SpaceId;
 use crate::record::proc::maps;
@@ -12,14 +13,20 @@ use crate::record::proc::pagemap::Pagemap;
 use crate::record::ranges::{PageRange, pages_after_call, pages_before_call};
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, ptrace};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 const PAGE: u64 = 4096;
+/// All spaces are looked at this often at most: what is freed before it was seen is missing.
+const LOOK_EVERY_NS: u64 = 20_000_000;
+/// After a round of looks so many times as long passes before the next as it took.
+const SHARE: u64 = 25;
 
 /// The pages of each address space that were there when it was looked at last, by address.
 #[derive(Debug, Default)]
 pub(super) struct TouchedPages {
     known: HashMap<SpaceId, BTreeSet<u64>>,
+    /// When all spaces are looked at again.
+    next: u64,
 }
 
 impl TouchedPages {
@@ -80,6 +87,37 @@ impl Tracer<'_> {
         let faults: Vec<EventKind> = faults.collect();
         if !faults.is_empty() {
             self.note(tid, now(), faults);
+        }
+    }
+
+    /// Looks at all spaces in which no thread is in a call now and then. Pages that come and go between two calls about
+    /// them are there together with others, which looks at calls alone do not tell.
+    pub(super) fn touched_in_between(&mut self, time: u64) {
+        if !self.begun || self.touched.as_ref().is_none_or(|touched| time < touched.next) {
+            return;
+        }
+        let busy: HashSet<SpaceId> = self
+            .tasks
+            .values()
+            .filter(|task| {
+                task.exiting || !matches!(task.state, State::Running | State::Ignored | State::Held(_))
+            })
+            .map(|task| task.space)
+            .collect();
+        // No thread gets into a call while this one looks, so that the layout is the one that the trace has by now.
+        let idle: BTreeMap<SpaceId, Tid> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| !busy.contains(&task.space))
+            .map(|(tid, task)| (task.space, *tid))
+            .collect();
+        for tid in idle.into_values() {
+            self.look_and_record(tid, PageRange::ALL);
+        }
+        if let Some(touched) = &mut self.touched {
+            let after = now();
+            let took = after.saturating_sub(time);
+            touched.next = after.saturating_add(took.saturating_mul(SHARE).max(LOOK_EVERY_NS));
         }
     }
 
