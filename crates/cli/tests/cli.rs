@@ -58,6 +58,8 @@ fn every_bundled_recording_replays_without_a_difference() {
         for line in lines.lines() {
             let object: serde_json::Value = serde_json::from_str(line).expect("an object a line");
             assert_eq!(object["mismatches"], 0, "{line}");
+            let exactness = object["recording"]["exactness"].as_str();
+            assert!(exactness.is_some_and(|text| text.contains("page faults")), "{line}");
             assert_eq!(object["audit"], "ok", "{line}");
             assert!(object["quire"]["peak_resident"].as_u64() > Some(0), "{line}");
             assert!(object["linux"]["peak_resident"].as_u64() > Some(0), "{line}");

@@ -46,6 +46,8 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
         "recording": {
             "events": report.events,
             "lost_faults": report.lost,
+            "fault_source": report.header.faults.name(),
+            "exactness": report.header.faults.exactness(),
             "seconds": report.elapsed.as_secs_f64(),
             "events_per_second": report.events_per_second(),
             "ram": report.ram,

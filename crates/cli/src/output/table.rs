@@ -13,6 +13,7 @@ pub(crate) fn print(file: &Path, report: &ReplayReport) {
         report.header.command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     say(format_args!("{}: {}", file.display(), shorten(&command.join(" "), 90)));
     say(processes(report));
+    say(format_args!("exactness  {}", report.header.faults.exactness()));
     say(allocator(report));
     if report.limited || report.reuses + report.reuses_gone > 0 {
         say(memory(report));
