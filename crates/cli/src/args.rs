@@ -34,9 +34,13 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
-    /// The file to write
+    /// The file to write, or - for the standard output (the program's own then goes to the standard error output). A
+    /// second SIGINT, SIGTERM or SIGHUP ends the recording while the program runs on
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
+    /// Replace FILE even if it is not a recording
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Where page faults are taken from: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub(crate) faults: FaultChoice,
@@ -96,6 +100,9 @@ pub(crate) struct RunArguments {
     /// Keep the recording in this file
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Replace FILE even if it is not a recording
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
     /// The program and its arguments

@@ -480,6 +480,7 @@ fn as_version(version: u8, kinds: u8, file: &[u8]) -> Vec<u8> {
         let known = std::mem::replace(&mut contents[2], kinds);
         assert_eq!(usize::from(known), EventKind::COUNT);
         contents.drain(3 + usize::from(kinds)..3 + usize::from(known));
+        assert_eq!(contents.pop(), Some(0), "the programs ended");
     });
     old
 }

@@ -2,12 +2,17 @@
 
 use crate::args::RecordArguments;
 use crate::exit::Failure;
-use quire_trace::record::{RecordOptions, record};
+use quire_trace::record::{RecordOptions, RecordTarget, record};
 use std::process::ExitCode;
 use std::time::Duration;
 
 pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
-    let mut options = RecordOptions::new(arguments.command, arguments.output);
+    let output = match arguments.output.to_str() {
+        Some("-") => RecordTarget::Stdout,
+        _ => RecordTarget::File(arguments.output),
+    };
+    let mut options = RecordOptions::new(arguments.command, output);
+    options.force = arguments.force;
     options.faults = arguments.faults;
     options.reuse = (!arguments.no_reuse).then(|| Duration::from_millis(arguments.reuse));
     let summary = record(&options).map_err(Failure::input)?;

@@ -4,33 +4,37 @@ use super::replay::{replay, show};
 use crate::args::RunArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
 use quire_trace::format::EXTENSION;
-use quire_trace::record::{RecordOptions, record};
-use std::path::PathBuf;
+use quire_trace::record::{RecordOptions, RecordTarget, record};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-/// A recording that goes away when the command ends.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // It may be gone already; there is nobody to tell.
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A file without a name, which is gone when the command ends, however it ends.
+fn scratch() -> io::Result<Arc<File>> {
+    let path = std::env::temp_dir().join(format!("quire-run-{}.{EXTENSION}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(path)?;
+    Ok(Arc::new(file))
 }
 
 pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
-    let scratch;
-    let file = match arguments.output {
-        Some(file) => file,
+    // What to record to, where to read it, and what to call it.
+    let (target, file, name) = match arguments.output {
+        Some(file) => (RecordTarget::File(file.clone()), file.clone(), file),
         None => {
-            let name = format!("quire-run-{}.{EXTENSION}", std::process::id());
-            scratch = Scratch(std::env::temp_dir().join(name));
-            scratch.0.clone()
+            let open = scratch().map_err(Failure::input)?;
+            let file = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+            (RecordTarget::Open(open), file, Path::new("quire run").to_path_buf())
         }
     };
-    let summary = record(&RecordOptions::new(arguments.command, file.clone())).map_err(Failure::input)?;
+    let mut options = RecordOptions::new(arguments.command, target);
+    options.force = arguments.force;
+    let summary = record(&options).map_err(Failure::input)?;
     eprint!("{summary}");
     let report = replay(&file, &arguments.machine, false)?;
-    show(&file, &report, arguments.machine.json);
+    show(&name, &report, arguments.machine.json);
     Ok(if report.is_good() { ExitCode::from(summary.exit_code()) } else { ExitCode::from(FOUND_FAILURE) })
 }

@@ -59,6 +59,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "memory": memory(&report.pressure),
             "does_not_fit": report.does_not_fit.as_ref().map(ToString::to_string),
             "damage": report.damage,
+            "ended_early": report.ended_early,
             "allocator": allocator(&report.allocator),
         },
     })

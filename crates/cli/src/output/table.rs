@@ -146,6 +146,9 @@ fn notes(report: &ReplayReport) {
     if let Some(damage) = &report.damage {
         say(format_args!("damaged    {damage}"));
     }
+    if report.ended_early {
+        say("early      the recording was ended while the programs ran; their ends are not in it");
+    }
     if report.lost > 0 {
         say(format_args!(
             "lost       {} page faults were not recorded (the kernel's ring was full)",

@@ -19,6 +19,8 @@ pub struct Trailer {
     pub wall_ns: u64,
     /// How long threads stood still for the recorder, all added up.
     pub stopped_ns: u64,
+    /// The recorder was told to end before the programs did, and let them go.
+    pub ended_early: bool,
     /// Checksum over the checksums of all blocks.
     pub(crate) chain: u32,
 }
@@ -31,6 +33,7 @@ impl Trailer {
         for number in head.into_iter().chain(self.kinds).chain(tail) {
             put_u64(&mut out, number);
         }
+        out.push(u8::from(self.ended_early));
         out
     }
 
@@ -48,9 +51,17 @@ impl Trailer {
         }
         let (lost_samples, wall_ns, stopped_ns) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
         let chain = cursor.u32()?;
+        let ended_early = match version >= Version::THREE {
+            true => match cursor.u8()? {
+                0 => false,
+                1 => true,
+                _ => return Err(Malformed("it ends in an unknown way")),
+            },
+            false => false,
+        };
         if !cursor.is_at_end() {
             return Err(Malformed("it is longer than it should be"));
         }
-        Ok(Self { events, blocks, kinds, lost_samples, wall_ns, stopped_ns, chain })
+        Ok(Self { events, blocks, kinds, lost_samples, wall_ns, stopped_ns, ended_early, chain })
     }
 }

@@ -93,6 +93,11 @@ impl<W: Write> TraceWriter<W> {
         self.offset
     }
 
+    /// Notes that the recording ends before the programs do.
+    pub fn end_early(&mut self) {
+        self.totals.ended_early = true;
+    }
+
     /// Ends the trace: writes the trailer, and returns the sink with the totals.
     pub fn finish(mut self, wall_ns: u64, stopped_ns: u64) -> Result<(W, Trailer), TraceError> {
         self.end_block()?;

@@ -29,6 +29,8 @@ pub(crate) enum Class {
     Credentials,
     /// It ends the process; not recorded, but the last chance to see the process whole.
     End,
+    /// It traces another thread or asks to be traced; not recorded, but told to the user.
+    Traces,
     /// Not recorded.
     Other,
 }
@@ -47,6 +49,8 @@ pub(crate) const MEMORY_LIMITS: [u32; 4] =
 
 /// `arch_prctl` codes that map something: the vDSO (three widths) and shadow stacks (enable, disable).
 const ARCH_CODES: [u32; 5] = [0x2001, 0x2002, 0x2003, 0x5001, 0x5002];
+/// `ptrace` requests that begin to trace.
+const PTRACE_REQUESTS: [u32; 3] = [libc::PTRACE_TRACEME, libc::PTRACE_ATTACH, libc::PTRACE_SEIZE];
 /// `prctl` codes that change memory.
 const PRCTL_CODES: [u32; 5] = [
     libc::PR_SET_VMA as u32,
@@ -103,7 +107,8 @@ pub(crate) const ALWAYS: [(i64, Class); 42] = [
 ];
 
 /// Calls that are recorded only if an argument has one of some values.
-pub(crate) const SOMETIMES: [OnlyIf; 4] = [
+pub(crate) const SOMETIMES: [OnlyIf; 5] = [
+    OnlyIf { call: libc::SYS_ptrace, arg: 0, values: &PTRACE_REQUESTS },
     OnlyIf { call: libc::SYS_prctl, arg: 0, values: &PRCTL_CODES },
     OnlyIf { call: libc::SYS_arch_prctl, arg: 0, values: &ARCH_CODES },
     OnlyIf { call: libc::SYS_setrlimit, arg: 0, values: &MEMORY_LIMITS },
@@ -121,6 +126,9 @@ pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
     }
     let rule = SOMETIMES.into_iter().find(|rule| rule.call == number);
     let wanted = rule.is_some_and(|rule| rule.values.contains(&(args[rule.arg] as u32)));
+    if wanted && number == libc::SYS_ptrace {
+        return Class::Traces;
+    }
     // A question for the limit is no change of it.
     let only_asks = number == libc::SYS_prlimit64 && args[2] == 0;
     if wanted && !only_asks { Class::Memory } else { Class::Other }

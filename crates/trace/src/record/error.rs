@@ -28,6 +28,15 @@ pub enum RecordError {
         /// What Linux says.
         source: io::Error,
     },
+    /// The output is a file that is no recording.
+    #[error("{}: this file is not a recording, it is left as it is; --force replaces it", path.display())]
+    NotARecording {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The standard output is a terminal.
+    #[error("a recording is not written to a terminal; redirect the standard output")]
+    Terminal,
     /// The trace could not be written. The program ran to its end all the same.
     #[error("the program ran to its end but the trace could not be written: {0}")]
     Trace(#[from] TraceError),
@@ -55,7 +64,9 @@ pub enum RecordError {
         source: io::Error,
     },
     /// The recorder itself failed.
-    #[error("the recorder stopped in its middle; the trace up to there may be used with `--salvage`")]
+    #[error(
+        "the recorder stopped in its middle; what it wrote is beside the output, ends in `.part` and may be used with `--salvage`"
+    )]
     Broken,
 }
 

@@ -31,8 +31,8 @@ const STEP_FILTER: u8 = b'f';
 const STEP_EXEC: u8 = b'x';
 
 impl Child {
-    /// Forks. The child does nothing until [`Child::install_filter`].
-    pub(crate) fn start(command: &[OsString]) -> Result<Self, RecordError> {
+    /// Forks. If the standard output is taken, the program writes to the standard error output. The child does nothing until [`Child::install_filter`].
+    pub(crate) fn start(command: &[OsString], stdout_is_taken: bool) -> Result<Self, RecordError> {
         let words = command.iter().map(|word| CString::new(word.as_bytes()));
         let words: Vec<CString> = words
             .collect::<Result<_, _>>()
@@ -50,6 +50,10 @@ impl Child {
             0 => {
                 // The recorder's end must not keep the pipe open when the recorder dies.
                 drop(go_in);
+                if stdout_is_taken {
+                    // SAFETY: dup2 takes numbers only and is async-signal-safe.
+                    unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
+                }
                 child(&argv, &filter, go_out.as_raw_fd(), report_in.as_raw_fd())
             }
             pid => {

@@ -15,10 +15,11 @@ mod ranges;
 mod seccomp;
 mod summary;
 mod sys;
+mod target;
 mod tracer;
 
 pub use error::RecordError;
-pub use options::{FaultChoice, RecordOptions};
+pub use options::{FaultChoice, RecordOptions, RecordTarget};
 pub use ranges::{PageRange, pages_after_call, pages_before_call};
 pub use summary::RecordSummary;
 
@@ -27,19 +28,22 @@ use launch::Child;
 use output::Output;
 use perf::PerfSession;
 use proc::system;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::signals::SignalGuard;
 use sys::time::{now, thread_cpu};
 use sys::{Tid, ptrace, signals};
+use target::Target;
 use tracer::{Followed, Tracer};
 
 /// Records a program until it, and every process that it started, has ended.
 ///
 /// The program has the standard input and outputs of the caller, and gets the signals that the terminal sends.
 /// If the recorder's process dies, the program is killed: half of it would run without its memory calls.
+/// The first SIGINT, SIGTERM or SIGHUP is the program's; after a second one the recorder lets all processes go and
+/// ends with what it has.
 pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     if options.command.is_empty() {
         return Err(RecordError::Command("no command was given"));
@@ -57,44 +61,31 @@ pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
 }
 
 fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
-    let (file, is_new) = open_output(options)?;
+    let target = Target::open(options)?;
     let _signals = SignalGuard::install();
-    let mut child = Child::start(&options.command)?;
+    let mut child = Child::start(&options.command, matches!(options.output, RecordTarget::Stdout))?;
     let pid = child.pid;
     let result = follow_child(options, &mut child).and_then(|(perf, calls, faults)| {
         let started = now();
         let header = header(options, calls, faults);
-        let output = file.try_clone().and_then(|file| Output::start(file, header, options.level));
+        let output = target.file().and_then(|file| Output::start(file, header, options.level));
         let output = output.map_err(|source| RecordError::Start { source })?;
-        let followed = Tracer::new(pid, calls, perf, &output, options.reuse, started).run(child)?;
+        let followed = Tracer::new(pid, calls, perf, &output, options, started).run(child)?;
         Ok((followed, output, calls, faults))
     });
-    let result = match result {
+    match result {
         Ok((Followed { exec_error: Some(source), .. }, output, ..)) => {
             drop(output);
             let program = options.command[0].to_string_lossy().into_owned();
             Err(RecordError::Exec { program, source })
         }
-        Ok((followed, output, calls, faults)) => return finish(&followed, output, calls, faults),
+        Ok((followed, output, calls, faults)) => finish(&followed, output, target, calls, faults),
         Err(error) => {
             // The child has not begun; it must not begin unfollowed.
             signals::send(pid, libc::SIGKILL);
             Err(error)
         }
-    };
-    if is_new {
-        // Nothing was recorded: leave no empty file behind.
-        drop(fs::remove_file(&options.output));
     }
-    result
-}
-
-/// Opens the output without harming what it holds: the program may turn out not to exist.
-fn open_output(options: &RecordOptions) -> Result<(File, bool), RecordError> {
-    let is_new = !options.output.exists();
-    let file = File::options().write(true).create(true).truncate(false).open(&options.output);
-    let file = file.map_err(|source| RecordError::Output { path: options.output.clone(), source })?;
-    Ok((file, is_new))
 }
 
 /// Takes hold of the child: ptrace, page faults and filter, in this order.
@@ -169,10 +160,13 @@ fn header(options: &RecordOptions, calls: CallSource, faults: FaultSource) -> Tr
 fn finish(
     followed: &Followed,
     output: Output,
+    target: Target,
     calls: CallSource,
     faults: FaultSource,
 ) -> Result<RecordSummary, RecordError> {
-    let written = output.finish(followed.wall_ns, followed.stopped_ns)?.ok_or(RecordError::Broken)?;
+    let early = followed.released.is_some();
+    let written = output.finish(followed.wall_ns, followed.stopped_ns, early)?.ok_or(RecordError::Broken)?;
+    target.name()?;
     Ok(RecordSummary {
         status: followed.status,
         wall: Duration::from_nanos(followed.wall_ns),
@@ -188,5 +182,7 @@ fn finish(
         unordered_calls: followed.unordered_calls,
         stray_faults: followed.stray_faults,
         orphans: followed.orphans,
+        released: followed.released,
+        not_released: followed.not_released,
     })
 }

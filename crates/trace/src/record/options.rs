@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What to record, and how.
@@ -12,8 +13,10 @@ use std::time::Duration;
 pub struct RecordOptions {
     /// The program and its arguments. The program is searched for in `PATH`.
     pub command: Vec<OsString>,
-    /// The file to write. One that exists is replaced when the program has begun, not before.
-    pub output: PathBuf,
+    /// Where the recording goes.
+    pub output: RecordTarget,
+    /// Replace a file that is not a recording, too.
+    pub force: bool,
     /// Where to take the page faults from.
     pub faults: FaultChoice,
     /// How to catch calls: by a seccomp filter (if that is permitted), or by stopping at every call.
@@ -35,11 +38,43 @@ impl RecordOptions {
     /// Options that suit most programs: the best source of faults, samples of what is used again, notices on the
     /// standard error output.
     #[must_use]
-    pub fn new(command: Vec<OsString>, output: PathBuf) -> Self {
+    pub fn new(command: Vec<OsString>, output: impl Into<RecordTarget>) -> Self {
+        let output = output.into();
         let level = TraceWriter::<File>::DEFAULT_LEVEL;
         let (faults, calls) = (FaultChoice::Auto, CallSource::Seccomp);
-        let reuse = Some(Self::REUSE_EVERY);
-        Self { command, output, faults, calls, reuse, level, notify: |line| eprintln!("quire: {line}") }
+        Self {
+            command,
+            output,
+            force: false,
+            faults,
+            calls,
+            reuse: Some(Self::REUSE_EVERY),
+            level,
+            notify: |line| eprintln!("quire: {line}"),
+        }
+    }
+}
+
+/// Where a recording goes.
+#[derive(Debug, Clone)]
+pub enum RecordTarget {
+    /// A file of this name. It is written beside it under a name that ends in `.part` and gets its name when it is whole.
+    File(PathBuf),
+    /// The standard output. The recorded program's own goes to the standard error output.
+    Stdout,
+    /// An open, empty file.
+    Open(Arc<File>),
+}
+
+impl From<PathBuf> for RecordTarget {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+impl From<&str> for RecordTarget {
+    fn from(path: &str) -> Self {
+        Self::File(path.into())
     }
 }
 

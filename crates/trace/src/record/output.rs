@@ -4,6 +4,7 @@ use crate::event::Event;
 use crate::format::{TraceError, TraceHeader, TraceWriter, Trailer};
 use crate::record::sys::time::thread_cpu;
 use std::fs::File;
+use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 enum Message {
     Events(Vec<Event>),
-    End { wall_ns: u64, stopped_ns: u64 },
+    End { wall_ns: u64, stopped_ns: u64, early: bool },
 }
 
 /// What the writer did.
@@ -24,6 +25,25 @@ pub(crate) struct Written {
     pub(crate) totals: Trailer,
     pub(crate) bytes: u64,
     pub(crate) cpu_ns: u64,
+}
+
+/// A file, which may be a pipe, and how much was written to it.
+#[derive(Debug)]
+struct Sink {
+    file: File,
+    bytes: u64,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// The writer's thread.
@@ -35,7 +55,7 @@ pub(crate) struct Output {
 
 impl Output {
     /// Starts the thread.
-    pub(crate) fn start(file: File, header: TraceHeader, level: i32) -> std::io::Result<Self> {
+    pub(crate) fn start(file: File, header: TraceHeader, level: i32) -> io::Result<Self> {
         let (queue, messages) = sync_channel(QUEUE);
         let thread = Builder::new()
             .name("quire-writer".into())
@@ -52,8 +72,13 @@ impl Output {
     }
 
     /// Ends the trace and waits until it is written; `None` if the writer's thread died.
-    pub(crate) fn finish(self, wall_ns: u64, stopped_ns: u64) -> Result<Option<Written>, TraceError> {
-        drop(self.queue.send(Message::End { wall_ns, stopped_ns }));
+    pub(crate) fn finish(
+        self,
+        wall_ns: u64,
+        stopped_ns: u64,
+        early: bool,
+    ) -> Result<Option<Written>, TraceError> {
+        drop(self.queue.send(Message::End { wall_ns, stopped_ns, early }));
         drop(self.queue);
         self.thread.join().unwrap_or(Ok(None))
     }
@@ -65,10 +90,9 @@ fn write(
     level: i32,
     messages: &Receiver<Message>,
 ) -> Result<Option<Written>, TraceError> {
-    // Until the program has begun, a file that was there before is left alone.
+    // Nothing is written before the program has begun: it may turn out not to exist.
     let Ok(mut message) = messages.recv() else { return Ok(None) };
-    drop(file.set_len(0));
-    let mut writer = TraceWriter::new(file, header, level)?;
+    let mut writer = TraceWriter::new(Sink { file, bytes: 0 }, header, level)?;
     let mut flushed = Instant::now();
     loop {
         match message {
@@ -81,11 +105,13 @@ fn write(
                     flushed = Instant::now();
                 }
             }
-            Message::End { wall_ns, stopped_ns } => {
+            Message::End { wall_ns, stopped_ns, early } => {
                 writer.flush()?;
-                let (file, totals) = writer.finish(wall_ns, stopped_ns)?;
-                let bytes = file.metadata().map_or(0, |facts| facts.len());
-                return Ok(Some(Written { totals, bytes, cpu_ns: thread_cpu() }));
+                if early {
+                    writer.end_early();
+                }
+                let (sink, totals) = writer.finish(wall_ns, stopped_ns)?;
+                return Ok(Some(Written { totals, bytes: sink.bytes, cpu_ns: thread_cpu() }));
             }
         }
         match messages.recv() {

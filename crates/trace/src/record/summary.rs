@@ -38,12 +38,19 @@ pub struct RecordSummary {
     pub stray_faults: u64,
     /// Threads that were let go on unrecorded: their maker was killed before it told of them.
     pub orphans: u64,
+    /// The signal on which the recorder let the programs go before they had ended.
+    pub released: Option<u8>,
+    /// Threads that could not be let go in time; they were killed.
+    pub not_released: usize,
 }
 
 impl RecordSummary {
     /// The code that a command line should exit with: the program's own, or 128 and the signal's number.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
+        if let Some(signal) = self.released {
+            return 128_u8.saturating_add(signal);
+        }
         match self.status {
             ExitStatus::Code(code) => code,
             ExitStatus::Signal(signal) => 128_u8.saturating_add(signal),
@@ -54,6 +61,16 @@ impl RecordSummary {
 
 impl fmt::Display for RecordSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(signal) = self.released {
+            write!(
+                f,
+                "early     the recording ends at a second signal ({signal}), the programs were let go"
+            )?;
+            match self.not_released {
+                0 => writeln!(f)?,
+                left => writeln!(f, "; {left} threads did not stop in time and were killed")?,
+            }
+        }
         let kinds = EventKind::NAMES.iter().zip(self.totals.kinds).filter(|(_, count)| *count > 0);
         let kinds: Vec<String> = kinds.map(|(name, count)| format!("{name} {count}")).collect();
         writeln!(f, "events    {} ({}) in {} bytes", self.totals.events, kinds.join(", "), self.bytes)?;

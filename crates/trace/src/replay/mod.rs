@@ -160,6 +160,7 @@ impl Replay {
         let machine = self.build(&header)?;
         let mut report = self.replay(&machine, &header, &mut reader, progress)?;
         report.damage = reader.damage().map(ToString::to_string);
+        report.ended_early = reader.trailer().is_some_and(|trailer| trailer.ended_early);
         Ok(report)
     }
 

@@ -93,6 +93,8 @@ pub struct ReplayReport {
     pub does_not_fit: Option<DoesNotFit>,
     /// What was left out of a damaged trace.
     pub damage: Option<String>,
+    /// The recorder let the programs go before they had ended.
+    pub ended_early: bool,
 }
 
 impl ReplayReport {

@@ -506,6 +506,7 @@ impl<'m> Run<'m> {
             does_not_fit: self.does_not_fit,
             ram: memory.frames().totals().present * 4096,
             damage: None,
+            ended_early: false,
         }
     }
 }

@@ -100,3 +100,108 @@ fn a_refused_fault_that_a_handler_mends_is_refused_once() {
     }
     assert_replays(&path);
 }
+
+#[test]
+#[ignore = "a program that tests record"]
+fn child_ends_only_when_killed() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: ignoring signals has no memory preconditions.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    // Other processes and threads: one that waits, one that computes, one that makes processes.
+    // SAFETY: the children sleep or compute; they are killed in the end.
+    unsafe {
+        if libc::fork() == 0 {
+            loop {
+                libc::pause();
+            }
+        }
+        if libc::fork() == 0 {
+            loop {
+                std::hint::spin_loop();
+            }
+        }
+    }
+    std::thread::spawn(|| {
+        loop {
+            // SAFETY: the child of the fork ends at once.
+            unsafe {
+                if libc::fork() == 0 {
+                    libc::_exit(0);
+                }
+                libc::wait(std::ptr::null_mut());
+            }
+        }
+    });
+    loop {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+}
+
+/// The processes whose command line names this child, with their states.
+fn alive() -> Vec<(i32, char)> {
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let state = |pid: i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let own = line.split(|byte| *byte == 0).any(|word| word == b"ends::child_ends_only_when_killed");
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let state = stat.rsplit(") ").next()?.chars().next()?;
+        own.then_some((pid, state))
+    };
+    pids.filter_map(state).collect()
+}
+
+#[test]
+#[ignore = "a recorder that tests send signals to"]
+fn recorder_of_a_child_that_goes_on() {
+    let path = std::env::var_os("QUIRE_OUTPUT").unwrap();
+    let program = std::env::current_exe().unwrap().into_os_string();
+    let words = ["ends::child_ends_only_when_killed", "--exact", "--ignored", "--nocapture", "--quiet"];
+    let command = std::iter::once(program).chain(words.map(OsString::from)).collect();
+    match record(&RecordOptions::new(command, PathBuf::from(path))) {
+        Err(error @ quire_trace::record::RecordError::Ptrace { .. }) => eprintln!("skipped: {error}"),
+        result => leave(i32::from(result.unwrap().exit_code())),
+    }
+    leave(77);
+}
+
+/// The first signal is the program's, which ignores it; at the second the recorder lets all go and ends.
+#[test]
+fn a_second_signal_ends_the_recording_and_not_the_program() {
+    use std::time::{Duration, Instant};
+    let path = output("released");
+    let mut recorder = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["ends::recorder_of_a_child_that_goes_on", "--exact", "--ignored", "--nocapture", "--quiet"])
+        .env("QUIRE_OUTPUT", &path)
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while alive().len() < 3 && Instant::now() < until && recorder.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut status = None;
+    while status.is_none() && Instant::now() < until {
+        // Each is later than the one before by more than belongs together.
+        // SAFETY: signals a child of ours that was not waited for.
+        unsafe { libc::kill(recorder.id() as i32, libc::SIGTERM) };
+        std::thread::sleep(Duration::from_millis(300));
+        status = recorder.try_wait().unwrap();
+    }
+    let left = alive();
+    for (pid, _) in &left {
+        // SAFETY: the recorded program's processes, which were let go.
+        unsafe { libc::kill(*pid, libc::SIGKILL) };
+    }
+    let status = status.expect("the recorder ends");
+    if status.code() == Some(77) {
+        return;
+    }
+    assert_eq!(status.code(), Some(128 + libc::SIGTERM));
+    assert!(left.len() >= 3, "the program goes on: {left:?}");
+    assert!(left.iter().all(|(_, state)| !"tT".contains(*state)), "nothing is left stopped: {left:?}");
+    let mut reader = TraceReader::open(&path).unwrap();
+    assert!(reader.all(|event| event.is_ok()));
+    assert!(reader.trailer().unwrap().ended_early);
+    assert_replays(&path);
+}

@@ -379,12 +379,15 @@ fn a_program_that_does_not_exist_is_told() {
     assert!(!path.exists(), "no empty trace is left behind");
     // A file that cannot be executed, and an old trace that must not be harmed.
     std::fs::write(&path, b"old").unwrap();
-    let error = record(&RecordOptions::new(vec!["/etc/passwd".into()], path.clone())).unwrap_err();
+    let options = RecordOptions::new(vec!["/etc/passwd".into()], path.clone());
+    let error = record(&options).unwrap_err();
+    assert!(matches!(error, RecordError::NotARecording { .. }), "{error}");
+    let error = record(&RecordOptions { force: true, ..options }).unwrap_err();
     assert_eq!(error.exit_code(), 126);
     assert_eq!(std::fs::read(&path).unwrap(), b"old");
     std::fs::remove_file(&path).unwrap();
     let error = record(&RecordOptions::new(Vec::new(), path)).unwrap_err();
     assert!(matches!(error, RecordError::Command(_)));
-    let error = record(&RecordOptions::new(vec!["ls".into()], "/nowhere/x.qtr".into())).unwrap_err();
+    let error = record(&RecordOptions::new(vec!["ls".into()], "/nowhere/x.qtr")).unwrap_err();
     assert!(matches!(error, RecordError::Output { .. }));
 }

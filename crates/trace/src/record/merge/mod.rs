@@ -16,7 +16,7 @@ use super::perf::Sample;
 use super::sys::Tid;
 use crate::event::{Denial, Event, EventKind, Fault, Lost, LostCause, Outcome, TaskId};
 use faults::Faults;
-use placement::{Key, NO_SPACE, place};
+use placement::{Key, LEFT_OUT, NO_SPACE, place};
 use std::collections::{BTreeSet, HashMap};
 
 /// Samples may reach a ring this long after their time was taken (the kernel may be interrupted in between).
@@ -101,6 +101,11 @@ impl Merger {
             }
         }
         identities.push(identity);
+    }
+
+    /// Faults of this thread from this time on are left out: the address space that they are in is not in the trace.
+    pub(crate) fn leave_out(&mut self, tid: Tid, from: u64, space: SpaceId) {
+        self.identify(tid, from, LEFT_OUT, space);
     }
 
     /// The thread id means nothing from this time on.

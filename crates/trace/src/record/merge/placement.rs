@@ -113,7 +113,7 @@ fn place_call(record: &Record, effect: Effect, faults: &[PendingFault]) -> Key {
 }
 
 /// A task that no thread of a recording has.
-const LEFT_OUT: TaskId = TaskId(u32::MAX);
+pub(super) const LEFT_OUT: TaskId = TaskId(u32::MAX);
 
 impl PendingFault {
     fn leave_out(&mut self) {

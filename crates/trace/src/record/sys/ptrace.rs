@@ -67,11 +67,19 @@ pub(crate) fn interrupt(tid: Tid) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0, 0).map(drop)
 }
 
-/// The number that belongs to the event a thread stopped for.
-pub(crate) fn event_message(tid: Tid) -> io::Result<u64> {
+/// Ends following a stopped thread, which runs on with a signal or with 0.
+pub(crate) fn detach(tid: Tid, signal: i32) -> io::Result<()> {
+    request(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
+}
+
+/// The number that belongs to the event a thread stopped for. `None` if it no longer stands there: it was killed, and
+/// perhaps stands at its end, whose number is another.
+pub(crate) fn event_message(tid: Tid, event: i32) -> Option<u64> {
     let mut message: libc::c_ulong = 0;
-    request(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr_exposed())?;
-    Ok(message)
+    request(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr_exposed()).ok()?;
+    // Asked afterwards: it does not come back to this stop once it has left it.
+    let (code, _) = fault_signal(tid).ok()?;
+    (code == event << 8 | libc::SIGTRAP).then_some(message)
 }
 
 /// The facts of the signal that a thread stopped for: its code and, for faults, the address.

@@ -27,15 +27,26 @@ pub(crate) enum Waited {
 
 /// Waits for any thread that the calling thread follows, or for this one.
 pub(crate) fn wait(tid: Option<Tid>) -> io::Result<Waited> {
+    // Without WNOHANG there is always something.
+    wait_with(tid, 0).map(|waited| waited.unwrap_or(Waited::Interrupted))
+}
+
+/// What has happened to any thread that the calling thread follows, without waiting: `None` is nothing.
+pub(crate) fn poll() -> io::Result<Option<Waited>> {
+    wait_with(None, libc::WNOHANG)
+}
+
+fn wait_with(tid: Option<Tid>, more: i32) -> io::Result<Option<Waited>> {
     let mut status = 0;
     // Other threads of this process may follow programs of their own.
-    let flags = libc::__WALL | libc::__WNOTHREAD;
+    let flags = libc::__WALL | libc::__WNOTHREAD | more;
     // SAFETY: `status` is a live local that waitpid fills.
     let result = check(i64::from(unsafe { libc::waitpid(tid.unwrap_or(-1), &raw mut status, flags) }));
     match result {
-        Ok(tid) => Ok(Waited::Thread(tid as Tid, decode(status))),
-        Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(Waited::Interrupted),
-        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Waited::NoneLeft),
+        Ok(0) => Ok(None),
+        Ok(tid) => Ok(Some(Waited::Thread(tid as Tid, decode(status)))),
+        Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(Some(Waited::Interrupted)),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Some(Waited::NoneLeft)),
         Err(error) => Err(error),
     }
 }

@@ -16,7 +16,7 @@ impl Tracer<'_> {
     /// A thread has made another one.
     pub(super) fn cloned(&mut self, tid: Tid, event: i32, time: u64) {
         // If the maker was killed meanwhile, its end tells of the child (`made_before_end`).
-        let Ok(child) = ptrace::event_message(tid) else { return };
+        let Some(child) = ptrace::event_message(tid, event) else { return };
         let child = child as Tid;
         self.born(tid, child, event, time);
         self.resume(tid, 0);

@@ -33,6 +33,15 @@ impl Tracer<'_> {
                 self.look_before_end(tid);
                 self.ignore(tid);
             }
+            Class::Traces => {
+                if !std::mem::replace(&mut self.told_of_tracing, true) {
+                    (self.notify)(
+                        "the program traces others with ptrace, which fails (EPERM) while it is recorded: each process \
+                         has one tracer, and that is the recorder",
+                    );
+                }
+                self.ignore(tid);
+            }
             Class::Waiting => self.make_call(tid, entry),
             Class::Credentials => {
                 let call = InCall { entry, start: time, detail: CallDetail::None, limit: None };

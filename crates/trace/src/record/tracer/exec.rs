@@ -2,7 +2,7 @@
 
 use super::Tracer;
 use super::probe::{Probed, probe};
-use super::state::{Entry, Rseq, State};
+use super::state::{Entry, Rseq, State, Task};
 use crate::event::{Abi, EventKind, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
 use crate::record::merge::{Record, Rule};
 use crate::record::proc::pagemap::Pagemap;
@@ -43,7 +43,11 @@ impl Tracer<'_> {
 
     /// A process has a new program. `pid` is the thread that runs it, whichever called.
     pub(super) fn executed(&mut self, pid: Tid, time: u64) {
-        let former = ptrace::event_message(pid).map_or(pid, |former| former as Tid);
+        let former = match ptrace::event_message(pid, libc::PTRACE_EVENT_EXEC) {
+            Some(former) => former as Tid,
+            // It was killed meanwhile. Of several threads that call exec one succeeds; which it was matters no more.
+            None => self.executing_thread(pid),
+        };
         // All other threads of the process are gone, also the first if another one called: then that one has
         // taken its place and its id.
         let others: Vec<Tid> = self
@@ -86,8 +90,9 @@ impl Tracer<'_> {
         self.merger.identify(pid, time, id, space);
         self.begun = true;
         if !self.finish_exec(pid) {
-            // It was killed before its first instruction.
+            // It was killed before its first instruction: the new image is not in the trace, nor is what touched it.
             self.merger.cancel(former, start);
+            self.merger.leave_out(pid, time, space);
             return;
         }
         let image = self.image(pid);
@@ -114,6 +119,12 @@ impl Tracer<'_> {
         let record = Record { start, end: now(), tid: former, task: id, space: old_space, cpu, rule, kinds };
         self.merger.record(record);
         self.resume(pid, 0);
+    }
+
+    /// A thread of a process that is in exec; the first if there is none.
+    fn executing_thread(&self, pid: Tid) -> Tid {
+        let is_in_exec = |task: &Task| task.pid == pid && matches!(task.state, State::InExec { .. });
+        self.tasks.iter().find(|(_, task)| is_in_exec(task)).map_or(pid, |(tid, _)| *tid)
     }
 
     /// Takes the thread from the event of exec to the end of the call, where its registers are the program's.

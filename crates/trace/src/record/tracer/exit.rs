@@ -21,7 +21,7 @@ impl Tracer<'_> {
         const SIGNAL: u64 = 0x7f;
         self.made_before_end(tid, time);
         self.give_up(tid, time);
-        let status = ptrace::event_message(tid).unwrap_or(0);
+        let status = ptrace::event_message(tid, libc::PTRACE_EVENT_EXIT).unwrap_or(0);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         if !std::mem::replace(&mut task.exiting, true) {
             let (space, pid) = (task.space, task.pid);

@@ -5,6 +5,7 @@
 
 mod birth;
 mod call;
+mod detach;
 mod detail;
 mod exec;
 mod exit;
@@ -14,6 +15,7 @@ mod reuse;
 mod state;
 mod touched;
 
+use super::RecordOptions;
 use super::error::RecordError;
 use super::launch::Child;
 use super::merge::{Merger, Record, Rule, SpaceId};
@@ -33,8 +35,11 @@ use std::io;
 use std::time::Duration;
 use touched::TouchedPages;
 
+/// A signal that comes sooner after the first one belongs to it.
+const SECOND_SIGNAL_AFTER_NS: u64 = 100_000_000;
 /// The rings are emptied at least this often.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_nanos(TICK_NS);
+const TICK_NS: u64 = 20_000_000;
 
 /// What a tracer did.
 #[derive(Debug)]
@@ -48,6 +53,9 @@ pub(crate) struct Followed {
     pub(crate) unordered_calls: u64,
     pub(crate) stray_faults: u64,
     pub(crate) orphans: u64,
+    /// The signal on which everything was let go, and how many threads could not be.
+    pub(crate) released: Option<u8>,
+    pub(crate) not_released: usize,
     pub(crate) exec_error: Option<io::Error>,
 }
 
@@ -78,8 +86,15 @@ pub(crate) struct Tracer<'a> {
     /// The program has begun.
     begun: bool,
     started: u64,
+    /// When the rings were last emptied, and when everything else that is done now and then was last done.
     drained: u64,
+    ticked: u64,
     seen_signals: [u32; signals::NOTED.len()],
+    /// When the first signal came that is the program's.
+    first_signal: Option<u64>,
+    notify: fn(&str),
+    /// That the program traces others was said.
+    told_of_tracing: bool,
     followed: Followed,
 }
 
@@ -90,7 +105,7 @@ impl<'a> Tracer<'a> {
         calls: CallSource,
         perf: Option<PerfSession>,
         output: &'a Output,
-        reuse: Option<Duration>,
+        options: &RecordOptions,
         started: u64,
     ) -> Self {
         let followed = Followed {
@@ -103,6 +118,8 @@ impl<'a> Tracer<'a> {
             unordered_calls: 0,
             stray_faults: 0,
             orphans: 0,
+            released: None,
+            not_released: 0,
             exec_error: None,
         };
         let touched = perf.is_none().then(TouchedPages::default);
@@ -113,7 +130,7 @@ impl<'a> Tracer<'a> {
             perf,
             accesses: AccessFinder::default(),
             touched,
-            reuse: reuse.map(|every| ReuseSampler::new(every, started)),
+            reuse: options.reuse.map(|every| ReuseSampler::new(every, started)),
             merger: Merger::new(started),
             tasks: HashMap::new(),
             processes: HashMap::new(),
@@ -126,7 +143,11 @@ impl<'a> Tracer<'a> {
             begun: false,
             started,
             drained: started,
+            ticked: started,
             seen_signals: signals::seen(),
+            first_signal: None,
+            notify: options.notify,
+            told_of_tracing: false,
             followed,
         };
         let space = tracer.new_space();
@@ -153,10 +174,17 @@ impl<'a> Tracer<'a> {
             let time = now();
             match waited {
                 Waited::Thread(tid, happened) => self.happened(tid, happened, time),
-                Waited::Interrupted => self.pass_signals_on(),
+                Waited::Interrupted => {}
                 Waited::NoneLeft => break,
             }
-            if time.saturating_sub(self.drained) >= TICK.as_nanos() as u64 {
+            if time.saturating_sub(self.ticked) >= TICK_NS {
+                self.ticked = time;
+                self.followed.released = self.pass_signals_on(time);
+                if self.followed.released.is_some() {
+                    self.end_recording();
+                    self.let_all_go();
+                    break;
+                }
                 self.let_the_patient_go(time);
                 self.release_orphans(time);
                 self.sample_reuse(time);
@@ -165,14 +193,21 @@ impl<'a> Tracer<'a> {
                 self.settle(false);
             }
         }
-        self.drain(now());
-        self.settle(true);
+        if self.followed.released.is_none() {
+            self.end_recording();
+        }
         if !self.begun {
             self.followed.exec_error = child.exec_error();
         }
         self.followed.wall_ns = now() - self.started;
         self.followed.stray_faults = self.merger.stray_faults();
         Ok(self.followed)
+    }
+
+    /// Hands over all that was recorded; what happens from here on is not in the trace.
+    fn end_recording(&mut self) {
+        self.drain(now());
+        self.settle(true);
     }
 
     /// Takes the samples out of the rings.
@@ -194,8 +229,15 @@ impl<'a> Tracer<'a> {
 
     /// Ctrl-C goes to the program by itself. What was sent to the recorder alone is passed on; once the program
     /// itself has ended, all that it left behind is asked to end, too.
-    fn pass_signals_on(&mut self) {
+    /// Returns the signal if it is the second one, which is the recorder's.
+    fn pass_signals_on(&mut self, time: u64) -> Option<u8> {
         let seen = signals::seen();
+        let new = (0..seen.len()).find(|place| seen[*place] != self.seen_signals[*place])?;
+        // A signal to the recorder's whole process group often follows one to the recorder: both are the first.
+        let first = *self.first_signal.get_or_insert(time);
+        if time.saturating_sub(first) > SECOND_SIGNAL_AFTER_NS {
+            return Some(signals::NOTED[new] as u8);
+        }
         let root_lives = self.tasks.contains_key(&self.root);
         for (place, signal) in signals::NOTED.into_iter().enumerate() {
             if seen[place] == self.seen_signals[place] {
@@ -211,6 +253,7 @@ impl<'a> Tracer<'a> {
             }
         }
         self.seen_signals = seen;
+        None
     }
 
     fn happened(&mut self, tid: Tid, happened: Happened, time: u64) {
