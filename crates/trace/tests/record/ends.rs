@@ -205,3 +205,68 @@ fn a_second_signal_ends_the_recording_and_not_the_program() {
     assert!(reader.trailer().unwrap().ended_early);
     assert_replays(&path);
 }
+
+/// Builds the stress program; `None` if there is no C compiler.
+fn stress() -> Option<PathBuf> {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stress.c");
+    let program = std::env::temp_dir().join(format!("quire-stress-{}", std::process::id()));
+    let built = std::process::Command::new("cc")
+        .args(["-O1", "-pthread", "-o"])
+        .args([&program, &source])
+        .status()
+        .inspect_err(|error| eprintln!("skipped: cc: {error}"));
+    assert!(built.ok()?.success());
+    Some(program)
+}
+
+/// Processes that begin and end in every way. `QUIRE_STRESS` says how many (300 if it is not set).
+#[test]
+fn processes_that_end_in_every_way_are_followed() {
+    let Some(program) = stress() else { return };
+    let wanted = std::env::var("QUIRE_STRESS").unwrap_or_else(|_| "300".to_owned());
+    for seed in 1..=3 {
+        eprintln!("stress {seed} {wanted}");
+        let words = [program.clone().into_os_string(), seed.to_string().into(), wanted.clone().into()];
+        let path = output("stress");
+        let result = record(&RecordOptions::new(words.into(), path.clone()));
+        if !is_permitted(&result) {
+            break;
+        }
+        let summary = result.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(summary.status, ExitStatus::Code(0));
+        let events: Vec<_> = TraceReader::open(&path).unwrap().map(Result::unwrap).collect();
+        let born = count(&events, |kind| matches!(kind, EventKind::Clone(_)));
+        let ended = count(&events, |kind| matches!(kind, EventKind::Exit(_)));
+        assert_eq!(ended, born + 1, "each thread ends once, and the first was not born");
+        assert_replays(&path);
+    }
+    std::fs::remove_file(program).unwrap();
+}
+
+#[test]
+#[ignore = "a program that tests record"]
+fn child_traces() {
+    // SAFETY: asks to be traced, which is refused: it is traced already.
+    let result = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+    let refused = std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
+    leave(if result == -1 && refused { 9 } else { 1 });
+}
+
+#[test]
+fn a_program_that_traces_gets_a_message() {
+    static NOTICES: AtomicUsize = AtomicUsize::new(0);
+    fn notify(line: &str) {
+        NOTICES.fetch_add(usize::from(line.contains("ptrace")), Ordering::Relaxed);
+    }
+    let program = std::env::current_exe().unwrap().into_os_string();
+    let words = ["ends::child_traces", "--exact", "--ignored", "--nocapture", "--quiet"];
+    let command = std::iter::once(program).chain(words.map(OsString::from)).collect();
+    let path = output("traces");
+    let result = record(&RecordOptions { notify, ..RecordOptions::new(command, path.clone()) });
+    if !is_permitted(&result) {
+        return;
+    }
+    assert_eq!(result.unwrap().status, ExitStatus::Code(9));
+    assert_eq!(NOTICES.load(Ordering::Relaxed), 1);
+    assert_replays(&path);
+}

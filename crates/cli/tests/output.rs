@@ -1,0 +1,89 @@
+//! What `quire record` and `quire run` write, and where.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn quire(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quire")).args(arguments).output().expect("quire starts")
+}
+
+/// Whether programs can be followed here; says so if not.
+fn is_permitted(output: &Output) -> bool {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let refused = text.contains("not permitted here");
+    if refused {
+        eprintln!("skipped: {text}");
+    }
+    !refused
+}
+
+/// An empty folder of this test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("quire-output-{}-{name}", std::process::id()));
+        fs::create_dir(&path).expect("a new folder");
+        Self(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).expect("the folder");
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn only_recordings_are_replaced() {
+    let folder = Folder::new("replaced");
+    let file = folder.0.join("a.qtr");
+    let name = file.to_str().expect("a plain path");
+    fs::write(&file, b"a letter").expect("a file");
+    let refused = quire(&["record", "-o", name, "--", "true"]);
+    assert_ne!(refused.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"));
+    assert_eq!(fs::read(&file).expect("the file"), b"a letter");
+    let forced = quire(&["record", "-o", name, "--force", "--", "true"]);
+    if !is_permitted(&forced) {
+        return;
+    }
+    assert_eq!(forced.status.code(), Some(0));
+    let first = fs::read(&file).expect("the file");
+    assert!(first.starts_with(b"\x89QTR"));
+    assert_eq!(quire(&["record", "-o", name, "--", "sh", "-c", "exit 3"]).status.code(), Some(3));
+    assert_ne!(fs::read(&file).expect("the file"), first, "a recording is replaced by the next");
+    assert_eq!(folder.names(), ["a.qtr"], "nothing else is left");
+}
+
+#[test]
+fn a_recording_goes_to_standard_output_and_the_program_to_standard_error() {
+    let output = quire(&["record", "-o", "-", "--", "echo", "said by the program"]);
+    if !is_permitted(&output) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("said by the program"));
+    let folder = Folder::new("stdout");
+    let file = folder.0.join("b.qtr");
+    fs::write(&file, &output.stdout).expect("a file");
+    let replay = quire(&["replay", file.to_str().expect("a plain path")]);
+    assert_eq!(replay.status.code(), Some(0), "{}", String::from_utf8_lossy(&replay.stderr));
+}
+
+#[test]
+fn run_leaves_nothing_behind_when_its_output_is_closed() {
+    let folder = Folder::new("run");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_quire"));
+    run.args(["run", "--", "true"]).env("TMPDIR", &folder.0).stdout(std::process::Stdio::piped());
+    let mut child = run.spawn().expect("quire starts");
+    drop(child.stdout.take());
+    child.wait().expect("it ends");
+    assert!(folder.names().is_empty(), "{:?}", folder.names());
+}
