@@ -107,9 +107,14 @@ fn family(memory: &Memory<Toy>, space: &Space<'_, Toy>, base: VirtAddr) {
     space.munmap(base, 2 * LEN).expect("munmap");
     assert_eq!(read(space, base), Err(FaultError::NotMapped));
     // The same again as a program would ask for it: by number.
-    let heap = abi::call(space, CallNumber::from_raw(12), [0; 6], &NoFiles, &FaultIn(space)).raw().expect("brk is built");
+    let heap = abi::call(space, CallNumber::from_raw(12), [0; 6], &NoFiles, &FaultIn(space))
+        .raw()
+        .expect("brk is built");
     let more = [heap as u64 + 4 * PAGE_SIZE, 0, 0, 0, 0, 0];
-    assert_eq!(abi::call(space, CallNumber::from_raw(12), more, &NoFiles, &FaultIn(space)).raw(), Some(more[0] as i64));
+    assert_eq!(
+        abi::call(space, CallNumber::from_raw(12), more, &NoFiles, &FaultIn(space)).raw(),
+        Some(more[0] as i64)
+    );
     write(space, VirtAddr(heap as u64), 3).expect("the heap");
 }
 
