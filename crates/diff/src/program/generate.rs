@@ -69,6 +69,8 @@ pub(super) struct Generator {
     populates: bool,
     /// What was paged out by the operation before.
     paged_out: Option<[Word; 2]>,
+    /// What was to be locked by the operation before.
+    locked: Option<[Word; 2]>,
 }
 
 /// The random program with number `number` of `seed`.
@@ -95,6 +97,7 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
         current: 0,
         populates: false,
         paged_out: None,
+        locked: None,
     };
     let ops = (0..len).map(|id| generator.op(id as u32)).collect();
     Program { window, ops }
@@ -131,6 +134,7 @@ impl Generator {
         }
         let pages_out = call == Call::Madvise && args[2] == Word::Exact(PAGEOUT);
         self.paged_out = pages_out.then_some([args[0], args[1]]);
+        self.locked = matches!(call, Call::Mlock | Call::Mlock2).then_some([args[0], args[1]]);
         Op { id, process, call, args }
     }
 
@@ -159,6 +163,12 @@ impl Generator {
         }
         if let Some(range) = self.paged_out.take().filter(|_| self.chance(30)) {
             return self.about_paged_out(range);
+        }
+        let locked = self.locked.take().filter(|_| self.theme.limits && !self.theme.shared);
+        if let Some([addr, old @ Word::Exact(len)]) = locked.filter(|_| self.chance(25)) {
+            // It grows past its limit, which is of 64 pages at most.
+            let grown = Word::Exact(len.saturating_add(64 * PAGE));
+            return (Call::Mremap, words([addr, old, grown, Word::Exact(1)]));
         }
         if self.theme.large && self.chance(70) {
             return self.large_call();
