@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Record(RecordArguments),
     /// Make a recording of what another tool wrote about a program
     Import(ImportArguments),
+    /// Look at a recording
+    Trace(TraceArguments),
     /// Run recorded programs again on Quire and compare every result with Linux's
     Replay(ReplayArguments),
     /// Record a program and replay it at once
@@ -80,6 +82,25 @@ pub(crate) enum ImportFormat {
         /// The recording to write
         #[arg(short, long, value_name = "TRACE")]
         output: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceArguments {
+    #[command(subcommand)]
+    pub(crate) action: TraceAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceAction {
+    /// Print a recording as text, a line an event
+    Dump {
+        /// The recording
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Print what is whole of a damaged recording
+        #[arg(long)]
+        salvage: bool,
     },
 }
 

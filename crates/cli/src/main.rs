@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         None => commands::tour::run(),
         Some(Command::Record(record)) => commands::record::run(record),
         Some(Command::Import(import)) => commands::import::run(import),
+        Some(Command::Trace(trace)) => commands::trace::run(&trace),
         Some(Command::Replay(replay)) => commands::replay::run(&replay),
         Some(Command::Run(run)) => commands::run::run(run),
         Some(Command::Diff(diff)) => commands::diff::run(&diff),

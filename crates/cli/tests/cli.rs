@@ -1,5 +1,6 @@
 //! The command line as scripts see it: exit codes, one clear line for bad input, JSON.
 
+use quire_trace::format::TraceReader;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -102,7 +103,7 @@ fn bad_input_names_the_file_the_offset_and_what_to_do() {
     assert_eq!(output.status.code(), Some(2));
     let line = complaint(&output);
     assert!(
-        line.contains(text(&junk.0)) && line.contains("offset 0") && line.contains("quire record"),
+        line.contains(text(&junk.0)) && !line.contains("offset") && line.contains("quire record"),
         "{line}"
     );
 }
@@ -160,6 +161,34 @@ fn a_truncated_recording_is_refused_with_its_offset_and_salvaged_on_request() {
     let first = lines.lines().next().expect("at least one process");
     let object: serde_json::Value = serde_json::from_str(first).expect("an object");
     assert!(object["recording"]["damage"].is_string(), "{first}");
+}
+
+#[test]
+fn a_recording_of_which_nothing_is_whole_is_said_to_be_lost() {
+    // The header, and a piece of the first block.
+    let whole = fs::read(recording("git-history.qtr")).expect("a recording");
+    let cut = Scratch::new("stump", &whole[..600]);
+    let output = quire(&["replay", text(&cut.0), "--salvage"]);
+    assert_eq!(output.status.code(), Some(1));
+    let line = complaint(&output);
+    assert!(line.contains(text(&cut.0)) && line.contains("nothing could be salvaged"), "{line}");
+}
+
+#[test]
+fn a_recording_is_dumped_as_text() {
+    let path = recording("git-log.qtr");
+    let output = quire(&["trace", "dump", text(&path)]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).expect("text");
+    let events = TraceReader::open(&path).expect("a recording").count();
+    let dumped = lines.lines().filter(|line| line.contains(" us  task ")).count();
+    assert_eq!(dumped, events);
+    assert!(lines.lines().next().is_some_and(|line| line.contains("log --stat -p")), "{lines}");
+    assert!(lines.contains("exec /") && lines.contains("mmap(") && lines.contains("fault 0x"));
+
+    let output = quire(&["trace", "dump", "/nonexistent/file"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!complaint(&output).contains("offset"), "nothing was read");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is printed.
 
 pub(crate) mod comparison;
+pub(crate) mod dump;
 pub(crate) mod json;
 pub(crate) mod progress;
 pub(crate) mod table;

@@ -120,7 +120,13 @@ impl fmt::Display for TraceError {
         if let Some(file) = &self.0.file {
             write!(f, "{}: ", file.display())?;
         }
-        write!(f, "offset {}: {}", self.0.offset, self.0.kind)
+        // Of a file that is no trace, or that could not be opened, nothing was read.
+        let nothing_read =
+            self.0.offset == 0 && matches!(self.0.kind, TraceErrorKind::Io(_) | TraceErrorKind::NotATrace);
+        if !nothing_read {
+            write!(f, "offset {}: ", self.0.offset)?;
+        }
+        write!(f, "{}", self.0.kind)
     }
 }
 

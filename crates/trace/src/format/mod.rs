@@ -34,7 +34,10 @@ pub(crate) const MAGIC: [u8; 8] = *b"\x89QTR\r\n\x1a\n";
 /// Bytes of the magic, the version and a reserved word.
 pub(crate) const PREAMBLE_LEN: usize = 12;
 
-/// A block is closed when its events take this many bytes.
+/// A block is closed when its events take a quarter of what all events before it took, between these numbers of bytes.
+/// A file that is cut short loses its last block; so even of a short one most can be salvaged.
+pub(crate) const FIRST_BLOCK_TARGET: usize = 2 << 10;
+/// The longest that a block becomes before it is closed.
 pub(crate) const BLOCK_TARGET: usize = 128 << 10;
 /// No block, decoded or stored, is longer; a reader never allocates more for one.
 pub(crate) const BLOCK_LIMIT: usize = 16 << 20;

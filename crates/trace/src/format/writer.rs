@@ -4,7 +4,9 @@ use super::codec::BlockEncoder;
 use super::crc::{Chain, crc32};
 use super::error::{TraceError, TraceErrorKind};
 use super::frame::{Codec, FrameHead, FrameKind};
-use super::{BLOCK_LIMIT, BLOCK_TARGET, FORMAT_VERSION, MAGIC, PREAMBLE_LEN, TraceHeader, Trailer};
+use super::{
+    BLOCK_LIMIT, BLOCK_TARGET, FIRST_BLOCK_TARGET, FORMAT_VERSION, MAGIC, PREAMBLE_LEN, TraceHeader, Trailer,
+};
 use crate::event::{Event, EventKind, LostCause, Reuse};
 use std::io::Write;
 use zstd::bulk::Compressor;
@@ -18,6 +20,8 @@ pub struct TraceWriter<W: Write> {
     compressor: Compressor<'static>,
     /// Events in the open block.
     pending: u32,
+    /// Bytes of the events in all blocks before it.
+    encoded: usize,
     totals: Trailer,
     chain: Chain,
 }
@@ -41,6 +45,7 @@ impl<W: Write> TraceWriter<W> {
             encoder: BlockEncoder::new(),
             compressor,
             pending: 0,
+            encoded: 0,
             totals: Trailer::default(),
             chain: Chain::default(),
         };
@@ -75,7 +80,7 @@ impl<W: Write> TraceWriter<W> {
         {
             self.totals.lost_samples = self.totals.lost_samples.saturating_add(lost.count);
         }
-        if self.encoder.bytes().len() >= BLOCK_TARGET {
+        if self.encoder.bytes().len() >= (self.encoded / 4).clamp(FIRST_BLOCK_TARGET, BLOCK_TARGET) {
             self.end_block()?;
         }
         Ok(())
@@ -115,6 +120,7 @@ impl<W: Write> TraceWriter<W> {
             return Ok(());
         }
         let raw_len = self.encoder.bytes().len() as u32;
+        self.encoded = self.encoded.saturating_add(raw_len as usize);
         let stored = self.compressor.compress(self.encoder.bytes());
         let stored = stored.map_err(|error| io_error(self.offset, error))?;
         // Contents that compression makes larger (they can only be tiny) are stored plainly.

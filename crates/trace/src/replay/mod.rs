@@ -83,6 +83,8 @@ pub enum Audits {
 pub enum ReplayError {
     /// The file is wrong.
     Trace(TraceError),
+    /// Of a damaged file no event could be salvaged: which file, and what is wrong with it.
+    NothingSalvaged(PathBuf, String),
     /// The machine could not be built.
     Machine(MachineError),
     /// A CPU of a machine that was just built is taken.
@@ -95,6 +97,9 @@ impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Trace(error) => error.fmt(f),
+            Self::NothingSalvaged(path, damage) => {
+                write!(f, "{}: nothing could be salvaged: {damage}", path.display())
+            }
             Self::Machine(error) => write!(f, "the machine could not be built: {error}"),
             Self::Cpu(number) => write!(f, "vCPU {number} could not be claimed"),
             Self::Swap(error) => error.fmt(f),
@@ -140,6 +145,9 @@ impl Replay {
         let mut needs = Needs::default();
         for event in &mut reader {
             needs.add(&event?);
+        }
+        if let Some(damage) = reader.damage().filter(|_| reader.trailer().is_none() && needs.is_empty()) {
+            return Err(ReplayError::NothingSalvaged(path.to_path_buf(), damage.to_string()));
         }
         Ok(Self { path: path.to_path_buf(), options, needs })
     }

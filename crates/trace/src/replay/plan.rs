@@ -52,6 +52,11 @@ impl Image {
 }
 
 impl Needs {
+    /// Whether no address space was found.
+    pub fn is_empty(&self) -> bool {
+        self.images.is_empty()
+    }
+
     /// Number of events.
     pub fn events(&self) -> u64 {
         self.events

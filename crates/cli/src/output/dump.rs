@@ -1,49 +1,24 @@
-//! Prints a trace as text: `dump [--salvage] FILE`.
+//! A recording as text, a line an event.
 
+use quire_mm::abi::CallNumber;
 use quire_trace::event::{Call, CallDetail, Event, EventKind, ExecImage, Fault};
-use quire_trace::format::TraceReader;
-use std::io::{self, BufWriter, Write};
-use std::process::ExitCode;
+use quire_trace::format::{TraceHeader, Trailer};
+use std::io::{self, Write};
 
-fn main() -> ExitCode {
-    let mut words = std::env::args_os().skip(1).peekable();
-    let salvage = words.next_if(|word| word == "--salvage").is_some();
-    let path = words.next().unwrap_or_default();
-    let mut out = BufWriter::new(io::stdout().lock());
-    let mut reader = match TraceReader::open(path) {
-        Ok(reader) if salvage => reader.salvaging(),
-        Ok(reader) => reader,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let header = reader.header();
+/// Prints where, when and how the recording was made.
+pub(crate) fn header(out: &mut impl Write, header: &TraceHeader) -> io::Result<()> {
     let command: Vec<_> = header.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
-    // Whoever reads the output may stop reading it.
-    let _ =
-        writeln!(out, "{} on {} {}: {}", header.recorder, header.kernel, header.machine, command.join(" "));
-    for event in &mut reader {
-        match event {
-            Ok(event) => {
-                if print(&mut out, &event).is_err() {
-                    return ExitCode::SUCCESS;
-                }
-            }
-            Err(error) => {
-                eprintln!("{error}");
-                return ExitCode::FAILURE;
-            }
-        }
-    }
-    if let Some(damage) = reader.damage() {
-        eprintln!("{damage}");
-    }
-    let _ = writeln!(out, "{:?}", reader.trailer());
-    ExitCode::SUCCESS
+    let TraceHeader { recorder, kernel, machine, .. } = header;
+    writeln!(out, "{recorder} on {kernel} {machine}: {}", command.join(" "))
 }
 
-fn print(out: &mut impl Write, event: &Event) -> io::Result<()> {
+/// Prints the totals.
+pub(crate) fn trailer(out: &mut impl Write, trailer: &Trailer) -> io::Result<()> {
+    writeln!(out, "{trailer:?}")
+}
+
+/// Prints one event.
+pub(crate) fn event(out: &mut impl Write, event: &Event) -> io::Result<()> {
     let Event { time_ns, task, cpu, kind } = event;
     write!(out, "{:10.3} us  task {:3} cpu {cpu}  ", *time_ns as f64 / 1e3, task.0)?;
     match kind {
@@ -52,7 +27,12 @@ fn print(out: &mut impl Write, event: &Event) -> io::Result<()> {
             writeln!(out, "fault {addr:#x} {access:?} {mode:?} {outcome:?}{mark}")
         }
         EventKind::Call(Call { number, args, result, detail }) => {
-            write!(out, "call {number} {args:x?} = {result:#x} ")?;
+            let args: Vec<String> = args.iter().map(|arg| format!("{arg:#x}")).collect();
+            match CallNumber::from_raw(*number).name() {
+                Some(name) => write!(out, "{name}")?,
+                None => write!(out, "call {number}")?,
+            }
+            write!(out, "({}) = {result:#x} ", args.join(", "))?;
             match detail {
                 CallDetail::None => writeln!(out),
                 CallDetail::File(file) => {
