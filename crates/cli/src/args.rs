@@ -189,17 +189,20 @@ pub(crate) struct LabArguments {
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct MachineArguments {
-    /// RAM of the machine, e.g. 64M; by default enough for the recording
+    /// RAM of the machine, e.g. 64M; by default enough for the recording. Implies --contents
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
     /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, ram, file or file:PATH, e.g. zram:256M
     #[arg(long, value_name = "KIND:SIZE", value_parser = swap)]
     pub(crate) swap: Option<SwapSpec>,
+    /// Go on with --memory although the recording does not say what was used again: too few major faults are found
+    #[arg(long)]
+    pub(crate) assume_no_reuse: bool,
     /// Fill pages so that they compress as the recorded program's did (as far as they were sampled)
     #[arg(long)]
     pub(crate) contents: bool,
     /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
-    /// tables=keep|free, mremap=ptes|pmds|puds)
+    /// tables=keep|free, mremap=ptes|pmds|puds, swap=bypass|cached|multi|layer|delayed|all)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Hold every TLB hit against the page tables

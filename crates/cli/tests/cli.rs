@@ -174,6 +174,53 @@ fn a_recording_of_which_nothing_is_whole_is_said_to_be_lost() {
     assert!(line.contains(text(&cut.0)) && line.contains("nothing could be salvaged"), "{line}");
 }
 
+/// A limit asks what comes back; a recording that does not say what was used again has nothing to say to that.
+#[test]
+fn a_limit_is_refused_for_a_recording_without_uses() {
+    let path = Scratch::new("no-uses.qtr", b"");
+    let made = quire(&["record", "--no-reuse", "-o", text(&path.0), "--", "true"]);
+    if made.status.code() != Some(0) {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&made.stderr));
+        return;
+    }
+    let limited = ["replay", text(&path.0), "--memory", "16M"];
+    let output = quire(&limited);
+    assert_eq!(output.status.code(), Some(2));
+    let line = complaint(&output);
+    assert!(line.contains("`quire record -o FILE -- true`") && line.contains("--assume-no-reuse"), "{line}");
+    let output = quire(&[&limited[..], &["--assume-no-reuse"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("at least 0 major faults"));
+    // The same program with the default says what it used.
+    assert_eq!(quire(&["record", "-o", text(&path.0), "--", "true"]).status.code(), Some(0));
+    assert_eq!(quire(&limited).status.code(), Some(0));
+}
+
+#[test]
+fn a_full_disk_is_a_failure_and_a_closed_pipe_is_none() {
+    let path = recording("git-log.qtr");
+    let full = fs::File::options().write(true).open("/dev/full").expect("a device that is always full");
+    let run = |out: std::process::Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+        let child = command.args(["replay", text(&path)]).stdout(out).stderr(std::process::Stdio::piped());
+        child.spawn().expect("quire starts")
+    };
+    let output = run(full.into()).wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(complaint(&output).contains("standard output"));
+    let mut child = run(std::process::Stdio::piped());
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn a_technique_that_cannot_matter_is_named() {
+    let path = recording("git-log.qtr");
+    let output = quire(&["replay", text(&path), "--technique", "swap=bypass"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(complaint(&output).contains("--swap"));
+}
+
 #[test]
 fn a_recording_is_dumped_as_text() {
     let path = recording("git-log.qtr");
@@ -193,15 +240,27 @@ fn a_recording_is_dumped_as_text() {
 
 #[test]
 fn too_little_memory_is_a_finding_and_not_a_crash() {
-    let output = quire(&["replay", text(&recording("python-structures.qtr")), "--memory", "16M", "--json"]);
+    let path = recording("python-structures.qtr");
+    let little = ["replay", text(&path), "--memory", "16M", "--assume-no-reuse"];
+    let output = quire(&[&little[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(1));
     let lines = String::from_utf8(output.stdout).expect("text");
-    let object: serde_json::Value =
-        serde_json::from_str(lines.lines().next().expect("a line")).expect("an object");
-    assert_eq!(object["mismatches"], 0);
-    assert_eq!(object["audit"], "ok");
-    let finding = object["recording"]["does_not_fit"].as_str().expect("a finding");
-    assert!(finding.starts_with("the program does not fit: "), "{finding}");
+    let objects: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    // It is the first thing said, and what held the memory with it.
+    let first = &objects[0];
+    let finding = first["does_not_fit"].as_str().expect("a finding");
+    assert!(finding.starts_with("the program does not fit: ") && finding.contains("suffices"), "{finding}");
+    assert!(
+        first["held"]["anonymous"].as_u64() > Some(1 << 20) && first["suffices"].as_u64() > Some(16 << 20)
+    );
+    assert_eq!(objects[1]["mismatches"], 0, "{}", objects[1]);
+    assert_eq!(objects[1]["audit"], "ok");
+    assert_eq!(objects[1]["recording"]["major_faults_are"], "at least");
+    let output = quire(&little);
+    assert_eq!(output.status.code(), Some(1));
+    let shown = String::from_utf8(output.stdout).expect("text");
+    assert!(shown.lines().nth(1).is_some_and(|line| line == finding), "{shown}");
 
     let output = quire(&["replay", text(&recording("git-log.qtr")), "--memory", "4K"]);
     assert_eq!(output.status.code(), Some(2));
@@ -261,9 +320,9 @@ fn random_calls_are_compared_and_counted() {
     assert_eq!(said.lines().count(), 1);
     let output = quire(&["diff", "--seed", "4", "--ops", "3000", "--concurrent", "40", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("text");
+    let shown = String::from_utf8(output.stdout).expect("text");
     let objects: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+        shown.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
     assert_eq!(objects[0]["name"], "seed 4");
     assert!(objects[0]["compared"].as_u64().expect("a count") >= 3000);
     assert!(objects[0]["difference"].is_null());

@@ -410,7 +410,7 @@ fn most_of_a_short_trace_survives_a_cut() {
     let file = write(&events, usize::MAX);
     for percent in [50, 75, 90] {
         let mut reader = TraceReader::new(&file[..file.len() * percent / 100]).unwrap().salvaging();
-        let salvaged = (&mut reader).filter(|event| event.is_ok()).count();
+        let salvaged = (&mut reader).filter(Result::is_ok).count();
         assert!(salvaged * 100 >= events.len() * (percent - 25), "{salvaged} events of {percent} %");
         assert!(reader.damage().is_some_and(quire_trace::format::Damage::cut_short));
     }

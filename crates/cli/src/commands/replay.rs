@@ -3,7 +3,7 @@
 use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
 use crate::exit::{FOUND_FAILURE, Failure};
 use crate::output::{json, progress::Bar, table};
-use quire_trace::format::{EXTENSION, TraceErrorKind, TraceReader};
+use quire_trace::format::{EXTENSION, TraceErrorKind, TraceReader, UseSource};
 use quire_trace::replay::{Replay, ReplayError, ReplayOptions, ReplayReport};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,14 +52,34 @@ pub(crate) fn replay(
         paranoid: machine.paranoid,
         salvage,
         swap: machine.swap.clone(),
-        contents: machine.contents,
+        // Pages of zeros would take no room in swap.
+        contents: machine.contents || machine.memory.is_some(),
         ..ReplayOptions::default()
     };
     let replay = Replay::open(file, options).map_err(failure)?;
+    if machine.memory.is_some() && !machine.assume_no_reuse {
+        refuse_without_uses(file, &replay)?;
+    }
+    if machine.swap.is_none() && machine.techniques.iter().any(|(name, _)| name == "swap") {
+        eprintln!("quire: --technique swap= changes nothing without --swap");
+    }
     let bar = Bar::new(&file.display().to_string(), "events");
     let report = replay.run(&mut |done, total| bar.set(done, total)).map_err(failure);
     bar.finish();
     report
+}
+
+/// What a program uses again decides what little memory costs: without it a replay would find far too few faults.
+fn refuse_without_uses(file: &Path, replay: &Replay) -> Result<(), Failure> {
+    if replay.uses().map_err(failure)? != UseSource::None {
+        return Ok(());
+    }
+    let command = replay.command().map_err(failure)?.join(" ");
+    Err(Failure::input(format!(
+        "{}: the recording does not say what the program used again, so a replay under --memory would find too few \
+         major faults; record it again with `quire record -o FILE -- {command}`, or go on with --assume-no-reuse",
+        file.display()
+    )))
 }
 
 /// Prints what a replay found.

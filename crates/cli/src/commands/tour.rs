@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     say("  quire record -o my.qtr -- CMD ARGS...                 keep the recording");
     say("  quire replay my.qtr --technique pcp=none              the same life without per-CPU lists");
     say(
-        "  quire replay my.qtr --memory 32M --swap zram:1G       the same life in little memory, with pages compressed",
+        "  quire replay my.qtr --memory 32M --swap zram:1G       in little memory: how many faults there are at least",
     );
     say("  quire replay my.qtr --paranoid --json                 every TLB hit checked; for scripts");
     say(

@@ -1,14 +1,39 @@
 //! One JSON object a process.
 
 use super::say;
-use quire_trace::replay::{AllocatorFigures, PressureFigures, ProcessReport, ReplayReport};
+use quire_trace::replay::{AllocatorFigures, DoesNotFit, PressureFigures, ProcessReport, ReplayReport};
 use serde_json::{Value, json};
 use std::path::Path;
 
 pub(crate) fn print(file: &Path, report: &ReplayReport) {
+    if let Some(finding) = &report.does_not_fit {
+        say(does_not_fit(file, finding));
+    }
     for process in &report.processes {
         say(object(file, report, process));
     }
+}
+
+/// The first object of a replay whose programs found no memory: what follows is only what happened before.
+fn does_not_fit(file: &Path, finding: &DoesNotFit) -> Value {
+    let held = &finding.held;
+    json!({
+        "file": file.display().to_string(),
+        "does_not_fit": finding.to_string(),
+        "event": finding.event,
+        "in_process": finding.pid,
+        "ram": finding.ram,
+        "swap": finding.swap,
+        "suffices": finding.suffices,
+        "held": {
+            "anonymous": held.anonymous,
+            "files": held.files,
+            "locked": held.locked,
+            "page_tables": held.page_tables,
+            "compressed_swap": held.compressed_swap,
+            "free": held.free,
+        },
+    })
 }
 
 fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value {
@@ -23,6 +48,10 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
         "images": process.images,
         "calls": process.calls,
         "faults": process.faults,
+        "already_present": {
+            "tlb_hits": process.already_present.tlb_hits,
+            "table_walks": process.already_present.table_walks,
+        },
         "mismatches": process.mismatches,
         "gaps": gaps,
         "first_mismatches": process.first_mismatches.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -54,6 +83,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "tlb_hits": report.machine.tlb_hits,
             "tlb_misses": report.machine.tlb_misses,
             "shootdowns": report.machine.shootdowns,
+            "major_faults_are": if report.major_faults_are_exact() { "exact" } else { "at least" },
             "reuses": report.reuses,
             "reuses_gone": report.reuses_gone,
             "memory": memory(&report.pressure),

@@ -6,12 +6,17 @@ pub(crate) mod json;
 pub(crate) mod progress;
 pub(crate) mod table;
 
-use std::io::Write;
+use crate::exit::FOUND_FAILURE;
+use std::io::{ErrorKind, Write};
 
-/// Prints `text` and a line end to standard output. Whoever closed the other end of a pipe does not want the rest,
-/// so the program ends there, and well.
+/// Prints `text` and a line end to standard output. The reader of a pipe who closed it does not want the rest, so the
+/// program ends there, and well. Any other error, as that of a full disk, ends it with a message and a failure.
 pub(crate) fn say(text: impl std::fmt::Display) {
-    if writeln!(std::io::stdout(), "{text}").is_err() {
-        std::process::exit(0);
+    if let Err(error) = writeln!(std::io::stdout(), "{text}") {
+        if error.kind() == ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("quire: standard output: {error}");
+        std::process::exit(i32::from(FOUND_FAILURE));
     }
 }

@@ -12,6 +12,9 @@ pub(crate) fn print(file: &Path, report: &ReplayReport) {
     let command: Vec<String> =
         report.header.command.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     say(format_args!("{}: {}", file.display(), shorten(&command.join(" "), 90)));
+    if let Some(finding) = &report.does_not_fit {
+        say(finding);
+    }
     say(processes(report));
     say(format_args!("exactness  {}", report.header.faults.exactness()));
     say(allocator(report));
@@ -39,6 +42,8 @@ fn beside(quire: u64, linux: Option<u64>) -> String {
     format!("{} / {}", kib(quire), linux.map_or_else(|| "-".to_owned(), kib))
 }
 
+/// A line a process. Both sides of a column are of the moment at which the process ended (or its exec began); of several
+/// images the largest.
 fn processes(report: &ReplayReport) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
@@ -48,7 +53,8 @@ fn processes(report: &ReplayReport) -> Table {
         "faults",
         "differ",
         "audit",
-        "peak RSS kB\nQuire / Linux",
+        "anonymous kB\nQuire / Linux",
+        "files kB\nQuire / Linux",
         "VmPTE kB\nQuire / Linux",
         "mappings\nQuire / Linux",
     ]);
@@ -67,7 +73,8 @@ fn processes(report: &ReplayReport) -> Table {
             process.faults.to_string(),
             process.mismatches.to_string(),
             if process.audit.is_empty() { "ok".to_owned() } else { format!("{} found", process.audit.len()) },
-            beside(process.quire.peak_resident, linux.map(|linux| linux.vm_hwm)),
+            beside(process.quire.resident_anonymous, linux.map(|linux| linux.rss_anon)),
+            beside(process.quire.resident_file, linux.map(|linux| linux.rss_file + linux.rss_shmem)),
             beside(process.quire.page_tables, linux.map(|linux| linux.vm_pte)),
             format!(
                 "{} / {}",
@@ -79,7 +86,7 @@ fn processes(report: &ReplayReport) -> Table {
     if busiest.len() < report.processes.len() {
         table.add_row([format!("and {} more", report.processes.len() - busiest.len())]);
     }
-    for column in 1..8 {
+    for column in 1..9 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -111,9 +118,10 @@ fn allocator(report: &ReplayReport) -> String {
 fn memory(report: &ReplayReport) -> String {
     let figures = &report.pressure;
     let mut text = format!(
-        "memory     {} kB of RAM; {} minor and {} major faults; {} pages out, {} in, {} refaults; {:.3} s stalled",
+        "memory     {} kB of RAM; {} minor and {}{} major faults; {} pages out, {} in, {} refaults; {:.3} s stalled",
         kib(report.ram),
         figures.minor_faults,
+        if report.major_faults_are_exact() { "" } else { "at least " },
         figures.major_faults,
         figures.pages_out,
         figures.pages_in,
@@ -140,14 +148,22 @@ fn memory(report: &ReplayReport) -> String {
 
 /// Whatever is not as it should be.
 fn notes(report: &ReplayReport) {
-    if let Some(finding) = &report.does_not_fit {
-        say(format_args!("memory     {finding}"));
-    }
     if let Some(damage) = &report.damage {
         say(format_args!("damaged    {damage}"));
     }
     if report.ended_early {
         say("early      the recording was ended while the programs ran; their ends are not in it");
+    }
+    let [tlb, tables] = report.processes.iter().fold([0, 0], |[tlb, tables], process| {
+        let present = process.already_present;
+        [tlb + present.tlb_hits, tables + present.table_walks]
+    });
+    if tlb + tables > 0 {
+        say(format_args!(
+            "present    {} touches that faulted on Linux did not fault here: {tlb} hit a TLB, of {tables} the page was \
+             mapped",
+            tlb + tables
+        ));
     }
     if report.lost > 0 {
         say(format_args!(

@@ -30,11 +30,11 @@ pub use contents::{PAGE_BYTES, PageContents, SizeClass};
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport};
 pub use plan::Needs;
 pub use pressure::{PressureFigures, SwapFigures};
-pub use report::{DoesNotFit, Gap, Mismatch, ReplayReport};
+pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
 pub use swap::{SwapError, SwapKind, SwapSpec};
 
 use crate::event::{Compressibility, Event};
-use crate::format::{TraceError, TraceHeader, TraceReader};
+use crate::format::{TraceError, TraceHeader, TraceReader, UseSource};
 use quire_host::{HostConfig, Machine, MachineError};
 use quire_mm::{HugeConfig, MemoryConfig, Overcommit, Techniques};
 use run::{Manner, Run};
@@ -152,6 +152,26 @@ impl Replay {
         Ok(Self { path: path.to_path_buf(), options, needs })
     }
 
+    /// What the trace knows of pages that were used again.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Trace`].
+    pub fn uses(&self) -> Result<UseSource, ReplayError> {
+        Ok(self.needs.uses(open(&self.path, &self.options)?.header()))
+    }
+
+    /// The command that was recorded, in words.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Trace`].
+    pub fn command(&self) -> Result<Vec<String>, ReplayError> {
+        let reader = open(&self.path, &self.options)?;
+        let words = reader.header().command.iter();
+        Ok(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+    }
+
     /// What the trace needs and holds.
     pub fn needs(&self) -> &Needs {
         &self.needs
@@ -198,7 +218,13 @@ impl Replay {
         let started = Instant::now();
         let contents = self.options.contents.then(|| PageContents::new(self.compressibility()));
         let limited = self.options.memory.is_some() || self.options.swap.is_some();
-        let how = Manner { audits: self.options.audits, digest: self.options.digest, limited };
+        let how = Manner {
+            audits: self.options.audits,
+            digest: self.options.digest,
+            limited,
+            suffices: self.needs.ram(),
+            uses: self.needs.uses(header),
+        };
         let mut run = Run::new(machine, vcpus, header, how, contents);
         let mut done = 0;
         for event in events {

@@ -38,7 +38,7 @@ pub struct SwapFigures {
 
 impl SwapFigures {
     /// The figures of all devices now.
-    fn of(memory: &Memory<HostPlatform>) -> Self {
+    pub(super) fn of(memory: &Memory<HostPlatform>) -> Self {
         memory.swap().devices().fold(Self::default(), |sum, device| Self {
             used: sum.used + device.used,
             stored: sum.stored

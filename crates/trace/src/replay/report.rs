@@ -2,7 +2,7 @@
 
 use super::figures::{AllocatorFigures, ProcessReport};
 use super::pressure::PressureFigures;
-use crate::format::TraceHeader;
+use crate::format::{TraceHeader, UseSource};
 use quire_host::HostCounters;
 use std::fmt;
 use std::time::Duration;
@@ -45,17 +45,56 @@ pub struct DoesNotFit {
     pub ram: u64,
     /// Bytes of swap.
     pub swap: u64,
+    /// What held the memory then.
+    pub held: HeldMemory,
+    /// Bytes of RAM with which nothing runs short.
+    pub suffices: u64,
 }
 
 impl fmt::Display for DoesNotFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { event, pid, program, what, ram, swap } = self;
+        let Self { event, pid, program, what, ram, swap, held, suffices } = self;
         write!(
             f,
             "the program does not fit: at event {event} {program} ({pid}) found no memory ({what}), with {} kB of RAM \
-             and {} kB of swap",
+             and {} kB of swap; held by {held}; --memory {}M suffices",
             ram >> 10,
-            swap >> 10
+            swap >> 10,
+            suffices.div_ceil(1 << 20)
+        )
+    }
+}
+
+/// What holds a machine's memory, in bytes. Pages that several address spaces map count once for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeldMemory {
+    /// Anonymous pages that are mapped. They can go to swap, unless they are locked.
+    pub anonymous: u64,
+    /// Pages of files and of shared memory. They stay: there is no page cache that could read them again.
+    pub files: u64,
+    /// Mappings that are locked: what of them is resident stays.
+    pub locked: u64,
+    /// Page tables.
+    pub page_tables: u64,
+    /// Pages that were swapped out and lie compressed in the machine's own RAM.
+    pub compressed_swap: u64,
+    /// Free pages; they are kept for allocations that cannot wait.
+    pub free: u64,
+}
+
+impl fmt::Display for HeldMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { anonymous, files, locked, page_tables, compressed_swap, free } = self;
+        write!(
+            f,
+            "{} kB of anonymous pages, {} kB of pages of files (which stay until there is a page cache), {} kB of page \
+             tables, {} kB of compressed swap; {} kB of the mappings are locked, {} kB are free",
+            anonymous >> 10,
+            files >> 10,
+            page_tables >> 10,
+            compressed_swap >> 10,
+            locked >> 10,
+            free >> 10
         )
     }
 }
@@ -87,6 +126,8 @@ pub struct ReplayReport {
     pub reuses_gone: u64,
     /// The machine's memory was asked for, not what the trace needs.
     pub limited: bool,
+    /// What the recording knows of pages that were used again: how far the figures of a shortage can be believed.
+    pub uses: UseSource,
     /// Bytes of RAM that the machine had.
     pub ram: u64,
     /// Memory was exhausted: what comes after that event was not replayed.
@@ -101,6 +142,13 @@ impl ReplayReport {
     /// Everything came out as on Linux, the programs fit, and no audit found anything.
     pub fn is_good(&self) -> bool {
         self.does_not_fit.is_none() && self.processes.iter().all(ProcessReport::is_good)
+    }
+
+    /// Whether the count of major faults is what the program would have had. Otherwise it is at least as many: what the
+    /// program used between two looks of the recorder is not known.
+    #[must_use]
+    pub fn major_faults_are_exact(&self) -> bool {
+        self.uses == UseSource::Exact
     }
 
     /// Events a second, without the audits.

@@ -9,19 +9,19 @@ use super::files::FileIds;
 use super::image;
 use super::names;
 use super::pressure::{PressureFigures, SwapFigures};
-use super::report::{DoesNotFit, Gap, Mismatch, ReplayReport};
+use super::report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
 use super::schedule::Schedule;
 use super::task::Task;
 use super::touch::{self, Touched};
 use crate::event::{
-    CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LostCause, Privileges,
-    Reuse, ReuseAccess, TaskId,
+    CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, Limit, LimitKind, LinuxFigures, LostCause,
+    Privileges, Reuse, ReuseAccess, TaskId,
 };
-use crate::format::TraceHeader;
+use crate::format::{TraceHeader, UseSource};
 use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
-use quire_mm::{Error, FaultError, Limits, Memory, Space};
+use quire_mm::{Errno, Error, FaultError, Limits, Memory, Space};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,10 @@ pub(super) struct Manner {
     pub(super) digest: bool,
     /// The machine's memory was asked for, not what the trace needs.
     pub(super) limited: bool,
+    /// Bytes of RAM with which nothing runs short.
+    pub(super) suffices: u64,
+    /// What the trace knows of pages that were used again.
+    pub(super) uses: UseSource,
 }
 
 /// A replay under way.
@@ -110,11 +114,7 @@ impl<'m> Run<'m> {
             EventKind::Clone(clone) => self.clone_task(event, clone),
             EventKind::Exec(image) => self.exec(event, image),
             EventKind::Limit(limit) => self.limit(limit),
-            EventKind::Figures(figures) => {
-                if let Some(process) = self.process_of(event.task) {
-                    process.report.add_linux(figures);
-                }
-            }
+            EventKind::Figures(figures) => self.figures(event.task, figures),
             EventKind::Reuse(reuse) => self.reuse(event, reuse),
             EventKind::Compressibility(_) => {}
             EventKind::Privileges(privileges) => self.privileges(event.task, *privileges),
@@ -134,6 +134,40 @@ impl<'m> Run<'m> {
         if self.how.limited {
             self.reclaim_in_background();
         }
+    }
+
+    /// Takes Quire's figures of an address space at the moment at which the recorder took Linux's.
+    fn figures(&mut self, task: TaskId, figures: &LinuxFigures) {
+        let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
+        let report = &mut self.processes[task.process].report;
+        report.add_linux(figures);
+        if let Some(space) = &task.space {
+            report.add_quire(space.figures());
+        }
+    }
+
+    /// What holds the machine's memory now.
+    fn held(&self) -> HeldMemory {
+        let memory = self.machine.memory();
+        let swapped = SwapFigures::of(memory);
+        let mut held = HeldMemory {
+            compressed_swap: swapped.ram_bytes,
+            free: memory.frames().totals().free << PAGE_SHIFT,
+            ..HeldMemory::default()
+        };
+        let mut seen = Vec::new();
+        for space in self.tasks.iter().flatten().filter_map(|task| task.space.as_ref()) {
+            if seen.contains(&Rc::as_ptr(space)) {
+                continue;
+            }
+            seen.push(Rc::as_ptr(space));
+            let figures = space.figures();
+            held.anonymous += figures.resident_anonymous;
+            held.files += figures.resident_file;
+            held.locked += figures.locked;
+            held.page_tables += figures.page_tables;
+        }
+        held
     }
 
     /// Whether memory is exhausted: nothing that comes now would be what the programs did.
@@ -160,15 +194,20 @@ impl<'m> Run<'m> {
 
     /// Process number `process` found no memory for `what`.
     fn exhausted(&mut self, process: usize, what: String) {
+        if self.does_not_fit.is_some() {
+            return;
+        }
         let memory = self.machine.memory();
         let report = &self.processes[process].report;
-        self.does_not_fit.get_or_insert_with(|| DoesNotFit {
+        self.does_not_fit = Some(DoesNotFit {
             event: self.event,
             pid: report.pid,
             program: report.program.clone(),
             what,
             ram: memory.frames().totals().present << PAGE_SHIFT,
             swap: memory.swap().total_slots() << PAGE_SHIFT,
+            held: self.held(),
+            suffices: self.how.suffices,
         });
     }
 
@@ -303,6 +342,11 @@ impl<'m> Run<'m> {
         match self.vcpus[cpu].run(|| call::replay(&space, call, files)) {
             Verdict::Same => {}
             Verdict::Unsupported(gap) => process.add_gap(gap),
+            // Linux had the memory for it. With less of it this is no difference but the end.
+            Verdict::Differs(found) if self.how.limited && is_for_want_of_memory(call, &found) => {
+                let process = task.process;
+                self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
+            }
             Verdict::Differs(found) => {
                 let name = names::of_call(CallNumber::from_raw(call.number));
                 let args: Vec<String> = call.args.iter().map(|arg| format!("{arg:#x}")).collect();
@@ -371,13 +415,14 @@ impl<'m> Run<'m> {
         if let Some(error) = failure {
             if matches!(error, Error::NoFrames(_)) {
                 self.exhausted(parent_process, "fork".to_owned());
+            } else {
+                self.processes[process].report.add_mismatch(Mismatch {
+                    event: self.event,
+                    what: "fork".to_owned(),
+                    expected: "a child".to_owned(),
+                    found: error.to_string(),
+                });
             }
-            self.processes[process].report.add_mismatch(Mismatch {
-                event: self.event,
-                what: "fork".to_owned(),
-                expected: "a child".to_owned(),
-                found: error.to_string(),
-            });
         }
         if !clone.same_process {
             let program = self.processes[parent_process].report.program.clone();
@@ -423,15 +468,18 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// Lets go of a thread's space. The last one to do so takes the figures, and the space exits.
+    /// A thread gives its space up. The last one takes the figures (others would count those of the process that a child
+    /// of vfork came from, or of a process in its middle), and the space exits.
     fn leave_space(&mut self, task: TaskId) {
         let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) else { return };
         let Some(space) = task.space.take() else { return };
         self.swap.note(self.machine.memory());
         let process = task.process;
-        self.processes[process].report.add_quire(space.figures());
-        if self.how.digest && Rc::strong_count(&space) == 1 {
-            self.digest(process, &space);
+        if Rc::strong_count(&space) == 1 {
+            self.processes[process].report.add_quire(space.figures());
+            if self.how.digest {
+                self.digest(process, &space);
+            }
         }
         self.vcpus[0].run(|| drop(space));
     }
@@ -504,11 +552,17 @@ impl<'m> Run<'m> {
             reuses_gone: self.reuses_gone,
             limited: self.how.limited,
             does_not_fit: self.does_not_fit,
+            uses: self.how.uses,
             ram: memory.frames().totals().present * 4096,
             damage: None,
             ended_early: false,
         }
     }
+}
+
+/// Whether a call that succeeded on Linux failed here as calls fail when there is no memory.
+fn is_for_want_of_memory(call: &crate::event::Call, found: &str) -> bool {
+    call.errno().is_none() && [Errno::ENOMEM, Errno::EAGAIN].iter().any(|errno| errno.to_string() == found)
 }
 
 /// Fills pages that programs write.

@@ -11,6 +11,7 @@ mod children;
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
+mod figures;
 mod hostile;
 mod sources;
 
