@@ -213,6 +213,23 @@ fn a_full_disk_is_a_failure_and_a_closed_pipe_is_none() {
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
 
+/// The table that README.md shows is the one that is printed.
+#[test]
+fn the_readme_shows_what_a_run_prints() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md"));
+    let readme = readme.expect("a README");
+    let shown: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("    |")).collect();
+    assert_eq!(shown.len(), 4, "a header of three lines and a process");
+    let output = quire(&["replay", text(&recording("python-structures.qtr"))]);
+    let printed = String::from_utf8(output.stdout).expect("text");
+    for line in shown {
+        assert!(
+            printed.contains(line),
+            "README.md shows a line that a run does not print: {line}\n{printed}"
+        );
+    }
+}
+
 #[test]
 fn a_technique_that_cannot_matter_is_named() {
     let path = recording("git-log.qtr");

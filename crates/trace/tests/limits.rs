@@ -50,7 +50,8 @@ fn a_program_runs_in_a_quarter_of_its_memory_and_keeps_its_data() {
     assert!(pressure.swap.used > 1000 && pressure.swap.compressed_bytes == 0, "{pressure:?}");
 }
 
-/// What is compressed stays in the same RAM: half of it is enough here, since pages come to half of their size.
+/// What is compressed stays in the same RAM: it is enough here, since the program's pages come to about a quarter of their
+/// size, as was sampled.
 #[test]
 fn compressed_pages_make_room_in_the_same_memory() {
     let name = "python-structures";
@@ -58,7 +59,7 @@ fn compressed_pages_make_room_in_the_same_memory() {
     assert_same(name, &report);
     let swap = &report.pressure.swap;
     let ratio = swap.ratio().unwrap();
-    assert!((1.5..2.5).contains(&ratio), "{swap:?}");
+    assert!((3.0..6.0).contains(&ratio), "{swap:?}");
     assert!(swap.used >= swap.stored && swap.ram_bytes >= swap.compressed_bytes, "{swap:?}");
 }
 
@@ -70,7 +71,10 @@ fn a_program_that_does_not_fit_is_a_finding() {
     let report = replay(name, options);
     let finding = report.does_not_fit.as_ref().unwrap();
     assert!(!report.is_good() && report.events < 55_000, "{finding}");
-    assert!(finding.to_string().ends_with("kB of RAM and 1024 kB of swap"), "{finding}");
+    let said = finding.to_string();
+    assert!(said.contains("kB of RAM and 1024 kB of swap; held by") && said.ends_with("suffices"), "{said}");
+    // Nearly all of the machine is held by what swap has no space for.
+    assert!(finding.held.anonymous > finding.ram / 2 && finding.suffices > finding.ram, "{finding:?}");
     assert_eq!(finding.event + 1, report.events);
     assert!(report.processes.iter().all(ProcessReport::is_good), "{report:#?}");
 }

@@ -18,7 +18,7 @@ pub(crate) fn print(file: &Path, report: &ReplayReport) {
     say(processes(report));
     say(format_args!("exactness  {}", report.header.faults.exactness()));
     say(allocator(report));
-    if report.limited || report.reuses + report.reuses_gone > 0 {
+    if report.limited {
         say(memory(report));
     }
     notes(report);
