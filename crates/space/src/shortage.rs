@@ -1,8 +1,9 @@
-//! What a fault does about what is in its way, when it holds nothing but perhaps the mmap lock.
+//! What a fault or a call does about a shortage of memory, when it holds nothing but perhaps the mmap lock.
 
-use crate::error::FaultError;
+use crate::error::{Error, FaultError};
 use crate::fault::Refusal;
 use crate::reclaim::Need;
+use crate::space::Space;
 use crate::spaces::{OomAction, Spaces};
 use crate::swap_in::SwappedIn;
 use crate::table::Tables;
@@ -14,7 +15,70 @@ use quire_sync::atomic::raw::Ordering;
 /// Frames that somebody who finds no memory tries to free.
 const FREED_AT_ONCE: u64 = 512;
 
+/// Pages that a call wants reclaimed before its second attempt. Each further attempt wants twice as many: what a call
+/// undoes when it fails is free again, so it comes further each time.
+const FIRST_RECLAIM: u64 = 32;
+/// Attempts of a call. The last one follows a reclaim of [`FIRST_RECLAIM`] times 2^14 pages, 2 GiB.
+const CALL_ATTEMPTS: u32 = 16;
+
+/// Why an attempt of a call failed.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// It may be made again: nothing was done, or what was done may be done twice.
+    Repeatable(Error),
+    /// A part was done that must not be done twice.
+    Final(Error),
+}
+
+impl<E: Into<Error>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Repeatable(error.into())
+    }
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Makes a call, and makes it again after a reclaim while it fails for want of frames and reclaim finds some.
+    ///
+    /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and is not pinned, and
+    /// each attempt looks at the space anew. A failure by the fault plan is no want of frames.
+    pub(crate) fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, Refused>) -> Result<R, Error> {
+        let mut attempt = 1;
+        loop {
+            let error = match call() {
+                Ok(result) => return Ok(result),
+                Err(Refused::Final(error)) => return Err(error),
+                Err(Refused::Repeatable(error)) => error,
+            };
+            let is_shortage = error == Error::NoFrames(AllocError::OutOfMemory);
+            let wanted = FIRST_RECLAIM << (attempt - 1);
+            if !is_shortage || attempt == CALL_ATTEMPTS || !self.spaces.reclaim_for_call(wanted) {
+                return Err(error);
+            }
+            attempt += 1;
+        }
+    }
+}
+
 impl<'s, P: Platform> Spaces<P> {
+    /// Frees about `wanted` pages, and returns whether any came free. The time that it takes is counted.
+    #[cold]
+    fn reclaim_for_call(&self, wanted: u64) -> bool {
+        let need = Need::Frames(Order::ZERO);
+        self.stalled(|| {
+            if !self.make_room(AllocError::OutOfMemory, need) {
+                return false;
+            }
+            let mut freed = FIRST_RECLAIM;
+            while freed < wanted {
+                match self.reclaim().make_room(self, need) {
+                    0 => break,
+                    more => freed += more,
+                }
+            }
+            true
+        })
+    }
+
     /// Makes it worth to try again, perhaps with a folio that was brought in, or answers what the program gets. How long that
     /// takes is counted: the program stands still for want of memory.
     pub(crate) fn overcome(&'s self, refusal: Refusal) -> Result<Option<SwappedIn<'s, P>>, FaultError> {

@@ -93,7 +93,8 @@ impl<P: Platform> Space<'_, P> {
             Advice::PopulateWrite => self
                 .populate_all(range, Some(Access::Write))
                 .map_err(super::populate::PopulateError::as_advice_error),
-            _ => Section::begin(self.spaces, self.core()).advise(range, advice),
+            // Advice may be given twice.
+            _ => self.with_reclaim(|| Ok(Section::begin(self.spaces, self.core()).advise(range, advice)?)),
         }
     }
 }

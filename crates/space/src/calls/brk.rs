@@ -17,10 +17,13 @@ impl<P: Platform> Space<'_, P> {
 
     /// Moves the program break to `wanted` and answers where it is afterwards: the old place where Linux refuses.
     pub fn brk(&self, wanted: VirtAddr) -> VirtAddr {
-        let mut section = Section::of(self);
-        let grown = section.move_break(wanted);
-        let now = self.program_break();
-        drop(section);
+        let mut now = self.program_break();
+        let grown = self.with_reclaim(|| {
+            let mut section = Section::of(self);
+            let grown = section.move_break(wanted);
+            now = self.program_break();
+            Ok(grown?)
+        });
         if let Ok(Some(grown)) = grown
             && self.core().default_flags().contains(VmFlags::LOCKED)
         {

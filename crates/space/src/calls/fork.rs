@@ -20,6 +20,10 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// [`Error::CommitLimit`] or [`Error::NoFrames`]; nothing is left behind.
     pub fn fork(&self) -> Result<Space<'m, P>, Error> {
+        self.with_reclaim(|| Ok(self.fork_once()?))
+    }
+
+    fn fork_once(&self) -> Result<Space<'m, P>, Error> {
         let core = self.core();
         // The child is dropped on every early return, and takes back whatever it got so far. Locks are not
         // inherited, nor is the wish to lock what comes.

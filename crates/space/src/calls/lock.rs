@@ -44,7 +44,7 @@ impl<P: Platform> Space<'_, P> {
     pub fn mlock(&self, addr: VirtAddr, len: u64, on_fault: bool) -> Result<(), Error> {
         self.may_lock_at_all()?;
         let wanted = if on_fault { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
-        let range = {
+        let range = self.with_reclaim(|| {
             let mut section = Section::of(self);
             // The limit is held against any length; only then it matters whether there are such addresses.
             let range = touched(addr, len);
@@ -56,13 +56,14 @@ impl<P: Platform> Space<'_, P> {
                     VirtRange::new(addr.page_start(), P::Paging::USER_END.max(addr.page_start()));
                 let already = range.unwrap_or(Some(to_the_end)).map_or(0, |range| section.locked_in(range));
                 if locked.saturating_add(pages - already.min(pages)) > allowed {
-                    return Err(Error::LockLimit);
+                    return Err(Error::LockLimit.into());
                 }
             }
-            let Some(range) = range? else { return Ok(()) };
+            let Some(range) = range? else { return Ok(None) };
             section.set_lock(range, wanted)?;
-            range
-        };
+            Ok(Some(range))
+        })?;
+        let Some(range) = range else { return Ok(()) };
         self.populate_all(range, None).map_err(super::populate::PopulateError::as_lock_error)
     }
 
@@ -73,7 +74,7 @@ impl<P: Platform> Space<'_, P> {
     /// As Linux's `munlock`.
     pub fn munlock(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
         let Some(range) = touched(addr, len)? else { return Ok(()) };
-        Section::begin(self.spaces, self.core()).set_lock(range, VmFlags::empty())
+        self.with_reclaim(|| Ok(Section::begin(self.spaces, self.core()).set_lock(range, VmFlags::empty())?))
     }
 
     /// Locks everything that is or will be mapped.

@@ -142,16 +142,17 @@ impl<P: Platform> Space<'_, P> {
                 start => start.max(layout.mmap_min),
             },
         };
-        let mut section = Section::of(self);
-        let addr = section.place(request, hint, len)?;
-        let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
-        let flags = section.map_request(request, range)?;
-        drop(section);
+        let (range, flags) = self.with_reclaim(|| {
+            let mut section = Section::of(self);
+            let addr = section.place(request, hint, len)?;
+            let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
+            Ok((range, section.map_request(request, range)?))
+        })?;
         let populate = request.flags & (MapFlags::POPULATE | MapFlags::NONBLOCK) == MapFlags::POPULATE;
         if populate || flags.contains(VmFlags::LOCKED) {
             self.populate(range);
         }
-        Ok(addr)
+        Ok(range.start())
     }
 }
 

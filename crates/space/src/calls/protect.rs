@@ -23,7 +23,17 @@ impl<P: Platform> Space<'_, P> {
         protection: Protection,
         grows_down: bool,
     ) -> Result<(), Error> {
-        let Some(mut range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
+        let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
+        // What has changed before a shortage changes once more, to the same.
+        self.with_reclaim(|| Ok(self.protect_once(range, protection, grows_down)?))
+    }
+
+    fn protect_once(
+        &self,
+        mut range: VirtRange,
+        protection: Protection,
+        grows_down: bool,
+    ) -> Result<(), Error> {
         let mut section = Section::begin(self.spaces, self.core());
         let first = section.first_in(range).ok_or(Error::NotMapped)?;
         if grows_down {

@@ -6,6 +6,7 @@ use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
 use crate::section::Section;
+use crate::shortage::Refused;
 use crate::space::Space;
 use crate::table::{Hole, Relocation};
 use crate::vma::{AnonGroup, Proposal, Protection, VmFlags, Vma, VmaFacts};
@@ -127,15 +128,18 @@ impl<P: Platform> Space<'_, P> {
         flags: RemapFlags,
         target: VirtAddr,
     ) -> Result<VirtAddr, Error> {
-        let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
-        let mut section = Section::of(self);
-        // One flush for all that the call moves and unmaps.
-        let mut gather = Gather::new(self.spaces, self.core(), FlushCause::Move);
-        let remapped = section.remap(remap, &mut gather);
-        gather.finish();
-        self.core().cpus.end_moves();
-        drop(section);
-        let remapped = remapped?;
+        let remapped = self.with_reclaim(|| {
+            let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
+            let mut section = Section::of(self);
+            // Of several mappings some may have moved when the next one finds no memory; they must not move again.
+            let is_one = section.find(remap.addr()).is_none_or(|vma| remap.old.end() <= vma.range().end());
+            // One flush for all that the call moves and unmaps.
+            let mut gather = Gather::new(self.spaces, self.core(), FlushCause::Move);
+            let remapped = section.remap(remap, &mut gather);
+            gather.finish();
+            self.core().cpus.end_moves();
+            remapped.map_err(if is_one { Refused::Repeatable } else { Refused::Final })
+        })?;
         if let Some(range) = remapped.populate {
             self.populate(range);
         }

@@ -28,7 +28,7 @@ impl<P: Platform> Space<'_, P> {
         if range.is_empty() {
             return Err(Error::ZeroLength);
         }
-        Section::begin(self.spaces, self.core()).unmap_checked(range)
+        self.with_reclaim(|| Ok(Section::begin(self.spaces, self.core()).unmap_checked(range)?))
     }
 }
 

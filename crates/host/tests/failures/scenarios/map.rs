@@ -4,7 +4,7 @@ use crate::common::{PAGE, READ, RW, map_at};
 use crate::scenario::{Scenario, is_no_frames};
 use crate::scene::{BASE, Scene, empty, filled};
 use quire_arch::VirtAddr;
-use quire_mm::{Error, MapFlags, MapRequest, MappedFile};
+use quire_mm::{Errno, Error, MapFlags, MapRequest, MappedFile};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     // A VMA and a node of the tree, and the frames of both.
@@ -39,6 +39,20 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         map(scene, MapRequest::anonymous(6 * PAGE, READ).at(VirtAddr(BASE + 3 * PAGE), MapFlags::FIXED))
     })
     .succeeded(|scene| scene.assert_filled((0..3).chain(9..16))),
+    // Linux has unmapped what was there when the file's own operation is asked.
+    Scenario::new("a_fixed_mapping_that_its_file_refuses_leaves_a_hole_or_fails_whole", filled, |scene| {
+        let (file, objection) = (Some(MappedFile::new(3, 0)), Some(Error::RefusedByFile(Errno::EINVAL)));
+        let request = MapRequest { file, objection, ..MapRequest::anonymous(2 * PAGE, READ) };
+        match map(scene, request.at(VirtAddr(BASE + 3 * PAGE), MapFlags::FIXED)) {
+            Err(Error::RefusedByFile(_)) => Ok(()),
+            other => other,
+        }
+    })
+    .refused(|scene, error| {
+        is_no_frames(scene, error);
+        scene.assert_filled(0..16);
+    })
+    .succeeded(|scene| scene.assert_filled((0..3).chain(5..16))),
     Scenario::new("populating_stops_without_an_error_at_mmap", empty, |scene| {
         map(scene, MapRequest::anonymous(8 * PAGE, RW).at(VirtAddr(BASE), MapFlags::POPULATE))
     })
