@@ -11,7 +11,7 @@ mod sealed;
 use crate::bytes::Bytes;
 use quire_trace::event::{Event, EventKind};
 use quire_trace::format::{TraceError, TraceReader, TraceWriter};
-use quire_trace::replay::{Replay, ReplayOptions};
+use quire_trace::replay::{Replay, ReplayError, ReplayOptions};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::Write;
@@ -130,7 +130,11 @@ fn replay(file: &[u8], salvage: bool, show: bool) {
         contents: true,
         ..ReplayOptions::default()
     };
-    let replay = Replay::open(&path, options).expect("it was read before");
+    let replay = match Replay::open(&path, options) {
+        // Salvaging found nothing: there is nothing to replay.
+        Err(ReplayError::NothingSalvaged(..)) if salvage => return,
+        replay => replay.expect("it was read before"),
+    };
     // Whatever it claims, the answer is a number.
     let _ = replay.needs().ram();
     let report = replay.run(&mut |_, _| {}).expect("it was read before, and so much RAM is enough to start");
