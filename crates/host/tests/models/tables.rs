@@ -13,15 +13,16 @@ use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
 
-/// The last page below a border of every level of tables.
-const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
+/// The last page below a border of every level of tables. What a table of the top level is responsible for begins above the
+/// addresses that only privileged callers may map.
+const ADDR: VirtAddr = VirtAddr((2 << 39) - PAGE);
 /// The page before.
 const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
 /// What a bottom table, and what a PMD table, is responsible for.
 const PMD: u64 = 2 << 20;
 const PUD: u64 = 1 << 30;
 /// As near to borders as `ADDR`, behind other tables of every level.
-const ELSEWHERE: VirtAddr = VirtAddr((1 << 40) - PAGE);
+const ELSEWHERE: VirtAddr = VirtAddr((3 << 39) - PAGE);
 /// Schedules of what has large leaves: each split is a thousand steps.
 const FEW: u64 = 600;
 /// Of the others: there are many.
