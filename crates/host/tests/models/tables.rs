@@ -570,7 +570,7 @@ fn shuttle_a_walk_against_the_end_of_its_tables() {
 }
 
 /// Folios of four pages wherever they fit, and an aligned place for one.
-const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
+const FOUR: VirtAddr = VirtAddr(ADDR.0 - 3 * PAGE);
 
 fn small_folios(machine: &Machine) {
     let four = OrderSet::of(Order::new(2).expect("an order"));
