@@ -117,6 +117,8 @@ impl Detail {
 pub struct Figures {
     /// `VmSize`.
     pub size: u64,
+    /// `VmPeak`.
+    pub peak: u64,
     /// `VmLck`.
     pub locked: u64,
     /// `VmData`.

@@ -174,6 +174,7 @@ impl<'m> Processes<'m> {
             let figures = space.figures();
             seen.figures = Some(Figures {
                 size: figures.mapped >> 10,
+                peak: figures.peak_mapped >> 10,
                 locked: figures.locked >> 10,
                 data: figures.data >> 10,
                 stack: figures.stack >> 10,

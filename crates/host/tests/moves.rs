@@ -775,3 +775,27 @@ fn random_moves(seed: u64, machine: &Machine, rounds: u64) {
     }
     assert_audit(machine);
 }
+
+/// Old and new place are not counted together, and a child begins with what it has.
+#[test]
+fn the_peak_of_mapped_memory_does_not_count_a_move_twice() {
+    let machine = machine_with(&HostConfig::with_ram(16 << 20), MemoryConfig::default());
+    let _cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let peak = |space: &HostSpace<'_>| space.figures().peak_mapped / PAGE;
+    map_at(&space, BASE.0, 16 * PAGE, RW);
+    // What follows is in the way of growth in place.
+    map_at(&space, BASE.0 + 16 * PAGE, PAGE, RW);
+    let grown = space.mremap(BASE, 16 * PAGE, 20 * PAGE, RemapFlags::MAYMOVE, VirtAddr(0)).unwrap();
+    assert_ne!(grown, BASE);
+    assert_eq!(peak(&space), 21);
+    let there = VirtAddr(BASE.0 + MIB2);
+    space.mremap(grown, 20 * PAGE, 20 * PAGE, MOVE, there).unwrap();
+    assert_eq!(peak(&space), 21);
+    // The source stays mapped.
+    space.mremap(there, 20 * PAGE, 20 * PAGE, LEAVE, VirtAddr(0)).unwrap();
+    assert_eq!(peak(&space), 41);
+    space.munmap(there, 20 * PAGE).unwrap();
+    assert_eq!((peak(&space), peak(&space.fork().unwrap())), (41, 21));
+    assert_audit(&machine);
+}

@@ -140,6 +140,17 @@ impl Usage {
         }
     }
 
+    /// The most pages that were mapped.
+    pub(crate) fn peak_mapped(&self) -> u64 {
+        self.peak_mapped.load(Ordering::Relaxed)
+    }
+
+    /// Ends a move, before which the most was `before`: while it was under way both places were counted, of which Linux's
+    /// VmPeak knows nothing. The caller holds the mmap lock for writing.
+    pub(crate) fn end_move(&self, before: u64) {
+        self.peak_mapped.store(before.max(self.mapped.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
     /// Counts `pages` of a mapping with `flags` out.
     pub(crate) fn unmap(&self, flags: VmFlags, pages: u64) {
         subtract(&self.mapped, pages);

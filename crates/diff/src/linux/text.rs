@@ -74,6 +74,7 @@ pub(crate) fn status(text: &str) -> Figures {
         let Some((name, rest)) = line.split_once(':') else { continue };
         let slot = match name {
             "VmSize" => &mut figures.size,
+            "VmPeak" => &mut figures.peak,
             "VmLck" => &mut figures.locked,
             "VmData" => &mut figures.data,
             "VmStk" => &mut figures.stack,
@@ -108,6 +109,6 @@ mod tests {
     #[test]
     fn figures_are_read_from_status() {
         let figures = status("Name:\tx\nVmPeak:\t 12 kB\nVmSize:\t 11 kB\nVmPTE:\t   44 kB\nThreads: 1\n");
-        assert_eq!((figures.size, figures.tables, figures.data), (11, 44, 0));
+        assert_eq!((figures.size, figures.peak, figures.tables, figures.data), (11, 12, 44, 0));
     }
 }

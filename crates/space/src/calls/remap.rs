@@ -133,11 +133,14 @@ impl<P: Platform> Space<'_, P> {
             let mut section = Section::of(self);
             // Of several mappings some may have moved when the next one finds no memory; they must not move again.
             let is_one = section.find(remap.addr()).is_none_or(|vma| remap.old.end() <= vma.range().end());
+            let usage = &self.core().usage;
+            let peak = usage.peak_mapped();
             // One flush for all that the call moves and unmaps.
             let mut gather = Gather::new(self.spaces, self.core(), FlushCause::Move);
             let remapped = section.remap(remap, &mut gather);
             gather.finish();
             self.core().cpus.end_moves();
+            usage.end_move(peak);
             remapped.map_err(if is_one { Refused::Repeatable } else { Refused::Final })
         })?;
         if let Some(range) = remapped.populate {
