@@ -31,6 +31,8 @@ pub(crate) enum Class {
     End,
     /// It traces another thread or asks to be traced; not recorded, but told to the user.
     Traces,
+    /// It reads or sets the CPUs that a thread may run on; not recorded, but the recorder changes them now and then.
+    Affinity,
     /// Not recorded.
     Other,
 }
@@ -61,7 +63,7 @@ const PRCTL_CODES: [u32; 5] = [
 ];
 
 /// Calls that are recorded whatever their arguments are.
-pub(crate) const ALWAYS: [(i64, Class); 42] = [
+pub(crate) const ALWAYS: [(i64, Class); 44] = [
     (libc::SYS_mmap, Class::Memory),
     (libc::SYS_mprotect, Class::Memory),
     (libc::SYS_munmap, Class::Memory),
@@ -104,6 +106,8 @@ pub(crate) const ALWAYS: [(i64, Class); 42] = [
     (libc::SYS_setresuid, Class::Credentials),
     (libc::SYS_unshare, Class::Credentials),
     (libc::SYS_setns, Class::Credentials),
+    (libc::SYS_sched_getaffinity, Class::Affinity),
+    (libc::SYS_sched_setaffinity, Class::Affinity),
 ];
 
 /// Calls that are recorded only if an argument has one of some values.

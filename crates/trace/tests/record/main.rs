@@ -10,6 +10,7 @@ mod calls;
 mod children;
 #[path = "../common/mod.rs"]
 mod common;
+mod cpus;
 mod ends;
 mod figures;
 mod hostile;

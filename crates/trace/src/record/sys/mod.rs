@@ -3,6 +3,7 @@
 //! They are written on libc, not on a crate of wrappers: those name signals by an enum without the real-time
 //! signals, and a recorder must pass on every signal untouched.
 
+pub(crate) mod affinity;
 pub(crate) mod descriptor;
 pub(crate) mod memory;
 pub(crate) mod process;

@@ -1,6 +1,7 @@
 //! Entering and leaving calls.
 
 use super::Tracer;
+use super::same_cpu::Until;
 use super::state::{Entry, InCall, State};
 use crate::event::{Call, CallDetail, EventKind, Limit, LimitKind, Unsupported};
 use crate::record::calls::{self, Class, Effect};
@@ -28,6 +29,10 @@ impl Tracer<'_> {
         match class {
             _ if before_program => self.ignore(tid),
             Class::Other => self.ignore(tid),
+            Class::Affinity => {
+                self.set_ignored(tid);
+                self.resume_until(tid, Until::UsesCpus, 0);
+            }
             Class::Exec => self.enters_exec(tid, entry),
             Class::End => {
                 self.look_before_end(tid);
@@ -59,12 +64,16 @@ impl Tracer<'_> {
 
     /// Lets a thread make a call that is not recorded.
     fn ignore(&mut self, tid: Tid) {
+        self.set_ignored(tid);
+        self.resume(tid, 0);
+    }
+
+    fn set_ignored(&mut self, tid: Tid) {
         if let Some(task) = self.tasks.get_mut(&tid) {
             // A seccomp stop can be left at once; the other kind is followed by one at the call's end.
             let every = self.calls == crate::format::CallSource::EveryCall;
             task.state = if every { State::Ignored } else { State::Running };
         }
-        self.resume(tid, 0);
     }
 
     /// A call of another ABI, which the trace can not hold.

@@ -12,6 +12,7 @@ mod exit;
 mod hold;
 mod probe;
 mod reuse;
+mod same_cpu;
 mod state;
 mod touched;
 
@@ -29,6 +30,7 @@ use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
 use reuse::ReuseSampler;
+use same_cpu::{SameCpu, Until};
 use state::{Early, Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -71,6 +73,7 @@ pub(crate) struct Tracer<'a> {
     touched: Option<TouchedPages>,
     /// Samples what is used again, if that is asked for.
     reuse: Option<ReuseSampler>,
+    same_cpu: SameCpu,
     merger: Merger,
     tasks: HashMap<Tid, Task>,
     processes: HashMap<Tid, Process>,
@@ -131,6 +134,7 @@ impl<'a> Tracer<'a> {
             accesses: AccessFinder::default(),
             touched,
             reuse: options.reuse.map(|every| ReuseSampler::new(every, started)),
+            same_cpu: SameCpu::new(),
             merger: Merger::new(started),
             tasks: HashMap::new(),
             processes: HashMap::new(),
@@ -267,6 +271,7 @@ impl<'a> Tracer<'a> {
             Happened::Killed(signal) => self.died(tid, ExitStatus::Signal(signal), time),
             Happened::Stopped { signal, event } => {
                 self.followed.stops += 1;
+                self.same_cpu.stopped(tid, time);
                 self.stopped(tid, signal, event, time);
                 // A thread that is held goes on standing still; that time is added when it is let go.
                 self.followed.stopped_ns += now() - time;
@@ -352,15 +357,29 @@ impl<'a> Tracer<'a> {
 
     /// Lets a thread go on, in the way that its state asks for.
     fn resume(&mut self, tid: Tid, signal: i32) {
+        let until = match self.tasks.get(&tid).map(|task| &task.state) {
+            // What it makes inherits its CPUs.
+            Some(State::InClone { .. }) => Until::UsesCpus,
+            Some(State::InCall(_)) => Until::EndOfCall,
+            _ => Until::Unknown,
+        };
+        self.resume_until(tid, until, signal);
+    }
+
+    fn resume_until(&mut self, tid: Tid, until: Until, signal: i32) {
+        let how = self.how_to_resume(tid);
+        // The only error is that the thread was killed meanwhile; its end is reported by the next wait.
+        self.same_cpu.resume(tid, until, || drop(ptrace::resume(tid, how, signal)));
+    }
+
+    fn how_to_resume(&self, tid: Tid) -> Resume {
         let in_call = self.tasks.get(&tid).is_some_and(|task| {
             matches!(
                 task.state,
                 State::InCall(_) | State::InClone { .. } | State::InExec { .. } | State::Ignored
             )
         });
-        let how =
-            if in_call || self.calls == CallSource::EveryCall { Resume::Syscall } else { Resume::Continue };
-        self.let_go(tid, how, signal);
+        if in_call || self.calls == CallSource::EveryCall { Resume::Syscall } else { Resume::Continue }
     }
 
     fn let_go(&mut self, tid: Tid, how: Resume, signal: i32) {
@@ -400,6 +419,10 @@ impl<'a> Tracer<'a> {
         /// `cpu_id` in the kernel's structure.
         const OFFSET: u64 = 4;
         let Some(task) = self.tasks.get_mut(&tid) else { return 0 };
+        if let Some(cpu) = self.same_cpu.cpu(tid) {
+            task.cpu = cpu;
+            return cpu;
+        }
         if let Rseq::Ask(left) = task.rseq {
             task.rseq = match ptrace::rseq_area(tid) {
                 Some(area) => Rseq::At(area),
