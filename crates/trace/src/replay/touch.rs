@@ -38,6 +38,15 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
             break;
         }
     }
+    let refused = matches!(result, Err(AccessError::Fault(FaultError::AccessDenied)));
+    if refused && fault.access == Recorded::Execute && was_allowed(fault) {
+        // An instruction was fetched from memory that is not executable. Linux brings the page in first, and refuses the next
+        // fault, which is an event of its own. So does Quire: the page can be read without a fault.
+        let found = vcpu.program(space).translate_for(VirtAddr(fault.addr), Access::Read);
+        if matches!(found, Ok(Translation::Tlb | Translation::Tables)) {
+            return (Touched::Same, false);
+        }
+    }
     (compare(fault, result), wrote)
 }
 

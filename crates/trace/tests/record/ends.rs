@@ -103,6 +103,47 @@ fn a_refused_fault_that_a_handler_mends_is_refused_once() {
 
 #[test]
 #[ignore = "a program that tests record"]
+fn child_executes_what_is_not_executable() {
+    const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    for (prot, flags) in [(RW, private), (libc::PROT_READ, private), (RW, shared), (libc::PROT_NONE, private)]
+    {
+        for is_touched in [false, true] {
+            let page = map(PAGE, prot, flags);
+            if is_touched && prot == RW {
+                // SAFETY: the page was just mapped for writing.
+                unsafe { page.write_volatile(1) };
+            }
+            // SAFETY: the jump ends the child, which has made nothing but system calls before it.
+            let status = unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                    std::mem::transmute::<*mut u8, extern "C" fn()>(page)();
+                    libc::_exit(0);
+                }
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+                status
+            };
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV);
+        }
+    }
+    leave(0);
+}
+
+/// Linux brings an untouched page in before it refuses to execute it: two faults.
+#[test]
+fn a_page_that_is_not_executable_is_brought_in_and_refused() {
+    let Some((summary, path)) = record_child("child_executes_what_is_not_executable") else { return };
+    if summary.faults == FaultSource::Tracepoint {
+        assert_replays(&path);
+    }
+}
+
+#[test]
+#[ignore = "a program that tests record"]
 fn child_ends_only_when_killed() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: ignoring signals has no memory preconditions.
