@@ -365,7 +365,11 @@ impl Past {
     ) -> bool {
         const ENOMEM: i64 = 12;
         const EINVAL: i64 = 22;
-        let is_known = matches!(call, Call::Mmap | Call::Munmap | Call::Mremap)
+        let splits = matches!(
+            call,
+            Call::Mmap | Call::Munmap | Call::Mremap | Call::Mprotect | Call::PkeyMprotect | Call::Madvise
+        );
+        let is_known = splits
             && (outcome == Outcome::Value(-ENOMEM) || outcome == Outcome::Value(-EINVAL))
             && linux.regions.len() > quire.regions.len()
             && joined(&linux.regions) == joined(&quire.regions);

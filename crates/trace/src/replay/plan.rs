@@ -28,6 +28,8 @@ struct Image {
     users: u32,
     /// Pages that were touched in it: no more can be resident at once.
     touched: u64,
+    /// Some of its memory is to be of large folios (`MADV_HUGEPAGE`), so that a fault may bring in many pages.
+    large_folios: bool,
     /// The most pages that one sample found in use. They may not have faulted: Linux also maps the pages around.
     reused: u64,
     /// Pages that are known to be used one by one.
@@ -42,11 +44,19 @@ const SPARE_BYTES: u64 = 64 << 20;
 /// alone, which the host must back at once, takes a 64th.
 const MOST_PAGES: u64 = 64 << (30 - 12);
 
+/// Pages of 2 MiB.
+const PAGES_OF_HUGE: u64 = 512;
+
 impl Image {
     /// Pages that suffice: what was touched, or a little more than what Linux needed.
     fn pages(&self) -> u64 {
         let resident = self.resident.map_or(u64::MAX, |pages| pages + pages / 8 + 256);
-        let touched = self.touched.saturating_add(self.reused).saturating_add(self.used.len() as u64);
+        let of_each = if self.large_folios { PAGES_OF_HUGE } else { 1 };
+        let touched = self
+            .touched
+            .saturating_mul(of_each)
+            .saturating_add(self.reused)
+            .saturating_add(self.used.len() as u64);
         touched.min(resident).min(MOST_PAGES)
     }
 }
@@ -107,15 +117,19 @@ impl Needs {
             EventKind::Fault(_) => self.touch(event.task, 1),
             EventKind::Call(call) => {
                 let len = call.args[1];
-                // POPULATE and LOCKED fault pages in without a fault event, and so do mlock and some advice.
+                // POPULATE and LOCKED fault pages in without a fault event, and so do mlock and some advice. A range that is
+                // collapsed to large folios is there as a whole afterwards.
                 let populates = match call.number {
                     9 => call.args[3] & (0x8000 | 0x2000) != 0,
-                    28 => matches!(call.args[2], 22 | 23),
+                    28 => matches!(call.args[2], 22 | 23 | 25),
                     149 | 325 => true,
                     _ => false,
                 };
                 if call.errno().is_none() && populates {
                     self.touch(event.task, len.div_ceil(4096));
+                }
+                if call.errno().is_none() && (call.number, call.args[2]) == (28, 14) {
+                    self.takes_large_folios(event.task);
                 }
             }
             EventKind::Exec(image) => {
@@ -131,8 +145,11 @@ impl Needs {
                         self.images[space].users += 1;
                         self.spaces.insert(clone.child, space);
                     } else {
-                        let pages = self.images[space].touched;
-                        self.enter(clone.child, pages);
+                        let Image { touched, large_folios, .. } = self.images[space];
+                        self.enter(clone.child, touched);
+                        if large_folios {
+                            self.takes_large_folios(clone.child);
+                        }
                     }
                 }
             }
@@ -153,6 +170,12 @@ impl Needs {
         if let Some(&space) = self.spaces.get(&task) {
             let image = &mut self.images[space];
             image.touched = image.touched.saturating_add(pages);
+        }
+    }
+
+    fn takes_large_folios(&mut self, task: TaskId) {
+        if let Some(&space) = self.spaces.get(&task) {
+            self.images[space].large_folios = true;
         }
     }
 
@@ -183,6 +206,7 @@ impl Needs {
             died: u64::MAX,
             users: 1,
             touched: pages,
+            large_folios: false,
             reused: 0,
             used: HashSet::new(),
             resident: None,
@@ -204,7 +228,7 @@ impl Needs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Access, CloneFacts, ExitStatus, Fault, Mode, Outcome};
+    use crate::event::{Access, Call, CallDetail, CloneFacts, ExitStatus, Fault, Mode, Outcome};
 
     const TASKS: [TaskId; 2] = [TaskId(0), TaskId(1)];
 
@@ -248,6 +272,25 @@ mod tests {
         step(&mut needs, 1, EventKind::Exit(ExitStatus::Code(0)));
         needs.enter(TASKS[0], 15_000);
         assert_eq!(needs.ram(), ram_of(20_000));
+    }
+
+    fn advise(needs: &mut Needs, len: u64, advice: u64) {
+        let call = Call { number: 28, args: [0, len, advice, 0, 0, 0], result: 0, detail: CallDetail::None };
+        step(needs, 0, EventKind::Call(call));
+    }
+
+    #[test]
+    fn large_folios_bring_in_more_than_was_touched() {
+        let mut needs = Needs::default();
+        needs.enter(TASKS[0], 0);
+        touch(&mut needs, 0, 40);
+        advise(&mut needs, 20_000 << 12, 25);
+        assert_eq!(needs.ram(), ram_of(20_040), "a collapsed range is resident");
+        let mut needs = Needs::default();
+        needs.enter(TASKS[0], 0);
+        advise(&mut needs, 20_000 << 12, 14);
+        touch(&mut needs, 0, 40);
+        assert_eq!(needs.ram(), ram_of(40 * 512));
     }
 
     #[test]
