@@ -10,7 +10,7 @@ impl Bar {
     pub(crate) fn new(name: &str, units: &str) -> Self {
         // Hidden by itself where stderr is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        let template = format!("{{msg}} [{{bar:30}}] {{pos}}/{{len}} {units}, {{per_sec}}");
+        let template = format!("{{msg}} [{{bar:30}}] {{human_pos}} of {{human_len}} {units}, {{eta}} left");
         if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style.progress_chars("=> "));
         }
