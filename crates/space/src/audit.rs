@@ -7,7 +7,6 @@ use crate::rmap::{GroupAudit, GroupViolation};
 use crate::space::{SpaceCore, SpaceId};
 use crate::spaces::Spaces;
 use crate::table::{Residency, Tables};
-use crate::tree::TreeViolation;
 use crate::usage::SpaceFigures;
 use crate::vma::{VmFlags, Vma};
 use core::fmt;
@@ -18,6 +17,7 @@ use quire_arch::{
 };
 use quire_frame::{FrameFlags, Kind};
 use quire_swap::SlotId;
+use quire_vma_tree::tree::TreeViolation;
 
 /// Something that is not as it must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -200,7 +200,8 @@ impl<P: Platform> Space<'_, P> {
     fn hold_vma(&self, epoch: &EpochGuard<'_>, addr: VirtAddr) -> Result<VmaHold<'_, P>, Missed> {
         let core = self.core();
         let platform = self.spaces.platform();
-        let found = core.vmas.find_lockless(addr, epoch).ok_or(Missed::Elsewhere)?;
+        // SAFETY: nodes are retired through the epoch of the page-frame allocator, which the guards of this module are of.
+        let found = unsafe { core.vmas.find_lockless(addr, epoch) }.ok_or(Missed::Elsewhere)?;
         // SAFETY: a VMA that was found under the epoch is not reused before the section of the epoch ends, and one
         // that is held shared is not retired before it is let go.
         let vma: &Vma = unsafe { &*found.as_ptr() };

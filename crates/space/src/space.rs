@@ -8,7 +8,6 @@ use crate::rights::{AtomicExecGain, Rights};
 use crate::section::Section;
 use crate::spaces::Spaces;
 use crate::table::{Spared, Tables};
-use crate::tree::RangeTree;
 use crate::usage::{SpaceFigures, Usage};
 use crate::vma::{LockSequence, VmFlags, Vma, VmaFacts};
 use core::cell::Cell;
@@ -18,6 +17,7 @@ use quire_arch::{Asid, LockClass, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange}
 use quire_group::GroupId;
 use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use quire_vma_tree::tree::RangeTree;
 
 /// The number of an address space; never used again on the same machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

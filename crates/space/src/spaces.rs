@@ -11,7 +11,6 @@ use crate::reclaim::Reclaim;
 use crate::rmap::{Group, set_owner};
 use crate::space::{Space, SpaceCore, SpaceId};
 use crate::table::{GatherTechnique, RemapTechnique, TablesTechnique};
-use crate::tree::{Node, NodeStore, OutOfNodes};
 use crate::vma::{AnonGroup, Vma, VmaFacts};
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -25,6 +24,7 @@ use quire_group::Groups;
 use quire_swap::Swap;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};
+use quire_vma_tree::tree::{Node, NodeStore, OutOfNodes};
 
 /// Spaces at once: as many as Linux has processes (`PID_MAX_LIMIT`), and so few that a slot's count of the entries that name it
 /// cannot overflow, since each space names it once at most.

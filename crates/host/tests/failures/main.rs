@@ -27,7 +27,7 @@ use std::sync::OnceLock;
 /// with the reason.
 const NEVER: &[(&str, &str, &str)] = &[
     (
-        "crates/space/src/tree/insert.rs",
+        "crates/vma-tree/src/tree/insert.rs",
         "insert",
         "a section reserves its nodes before it inserts, so the stock is there",
     ),

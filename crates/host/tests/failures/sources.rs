@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The crates between the allocator and the embedder.
-const CRATES: [&str; 6] = ["frame", "group", "swap", "space", "reclaim", "mm"];
+const CRATES: [&str; 7] = ["frame", "group", "swap", "vma-tree", "space", "reclaim", "mm"];
 
 /// A call, at the place that `core::panic::Location` names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

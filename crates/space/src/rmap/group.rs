@@ -1,7 +1,6 @@
 //! The group: what Linux calls `anon_vma`.
 
 use super::audit::Scratch;
-use super::intervals::{IntervalTree, Member, Place};
 use crate::vma::{Vma, VmaFacts};
 use core::cell::Cell;
 use core::fmt;
@@ -9,6 +8,7 @@ use core::ptr::{self, NonNull};
 use quire_arch::LockClass;
 use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_vma_tree::intervals::{IntervalTree, Member, Place};
 
 pub(super) type Link = Cell<Option<NonNull<Group>>>;
 

@@ -12,7 +12,6 @@
 mod audit;
 mod family;
 mod group;
-mod intervals;
 mod walk;
 
 pub(crate) use audit::GroupAudit;

@@ -16,11 +16,11 @@ use crate::rmap::{Emptied, Family};
 use crate::space::{Space, SpaceCore};
 use crate::spaces::Spaces;
 use crate::table::Tables;
-use crate::tree::Writer;
 use crate::vma::{AnonGroup, Proposal, VmFlags, Vma, VmaFacts};
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_sync::RwSleepWriteGuard;
+use quire_vma_tree::tree::Writer;
 
 /// The mmap lock of one space, held for writing.
 pub(crate) struct Section<'s, P: Platform> {

@@ -2,11 +2,11 @@
 
 use super::Section;
 use crate::spaces::Spaces;
-use crate::tree::OutOfNodes;
 use crate::vma::{AnonGroup, Backing, VmFlags, Vma, VmaFacts};
 use core::ptr::NonNull;
 use quire_arch::{Platform, VirtRange};
 use quire_frame::AllocError;
+use quire_vma_tree::tree::OutOfNodes;
 
 /// No single change makes more mappings than this.
 const MOST_PREPARED: usize = 2;

@@ -6,7 +6,7 @@ use super::{Entry, RangeTree};
 use core::fmt;
 use quire_arch::{VirtAddr, VirtRange};
 
-/// A tree that nobody changes while this view of it is in use. Made by [`RangeTree::view`]; a
+/// A tree that does not change while this view of it is in use. Made by [`RangeTree::view`]; a
 /// [`Writer`](super::Writer) derefs to one.
 pub struct View<'t, V> {
     pub(super) tree: &'t RangeTree<V>,
@@ -16,7 +16,7 @@ impl<V> View<'_, V> {
     /// The root.
     #[inline]
     pub(super) fn root(&self) -> Option<&Node<V>> {
-        // SAFETY: nobody changes the tree while the view is borrowed (contract of `view` and `writer`; a writer
+        // SAFETY: no writer changes the tree while the view is borrowed (contract of `view` and `writer`; a writer
         // lends its view only while it is not changing anything).
         unsafe { self.tree.root() }
     }
@@ -50,11 +50,11 @@ impl<V> View<'_, V> {
     pub fn first_ending_after(&self, addr: VirtAddr) -> Option<Entry<V>> {
         let mut node = self.root()?;
         for _ in 0..node.level() {
-            // SAFETY: above level 0 a link is to a live node, and nobody changes the tree.
+            // SAFETY: above level 0 a link is to a live node, and no writer changes the tree.
             node = unsafe { Node::at(node.link_at(node.ends_up_to(addr.0))?) };
         }
         let slot = node.ends_up_to(addr.0);
-        // SAFETY: the slot is in use (checked), and nobody changes the tree.
+        // SAFETY: the slot is in use (checked), and no writer changes the tree.
         (slot < node.count()).then(|| unsafe { Entry::of(node, slot) })
     }
 

@@ -50,7 +50,7 @@ impl Both {
         (self.list[at].1, self.list[at].2) = (first, last);
     }
 
-    /// Holds the answer for the offsets against the list.
+    /// Compares what holds the offsets with the list.
     fn check(&self, first: u64, last: u64) {
         // SAFETY: one thread.
         assert!(unsafe { self.tree.is_sound() });

@@ -9,7 +9,7 @@
 //! The lock of the address space's layout (Linux's mmap lock) is the tree's lock:
 //!
 //! - under the lock held alone, [`RangeTree::writer`] gives a [`Writer`], which changes the tree;
-//! - under the lock held in any way, [`RangeTree::view`] gives a [`View`], whose answers are exact;
+//! - under the lock held in any way, [`RangeTree::view`] gives a [`View`], whose results are exact;
 //! - with no lock, inside a section of the epoch, [`RangeTree::find_lockless`] looks up one address.
 //!
 //! # Why looking without a lock is safe
@@ -103,7 +103,7 @@ impl<V> Entry<V> {
     ///
     /// # Safety
     ///
-    /// The slot is in use and nobody but the caller changes the node meanwhile.
+    /// The slot is in use and only the caller changes the node meanwhile.
     #[inline]
     unsafe fn of(leaf: &Node<V>, index: usize) -> Self {
         let value = ptr::with_exposed_provenance_mut(leaf.link(index));
@@ -189,7 +189,7 @@ impl<V> RangeTree<V> {
     ///
     /// # Safety
     ///
-    /// During `'n` either nobody but the caller changes the tree, or the caller stays in a section of the epoch.
+    /// During `'n` either only the caller changes the tree, or the caller stays in a section of the epoch.
     #[inline]
     unsafe fn root<'n>(&self) -> Option<&'n Node<V>> {
         // Acquire: pairs with the release in `set_root`.

@@ -16,7 +16,7 @@ impl<'t, V> Path<'t, V> {
     ///
     /// # Safety
     ///
-    /// `root` is the root of a tree that nobody but the caller changes during `'t`, `choose` names slots in use
+    /// `root` is the root of a tree that only the caller changes during `'t`, `choose` names slots in use
     /// in nodes above the leaves, and the caller uses no part of the path that it has retired.
     #[inline(always)]
     unsafe fn descend(root: &'t Node<V>, choose: impl Fn(&'t Node<V>) -> usize) -> Self {
@@ -39,7 +39,7 @@ impl<'t, V> Path<'t, V> {
     ///
     /// # Safety
     ///
-    /// `root` is the root of a tree that nobody but the caller changes during `'t`, and the caller uses no part
+    /// `root` is the root of a tree that only the caller changes during `'t`, and the caller uses no part
     /// of the path that it has retired.
     #[inline(always)]
     pub(super) unsafe fn to_end_after(root: &'t Node<V>, addr: u64) -> Self {

@@ -196,7 +196,7 @@ impl<V> Node<V> {
     }
 
     /// The link of slot `index`. Acquire: pairs with the release in [`set_link`](Self::set_link), so that what a
-    /// node or value was filled with is seen by whoever finds it.
+    /// node or value was filled with is seen by each reader that finds it.
     #[inline]
     pub(super) fn link(&self, index: usize) -> usize {
         self.links[index].load(Ordering::Acquire)

@@ -37,7 +37,7 @@ const BALANCE: u32 = 3;
 const LEAN: u32 = 2;
 
 /// A member's place in a tree.
-pub(crate) struct Place<T> {
+pub struct Place<T> {
     parent: Link<T>,
     below: [Link<T>; 2],
     /// Members in the subtree; 0 outside of a tree.
@@ -56,7 +56,7 @@ unsafe impl<T: Sync> Sync for Place<T> {}
 
 impl<T> Place<T> {
     /// No place yet.
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             parent: Cell::new(None),
             below: [Cell::new(None), Cell::new(None)],
@@ -68,23 +68,17 @@ impl<T> Place<T> {
     }
 
     /// Whether the place is in a tree.
-    pub(crate) fn is_linked(&self) -> bool {
+    pub fn is_linked(&self) -> bool {
         self.size.get() != 0
     }
 
     /// The offsets that the member holds: the first and the last.
-    pub(crate) fn interval(&self) -> (u64, u64) {
+    pub fn interval(&self) -> (u64, u64) {
         (self.first.get(), self.last.get())
     }
 
     fn at(&self, side: Side) -> Option<NonNull<T>> {
         self.below[side as usize].get()
-    }
-
-    /// Makes the tree wrong, for tests of the auditor.
-    #[cfg(test)]
-    pub(super) fn damage(&self) {
-        self.reach.set(self.reach.get() + 1);
     }
 }
 
@@ -92,17 +86,17 @@ impl<T> Place<T> {
 ///
 /// # Safety
 ///
-/// `place` answers the same place of the same member every time.
-pub(crate) unsafe trait Member: Sized {
+/// `place` returns the same place of the same member every time.
+pub unsafe trait Member: Sized {
     /// The member's place.
     fn place(&self) -> &Place<Self>;
 }
 
 /// The members, by the offsets that they hold.
 ///
-/// All methods but `new` rely on one lock, of the tree's owner: it is held alone by whoever changes the tree and held
-/// in some way by whoever looks. A member stays where it is and lives for as long as it is in the tree.
-pub(crate) struct IntervalTree<T> {
+/// All methods but `new` rely on one lock, of the tree's owner: it is held alone to change the tree and held in
+/// some way to look. A member stays where it is and lives for as long as it is in the tree.
+pub struct IntervalTree<T> {
     root: Link<T>,
 }
 
@@ -112,16 +106,18 @@ unsafe impl<T: Sync> Send for IntervalTree<T> {}
 unsafe impl<T: Sync> Sync for IntervalTree<T> {}
 
 impl<T: Member> IntervalTree<T> {
-    pub(crate) const fn new() -> Self {
+    /// An empty tree.
+    pub const fn new() -> Self {
         Self { root: Cell::new(None) }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it has no members.
+    pub fn is_empty(&self) -> bool {
         self.root.get().is_none()
     }
 
     /// Number of members.
-    pub(crate) fn len(&self) -> u32 {
+    pub fn len(&self) -> u32 {
         self.size(self.root.get())
     }
 
@@ -130,7 +126,7 @@ impl<T: Member> IntervalTree<T> {
     /// # Safety
     ///
     /// The lock is held alone. The member is in no tree, and lives and stays where it is until it is removed.
-    pub(crate) unsafe fn insert(&self, member: NonNull<T>, first: u64, last: u64) {
+    pub unsafe fn insert(&self, member: NonNull<T>, first: u64, last: u64) {
         let place = self.place(member);
         debug_assert!(!place.is_linked() && first <= last);
         let mut parent = None;
@@ -159,7 +155,7 @@ impl<T: Member> IntervalTree<T> {
     /// # Safety
     ///
     /// The lock is held alone, and the member is in this tree.
-    pub(crate) unsafe fn remove(&self, member: NonNull<T>) {
+    pub unsafe fn remove(&self, member: NonNull<T>) {
         let place = self.place(member);
         debug_assert!(place.is_linked());
         let lowest_changed = match (place.at(Side::Left), place.at(Side::Right)) {
@@ -188,7 +184,7 @@ impl<T: Member> IntervalTree<T> {
     /// # Safety
     ///
     /// As for [`remove`](Self::remove).
-    pub(crate) unsafe fn change(&self, member: NonNull<T>, first: u64, last: u64) {
+    pub unsafe fn change(&self, member: NonNull<T>, first: u64, last: u64) {
         if self.place(member).first.get() == first {
             self.place(member).last.set(last);
             self.repair(Some(member));
@@ -207,7 +203,7 @@ impl<T: Member> IntervalTree<T> {
     /// # Safety
     ///
     /// The lock is held in some way for as long as the iterator is used.
-    pub(crate) unsafe fn holding(&self, first: u64, last: u64) -> impl Iterator<Item = NonNull<T>> {
+    pub unsafe fn holding(&self, first: u64, last: u64) -> impl Iterator<Item = NonNull<T>> {
         let mut next = self.root.get().and_then(|root| self.first_holding(root, first, last));
         core::iter::from_fn(move || {
             let found = next?;
@@ -221,7 +217,7 @@ impl<T: Member> IntervalTree<T> {
     /// # Safety
     ///
     /// As for [`holding`](Self::holding).
-    pub(crate) unsafe fn iter(&self) -> impl Iterator<Item = NonNull<T>> {
+    pub unsafe fn iter(&self) -> impl Iterator<Item = NonNull<T>> {
         // SAFETY: the caller's promise.
         unsafe { self.holding(0, u64::MAX) }
     }
@@ -231,7 +227,7 @@ impl<T: Member> IntervalTree<T> {
         loop {
             let place = self.place(node);
             if let Some(left) = place.at(Side::Left).filter(|&left| self.place(left).reach.get() >= first) {
-                // Someone there ends late enough. If it also begins too late, so does everyone to the right of it.
+                // A member there ends late enough. If it also begins too late, so does each to the right of it.
                 node = left;
             } else if place.first.get() > last {
                 return None;
@@ -269,8 +265,9 @@ impl<T: Member> IntervalTree<T> {
         }
     }
 
-    fn place<'a>(&self, member: NonNull<T>) -> &'a Place<T> {
-        // SAFETY: members live while they are in the tree, and no reference outlives the method that asks for it.
+    fn place(&self, member: NonNull<T>) -> &Place<T> {
+        // SAFETY: a member lives while it is in the tree, and the one that is put in or taken out lives during that call. No
+        // reference outlives the method that asks for it.
         unsafe { member.as_ref() }.place()
     }
 
@@ -327,7 +324,7 @@ impl<T: Member> IntervalTree<T> {
         }
     }
 
-    /// Rotates at `node` if one side has grown too heavy, and answers the node that is at the top then.
+    /// Rotates at `node` if one side has grown too heavy, and returns the node that is at the top then.
     fn balance(&self, node: NonNull<T>) -> NonNull<T> {
         let weight = |child| self.size(child) + 1;
         for heavy in [Side::Left, Side::Right] {
@@ -345,7 +342,7 @@ impl<T: Member> IntervalTree<T> {
         node
     }
 
-    /// Rotates the child on `side` up into the place of `node`, and answers the child.
+    /// Rotates the child on `side` up into the place of `node`, and returns the child.
     fn lift(&self, node: NonNull<T>, side: Side) -> NonNull<T> {
         let Some(child) = self.place(node).at(side) else { return node };
         let inner = self.place(child).at(side.other());
@@ -362,7 +359,7 @@ impl<T: Member> IntervalTree<T> {
     /// # Safety
     ///
     /// As for [`holding`](Self::holding), and the links lead to members of this tree.
-    pub(crate) unsafe fn is_sound(&self) -> bool {
+    pub unsafe fn is_sound(&self) -> bool {
         let mut seen = 0;
         let mut before = 0;
         let mut next = self.root.get().map(|root| self.outermost(root, Side::Left));
@@ -401,6 +398,25 @@ impl<T: Member> IntervalTree<T> {
             }
             node = parent;
         }
+    }
+}
+
+impl<T: Member> Default for IntervalTree<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> fmt::Debug for IntervalTree<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Members may be looked at only under the lock.
+        f.debug_struct("IntervalTree").finish_non_exhaustive()
+    }
+}
+
+impl<T> Default for Place<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

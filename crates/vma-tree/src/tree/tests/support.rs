@@ -63,7 +63,7 @@ pub(super) fn epoch(cpus: usize) -> Epoch {
     let layout = Layout::from_size_align(PerCpu::<EpochSlot>::bytes(cpus), 128).expect("a small layout");
     // SAFETY: the layout is not empty.
     let memory = NonNull::new(unsafe { std::alloc::alloc(layout) }).expect("memory for the test");
-    // SAFETY: the block has the size and alignment that `init` asks for; it is leaked, so nobody frees it.
+    // SAFETY: the block has the size and alignment that `init` asks for; it is leaked, so it is never freed.
     Epoch::new(unsafe { PerCpu::init(memory, cpus, |_| EpochSlot::default()) })
 }
 
@@ -127,7 +127,7 @@ mod single {
 
         unsafe fn retire(&self, node: NonNull<Node<Value>>) {
             assert!(self.out.borrow_mut().remove(&node), "a node was given back that is not out");
-            // SAFETY: it came from `allocate`, and is given back once (checked). Poison first, for whoever still
+            // SAFETY: it came from `allocate`, and is given back once (checked). Poison first, for a reader that still
             // uses it.
             unsafe {
                 node.write_bytes(0xaa, 1);

@@ -31,7 +31,7 @@ impl<'v, V> Entries<'v, V> {
         if slot >= leaf.count() || !leaf.range(slot).overlaps(self.within) {
             return None;
         }
-        // SAFETY: the slot is in use (checked), and nobody changes the tree while the view is borrowed.
+        // SAFETY: the slot is in use (checked), and no writer changes the tree while the view is borrowed.
         Some(unsafe { Entry::of(leaf, slot) })
     }
 }
@@ -52,7 +52,7 @@ impl<V> Iterator for Entries<'_, V> {
             }
             unset => {
                 let root = self.view.root()?;
-                // SAFETY: nobody changes the tree while the view is borrowed.
+                // SAFETY: no writer changes the tree while the view is borrowed.
                 *unset = Some(unsafe { Path::to_end_after(root, self.within.start().0) });
             }
         }
@@ -77,7 +77,7 @@ impl<V> DoubleEndedIterator for Entries<'_, V> {
             }
             unset => {
                 let root = self.view.root()?;
-                // SAFETY: nobody changes the tree while the view is borrowed.
+                // SAFETY: no writer changes the tree while the view is borrowed.
                 *unset = Some(unsafe { Path::to_start_before(root, self.within.end().0) }?);
             }
         }

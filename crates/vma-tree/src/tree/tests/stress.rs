@@ -86,16 +86,16 @@ fn new_node() -> NonNull<Node<Object>> {
     NonNull::new(block.cast()).expect("memory for the test")
 }
 
-/// Overwrites a node so that whoever looks up an address in it comes out with `poison`: the ends are above every
+/// Overwrites a node so that a lookup in it returns `poison`: the ends are above every
 /// address that the test maps (they are addresses of the heap), the links are to `poison` and the starts are 0, as
-/// is the level, so that nobody stays here for long.
+/// is the level, so that no lookup stays here for long.
 fn poison_node(node: NonNull<Node<Object>>, poison: NonNull<Node<Object>>) {
     let link = poison.as_ptr().expose_provenance() as u64;
     for word in 0..size_of::<Node<Object>>() / 8 {
         // The head, then the ends and the links, then the rest.
         let poison = if (1..=2 * SLOTS).contains(&word) { link } else { 0 };
-        // SAFETY: inside the node, which nobody reads any more. Relaxed atomics, in case the test is right to
-        // suspect that somebody does.
+        // SAFETY: inside the node, which no reader uses any more. Relaxed atomics, in case the test is right to
+        // suspect that one does.
         unsafe { AtomicU64::from_ptr(node.cast::<u64>().add(word).as_ptr()) }
             .store(poison, Ordering::Relaxed);
     }
@@ -216,7 +216,8 @@ fn read(tree: &RangeTree<Object>, epoch: &Epoch, cpu: usize, pool: &[Object], do
         let pin = machine.pin();
         let guard = epoch.enter(&pin);
         let addr = VirtAddr(range(random.below(PLACES)).start().0 + random.below(2 * 4096) as u64);
-        if let Some(value) = tree.find_lockless(addr, &guard) {
+        // SAFETY: the store retires nodes through this epoch.
+        if let Some(value) = unsafe { tree.find_lockless(addr, &guard) } {
             let inside = bounds.contains(&value.as_ptr().cast_const());
             assert!(inside, "found {value:?}, which no one inserted");
             // SAFETY: an object of the pool (checked).

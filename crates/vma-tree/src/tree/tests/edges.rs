@@ -4,8 +4,10 @@ use super::super::node::{Extent, NOWHERE};
 use super::super::{InsertError, RangeTree, SetRangeError, TreeViolation, Writer};
 use super::support::{Cpu, TestStore, Value, contents, epoch, pages, value};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use quire_sync::EpochGuard;
 use quire_sync::atomic::Ordering;
 use std::format;
+use std::ptr::NonNull;
 use std::vec::Vec;
 
 const EVERYTHING: VirtRange = VirtRange::new(VirtAddr(0), VirtAddr(u64::MAX));
@@ -30,6 +32,11 @@ fn fill(writer: &mut Writer<'_, Value, TestStore>, order: impl Iterator<Item = u
     }
 }
 
+fn look(tree: &RangeTree<Value>, guard: &EpochGuard<'_>, addr: u64) -> Option<NonNull<Value>> {
+    // SAFETY: no node is retired: the tree does not change meanwhile.
+    unsafe { tree.find_lockless(VirtAddr(addr), guard) }
+}
+
 #[test]
 fn an_empty_tree_has_nothing_and_costs_nothing() {
     with_tree(|tree, writer, store| {
@@ -43,7 +50,7 @@ fn an_empty_tree_has_nothing_and_costs_nothing() {
         assert_eq!(writer.lowest_gap(2 * PAGE_SIZE, pages(3, 1)), None);
         let (machine, epoch) = (Cpu(0), epoch(1));
         let pin = machine.pin();
-        assert_eq!(tree.find_lockless(VirtAddr(0), &epoch.enter(&pin)), None);
+        assert_eq!(look(tree, &epoch.enter(&pin), 0), None);
         assert_eq!(store.nodes_out(), 0);
         assert_eq!(format!("{tree:?}"), "RangeTree { len: 0, spare_nodes: 0, .. }");
     });
@@ -82,7 +89,7 @@ fn neighbours_touch_without_overlapping() {
         let (machine, epoch) = (Cpu(0), epoch(1));
         let pin = machine.pin();
         for addr in [0xfff, 0x1000, 0x1fff, 0x2000, 0x3fff, 0x4000, u64::MAX] {
-            assert_eq!(tree.find_lockless(VirtAddr(addr), &epoch.enter(&pin)), found(addr));
+            assert_eq!(look(tree, &epoch.enter(&pin), addr), found(addr));
         }
         assert_eq!(writer.lowest_gap(1, pages(1, 3)), None);
         assert_eq!(writer.highest_gap(1, pages(1, 3)), None);
@@ -106,8 +113,8 @@ fn an_entry_may_reach_to_the_top_of_the_addresses() {
         assert_eq!(writer.highest_gap(u64::MAX, EVERYTHING), None);
         let (machine, epoch) = (Cpu(0), epoch(1));
         let pin = machine.pin();
-        assert_eq!(tree.find_lockless(VirtAddr(u64::MAX), &epoch.enter(&pin)), None);
-        assert_eq!(tree.find_lockless(VirtAddr(TOP - 1), &epoch.enter(&pin)), Some(value(0)));
+        assert_eq!(look(tree, &epoch.enter(&pin), u64::MAX), None);
+        assert_eq!(look(tree, &epoch.enter(&pin), TOP - 1), Some(value(0)));
     });
 }
 

@@ -100,7 +100,7 @@ impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
         self.view.tree
     }
 
-    /// The root, for longer than a borrow of the writer: its methods answer for what they retire.
+    /// The root, for longer than a borrow of the writer: its methods decide what they retire.
     #[inline]
     pub(super) fn root_node(&self) -> Option<&'t Node<V>> {
         // SAFETY: the writer is alone, and uses no node after it has retired it.

@@ -26,7 +26,7 @@ impl Search {
     ///
     /// # Safety
     ///
-    /// `node` is a live node of a tree that nobody changes during the call.
+    /// `node` is a live node of a tree that does not change during the call.
     unsafe fn highest<V>(self, node: &Node<V>, level: usize) -> Option<VirtRange> {
         let (from, to) = (self.within.start().0, self.within.end().0);
         let count = node.count();
@@ -87,7 +87,7 @@ impl<V> View<'_, V> {
         let Some((root, bounds)) = self.root_and_bounds() else { return search.piece(0, u64::MAX) };
         search
             .piece(bounds.end().0, u64::MAX)
-            // SAFETY: nobody changes the tree while the view is borrowed.
+            // SAFETY: no writer changes the tree while the view is borrowed.
             .or_else(|| unsafe { search.highest(root, root.level()) })
             .or_else(|| search.piece(0, bounds.start().0))
     }
@@ -99,7 +99,7 @@ impl<V> View<'_, V> {
         let Some((root, bounds)) = self.root_and_bounds() else { return search.piece(0, u64::MAX) };
         search
             .piece(0, bounds.start().0)
-            // SAFETY: nobody changes the tree while the view is borrowed.
+            // SAFETY: no writer changes the tree while the view is borrowed.
             .or_else(|| unsafe { search.lowest(root, root.level()) })
             .or_else(|| search.piece(bounds.end().0, u64::MAX))
     }

@@ -137,7 +137,8 @@ impl Run {
         let machine = Cpu(1);
         let pin = machine.pin();
         let guard = self.epoch.enter(&pin);
-        if let Some(found) = self.tree.find_lockless(range(place).start(), &guard) {
+        // SAFETY: the store retires nodes through this epoch.
+        if let Some(found) = unsafe { self.tree.find_lockless(range(place).start(), &guard) } {
             let known = self.objects.iter().find(|object| NonNull::from(*object) == found);
             let object = known.expect("something that was never inserted was found");
             assert_eq!(object.load(Ordering::Relaxed), ALIVE);
@@ -164,7 +165,7 @@ fn model(places: &'static [usize], place: usize, write: impl Fn(&Run) + Sync + S
     });
 }
 
-/// Removes `place` and answers when, for [`Run::reuse`].
+/// Removes `place` and returns when, for [`Run::reuse`].
 fn remove(run: &Run, place: usize) -> (Stamp, usize) {
     run.writer().remove(range(place).start()).expect("it is mapped");
     (run.epoch.stamp(), place)

@@ -99,7 +99,7 @@ impl<V> View<'_, V> {
         let mut found = 0;
         if let Some(root) = self.root() {
             let fewest = if root.level() > 0 { 2 } else { 0 };
-            // SAFETY: nobody changes the tree while the view is borrowed.
+            // SAFETY: no writer changes the tree while the view is borrowed.
             unsafe { check(root, root.level(), fewest, &mut found) }?;
         }
         let expected = self.len();
@@ -111,7 +111,7 @@ impl<V> View<'_, V> {
 ///
 /// # Safety
 ///
-/// `node` is a live node of a tree that nobody changes during the call.
+/// `node` is a live node of a tree that does not change during the call.
 unsafe fn check<V>(
     node: &Node<V>,
     level: usize,
