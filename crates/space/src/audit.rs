@@ -273,7 +273,7 @@ impl<P: Platform> Spaces<P> {
         self.frames().clear_audit();
     }
 
-    fn audit_space(&self, core: &SpaceCore<P>, sums: &mut Sums, report: Report<'_>) {
+    fn audit_space(&self, core: &SpaceCore, sums: &mut Sums, report: Report<'_>) {
         let space = core.id();
         let _guard = core.mmap_lock.read(self.platform());
         // SAFETY: the mmap lock is held.
@@ -335,7 +335,7 @@ impl<P: Platform> Spaces<P> {
 
     /// Holds every group against what [`GroupAudit::count`] found.
     fn audit_groups(&self, report: Report<'_>) {
-        let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore<P>, &Vma)| {
+        let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
             self.for_each(|core| {
                 let _guard = core.mmap_lock.read(self.platform());
                 // SAFETY: the mmap lock is held.

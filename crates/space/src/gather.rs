@@ -45,7 +45,7 @@ struct Noted {
 #[must_use = "what a gather holds is lost unless it is finished"]
 pub(crate) struct Gather<'s, P: Platform> {
     spaces: &'s Spaces<P>,
-    core: &'s SpaceCore<P>,
+    core: &'s SpaceCore,
     /// Folios that nothing maps any more.
     folios: FrameChain,
     noted: ArrayVec<Noted, NOTED>,
@@ -77,7 +77,7 @@ fn join(old: Option<VirtRange>, range: VirtRange) -> Option<VirtRange> {
 }
 
 impl<'s, P: Platform> Gather<'s, P> {
-    pub(crate) fn new(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>, cause: FlushCause) -> Self {
+    pub(crate) fn new(spaces: &'s Spaces<P>, core: &'s SpaceCore, cause: FlushCause) -> Self {
         Self {
             spaces,
             core,

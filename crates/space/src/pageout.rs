@@ -82,7 +82,7 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
 
     /// Notes that translations of `range` may be cached. The lock of the table is held, and the family lock, so no handle may
     /// be dropped here.
-    fn add_stale(&mut self, core: &SpaceCore<P>, range: VirtRange) {
+    fn add_stale(&mut self, core: &SpaceCore, range: VirtRange) {
         if let Some((_, noted)) = self.stale.iter_mut().find(|(space, _)| ptr::eq(space.core(), core)) {
             *noted = VirtRange::new(noted.start().min(range.start()), noted.end().max(range.end()));
             return;
@@ -98,7 +98,7 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
     }
 
     /// Notes that the table that covers `range` may be empty.
-    fn add_emptied(&mut self, core: &SpaceCore<P>, range: VirtRange) {
+    fn add_emptied(&mut self, core: &SpaceCore, range: VirtRange) {
         let table = P::Paging::table_range(range.start(), Level::PTE);
         let noted = self.emptied.iter().any(|(space, at)| ptr::eq(space.core(), core) && *at == table);
         if !noted && !self.emptied.is_full() && core.try_hold() {

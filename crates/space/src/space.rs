@@ -41,31 +41,31 @@ impl SpaceId {
 }
 
 /// A core's place on the list of all spaces. Read and written under the list's lock.
-pub(crate) struct Link<P: Platform>(Cell<Neighbour<P>>, Cell<Neighbour<P>>);
+pub(crate) struct Link(Cell<Neighbour>, Cell<Neighbour>);
 
-type Neighbour<P> = Option<NonNull<SpaceCore<P>>>;
+type Neighbour = Option<NonNull<SpaceCore>>;
 
-impl<P: Platform> Link<P> {
-    pub(crate) fn set_between(&self, previous: Neighbour<P>, next: Neighbour<P>) {
+impl Link {
+    pub(crate) fn set_between(&self, previous: Neighbour, next: Neighbour) {
         self.0.set(previous);
         self.1.set(next);
     }
 
-    pub(crate) fn set_previous(&self, previous: Neighbour<P>) {
+    pub(crate) fn set_previous(&self, previous: Neighbour) {
         self.0.set(previous);
     }
 
-    pub(crate) fn set_next(&self, next: Neighbour<P>) {
+    pub(crate) fn set_next(&self, next: Neighbour) {
         self.1.set(next);
     }
 
-    pub(crate) fn get(&self) -> (Neighbour<P>, Neighbour<P>) {
+    pub(crate) fn get(&self) -> (Neighbour, Neighbour) {
         (self.0.get(), self.1.get())
     }
 }
 
 /// What all handles of one space share.
-pub(crate) struct SpaceCore<P: Platform> {
+pub(crate) struct SpaceCore {
     id: SpaceId,
     root: Pfn,
     asid: Asid,
@@ -91,14 +91,14 @@ pub(crate) struct SpaceCore<P: Platform> {
     pub(crate) killed: AtomicU32,
     pub(crate) spared: Spared,
     pub(crate) forks: ForkSequence,
-    pub(crate) link: Link<P>,
+    pub(crate) link: Link,
 }
 
 // SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the lock of
 // the list of spaces.
-unsafe impl<P: Platform> Sync for SpaceCore<P> {}
+unsafe impl Sync for SpaceCore {}
 // SAFETY: as above; nothing in a core belongs to a thread.
-unsafe impl<P: Platform> Send for SpaceCore<P> {}
+unsafe impl Send for SpaceCore {}
 
 /// [`Limits`] that can be changed while they are read.
 pub(crate) struct AtomicLimits {
@@ -141,7 +141,7 @@ impl AtomicLimits {
     }
 }
 
-impl<P: Platform> SpaceCore<P> {
+impl SpaceCore {
     pub(crate) fn new(id: SpaceId, root: Pfn, asid: Asid, layout: Layout, limits: Limits) -> Self {
         Self {
             id,
@@ -214,7 +214,7 @@ impl<P: Platform> SpaceCore<P> {
 /// dropped; who lets a CPU run the space keeps one ([`activate`](Self::activate)).
 pub struct Space<'m, P: Platform> {
     pub(crate) spaces: &'m Spaces<P>,
-    core: NonNull<SpaceCore<P>>,
+    core: NonNull<SpaceCore>,
     rights: Rights,
 }
 
@@ -225,19 +225,19 @@ unsafe impl<P: Platform> Sync for Space<'_, P> {}
 
 impl<'m, P: Platform> Space<'m, P> {
     /// A handle of which the core knows already: its first one, or one that it was made to hold.
-    pub(crate) fn adopt(spaces: &'m Spaces<P>, core: NonNull<SpaceCore<P>>) -> Self {
+    pub(crate) fn adopt(spaces: &'m Spaces<P>, core: NonNull<SpaceCore>) -> Self {
         Self { spaces, core, rights: Rights::empty() }
     }
 
     #[inline]
-    pub(crate) fn core(&self) -> &SpaceCore<P> {
+    pub(crate) fn core(&self) -> &SpaceCore {
         // SAFETY: the core lives while it has handles, and this is one.
         unsafe { self.core.as_ref() }
     }
 
     /// The core itself, to compare or to keep without a handle.
     #[inline]
-    pub(crate) fn shared(&self) -> NonNull<SpaceCore<P>> {
+    pub(crate) fn shared(&self) -> NonNull<SpaceCore> {
         self.core
     }
 

@@ -62,15 +62,15 @@ pub struct Spaces<P: Platform> {
     swap: Swap<P>,
     vmas: SlabCache<Vma, P>,
     nodes: SlabCache<MaybeUninit<Node<Vma>>, P>,
-    cores: SlabCache<SpaceCore<P>, P>,
+    cores: SlabCache<SpaceCore, P>,
     groups: SlabCache<Group, P>,
-    list: SpinLock<SpaceList<P>, P>,
+    list: SpinLock<SpaceList, P>,
     deferred: SpinLock<DeferredSplits, P>,
     khugepaged: SpinLock<Cursor, P>,
     zero_page: Pfn,
     /// The huge one, while there is one, with a reference of the room's own.
     huge_zero: SpinLock<Option<Pfn>, P>,
-    current: CurrentSpaces<P>,
+    current: CurrentSpaces,
     /// The frame of the tag pool's bits, and the first of what `current` lies in.
     own: [Pfn; 2],
     commit: Commit,
@@ -85,8 +85,8 @@ pub struct Spaces<P: Platform> {
 }
 
 /// Every space, as a list through [`SpaceCore::link`], and the tags that are in use.
-struct SpaceList<P: Platform> {
-    first: Option<NonNull<SpaceCore<P>>>,
+struct SpaceList {
+    first: Option<NonNull<SpaceCore>>,
     asids: AsidPool,
     count: usize,
     /// Spaces that are being made.
@@ -94,7 +94,7 @@ struct SpaceList<P: Platform> {
 }
 
 // SAFETY: the pointers are to space cores, which are `Sync`; the list's lock orders who follows them.
-unsafe impl<P: Platform> Send for SpaceList<P> {}
+unsafe impl Send for SpaceList {}
 
 /// Which address-space tags are free: one bit each.
 struct AsidPool {
@@ -154,7 +154,7 @@ impl<P: Platform> Spaces<P> {
         let zero_page = frames.allocate(&pin, own)?;
         let bits = frames.allocate(&pin, own)?;
         let cpus = frames.platform().cpu_count();
-        let bytes = CurrentSpaces::<P>::bytes(cpus) as u64;
+        let bytes = CurrentSpaces::bytes(cpus) as u64;
         let order = Order::ALL.into_iter().find(|order| order.bytes() >= bytes).unwrap_or(Order::MAX);
         let slots = frames.allocate(&pin, AllocRequest::new(order, FaultSite::new("spaces")))?;
         drop(pin);
@@ -235,7 +235,7 @@ impl<P: Platform> Spaces<P> {
 
     /// The space that each CPU runs.
     #[inline]
-    pub(crate) fn current(&self) -> &CurrentSpaces<P> {
+    pub(crate) fn current(&self) -> &CurrentSpaces {
         &self.current
     }
 
@@ -346,7 +346,7 @@ impl<P: Platform> Spaces<P> {
     /// # Safety
     ///
     /// The last handle is gone, the space is empty, and no CPU has it current.
-    pub(crate) unsafe fn destroy(&self, core: NonNull<SpaceCore<P>>) {
+    pub(crate) unsafe fn destroy(&self, core: NonNull<SpaceCore>) {
         let pin = self.platform().pin();
         // SAFETY: live until it is freed below.
         let shared = unsafe { core.as_ref() };
@@ -374,7 +374,7 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// Calls `visit` with every space, without a lock: each is kept by a handle meanwhile.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&SpaceCore<P>)) {
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&SpaceCore)) {
         let mut next = self.space_after(None);
         while let Some(space) = next {
             visit(space.core());

@@ -14,7 +14,7 @@ use quire_sync::PerCpu;
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
 /// Which space each CPU runs.
-pub(crate) type CurrentSpaces<P> = PerCpu<Slot<SpaceCore<P>>>;
+pub(crate) type CurrentSpaces = PerCpu<Slot<SpaceCore>>;
 
 const _: () = assert!(
     PerCpu::<Slot<()>>::bytes(MAX_CPUS) as u64 <= Order::MAX.bytes(),
@@ -110,13 +110,13 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// Takes a space whose last handle is gone off every CPU.
-    pub(crate) fn clear_current(&self, core: NonNull<SpaceCore<P>>, cpus: &SpaceCpus) {
+    pub(crate) fn clear_current(&self, core: NonNull<SpaceCore>, cpus: &SpaceCpus) {
         clear_everywhere::<P, _>(core, cpus, |cpu| self.current().get(cpu));
     }
 }
 
 /// The pinned CPU has loaded other tables than those of `left`, which it has just taken out of its slot.
-fn leave<P: Platform>(pin: &Pin<'_, P>, left: Option<NonNull<SpaceCore<P>>>) {
+fn leave<P: Platform>(pin: &Pin<'_, P>, left: Option<NonNull<SpaceCore>>) {
     if let Some(left) = left {
         // SAFETY: the CPU is in the core's running set until this call has taken it out, and an exit waits for that
         // before it frees the core (`clear_everywhere`).

@@ -68,9 +68,15 @@ flush_causes! {
     Exit = "exit", TlbShootdownExit, TlbInterruptExit;
 }
 
-impl<P: Platform> SpaceCore<P> {
+impl SpaceCore {
     /// Makes sure that no CPU uses a translation of `range` that is older than this call, and returns when that is so.
-    pub(crate) fn flush(&self, frames: &Frames<P>, pin: &Pin<'_, P>, range: VirtRange, cause: FlushCause) {
+    pub(crate) fn flush<P: Platform>(
+        &self,
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        range: VirtRange,
+        cause: FlushCause,
+    ) {
         let reach = self.cpus.reach(pin.cpu());
         let count = |event, count| frames.events().add(pin, event, count);
         if reach.spared > 0 {

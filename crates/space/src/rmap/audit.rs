@@ -6,9 +6,8 @@ use crate::space::SpaceCore;
 use crate::vma::Vma;
 use core::cell::Cell;
 use core::fmt;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
-use quire_arch::Platform;
 
 /// What is wrong with a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,8 +111,8 @@ impl GroupAudit {
     }
 
     /// Holds a VMA of `core` and the groups above it against the recount.
-    pub(crate) fn check<P: Platform>(core: &SpaceCore<P>, vma: &Vma, report: &mut dyn FnMut(GroupViolation)) {
-        if vma.anon().is_some() && !ptr::eq(vma.membership().core(), ptr::from_ref(core).cast()) {
+    pub(crate) fn check(core: &SpaceCore, vma: &Vma, report: &mut dyn FnMut(GroupViolation)) {
+        if vma.anon().is_some() && vma.membership().core() != Some(NonNull::from(core)) {
             report(GroupViolation::Member);
         }
         Self::check_groups(vma, report);

@@ -44,7 +44,7 @@ impl<'s, P: Platform> Family<'s, P> {
 
     /// Moves `vma`, which belongs to `core`, to the group and the page offsets of `facts`. What it left empty is noted
     /// in `emptied`.
-    pub(crate) fn place(&self, core: &SpaceCore<P>, vma: &Vma, facts: &VmaFacts, emptied: &Emptied<'s, P>) {
+    pub(crate) fn place(&self, core: &SpaceCore, vma: &Vma, facts: &VmaFacts, emptied: &Emptied<'s, P>) {
         match (vma.anon().group(), facts.anon.group()) {
             (Some(old), Some(new)) if old == new && vma.membership().is_linked() => {
                 self.group(old).change(vma, facts);
@@ -57,7 +57,7 @@ impl<'s, P: Platform> Family<'s, P> {
                     }
                 }
                 if let Some(new) = new {
-                    vma.membership().set_core(ptr::from_ref(core).cast());
+                    vma.membership().set_core(core);
                     self.group(new).enter(vma, facts);
                 }
             }
@@ -162,7 +162,7 @@ impl<P: Platform> Spaces<P> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn give_first_group(
         &self,
-        core: &SpaceCore<P>,
+        core: &SpaceCore,
         vma: &Vma,
         shared: Option<AnonGroup>,
     ) -> Result<(), AllocError> {
@@ -172,7 +172,7 @@ impl<P: Platform> Spaces<P> {
             let family = Family::hold(self, [anon]);
             let won = vma.set_anon_once(anon);
             if won && let Some(group) = anon.group() {
-                vma.membership().set_core(ptr::from_ref(core).cast());
+                vma.membership().set_core(core);
                 family.group(group).enter(vma, &vma.facts());
             }
             won

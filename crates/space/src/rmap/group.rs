@@ -1,6 +1,7 @@
 //! The group: what Linux calls `anon_vma`.
 
 use super::audit::Scratch;
+use crate::space::SpaceCore;
 use crate::vma::{Vma, VmaFacts};
 use core::cell::Cell;
 use core::fmt;
@@ -172,8 +173,8 @@ impl Group {
 #[derive(Debug)]
 pub(crate) struct Membership {
     place: Place<Vma>,
-    /// The core of the VMA's space. It is not typed, since VMAs know no platform; only a walk needs it.
-    core: Cell<*const ()>,
+    /// The core of the VMA's space, for walks.
+    core: Cell<Option<NonNull<SpaceCore>>>,
 }
 
 // SAFETY: the core is shared data, and the cell is used only under the family lock.
@@ -183,7 +184,7 @@ unsafe impl Sync for Membership {}
 
 impl Membership {
     pub(crate) const fn new() -> Self {
-        Self { place: Place::new(), core: Cell::new(ptr::null()) }
+        Self { place: Place::new(), core: Cell::new(None) }
     }
 
     /// The page offsets that the group's tree has the VMA at.
@@ -195,12 +196,12 @@ impl Membership {
         self.place.is_linked()
     }
 
-    pub(super) fn core(&self) -> *const () {
+    pub(super) fn core(&self) -> Option<NonNull<SpaceCore>> {
         self.core.get()
     }
 
-    pub(super) fn set_core(&self, core: *const ()) {
-        self.core.set(core);
+    pub(super) fn set_core(&self, core: &SpaceCore) {
+        self.core.set(Some(NonNull::from(core)));
     }
 }
 

@@ -15,7 +15,7 @@
 //! it. Only pages that are being unmapped may be missed: their mapping is gone before they are.
 
 use super::group::Group;
-use crate::space::{SpaceCore, SpaceId};
+use crate::space::SpaceId;
 use crate::spaces::Spaces;
 use crate::table::Tables;
 use crate::vma::{AnonGroup, VmaFacts};
@@ -213,8 +213,9 @@ impl<P: Platform> HeldMappings<'_, P> {
             for vma in unsafe { at.vmas.holding(first, first.saturating_add(pages - 1)) } {
                 // SAFETY: a VMA that is in a group is live.
                 let vma = unsafe { vma.as_ref() };
+                let Some(core) = vma.membership().core() else { continue };
                 // SAFETY: a VMA in a group belongs to a space of this machine, which lives until its VMAs are gone.
-                let core = unsafe { &*vma.membership().core().cast::<SpaceCore<P>>() };
+                let core = unsafe { core.as_ref() };
                 let facts = vma.facts();
                 if let Some(range) = facts.range_of(first, pages) {
                     // Its tables may go meanwhile.

@@ -25,7 +25,7 @@ use quire_vma_tree::tree::Writer;
 /// The mmap lock of one space, held for writing.
 pub(crate) struct Section<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
-    pub(crate) core: &'s SpaceCore<P>,
+    pub(crate) core: &'s SpaceCore,
     /// What the caller may do. Nothing beyond the limits where it is the kernel itself.
     pub(crate) rights: Rights,
     tree: Writer<'s, Vma, Spaces<P>>,
@@ -58,16 +58,16 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 
     /// Takes the mmap lock.
-    pub(crate) fn begin(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
+    pub(crate) fn begin(spaces: &'s Spaces<P>, core: &'s SpaceCore) -> Self {
         Self::with(spaces, core, core.mmap_lock.write(spaces.platform()))
     }
 
     /// The same if the lock is to be had at once.
-    pub(crate) fn try_begin(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Option<Self> {
+    pub(crate) fn try_begin(spaces: &'s Spaces<P>, core: &'s SpaceCore) -> Option<Self> {
         core.mmap_lock.try_write(spaces.platform()).map(|guard| Self::with(spaces, core, guard))
     }
 
-    fn with(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>, guard: RwSleepWriteGuard<'s, P>) -> Self {
+    fn with(spaces: &'s Spaces<P>, core: &'s SpaceCore, guard: RwSleepWriteGuard<'s, P>) -> Self {
         // SAFETY: the mmap lock is held alone while the section lives, and views are made under it only.
         let tree = unsafe { core.vmas.writer(spaces) };
         Self { spaces, core, rights: Rights::empty(), tree, emptied: Emptied::new(spaces), _guard: guard }

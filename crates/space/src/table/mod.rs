@@ -51,7 +51,7 @@ pub(crate) type Entries = [AtomicU64; 512];
 /// The page tables of one space.
 pub(crate) struct Tables<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
-    pub(crate) core: &'s SpaceCore<P>,
+    pub(crate) core: &'s SpaceCore,
 }
 
 impl<P: Platform> Clone for Tables<'_, P> {
@@ -273,7 +273,7 @@ impl<P: Platform> Drop for LockedTable<'_, P> {
 }
 
 impl<'s, P: Platform> Tables<'s, P> {
-    pub(crate) fn new(spaces: &'s Spaces<P>, core: &'s SpaceCore<P>) -> Self {
+    pub(crate) fn new(spaces: &'s Spaces<P>, core: &'s SpaceCore) -> Self {
         Self { spaces, core }
     }
 
@@ -417,7 +417,7 @@ fn parts<F: PagingFormat>(range: VirtRange, level: Level) -> impl Iterator<Item 
 impl<P: Platform> Spaces<P> {
     /// Fills in the descriptor of a table that is not hooked yet. `start` is kept up to date only for tables above the bottom:
     /// nobody asks a bottom table where it is.
-    pub(crate) fn init_table(&self, table: Pfn, level: Level, start: VirtAddr, core: &SpaceCore<P>) {
+    pub(crate) fn init_table(&self, table: Pfn, level: Level, start: VirtAddr, core: &SpaceCore) {
         let frame = self.frames().known(table);
         // Addresses of tables are page aligned, so the level fits below.
         frame.index().store(start.0 | u64::from(level.0), Ordering::Relaxed);

@@ -132,7 +132,7 @@ fn a_wrong_census() {
 #[test]
 fn a_page_may_be_owned_by_a_group_above_only() {
     let scene = Scene::new();
-    let owner = |group: &Group| ptr::from_ref(group).expose_provenance() as u64 | 1;
+    let owner = |group: &Group| std::ptr::from_ref(group).expose_provenance() as u64 | 1;
     let (below, beside) = (scene.vmas[6], scene.vmas[5]);
     assert!(GroupAudit::may_map(below, owner(scene.root)));
     assert!(GroupAudit::may_map(below, owner(scene.empty)));
