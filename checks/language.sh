@@ -23,7 +23,7 @@ crates/host 286
 crates/lab 155
 crates/mm 18
 crates/reclaim 26
-crates/space 341
+crates/space 302
 crates/swap 150
 crates/sync 21
 crates/trace 40

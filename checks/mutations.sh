@@ -3,6 +3,7 @@
 #
 #     checks/mutations.sh [NAME...]    all, or those that are named
 #     checks/mutations.sh --list      their names, and what they are
+#     checks/mutations.sh --check     whether each still applies; nothing is built
 #
 # Each is looked for where its `First:` line says, then by `quire diff`, then by the tests, then by the models. Ends
 # with 0 if at most one is not found. The copy and its build stay in ${TMPDIR:-/tmp}/quire-mutations for the next run;
@@ -134,7 +135,15 @@ for argument in "$@"; do
         done
         exit
         ;;
-    -*) die "usage: checks/mutations.sh [--list | NAME...]" ;;
+    --check)
+        command -v git > /dev/null || die "git is missing; install it with: apt-get install git"
+        stale=0
+        for patch in "$patches"/*.patch; do
+            git apply --check -C1 "$patch" || { say "$(basename "$patch" .patch) does not apply"; stale=1; }
+        done
+        exit "$stale"
+        ;;
+    -*) die "usage: checks/mutations.sh [--list | --check | NAME...]" ;;
     *)
         [[ -f $patches/$argument.patch ]] || die "$argument: no such mutation; --list names them"
         names+=("$argument")

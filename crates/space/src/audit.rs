@@ -2,11 +2,13 @@
 
 mod memory_groups;
 mod sharing;
+mod tlb;
 
+use crate::residency::Residency;
 use crate::rmap::{GroupAudit, GroupViolation};
 use crate::space::{SpaceCore, SpaceId};
 use crate::spaces::Spaces;
-use crate::table::{Residency, Tables};
+use crate::table::Tables;
 use crate::usage::SpaceFigures;
 use crate::vma::{VmFlags, Vma};
 use core::fmt;

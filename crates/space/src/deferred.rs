@@ -10,14 +10,6 @@ use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FolioCounter, Frame, FrameFlags, LockedFolio, SplitError};
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// The list: its first and last folio.
-#[derive(Debug, Default)]
-pub(crate) struct DeferredSplits {
-    first: Option<Pfn>,
-    last: Option<Pfn>,
-    folios: u64,
-}
-
 /// A frame as a word that is zero for none.
 fn word(pfn: Option<Pfn>) -> u64 {
     pfn.map_or(0, |pfn| pfn.0 + 1)

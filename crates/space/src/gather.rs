@@ -15,9 +15,10 @@
 //! After the flush tables are read one at a time and frames freed in portions, so that nobody waits for all of them.
 
 use crate::cpus::FlushCause;
+use crate::residency::Residency;
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;
-use crate::table::{HugeSlot, Residency, Tables};
+use crate::table::{HugeSlot, Tables};
 use arrayvec::ArrayVec;
 use core::mem;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};

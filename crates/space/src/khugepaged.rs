@@ -8,19 +8,10 @@ use crate::collapse::{CollapseError, CollapseLimits, huge_borders};
 use crate::huge::{HugeUse, KhugepagedSetting};
 use crate::section::Section;
 use crate::space::{Space, SpaceId};
-use crate::spaces::Spaces;
+use crate::spaces::{Cursor, Spaces};
 use crate::table::Tables;
 use core::mem;
 use quire_arch::{Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
-
-/// Where the next step goes on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cursor {
-    /// The space, if any was being looked at, and the address in it.
-    at: Option<(SpaceId, VirtAddr)>,
-    full_scans: u64,
-    collapsed: u64,
-}
 
 /// What a step did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -18,6 +18,7 @@ mod cpus;
 mod deferred;
 mod error;
 mod fault;
+mod fork_sequence;
 mod gather;
 mod huge;
 mod huge_zero;
@@ -26,9 +27,9 @@ mod khugepaged;
 mod layout;
 mod pageout;
 mod readahead;
-mod reclaim;
 mod refault;
 mod referenced;
+mod residency;
 mod resolve;
 mod rights;
 mod rmap;
@@ -46,8 +47,8 @@ mod zeros;
 
 pub use audit::SpaceViolation;
 pub use calls::{
-    Advice, HugePages, LockAll, MapFlags, MapRequest, MappedFile, MappingFigures, PageState, PinnedPage,
-    RemapFlags, SyncFlags,
+    Advice, LockAll, MapFlags, MapRequest, MappedFile, MappingFigures, PageState, PinnedPage, RemapFlags,
+    SyncFlags,
 };
 pub use commit::{Commit, Overcommit};
 pub use cpus::FlushCause;
@@ -62,13 +63,12 @@ pub use layout::{Layout, Limits, STACK_GUARD_GAP};
 pub use pageout::{UnmapBatch, Unmapped};
 pub use quire_frame::SplitError;
 pub use quire_vma_tree::tree::TreeViolation;
-pub use reclaim::{Need, NoReclaim, Reclaim};
 pub use referenced::{LockFound, Referenced};
 pub use rights::{ExecGain, Rights};
 pub use rmap::GroupViolation;
 pub use space::{Mapping, Space, SpaceId};
-pub use spaces::{OomAction, Spaces, SpacesConfig};
+pub use spaces::{Need, NoReclaim, OomAction, Reclaim, Spaces, SpacesConfig};
 pub use swapoff::SwapOffError;
 pub use table::{GatherTechnique, RemapTechnique, TablesTechnique};
 pub use usage::SpaceFigures;
-pub use vma::{Protection, SMAPS_MNEMONICS, VmFlags};
+pub use vma::{HugePages, Protection, SMAPS_MNEMONICS, VmFlags};

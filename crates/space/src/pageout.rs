@@ -14,9 +14,10 @@
 
 use crate::cpus::FlushCause;
 use crate::gather::pages_from;
+use crate::residency::Residency;
 use crate::space::{Space, SpaceCore};
 use crate::spaces::Spaces;
-use crate::table::{Found, Hole, HugeSlot, LockedTable, Place, Residency, Step, Tables};
+use crate::table::{Found, Hole, HugeSlot, LockedTable, Place, Step, Tables};
 use crate::vma::{VmFlags, VmaFacts};
 use arrayvec::ArrayVec;
 use core::fmt;

@@ -10,9 +10,9 @@ use crate::fault::Refusal;
 use crate::huge::{HugeUse, OrderSet};
 use crate::rmap::set_owner;
 use crate::space::page_of;
-use crate::swap_in::{Reach, SwappedIn};
+use crate::swap_in::SwappedIn;
 use crate::table::{Entries, Found, HugeSlot, LockedTable, Tables};
-use crate::vma::{VmFlags, Vma, VmaFacts};
+use crate::vma::{SwapInWindow, VmFlags, Vma, VmaFacts};
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
@@ -27,7 +27,7 @@ pub(crate) struct Fault<'f, P: Platform> {
     /// What was brought in for it.
     pub(crate) swapped: Option<&'f SwappedIn<'f, P>>,
     /// How far the mapping's swap-ins reach.
-    pub(crate) reach: &'f Reach,
+    pub(crate) window: &'f SwapInWindow,
 }
 
 impl<P: Platform> Fault<'_, P> {
@@ -138,7 +138,7 @@ impl<P: Platform> Tables<'_, P> {
         swapped: Option<&SwappedIn<'_, P>>,
     ) -> Result<(), Refusal> {
         let facts = vma.facts();
-        let fault = Fault { facts: &facts, addr, access, swapped, reach: &vma.reach };
+        let fault = Fault { facts: &facts, addr, access, swapped, window: &vma.swap_window };
         let may = if fault.is_write() { VmFlags::WRITE } else { VmFlags::ACCESS };
         if !facts.flags.intersects(may) {
             return Err(FaultError::AccessDenied.into());

@@ -1,17 +1,12 @@
 //! What a caller may do beyond its limits, and what a program gave up for good.
 
-use crate::error::Error;
-use crate::section::Section;
-use crate::space::Space;
-use crate::vma::VmFlags;
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicU8, Ordering};
-use quire_arch::{PAGE_SIZE, Platform};
 
 bitflags! {
     /// Privileges that memory calls ask for: capabilities of the calling thread in the initial user namespace.
     ///
-    /// They belong to a handle of a space ([`Space::acting_with`]): two threads of one space may have different ones,
+    /// They belong to a handle of a space ([`Space::acting_with`](crate::Space::acting_with)): two threads of one space may have different ones,
     /// and a thread may lose or gain one between two calls.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Rights: u8 {
@@ -59,47 +54,12 @@ impl AtomicExecGain {
         ExecGain::ALL[usize::from(self.0.load(Ordering::Relaxed))]
     }
 
-    fn refuse(&self, gain: ExecGain) -> Result<(), Error> {
+    /// Refuses what `gain` refuses from now on. Returns whether it could: nothing else was refused before.
+    pub(crate) fn refuse(&self, gain: ExecGain) -> bool {
         let none = ExecGain::Allowed as u8;
         match self.0.compare_exchange(none, gain as u8, Ordering::Relaxed, Ordering::Relaxed) {
-            Err(found) if found != gain as u8 => Err(Error::NotPermitted),
-            _ => Ok(()),
+            Ok(_) => true,
+            Err(found) => found == gain as u8,
         }
-    }
-}
-
-impl<P: Platform> Space<'_, P> {
-    /// Whether memory may become executable.
-    pub fn exec_gain(&self) -> ExecGain {
-        self.core().exec_gain.load()
-    }
-
-    /// Says whether memory may become executable. What is mapped stays as it is.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotPermitted`] if something else was said before that refuses it: this is not taken back.
-    pub fn set_exec_gain(&self, gain: ExecGain) -> Result<(), Error> {
-        self.core().exec_gain.refuse(gain)
-    }
-}
-
-impl<P: Platform> Section<'_, P> {
-    /// Whether `pages` more may be locked, where `flags` say that they will be.
-    pub(crate) fn may_lock_more(&self, flags: VmFlags, pages: u64) -> bool {
-        !flags.contains(VmFlags::LOCKED)
-            || self.rights.contains(Rights::LOCK)
-            || self.core.usage.locked_pages().saturating_add(pages)
-                <= self.core.limits.load().locked / PAGE_SIZE
-    }
-
-    /// Checks that memory with the flags `old` may get the flags `new`.
-    pub(crate) fn check_exec_gain(&self, old: VmFlags, new: VmFlags) -> Result<(), Error> {
-        let gains =
-            new.contains(VmFlags::EXEC) && (new.contains(VmFlags::WRITE) || !old.contains(VmFlags::EXEC));
-        if gains && self.core.exec_gain.load() != ExecGain::Allowed {
-            return Err(Error::AccessDenied);
-        }
-        Ok(())
     }
 }

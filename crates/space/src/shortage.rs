@@ -2,9 +2,8 @@
 
 use crate::error::{Error, FaultError};
 use crate::fault::Refusal;
-use crate::reclaim::Need;
 use crate::space::Space;
-use crate::spaces::{OomAction, Spaces};
+use crate::spaces::{Need, OomAction, Spaces};
 use crate::swap_in::SwappedIn;
 use crate::table::Tables;
 use quire_arch::{Order, Pfn, Pin, Platform};

@@ -1,7 +1,10 @@
 //! One address space: its core, and the handle that users hold.
 
-use crate::calls::ForkSequence;
+mod huge;
+mod rights;
+
 use crate::cpus::SpaceCpus;
+use crate::fork_sequence::ForkSequence;
 use crate::huge::AtomicHugeDisable;
 use crate::layout::{Layout, Limits};
 use crate::rights::{AtomicExecGain, Rights};

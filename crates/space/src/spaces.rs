@@ -1,13 +1,18 @@
 //! All address spaces of one machine, and what they share.
 
+mod deferred;
+mod reclaim;
+mod scan;
+
+pub(crate) use deferred::DeferredSplits;
+pub use reclaim::{Need, NoReclaim, Reclaim};
+pub(crate) use scan::Cursor;
+
 use crate::commit::{Commit, Overcommit};
 use crate::cpus::{CurrentSpaces, Slot};
-use crate::deferred::DeferredSplits;
 use crate::error::Error;
 use crate::huge::{HugeConfig, HugeControls};
-use crate::khugepaged::Cursor;
 use crate::layout::{Layout, Limits};
-use crate::reclaim::Reclaim;
 use crate::rmap::{Group, set_owner};
 use crate::space::{Space, SpaceCore, SpaceId};
 use crate::table::{GatherTechnique, RemapTechnique, TablesTechnique};

@@ -9,19 +9,15 @@
 //! much comes back at once is up to [`reach`], and pages that need not be read are in [`zeros`].
 
 mod before;
-mod reach;
 mod zeros;
-
-pub(crate) use reach::Reach;
 
 use crate::error::FaultError;
 use crate::fault::Refusal;
 use crate::gather::pages_from;
 use crate::huge::OrderSet;
-use crate::reclaim::Need;
 use crate::resolve::Fault;
 use crate::rmap::{set_owner, set_owner_to_root};
-use crate::spaces::Spaces;
+use crate::spaces::{Need, Spaces};
 use crate::table::{LockedTable, Tables};
 use core::cell::Cell;
 use core::fmt;
@@ -506,7 +502,7 @@ impl<P: Platform> Tables<'_, P> {
         let largest = if allowed.is_empty() {
             None
         } else {
-            let most = fault.reach.order(fault.addr, fault.facts.flags);
+            let most = fault.window.order(fault.addr, fault.facts.flags);
             allowed.up_to(most).iter().find(|order| fits(order))
         };
         // A block that fits is made of smaller ones that do.

@@ -211,7 +211,7 @@ impl<P: Platform> Space<'_, P> {
                 addr,
                 access: Access::Read,
                 swapped: held.as_ref(),
-                reach: &vma.reach,
+                window: &vma.swap_window,
             };
             match tables.map_swapped(&locked, index, entry, &fault) {
                 Ok(_) => return Ok(()),

@@ -1,6 +1,6 @@
 //! What an address space uses, as `/proc/PID/status` shows it.
 
-use crate::table::Residency;
+use crate::residency::Residency;
 use crate::vma::VmFlags;
 use quire_arch::PAGE_SIZE;
 use quire_sync::atomic::{AtomicU64, Ordering};

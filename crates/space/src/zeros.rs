@@ -5,9 +5,10 @@
 
 use crate::cpus::FlushCause;
 use crate::gather::pages_from;
+use crate::residency::Residency;
 use crate::rmap::HeldMappings;
 use crate::spaces::Spaces;
-use crate::table::{Place, Residency, Step, Tables};
+use crate::table::{Place, Step, Tables};
 use crate::vma::{VmFlags, VmaFacts};
 use core::ops::ControlFlow;
 use core::sync::atomic::AtomicU64 as Word;

@@ -1,6 +1,6 @@
 //! `madvise`.
 
-use super::{may_split, page_range};
+use super::page_range;
 use crate::collapse::{CollapseError, CollapseLimits, huge_borders};
 use crate::cpus::FlushCause;
 use crate::error::Error;
@@ -9,7 +9,7 @@ use crate::huge::HugeUse;
 use crate::section::Section;
 use crate::space::Space;
 use crate::table::{Ageing, Hole, Zap};
-use crate::vma::{VmFlags, Vma, VmaFacts};
+use crate::vma::{VmFlags, Vma, VmaFacts, may_split};
 use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
 
 /// Advice for a range (`MADV_*`).

@@ -1,11 +1,10 @@
 //! `mmap`.
 
-use super::hugetlb::HugePages;
 use crate::error::Error;
 use crate::rights::Rights;
 use crate::section::Section;
 use crate::space::Space;
-use crate::vma::{AnonGroup, Backing, Proposal, Protection, VmFlags};
+use crate::vma::{AnonGroup, Backing, HugePages, Proposal, Protection, VmFlags};
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};

@@ -3,7 +3,6 @@
 mod advise;
 mod brk;
 mod fork;
-mod hugetlb;
 mod install;
 mod lock;
 mod map;
@@ -22,13 +21,10 @@ mod unmap;
 mod will_need;
 
 pub use advise::Advice;
-pub use hugetlb::HugePages;
-pub(crate) use hugetlb::may_split;
 pub use lock::LockAll;
 pub use map::{MapFlags, MapRequest, MappedFile};
 pub use pagemap::PageState;
 pub use pin::PinnedPage;
-pub(crate) use pin_fast::ForkSequence;
 pub use remap::RemapFlags;
 pub use smaps::MappingFigures;
 pub use sync::SyncFlags;

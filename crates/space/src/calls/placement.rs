@@ -1,10 +1,10 @@
 //! Where a new mapping goes: Linux's choice of addresses, exactly.
 
-use super::hugetlb::HugePages;
 use super::map::{MapFlags, MapRequest};
 use crate::error::Error;
 use crate::rights::Rights;
 use crate::section::Section;
+use crate::vma::HugePages;
 use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 
 /// Where user space ends unless a program asks for more by a hint above it (five-level tables): 47 bits.

@@ -1,6 +1,5 @@
 //! `mremap`.
 
-use super::hugetlb::HugePages;
 use super::map::{MapFlags, MapRequest, MappedFile};
 use crate::cpus::FlushCause;
 use crate::error::Error;
@@ -9,7 +8,7 @@ use crate::section::Section;
 use crate::shortage::Refused;
 use crate::space::Space;
 use crate::table::{Hole, Relocation};
-use crate::vma::{AnonGroup, Proposal, Protection, VmFlags, Vma, VmaFacts};
+use crate::vma::{AnonGroup, HugePages, Proposal, Protection, VmFlags, Vma, VmaFacts};
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};

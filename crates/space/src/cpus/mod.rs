@@ -40,7 +40,6 @@
 //! The models in `models.rs` try all of this under loom, those in `crates/host/tests/models/shootdowns.rs` on whole
 //! machines.
 
-mod audit;
 mod current;
 mod flush;
 #[cfg(all(test, loom))]
@@ -150,7 +149,7 @@ impl SpaceCpus {
     }
 
     /// The CPUs whose translations under the space's tag may be used without a flush first, on a quiet machine.
-    fn live(&self, asid: Asid, cpu: CpuId) -> bool {
+    pub(crate) fn live(&self, asid: Asid, cpu: CpuId) -> bool {
         let returns_without_a_flush = asid != Asid::NONE && self.fresh.contains(cpu);
         self.running.contains(cpu) || returns_without_a_flush
     }

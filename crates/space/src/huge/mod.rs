@@ -8,12 +8,11 @@ mod controls;
 mod khugepaged;
 mod orders;
 mod policy;
-mod space;
 mod words;
 
 pub use controls::{HugeConfig, HugeControls};
 pub use khugepaged::{KhugepagedConfig, KhugepagedSetting, OutOfRange};
 pub use orders::OrderSet;
+pub(crate) use policy::AtomicHugeDisable;
 pub use policy::{HugeDisable, HugeEffort, HugePolicy, HugeUse};
-pub(crate) use space::AtomicHugeDisable;
 pub use words::{HugeDefrag, HugeEnabled, SizeEnabled};

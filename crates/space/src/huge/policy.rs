@@ -4,6 +4,7 @@ use super::orders::OrderSet;
 use super::words::{HugeDefrag, HugeEnabled, SizeEnabled};
 use crate::vma::VmFlags;
 use core::fmt;
+use core::sync::atomic::{AtomicU8, Ordering};
 use quire_arch::Order;
 
 /// What large folios are wanted for.
@@ -31,6 +32,25 @@ pub enum HugeDisable {
     ExceptAdvised,
     /// No large folios at all.
     Completely,
+}
+
+/// A [`HugeDisable`] that can be changed while faults look at it. It orders nothing.
+#[derive(Debug, Default)]
+pub(crate) struct AtomicHugeDisable(AtomicU8);
+
+impl AtomicHugeDisable {
+    #[inline]
+    pub(crate) fn load(&self) -> HugeDisable {
+        match self.0.load(Ordering::Relaxed) {
+            0 => HugeDisable::No,
+            1 => HugeDisable::ExceptAdvised,
+            _ => HugeDisable::Completely,
+        }
+    }
+
+    pub(crate) fn store(&self, disable: HugeDisable) {
+        self.0.store(disable as u8, Ordering::Relaxed);
+    }
 }
 
 /// How hard to try for a large folio, from cheap to dear.

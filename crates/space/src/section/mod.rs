@@ -4,19 +4,20 @@
 //! nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so that no fault is
 //! in them, and stay so until the section ends.
 
+mod hugetlb;
+mod limits;
 mod prepared;
 mod unmap;
 
 pub(crate) use prepared::Prepared;
 
-use crate::calls::may_split;
 use crate::error::Error;
 use crate::rights::Rights;
 use crate::rmap::{Emptied, Family};
 use crate::space::{Space, SpaceCore};
 use crate::spaces::Spaces;
 use crate::table::Tables;
-use crate::vma::{AnonGroup, Proposal, VmFlags, Vma, VmaFacts};
+use crate::vma::{AnonGroup, Proposal, VmFlags, Vma, VmaFacts, may_split};
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_sync::RwSleepWriteGuard;

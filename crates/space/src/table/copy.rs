@@ -1,8 +1,8 @@
 //! Sharing pages with a child.
 
-use super::zap::Residency;
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::{Gather, pages_from};
+use crate::residency::Residency;
 use crate::vma::{VmFlags, VmaFacts};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};

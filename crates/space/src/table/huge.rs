@@ -4,9 +4,10 @@
 //! were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads to the next), one for
 //! each leaf. As in Linux they count as tables of the space.
 
-use super::{LockedTable, Place, Residency, Step, Tables, Zap};
+use super::{LockedTable, Place, Step, Tables, Zap};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
+use crate::residency::Residency;
 use crate::vma::VmaFacts;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,

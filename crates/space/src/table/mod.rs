@@ -33,7 +33,7 @@ pub(crate) use relocate::Relocation;
 pub use run::GatherTechnique;
 pub use technique::{RemapTechnique, TablesTechnique};
 pub(crate) use walk::{Found, Place, Step};
-pub(crate) use zap::{Residency, Zap};
+pub(crate) use zap::Zap;
 
 use crate::space::SpaceCore;
 use crate::spaces::Spaces;

@@ -2,34 +2,11 @@
 
 use super::{HugeSlot, LockedTable, Place, Step, Tables, TablesTechnique};
 use crate::gather::{Gather, pages_from};
+use crate::residency::Residency;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
-use quire_frame::Kind;
-
-/// Pages of each kind, as `/proc/PID/status` tells them apart.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Residency {
-    pub(crate) anonymous: u64,
-    pub(crate) file: u64,
-}
-
-impl Residency {
-    pub(crate) fn of(kind: Kind, pages: u64) -> Self {
-        let mut residency = Self::default();
-        residency.add(kind, pages);
-        residency
-    }
-
-    #[inline]
-    pub(crate) fn add(&mut self, kind: Kind, pages: u64) {
-        match kind {
-            Kind::Anonymous => self.anonymous += pages,
-            _ => self.file += pages,
-        }
-    }
-}
 
 /// What may happen to a range while it is emptied, and what stays in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

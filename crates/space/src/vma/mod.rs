@@ -1,16 +1,21 @@
 //! VMAs: one for each mapping of an address space.
 
 mod flags;
+mod hugetlb;
 mod lock;
 mod merge;
+mod readahead;
+mod swap_window;
 
 pub use flags::{Protection, SMAPS_MNEMONICS, VmFlags};
+pub use hugetlb::HugePages;
+pub(crate) use hugetlb::may_split;
 pub(crate) use lock::{LockSequence, VmaLock};
 pub(crate) use merge::Proposal;
+pub(crate) use readahead::{READAHEAD_MOST, Readahead};
+pub(crate) use swap_window::SwapInWindow;
 
-use crate::readahead::Readahead;
 use crate::rmap::{Group, Membership};
-use crate::swap_in::Reach;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SHIFT, VirtAddr, VirtRange};
@@ -107,7 +112,7 @@ pub(crate) struct Vma {
     membership: Membership,
     /// What is guessed about the next pages.
     pub(crate) readahead: Readahead,
-    pub(crate) reach: Reach,
+    pub(crate) swap_window: SwapInWindow,
 }
 
 /// Everything about a VMA but its lock, as a value.
@@ -147,7 +152,7 @@ impl Vma {
             branch: AtomicU64::new(facts.anon.branch),
             membership: Membership::new(),
             readahead: Readahead::default(),
-            reach: Reach::default(),
+            swap_window: SwapInWindow::default(),
         }
     }
 

@@ -114,7 +114,7 @@ impl<V> Node<V> {
     #[inline]
     pub(super) unsafe fn at<'n>(link: usize) -> &'n Self {
         // SAFETY: nodes are exposed when they are allocated, and this one is alive (caller). Everything in it is
-        // atomic, so a shared reference is all that anybody ever has.
+        // atomic, so a shared reference is all that any code ever has.
         unsafe { &*ptr::with_exposed_provenance::<Self>(link) }
     }
 

@@ -1,29 +1,8 @@
 //! The policy for one address space.
 
-use super::orders::OrderSet;
-use super::policy::{HugeDisable, HugeUse};
-use crate::space::Space;
-use core::sync::atomic::{AtomicU8, Ordering};
+use super::Space;
+use crate::huge::{HugeDisable, HugeUse, OrderSet};
 use quire_arch::{Platform, VirtAddr};
-
-/// A [`HugeDisable`] that can be changed while faults look at it. It orders nothing.
-#[derive(Debug, Default)]
-pub(crate) struct AtomicHugeDisable(AtomicU8);
-
-impl AtomicHugeDisable {
-    #[inline]
-    pub(crate) fn load(&self) -> HugeDisable {
-        match self.0.load(Ordering::Relaxed) {
-            0 => HugeDisable::No,
-            1 => HugeDisable::ExceptAdvised,
-            _ => HugeDisable::Completely,
-        }
-    }
-
-    pub(crate) fn store(&self, disable: HugeDisable) {
-        self.0.store(disable as u8, Ordering::Relaxed);
-    }
-}
 
 impl<P: Platform> Space<'_, P> {
     /// Whether the process did without large folios.

@@ -1,6 +1,6 @@
 //! The call upwards: who needs memory asks the room above for it.
 
-use crate::spaces::Spaces;
+use super::Spaces;
 use quire_arch::{Order, Pfn, Platform};
 use quire_group::GroupId;
 

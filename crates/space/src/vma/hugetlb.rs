@@ -1,10 +1,9 @@
 //! Mappings of huge pages that a program asks for (`MAP_HUGETLB`). There are no pools of such pages: a mapping is had
 //! where none is reserved, and its pages are not.
 
-use crate::error::Error;
-use crate::section::Section;
-use crate::vma::{VmFlags, VmaFacts};
-use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
+use super::VmaFacts;
+use super::flags::VmFlags;
+use quire_arch::VirtAddr;
 
 /// The size of the huge pages of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,25 +48,4 @@ impl HugePages {
 /// Whether a mapping may be split at `at`, which lies in it or at one of its ends.
 pub(crate) fn may_split(facts: &VmaFacts, at: VirtAddr) -> bool {
     HugePages::of(facts.flags).is_none_or(|size| at.is_aligned(size.bytes()))
-}
-
-impl<P: Platform> Section<'_, P> {
-    /// Checks that no mapping is split where its pages are not to be.
-    pub(crate) fn may_cut(&self, range: VirtRange) -> Result<(), Error> {
-        for at in [range.start(), range.end()] {
-            let vma = self.find(at).filter(|vma| vma.range().start() < at);
-            if vma.is_some_and(|vma| !may_split(&vma.facts(), at)) {
-                return Err(Error::BadArgument);
-            }
-        }
-        Ok(())
-    }
-
-    /// The last checks of a mapping of huge pages, after which Linux leaves a hole where something was replaced.
-    pub(crate) fn reserve_huge(size: HugePages, page_offset: u64, flags: VmFlags) -> Result<(), Error> {
-        if !page_offset.is_multiple_of(size.bytes() >> PAGE_SHIFT) {
-            return Err(Error::Unaligned);
-        }
-        if flags.contains(VmFlags::NORESERVE) { Ok(()) } else { Err(Error::NoRoom) }
-    }
 }

@@ -6,21 +6,21 @@
 //! with everything: of a mapping about which nothing is known, folios come back as they went. What a program wants as huge
 //! pages (`MADV_HUGEPAGE`) it gets whole.
 
-use crate::vma::VmFlags;
+use super::flags::VmFlags;
 use quire_arch::{Order, PAGE_SHIFT, VirtAddr};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// What is remembered of the swap-ins of one mapping: a guess, so nothing orders it. The number of the last page above the bits
 /// of an order; 0 is nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Reach(AtomicU64);
+pub(crate) struct SwapInWindow(AtomicU64);
 
 const ORDER_BITS: u32 = 4;
 const ORDER_MASK: u64 = (1 << ORDER_BITS) - 1;
 
 const _: () = assert!(Order::PMD.index() <= ORDER_MASK as usize);
 
-impl Reach {
+impl SwapInWindow {
     /// The largest order of a folio for the page at `addr` in a mapping with `flags`.
     pub(crate) fn order(&self, addr: VirtAddr, flags: VmFlags) -> Order {
         if flags.contains(VmFlags::HUGEPAGE) {
@@ -54,40 +54,40 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    fn order(reach: &Reach, page: u64) -> u8 {
-        reach.order(VirtAddr(page << PAGE_SHIFT), VmFlags::empty()).get()
+    fn order(window: &SwapInWindow, page: u64) -> u8 {
+        window.order(VirtAddr(page << PAGE_SHIFT), VmFlags::empty()).get()
     }
 
     #[test]
     fn whoever_goes_through_memory_gets_folios_whole() {
-        let reach = Reach::default();
-        assert_eq!([1024, 1536, 2048, 2560].map(|page| order(&reach, page)), [9; 4], "upwards");
-        assert_eq!([2048, 1536].map(|page| order(&reach, page)), [9; 2], "downwards");
+        let window = SwapInWindow::default();
+        assert_eq!([1024, 1536, 2048, 2560].map(|page| order(&window, page)), [9; 4], "upwards");
+        assert_eq!([2048, 1536].map(|page| order(&window, page)), [9; 2], "downwards");
     }
 
     #[test]
     fn whoever_jumps_about_gets_less_each_time_and_what_is_near_gets_more_again() {
-        let reach = Reach::default();
-        let jumps: Vec<_> = (1..13).map(|nth| order(&reach, nth * 10_000)).collect();
+        let window = SwapInWindow::default();
+        let jumps: Vec<_> = (1..13).map(|nth| order(&window, nth * 10_000)).collect();
         assert_eq!(jumps, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0]);
-        assert_eq!(order(&reach, 5000), 0);
-        assert_eq!(order(&reach, 5000), 0, "the same page says nothing");
+        assert_eq!(order(&window, 5000), 0);
+        assert_eq!(order(&window, 5000), 0, "the same page says nothing");
         let (mut page, mut orders) = (5001, Vec::new());
         while page < 8000 {
-            let order = order(&reach, page);
+            let order = order(&window, page);
             orders.push(order);
             // Whoever goes on is past the aligned block that came.
             page = (page & !((1 << order) - 1)) + (1 << order);
         }
         assert!(orders.is_sorted() && orders.last() == Some(&9), "{orders:?}");
-        assert_eq!(order(&reach, 100), 8);
+        assert_eq!(order(&window, 100), 8);
     }
 
     #[test]
     fn what_is_wanted_as_huge_pages_comes_whole() {
-        let reach = Reach::default();
+        let window = SwapInWindow::default();
         let orders =
-            (1..13).map(|nth| reach.order(VirtAddr((nth * 10_000) << PAGE_SHIFT), VmFlags::HUGEPAGE));
+            (1..13).map(|nth| window.order(VirtAddr((nth * 10_000) << PAGE_SHIFT), VmFlags::HUGEPAGE));
         assert!(orders.into_iter().all(|order| order == Order::PMD));
     }
 }

@@ -1,6 +1,6 @@
 //! The auditor's part: TLBs and sets of CPUs.
 
-use crate::audit::{Report, SpaceViolation};
+use super::{Report, SpaceViolation};
 use crate::spaces::Spaces;
 use crate::table::{Found, Tables};
 use core::ptr::NonNull;

@@ -1,0 +1,27 @@
+//! What calls check of mappings of huge pages (`MAP_HUGETLB`).
+
+use super::Section;
+use crate::error::Error;
+use crate::vma::{HugePages, VmFlags, may_split};
+use quire_arch::{PAGE_SHIFT, Platform, VirtRange};
+
+impl<P: Platform> Section<'_, P> {
+    /// Checks that no mapping is split where its pages are not to be.
+    pub(crate) fn may_cut(&self, range: VirtRange) -> Result<(), Error> {
+        for at in [range.start(), range.end()] {
+            let vma = self.find(at).filter(|vma| vma.range().start() < at);
+            if vma.is_some_and(|vma| !may_split(&vma.facts(), at)) {
+                return Err(Error::BadArgument);
+            }
+        }
+        Ok(())
+    }
+
+    /// The last checks of a mapping of huge pages, after which Linux leaves a hole where something was replaced.
+    pub(crate) fn reserve_huge(size: HugePages, page_offset: u64, flags: VmFlags) -> Result<(), Error> {
+        if !page_offset.is_multiple_of(size.bytes() >> PAGE_SHIFT) {
+            return Err(Error::Unaligned);
+        }
+        if flags.contains(VmFlags::NORESERVE) { Ok(()) } else { Err(Error::NoRoom) }
+    }
+}
