@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs the models: loom's of the lock-free parts, shuttle's of whole machines. See docs/locking.md.
+# Builds and runs the models: loom's of the lock-free parts, shuttle's of whole machines. See docs/models.md.
 #
 #     scripts/models.sh            bounded, about a minute, most of it building
 #     scripts/models.sh --long     deeper, hours

@@ -87,7 +87,7 @@ fn every_known_difference_is_documented_by_name() {
     let section = text.split("\n## ").find(|section| section.starts_with("What `quire diff` knows by name"));
     let lines = section.expect("the section").lines();
     let named: BTreeSet<&str> =
-        lines.filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+        lines.filter_map(|line| line.strip_prefix("- `")?.split('`').next()).collect();
     let known: BTreeSet<&str> = KnownDifference::ALL.iter().map(|known| known.name()).collect();
     assert_eq!(named, known);
 }

@@ -34,7 +34,7 @@ fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, orders: &[u8]) -> M
 /// races.md, "Every module": what was exclusive is believed after the fork. A folio that nobody may use at the fork becomes
 /// one that both see all the same.
 #[test]
-fn a_folio_that_nobody_may_use_is_shared_by_fork_like_any_other() {
+fn a_prot_none_folio_is_shared_by_fork_like_any_other() {
     for order in [9, 4] {
         let machine: Machine = machine_of_orders(32, 1, &[order]);
         let cpu = machine.vcpu(0).unwrap();

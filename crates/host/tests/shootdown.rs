@@ -65,7 +65,7 @@ fn nobody_reads_a_freed_frame_with_two_vcpus() {
 }
 
 #[test]
-fn nobody_reads_a_freed_frame_with_four_vcpus() {
+fn no_vcpu_of_four_reads_a_freed_frame() {
     nobody_reads_a_freed_frame::<X86_64Level4>(4, 8);
 }
 

@@ -7,11 +7,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod construction;
 mod driver;
 mod full;
 mod limits;
 mod report;
-mod room;
 mod scenario;
 mod scenarios;
 mod scene;
@@ -52,7 +52,7 @@ fn each_in_turn() -> &'static Report {
     static REPORT: OnceLock<Report> = OnceLock::new();
     REPORT.get_or_init(|| {
         let mut report = Report::default();
-        room::each_failure(&mut report);
+        construction::each_failure(&mut report);
         let driver = Driver::new();
         for scenario in scenarios::all() {
             driver.each_failure(scenario, &mut report);

@@ -69,7 +69,7 @@ fn shuttle_a_discard_against_a_fork() {
 }
 
 #[test]
-fn shuttle_a_discard_against_the_end_of_its_page() {
+fn shuttle_a_discard_against_the_unmapping_of_its_page() {
     check_some(741, SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 7);

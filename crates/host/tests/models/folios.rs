@@ -204,7 +204,7 @@ fn with_leaf_of(config: MemoryConfig, model: impl FnOnce(&Machine, &HostSpace<'_
 
 /// races.md, "Every module": the leaf is cut by a write while another thread drops the contents of all of it.
 #[test]
-fn shuttle_a_leaf_that_is_cut_is_not_passed_over() {
+fn shuttle_a_pmd_being_split_is_not_taken_for_a_hole() {
     check_some(506, FEW, || {
         with_leaf(|machine, space, child| {
             let (near, far) = (ELSEWHERE, page(ELSEWHERE, 511));
@@ -229,7 +229,7 @@ fn shuttle_a_leaf_that_is_cut_is_not_passed_over() {
 
 /// A part is dropped while another thread writes to another part: both cut the leaf.
 #[test]
-fn shuttle_a_leaf_is_cut_by_a_dontneed_against_a_fault() {
+fn shuttle_a_pmd_split_by_dontneed_against_a_fault() {
     check_some(507, FEW, || {
         with_leaf(|machine, space, child| {
             let far = page(ELSEWHERE, 511);
@@ -254,7 +254,7 @@ fn shuttle_a_leaf_is_cut_by_a_dontneed_against_a_fault() {
 
 /// A leaf that is cut between the preparation of a move and the move itself moves page by page.
 #[test]
-fn shuttle_a_leaf_is_cut_while_it_moves() {
+fn shuttle_a_pmd_split_by_a_fault_against_mremap() {
     check_some(508, FEW, || {
         with_leaf(|machine, space, child| {
             let there = VirtAddr(ELSEWHERE.0 + (1 << 39));
@@ -278,7 +278,7 @@ fn shuttle_a_leaf_is_cut_while_it_moves() {
 
 /// Splitting the folio for the child makes tables of the parent's leaf too, also while the parent cuts a part off.
 #[test]
-fn shuttle_a_leaf_is_split_while_a_part_is_unmapped() {
+fn shuttle_a_folio_split_against_a_partial_munmap() {
     check_some(511, FEW, || {
         with_leaf(|machine, space, child| {
             let far = page(ELSEWHERE, 511);
@@ -303,7 +303,7 @@ fn shuttle_a_leaf_is_split_while_a_part_is_unmapped() {
 
 /// The same while the parent's leaf moves, to where nothing was prepared for a table. Tables do not move here.
 #[test]
-fn shuttle_a_leaf_is_split_while_it_moves() {
+fn shuttle_a_folio_split_against_mremap() {
     check_some(512, FEW, || {
         let mut config = MemoryConfig::default();
         config.techniques.mremap = RemapTechnique::Ptes;
@@ -381,7 +381,7 @@ fn shuttle_a_split_against_an_unmapping_and_a_fork() {
 
 /// A folio that waits to be split goes away whole while somebody splits those that wait.
 #[test]
-fn shuttle_the_split_of_what_waits_against_its_end() {
+fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
     check(510, || {
         with_space(2, |machine, space| {
             as_one_step(|| {
@@ -421,7 +421,7 @@ fn with_untouched(model: impl FnOnce(&Machine, &HostSpace<'_>)) {
 
 /// One CPU reads where another writes for the first time: a leaf with zeros may come before the folio, never after it.
 #[test]
-fn shuttle_nobody_reads_huge_zeros_after_another_cpu_wrote() {
+fn shuttle_no_cpu_reads_huge_zeros_after_another_cpu_wrote() {
     check_some(511, FEW, || {
         with_untouched(|machine, space| {
             let written = Fact::default();
@@ -446,7 +446,7 @@ fn shuttle_nobody_reads_huge_zeros_after_another_cpu_wrote() {
 
 /// The huge page of zeros is given back while an entry that maps it goes, and while another one comes.
 #[test]
-fn shuttle_the_huge_page_of_zeros_goes_while_it_is_wanted() {
+fn shuttle_the_huge_zero_page_is_freed_beside_faults() {
     check_some(512, FEW, || {
         with_untouched(|machine, space| {
             as_one_step(|| assert_eq!(read(machine, 0, space, ELSEWHERE), 0));

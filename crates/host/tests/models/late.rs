@@ -194,7 +194,7 @@ fn put_out(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, value: u64)
 
 /// Who comes second sleeps on the folio that the first one waits for, while the page goes.
 #[test]
-fn shuttle_a_late_answer_against_the_end_of_its_page() {
+fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
     for (seed, unmaps) in [(791, true), (792, false)] {
         check_some(seed, SOME, move || {
             Swapping::on(3).slots(0).run(|machine, space| {
@@ -295,7 +295,7 @@ fn shuttle_a_late_write_against_the_return_of_its_page() {
 
 /// The device takes one request at a time: who finds it full sleeps until another's is done, and is not forgotten.
 #[test]
-fn shuttle_a_full_queue_forgets_nobody() {
+fn shuttle_a_full_queue_wakes_every_waiter() {
     check_some(795, SOME, || {
         Swapping::on(3).slots(0).run(|machine, space| {
             let device = Late::on(machine, 8, Behaviour { most: 1, ..Behaviour::default() });
@@ -341,7 +341,7 @@ fn shuttle_swapoff_against_readahead() {
 /// Nobody wants what was read ahead: it goes with its mapping while the device is at it. Its slot is free as soon as that has
 /// answered, and nobody has to reclaim it.
 #[test]
-fn shuttle_readahead_against_the_end_of_its_pages() {
+fn shuttle_readahead_against_the_unmapping_of_its_pages() {
     for (seed, reclaims) in [(797, true), (798, false)] {
         check_some(seed, SOME, move || {
             Swapping::on(3).slots(0).run(|machine, space| {

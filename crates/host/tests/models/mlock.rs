@@ -20,7 +20,7 @@ fn unlock(space: &HostSpace<'_>) {
 /// Reclaim takes the page off its list, and puts it back while it is locked and unlocked. The window is small: a bug in it showed in
 /// one of a thousand schedules.
 #[test]
-fn shuttle_locks_against_reclaim() {
+fn shuttle_mlock_against_reclaim() {
     check_some(801, 5000, || {
         Swapping::on(2).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
@@ -43,7 +43,7 @@ fn shuttle_locks_against_reclaim() {
 /// A page of two, which one of them locked. It comes to reclaim's hands all the same, since the other unlocked it; the one whose it
 /// is copies it, or ends.
 #[test]
-fn shuttle_the_end_of_a_lock_against_reclaim() {
+fn shuttle_munlock_against_reclaim() {
     for (seed, copies) in [(802, true), (803, false)] {
         check_some(seed, SOME, move || {
             Swapping::on(3).run(|machine, space| {
@@ -80,7 +80,7 @@ fn shuttle_the_end_of_a_lock_against_reclaim() {
 
 /// The same while the other one changes his mapping, so that reclaim cannot look at the mappings a second time.
 #[test]
-fn shuttle_the_end_of_a_lock_while_mappings_change() {
+fn shuttle_munlock_while_mappings_change() {
     check_some(804, SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);

@@ -98,7 +98,7 @@ fn shuttle_a_fork_against_a_page_out() {
 /// Translations of what is being paged out are in TLBs until the batch is flushed. Once a call that does away with the page has
 /// returned nobody sees it any more.
 #[test]
-fn shuttle_a_page_out_against_the_end_of_its_page() {
+fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
     for (seed, unmaps) in [(724, true), (725, false)] {
         check_some(seed, SOME, move || {
             Swapping::on(3).run(|machine, space| {
@@ -426,7 +426,7 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
 
 /// Folios that are off their list for a moment go with the last who has them, and come back to one list only.
 #[test]
-fn shuttle_lists_by_age_against_everybody() {
+fn shuttle_lru_lists_against_faults_and_reclaim() {
     check_some(744, SOME, || {
         Swapping::on(3).run(|machine, space| {
             map(space, BEFORE, 2);

@@ -151,7 +151,7 @@ fn shuttle_zeros_are_shared_beside_a_fork() {
 
 /// The page goes, alone or with its mapping, or is written to anew.
 #[test]
-fn shuttle_zeros_are_shared_beside_their_end() {
+fn shuttle_zeros_are_shared_beside_munmap() {
     for (seed, unmaps) in [(765, true), (766, false)] {
         check_some(seed, SOME, move || {
             Swapping::on(3).slots(0).run(|machine, space| {

@@ -55,7 +55,7 @@ fn shuttle_a_flush_reaches_a_cpu_that_changes_its_space_under_one_tag() {
 
 /// Both CPUs run the space and change it: each shoots at the other, in guest mode and out of it.
 #[test]
-fn shuttle_two_cpus_that_shoot_at_each_other_get_through() {
+fn shuttle_two_cpus_that_flush_each_other_make_progress() {
     check(303, || {
         with_space(2, |machine, space| {
             map(space, ADDR, 2);
@@ -79,7 +79,7 @@ fn shuttle_two_cpus_that_shoot_at_each_other_get_through() {
 
 /// A read maps the shared zero page; the first write elsewhere replaces it. This flush runs under the table's lock.
 #[test]
-fn shuttle_nobody_reads_zeros_after_another_cpu_wrote() {
+fn shuttle_no_cpu_reads_zeros_after_another_cpu_wrote() {
     check(304, || {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
@@ -171,7 +171,7 @@ fn shuttle_two_flushes_pass_by_a_cpu_that_comes_back() {
 /// A space exits while a CPU that ran it changes over to another one. The next space gets its tag, its root and its
 /// core, and must see nothing of it on either CPU.
 #[test]
-fn shuttle_an_exit_against_a_cpu_that_changes_over() {
+fn shuttle_an_exit_against_a_cpu_that_switches_spaces() {
     check(307, || {
         // As many tags of their own as spaces, so that the next one gets that of the one before.
         let host = HostConfig { asids: 3, ..HostConfig::with_ram(1 << 20).cpus(2) };

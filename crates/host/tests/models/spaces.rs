@@ -78,7 +78,7 @@ fn shared_file(addr: VirtAddr, pages: u64) -> MapRequest {
 
 /// The MMU sets the dirty bit of a page that is being unmapped: it must not bring the entry back.
 #[test]
-fn shuttle_the_mmu_marks_a_page_that_goes() {
+fn shuttle_the_mmu_sets_dirty_in_an_entry_being_cleared() {
     check(211, || {
         with_space(2, |machine, space| {
             // The page before keeps the table.
@@ -108,7 +108,7 @@ fn shuttle_the_mmu_marks_a_page_that_goes() {
 /// The MMU sets the dirty bit of a page while its permissions change: it must not be lost. Nothing is flushed here, so
 /// a TLB would know more than the tables, which the audit finds.
 #[test]
-fn shuttle_the_mmu_marks_a_page_that_is_protected() {
+fn shuttle_the_mmu_sets_dirty_in_an_entry_being_protected() {
     check(212, || {
         with_space(2, |machine, space| {
             let request = shared_file(ADDR, 1);
@@ -400,7 +400,7 @@ fn shuttle_a_fork_against_writes_of_the_parent() {
 
 /// Three threads on the mmap lock, for writing and for reading: a wake-up that is lost is a deadlock.
 #[test]
-fn shuttle_no_sleeper_on_the_mmap_lock_is_forgotten() {
+fn shuttle_every_sleeper_on_the_mmap_lock_is_woken() {
     check(209, || {
         with_space(3, |machine, space| {
             map(space, ADDR, 1);

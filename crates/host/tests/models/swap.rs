@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 /// races.md, C: two swap-ins of one entry; the second is done, its slot is used for another page, and for a newer version of the
 /// first.
 #[test]
-fn shuttle_two_swap_ins_and_the_slot_is_used_anew() {
+fn shuttle_two_swap_ins_against_reuse_of_the_slot() {
     check_some(701, SOME, || {
         Swapping::on(3).slots(1).run(|machine, space| {
             // Nothing but this page fits on the device.
@@ -44,7 +44,7 @@ fn shuttle_two_swap_ins_and_the_slot_is_used_anew() {
 
 /// The same for a page that is read for nobody: whoever takes its name away meanwhile leaves the folio to who reads it.
 #[test]
-fn shuttle_a_page_that_will_be_needed_and_the_slot_is_used_anew() {
+fn shuttle_willneed_against_reuse_of_the_slot() {
     check_some(761, SOME, || {
         Swapping::on(3).slots(1).run(|machine, space| {
             written(machine, space, BEFORE, PAGE, 2);
@@ -72,7 +72,7 @@ fn shuttle_a_page_that_will_be_needed_and_the_slot_is_used_anew() {
 
 /// A page goes while it is read for nobody: neither its frame nor its slot is left behind.
 #[test]
-fn shuttle_a_page_that_will_be_needed_against_its_end() {
+fn shuttle_willneed_against_the_unmapping_of_its_page() {
     check_some(762, SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 1);
@@ -145,7 +145,7 @@ enum Gone {
 }
 
 #[test]
-fn shuttle_a_swap_in_against_the_end_of_its_page() {
+fn shuttle_a_swap_in_against_the_unmapping_of_its_page() {
     for (seed, way) in [(704, Gone::Unmapped), (705, Gone::Dropped)] {
         check_some(seed, SOME, move || {
             Swapping::on(3).run(|machine, space| {
@@ -217,7 +217,7 @@ enum Beside {
 
 /// races.md, C: the device goes while pages are brought back, shared, given up, and paged out.
 #[test]
-fn shuttle_swapoff_against_everybody() {
+fn shuttle_swapoff_against_fault_fork_exit_and_page_out() {
     let ways = [(707, Beside::Fault), (708, Beside::Fork), (709, Beside::Exit), (710, Beside::PageOut)];
     for (seed, way) in ways {
         check_some(seed, SOME, move || {

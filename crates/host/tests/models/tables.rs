@@ -91,7 +91,7 @@ fn private_page(machine: &Machine) -> Pfn {
 /// races.md, D: a fault finds a table that goes, and the tables above it go too. Its write is there afterwards, or was dropped;
 /// no table stays behind, and none goes with the page.
 #[test]
-fn shuttle_a_fault_against_the_end_of_its_tables() {
+fn shuttle_a_fault_against_the_freeing_of_its_tables() {
     for (seed, bytes) in [(601, PMD), (602, PUD), (603, PUD << 9)] {
         check_some(seed, SOME, move || {
             roomy(3, |machine, space| {
@@ -185,7 +185,7 @@ fn shuttle_tables_are_counted_before_they_go() {
 
 /// Two tables of one PMD table die, and it too, while faults make new ones: one that finds the PMD table dead looks again.
 #[test]
-fn shuttle_tables_are_made_below_one_that_dies() {
+fn shuttle_a_fault_makes_tables_below_a_dying_one() {
     check_some(604, SOME, || {
         roomy(3, |machine, space| {
             let other = VirtAddr(ADDR.0 - PMD);
@@ -209,7 +209,7 @@ fn shuttle_tables_are_made_below_one_that_dies() {
 
 /// The same for a large leaf, which goes into a PMD table by itself.
 #[test]
-fn shuttle_a_leaf_is_made_in_a_table_that_dies() {
+fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
     check_some(605, 2 * FEW, || {
         roomy_with_leaves(RemapTechnique::Puds, |machine, space| {
             let other = VirtAddr(ADDR.0 - PMD);
@@ -235,7 +235,7 @@ fn shuttle_a_leaf_is_made_in_a_table_that_dies() {
 
 /// A table is spared, and goes when another is emptied; faults in it come before, after, or find it dead.
 #[test]
-fn shuttle_a_fault_in_a_table_that_was_spared() {
+fn shuttle_a_fault_in_an_empty_table_that_was_kept() {
     check_some(606, SOME, || {
         roomy(2, |machine, space| {
             let other = VirtAddr(ADDR.0 - PMD);
@@ -290,7 +290,7 @@ fn pin_against(machine: &Machine, space: &HostSpace<'_>, others: impl FnOnce() +
 
 /// races.md, D: a fast pin reads tables that are going, and pins what its frame has become.
 #[test]
-fn shuttle_a_fast_pin_against_the_end_of_its_tables() {
+fn shuttle_a_fast_pin_against_the_freeing_of_its_tables() {
     check_some(607, SOME, || {
         roomy(2, |machine, space| {
             written(machine, space, ADDR, PMD, 1);
@@ -546,7 +546,7 @@ fn shuttle_a_walk_against_a_move_of_its_table() {
 
 /// races.md, D: walkers of the rmap read tables that are going; a third CPU gives them back and uses them anew.
 #[test]
-fn shuttle_a_walk_against_the_end_of_its_tables() {
+fn shuttle_a_walk_against_the_freeing_of_its_tables() {
     check_some(617, SOME, || {
         roomy(3, |machine, space| {
             written(machine, space, ADDR, PUD, 1);
@@ -611,7 +611,7 @@ fn shuttle_a_split_against_tables_that_go_and_move() {
 
 /// A leaf that moves is split by a process that shares it: before the move, while it is prepared, after it.
 #[test]
-fn shuttle_a_leaf_is_split_by_a_relative_while_it_moves() {
+fn shuttle_a_folio_split_by_a_relative_against_mremap() {
     for (seed, mremap) in [(619, RemapTechnique::Ptes), (620, RemapTechnique::Puds)] {
         check_some(seed, FEW, move || {
             roomy_with_leaves(mremap, |machine, space| {

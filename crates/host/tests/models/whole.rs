@@ -41,7 +41,7 @@ fn out(machine: &Machine, space: &HostSpace<'_>) {
 
 /// A part goes, or all of it, while all of it comes.
 #[test]
-fn shuttle_a_folio_comes_whole_against_the_end_of_its_pages() {
+fn shuttle_a_whole_swap_in_against_the_unmapping_of_its_pages() {
     for (seed, pages) in [(771, 8), (772, 512)] {
         check_some(seed, FEWER, move || {
             machine(3).run(|machine, space| {
@@ -76,7 +76,7 @@ fn shuttle_a_folio_comes_whole_against_the_end_of_its_pages() {
 
 /// The parent gets it whole. The child, which has not all of it any more, wants one page.
 #[test]
-fn shuttle_a_folio_comes_whole_against_one_page_in_a_child() {
+fn shuttle_a_whole_swap_in_against_one_page_in_a_child() {
     check_some(773, FEWER, || {
         machine(3).run(|machine, space| {
             out(machine, space);
@@ -106,7 +106,7 @@ fn shuttle_a_folio_comes_whole_against_one_page_in_a_child() {
 
 /// Whoever ends the device brings back page by page what a fault brings back whole.
 #[test]
-fn shuttle_a_folio_comes_whole_while_its_device_goes() {
+fn shuttle_a_whole_swap_in_against_swapoff() {
     check_some(774, FEWER / 5, || {
         machine(2).run(|machine, space| {
             out(machine, space);

@@ -58,7 +58,7 @@ fn shuttle_a_fork_against_the_return_of_zeros() {
 
 /// The slot is used for another page as soon as it is free: nobody sees that one in the place of zeros.
 #[test]
-fn shuttle_zeros_come_back_and_the_slot_is_used_anew() {
+fn shuttle_a_swap_in_of_zeros_against_reuse_of_the_slot() {
     check_some(753, SOME, || {
         Swapping::on(3).slots(1).run(|machine, space| {
             written(machine, space, BEFORE, PAGE, 2);
@@ -84,7 +84,7 @@ fn shuttle_zeros_come_back_and_the_slot_is_used_anew() {
 
 /// Both the fault and the end of the device bring the page back: one of them does.
 #[test]
-fn shuttle_zeros_come_back_while_their_device_goes() {
+fn shuttle_a_swap_in_of_zeros_against_swapoff() {
     check_some(754, SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 0);

@@ -17,7 +17,7 @@ fn assert_audit(machine: &Machine) {
 }
 
 #[test]
-fn memory_is_mapped_zeroed_written_and_given_back() {
+fn memory_is_mapped_zeroed_written_and_freed() {
     let machine = machine(1);
     let free = machine.memory().frames().free_frames();
     let cpu = machine.vcpu(0).unwrap();
@@ -53,7 +53,7 @@ fn memory_is_mapped_zeroed_written_and_given_back() {
 }
 
 #[test]
-fn contents_follow_a_move_and_a_child_gets_its_own_copy() {
+fn contents_move_with_mremap_and_fork_copies_them() {
     let machine = machine(2);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();

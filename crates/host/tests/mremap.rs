@@ -337,7 +337,7 @@ fn a_move_sends_one_shootdown() {
 /// A call that unmaps at the target and cuts off the end leaves what lies between the two alone, though both wait for the
 /// flush: shared pages, more than a gather holds.
 #[test]
-fn what_lies_between_two_parts_that_go_stays() {
+fn a_neighbour_between_two_removed_parts_stays() {
     for target_below in [true, false] {
         let machine = small(32, 2, RemapTechnique::Puds);
         let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
@@ -368,7 +368,7 @@ fn what_lies_between_two_parts_that_go_stays() {
 
 /// The same where each of the two parts begins and ends in the middle of a large leaf.
 #[test]
-fn both_parts_that_go_cut_large_leaves() {
+fn both_removed_parts_split_pmd_leaves() {
     for shared in [false, true] {
         let machine =
             machine_by(64, 2, RemapTechnique::Puds, TablesTechnique::Free, OrderSet::of(Order::PMD));
@@ -470,7 +470,7 @@ fn large_folios_move() {
 
 /// A PMD table that moved says its new address to those who flush what a leaf in it maps.
 #[test]
-fn a_leaf_behind_a_pmd_table_that_moved_is_flushed_where_it_is() {
+fn a_leaf_in_a_moved_pmd_table_is_flushed_at_its_new_place() {
     let machine = machine_by(64, 2, RemapTechnique::Puds, TablesTechnique::Free, OrderSet::of(Order::PMD));
     let space = machine.memory().create_space().unwrap();
     let cpus = [0, 1].map(|number| machine.vcpu(number).unwrap());

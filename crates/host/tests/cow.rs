@@ -129,7 +129,7 @@ fn shared_memory_that_was_touched_is_shared_with_a_child() {
 /// More pages of a table are shared than a gather notes: dropping their contents takes several flushes, unmapping them
 /// one.
 #[test]
-fn shared_pages_leave_a_table_that_stays() {
+fn unmapped_shared_pages_are_flushed_in_a_table_that_stays() {
     let machine = machine(32, 1);
     let cpu = machine.vcpu(0).unwrap();
     let before = in_use(&machine);

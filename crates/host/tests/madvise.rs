@@ -30,7 +30,7 @@ fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
 }
 
 #[test]
-fn a_large_folio_that_is_split_by_advice_gives_its_zeros_back() {
+fn a_folio_split_by_advice_frees_its_zero_pages() {
     for (advice, len, left) in
         [(Advice::Cold, 4, 8), (Advice::Free, 4, 8), (Advice::PageOut, 4, 8), (Advice::PageOut, 512, 8)]
     {
@@ -54,7 +54,7 @@ fn a_large_folio_that_is_split_by_advice_gives_its_zeros_back() {
 }
 
 #[test]
-fn a_large_folio_full_of_zeros_goes_when_it_is_split() {
+fn a_folio_of_zeros_is_freed_when_it_is_split() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -67,7 +67,7 @@ fn a_large_folio_full_of_zeros_goes_when_it_is_split() {
 }
 
 #[test]
-fn what_others_map_too_is_not_split_by_advice() {
+fn a_shared_folio_is_not_split_by_advice() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = sparse(&machine, &cpu);
@@ -83,7 +83,7 @@ fn what_others_map_too_is_not_split_by_advice() {
 }
 
 #[test]
-fn what_was_given_free_goes_by_pageout_without_swap_unless_it_was_written_to() {
+fn pageout_without_swap_drops_lazyfree_pages_unless_they_are_dirty() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -101,7 +101,7 @@ fn what_was_given_free_goes_by_pageout_without_swap_unless_it_was_written_to() {
 
 /// Whatever a page of one's own came from: it can be paged out.
 #[test]
-fn pages_that_replace_zeros_and_pages_without_access_go_too() {
+fn copies_of_the_zero_page_and_prot_none_pages_are_dropped() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
@@ -120,7 +120,7 @@ fn pages_that_replace_zeros_and_pages_without_access_go_too() {
 
 /// Who owns a large folio alone at last may have it split, also if others had it before.
 #[test]
-fn a_large_folio_that_nobody_else_has_any_more_is_split() {
+fn a_large_folio_that_became_exclusive_is_split() {
     for advice in [Advice::Cold, Advice::Free, Advice::PageOut] {
         let machine = machine(16, 1);
         let cpu = machine.vcpu(0).unwrap();
@@ -134,7 +134,7 @@ fn a_large_folio_that_nobody_else_has_any_more_is_split() {
 }
 
 #[test]
-fn memory_without_access_is_given_free_too() {
+fn prot_none_memory_is_marked_lazyfree() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = sparse(&machine, &cpu);
@@ -152,7 +152,7 @@ fn memory_without_access_is_given_free_too() {
 }
 
 #[test]
-fn what_is_populated_for_writes_is_needed_again() {
+fn populate_write_clears_lazyfree() {
     for len in [8 * PAGE, MIB2] {
         let machine = machine(16, 1);
         let cpu = machine.vcpu(0).unwrap();
@@ -172,7 +172,7 @@ fn what_is_populated_for_writes_is_needed_again() {
 
 /// Of two who share a page one gives it free. The other wrote it, and keeps what he wrote.
 #[test]
-fn a_page_that_one_of_two_gave_free_is_kept_for_the_other() {
+fn a_shared_page_is_not_lazyfree_for_the_other_process() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -188,7 +188,7 @@ fn a_page_that_one_of_two_gave_free_is_kept_for_the_other() {
 }
 
 #[test]
-fn a_page_that_both_gave_free_goes() {
+fn a_page_that_both_processes_freed_lazily_is_dropped() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -206,7 +206,7 @@ fn a_page_that_both_gave_free_goes() {
 
 /// What is locked is locked where it is mapped, not where it was.
 #[test]
-fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
+fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
@@ -227,7 +227,7 @@ fn a_locked_mapping_keeps_no_page_that_was_moved_away() {
 /// Who splits a locked mapping inside of a folio and unlocks it, as `mlockall`, MADV_DONTFORK and `munlockall` do, leaves no
 /// locked folio behind.
 #[test]
-fn a_folio_that_several_mappings_unlock_in_parts_is_unlocked() {
+fn munlock_in_parts_by_several_mappings_unlocks_a_folio() {
     let machine = machine(32, 1);
     swap_on_ram(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
@@ -244,7 +244,7 @@ fn a_folio_that_several_mappings_unlock_in_parts_is_unlocked() {
 
 /// What is dirty is so whether it may be used just now or not.
 #[test]
-fn what_was_written_and_then_forbidden_does_not_go() {
+fn a_dirty_page_made_prot_none_is_not_dropped() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();

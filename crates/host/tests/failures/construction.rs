@@ -1,4 +1,4 @@
-//! Making the room of a machine: the one time that its memory manager allocates before a plan can be set through it.
+//! Constructing [`Spaces`]: the one time that a memory manager allocates before a plan can be set through it.
 
 use crate::report::Report;
 use quire_frame::{FaultAim, FaultCaller, FaultPlan, FaultSite, FrameConfig, Frames};
@@ -7,7 +7,7 @@ use quire_mm::{AllocError, Error, MemoryConfig};
 use quire_mm::{Groups, Swap, SwapTechnique};
 use quire_space::{NoReclaim, Spaces, SpacesConfig};
 
-fn room(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
+fn construct(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
     let platform = HostPlatform::new(&HostConfig::with_ram(4 << 20).paranoid()).expect("the host has memory");
     let frames = Frames::new(platform, FrameConfig::default()).expect("4 MiB hold a memory map");
     frames.faults().set(plan);
@@ -15,16 +15,16 @@ fn room(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
     Spaces::new(swap, SpacesConfig::default(), &NoReclaim)
 }
 
-/// Fails each allocation of a new room. The frames go with a room that could not be made, and what they know of the
-/// caller too; so the callers are learnt from a room that could, and aimed at by their lines.
+/// Fails each allocation of a construction. A construction that fails drops the frames, and with them the record of the
+/// callers. So the callers are taken from one that succeeds, and aimed at by their lines.
 pub(crate) fn each_failure(report: &mut Report) {
-    const NAME: &str = "making a room";
-    let made = room(FaultPlan::COUNT).expect("nothing fails");
+    const NAME: &str = "constructing a machine";
+    let made = construct(FaultPlan::COUNT).expect("nothing fails");
     let callers: Vec<FaultCaller> = made.frames().faults().callers().collect();
     report.note(NAME, &callers, None);
     for caller in callers {
         let line = FaultAim::Line { file: caller.location.file(), line: caller.location.line() };
-        let error = room(FaultPlan::nth(1).at(line)).map(drop).expect_err("its allocation failed");
+        let error = construct(FaultPlan::nth(1).at(line)).map(drop).expect_err("its allocation failed");
         assert_eq!(error, Error::NoFrames(AllocError::Injected));
         let mut struck = caller;
         (struck.seen, struck.failed) = (1, 1);
@@ -33,16 +33,20 @@ pub(crate) fn each_failure(report: &mut Report) {
 }
 
 #[test]
-fn a_room_fails_at_each_of_its_allocations() {
-    let made = room(FaultPlan::COUNT).expect("nothing fails");
+fn construction_fails_at_each_of_its_allocations() {
+    let made = construct(FaultPlan::COUNT).expect("nothing fails");
     let allocations = made.frames().faults().seen();
     assert!(allocations >= 5, "three caches, the zero page and the bits of the tags");
     for nth in 1..=allocations {
-        assert_eq!(room(FaultPlan::nth(nth)).map(drop), Err(Error::NoFrames(AllocError::Injected)), "{nth}");
+        assert_eq!(
+            construct(FaultPlan::nth(nth)).map(drop),
+            Err(Error::NoFrames(AllocError::Injected)),
+            "{nth}"
+        );
     }
-    assert!(room(FaultPlan::nth(allocations + 1)).is_ok());
+    assert!(construct(FaultPlan::nth(allocations + 1)).is_ok());
     let own = FaultAim::Site(FaultSite::new("spaces"));
-    assert!(room(FaultPlan::every(1).at(own)).is_err());
+    assert!(construct(FaultPlan::every(1).at(own)).is_err());
 }
 
 #[test]
