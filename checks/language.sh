@@ -12,14 +12,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bounds='
 bench 5
-checks 46
+checks 45
 crates/arch 9
 crates/cli 10
 crates/diff 49
 crates/frame 196
 crates/fuzz 10
 crates/group 78
-crates/host 286
+crates/host 272
 crates/lab 155
 crates/mm 18
 crates/reclaim 26
@@ -27,7 +27,7 @@ crates/space 302
 crates/swap 150
 crates/sync 21
 crates/trace 40
-docs 138
+docs 68
 '
 plain=19
 
