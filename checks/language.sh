@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bounds='
 bench 5
-checks 45
+checks 15
 crates/arch 9
 crates/cli 10
 crates/diff 49
@@ -23,7 +23,7 @@ crates/host 272
 crates/lab 155
 crates/mm 18
 crates/reclaim 26
-crates/space 302
+crates/space 300
 crates/swap 150
 crates/sync 21
 crates/trace 40

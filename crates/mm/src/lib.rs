@@ -22,7 +22,7 @@ pub use quire_group::{
 };
 pub use quire_reclaim::KswapdStep;
 pub use quire_space::{
-    Advice, Errno, Error, ExecGain, FaultError, FlushCause, GatherTechnique, GroupViolation, HugeConfig,
+    Advice, AnonVmaViolation, Errno, Error, ExecGain, FaultError, FlushCause, GatherTechnique, HugeConfig,
     HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePages, HugePolicy, HugeUse,
     KhugepagedConfig, KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping,
     MappingFigures, OomAction, OrderSet, OutOfRange, Overcommit, PageState, PinnedPage, Protection,

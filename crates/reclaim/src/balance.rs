@@ -21,7 +21,7 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
             0 => spaces.swap().compact_devices(),
             freed => freed,
         },
-        Need::Group(group, pages) => {
+        Need::Memcg(group, pages) => {
             spaces.memory_groups().count(group, GroupEvent::Max, 1);
             spaces.memory_groups().drain_stocks(&spaces.platform().pin());
             if spaces.memory_groups().pages_left(group) >= pages {

@@ -29,7 +29,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     let groups = spaces.memory_groups();
     let root = match need {
         Need::Frames(_) => GroupId::ROOT,
-        Need::Group(group, _) => {
+        Need::Memcg(group, _) => {
             groups.count(group, GroupEvent::Oom, 1);
             group
         }

@@ -27,7 +27,7 @@ pub(crate) enum Pressure {
     Starved,
     /// A program wants it to go (`MADV_PAGEOUT`), whether it was used or not. As in Linux nobody asks the tables, and no counter of
     /// scanned and freed pages tells of it.
-    Wish,
+    Madvise,
 }
 
 /// What became of a folio.
@@ -82,7 +82,7 @@ pub(crate) fn page_out<P: Platform>(spaces: &Spaces<P>, folios: &mut dyn Iterato
         if some.is_empty() {
             return freed;
         }
-        freed += shrink(spaces, &mut some, Pressure::Wish);
+        freed += shrink(spaces, &mut some, Pressure::Madvise);
     }
 }
 
@@ -113,7 +113,7 @@ fn unmap<'s, P: Platform>(
     if frame.kind() != Kind::Anonymous {
         return Err(Fate::Keep);
     }
-    if pressure != Pressure::Wish && frame.map_count().load(Ordering::Relaxed) > 0 {
+    if pressure != Pressure::Madvise && frame.map_count().load(Ordering::Relaxed) > 0 {
         let used = spaces.referenced(head).ok_or(Fate::Keep)?;
         match used.lock {
             LockFound::None => {}

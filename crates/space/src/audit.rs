@@ -5,7 +5,7 @@ mod sharing;
 mod tlb;
 
 use crate::residency::Residency;
-use crate::rmap::{GroupAudit, GroupViolation};
+use crate::rmap::{AnonVmaAudit, AnonVmaViolation};
 use crate::space::{SpaceCore, SpaceId};
 use crate::spaces::Spaces;
 use crate::table::Tables;
@@ -101,11 +101,11 @@ pub enum SpaceViolation {
         maps: u32,
     },
     /// A group of private pages, or its family, is not as its VMAs say.
-    Group {
+    AnonVma {
         /// The space of the VMA by which the group was found first.
         space: SpaceId,
         /// What is wrong.
-        violation: GroupViolation,
+        violation: AnonVmaViolation,
     },
     /// A private page is owned by no group, or by one whose pages the mapping cannot have.
     PageOwner {
@@ -176,7 +176,7 @@ impl fmt::Display for SpaceViolation {
             Self::Refs { pfn, expected, refs, maps } => {
                 write!(f, "{pfn:?}: expected {expected} maps, found {maps}, with {refs} references")
             }
-            Self::Group { space, violation } => {
+            Self::AnonVma { space, violation } => {
                 write!(f, "space {}: a group of its private pages: {violation}", space.get())
             }
             Self::PageOwner { space, addr, pfn } => {
@@ -209,7 +209,7 @@ struct Sums {
     accounted: u64,
     large_leaves: u64,
     names: Names,
-    groups: GroupAudit,
+    anon_vmas: AnonVmaAudit,
 }
 
 /// Slots that are named, and how often: a count, and a sum that differs if any slot is named more or less often than another
@@ -257,10 +257,10 @@ impl<P: Platform> Spaces<P> {
             }
         };
         expect("pages promised", sums.accounted, self.commit().promised());
-        let [vmas, cores, groups] = self.objects_in_use();
+        let [vmas, cores, anon_vmas] = self.objects_in_use();
         expect("VMAs in use", sums.vmas, vmas);
         expect("spaces in use", sums.spaces, cores);
-        expect("groups in use", sums.groups.groups(), groups);
+        expect("anon_vmas in use", sums.anon_vmas.anon_vmas(), anon_vmas);
         let mut counted = Names::default();
         self.swap().for_each_named(|named| counted.add(named.torn, named.slot, named.count));
         expect("entries that name slots", sums.names.count, counted.count);
@@ -299,7 +299,7 @@ impl<P: Platform> Spaces<P> {
             expected.locked += if flags.contains(VmFlags::LOCKED) { bytes } else { 0 };
             sums.accounted += if flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
             sums.vmas += 1;
-            sums.groups.count(vma);
+            sums.anon_vmas.count(vma);
         }
         let mut walk = TableAudit {
             tables: Tables::new(self, core),
@@ -335,7 +335,7 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
-    /// Holds every group against what [`GroupAudit::count`] found.
+    /// Holds every group against what [`AnonVmaAudit::count`] found.
     fn audit_groups(&self, report: Report<'_>) {
         let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
             self.for_each(|core| {
@@ -349,9 +349,11 @@ impl<P: Platform> Spaces<P> {
         };
         for_each_vma(&mut |core, vma| {
             let space = core.id();
-            GroupAudit::check(core, vma, &mut |violation| report(SpaceViolation::Group { space, violation }));
+            AnonVmaAudit::check(core, vma, &mut |violation| {
+                report(SpaceViolation::AnonVma { space, violation });
+            });
         });
-        for_each_vma(&mut |_, vma| GroupAudit::clear(vma));
+        for_each_vma(&mut |_, vma| AnonVmaAudit::clear(vma));
     }
 
     /// Holds every frame's counts against what the walk of all tables found.
@@ -518,7 +520,7 @@ impl<P: Platform> TableAudit<'_, P> {
             let frame = frames.folio(pfn).frame();
             frame.audit().fetch_add(pages as u32, Ordering::Relaxed);
             let owner = frame.owner().load(Ordering::Relaxed);
-            if kind == Kind::Anonymous && !vma.is_some_and(|vma| GroupAudit::may_map(vma, owner)) {
+            if kind == Kind::Anonymous && !vma.is_some_and(|vma| AnonVmaAudit::may_map(vma, owner)) {
                 report(SpaceViolation::PageOwner { space: core.id(), addr, pfn });
             }
         }

@@ -7,9 +7,9 @@
 
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::table::{Found, HugeSlot, Tables};
-use crate::vma::{VmFlags, Vma, VmaFacts};
+use crate::vma::{VmFlags, Vma, VmaSnapshot};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
 use quire_group::GroupStat;
@@ -45,7 +45,7 @@ pub(crate) enum CollapseError {
     OutOfMemory(AllocError),
 }
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with a group. A block that one
     /// leaf maps already is left as it is.
     pub(crate) fn collapse_block(
@@ -67,7 +67,7 @@ impl<'s, P: Platform> Section<'s, P> {
         // A first look costs nothing if it fails.
         tables.check_collapse(table, limits)?;
         self.lock_vma(vma);
-        let _family = self.hold_family([facts.anon]);
+        let _family = self.lock_anon_vmas([facts.anon]);
         tables.check_collapse(table, limits)?;
         let (head, deposit) = tables.allocate_collapse(start, order).map_err(CollapseError::OutOfMemory)?;
         let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
@@ -138,7 +138,7 @@ impl<P: Platform> Tables<'_, P> {
         slot: HugeSlot,
         table: Pfn,
         (head, deposit): (Pfn, Pfn),
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
         gather: &mut Gather<'_, P>,
     ) -> Result<(), CollapseError> {
         let platform = self.spaces.platform();

@@ -9,7 +9,7 @@ use crate::fault::Refusal;
 use crate::gather::Gather;
 use crate::space::page_of;
 use crate::table::{LockedTable, Tables};
-use crate::vma::{VmFlags, VmaFacts};
+use crate::vma::{VmFlags, VmaSnapshot};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, Kind, LockedFolio};
 use quire_sync::atomic::raw::Ordering;
@@ -37,7 +37,7 @@ impl<P: Platform> Tables<'_, P> {
         locked: &LockedTable<'_, P>,
         index: usize,
         leaf: Leaf,
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
     ) -> bool {
         if leaf.flags.intersects(LeafFlags::WRITE | LeafFlags::SPECIAL)
             || facts.flags.contains(VmFlags::SHARED)
@@ -104,7 +104,7 @@ impl<P: Platform> Tables<'_, P> {
         &self,
         held: &Held,
         (table, index): (Pfn, usize),
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
         addr: VirtAddr,
     ) -> Result<(), Refusal> {
         let mut gather = Gather::new(self.spaces, self.core, FlushCause::CopyOnWrite);
@@ -119,7 +119,7 @@ impl<P: Platform> Tables<'_, P> {
         &self,
         held: &Held,
         (table, index): (Pfn, usize),
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
         addr: VirtAddr,
         gather: &mut Gather<'_, P>,
     ) -> Result<(), Refusal> {

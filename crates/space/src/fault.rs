@@ -6,11 +6,11 @@
 //! mmap lock.
 
 use crate::error::{Error, FaultError};
-use crate::section::{Section, vma_key};
+use crate::mmap_writer::{MmapWriter, vma_key};
 use crate::space::Space;
 use crate::swap_in::{Swapped, SwappedIn};
 use crate::table::Tables;
-use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
+use crate::vma::{AnonVmaRef, VmFlags, Vma, VmaSnapshot};
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
 use quire_group::{GroupStat, OverLimit};
@@ -21,11 +21,11 @@ const LOOKS: u32 = 32;
 
 /// Why a look for a VMA without a lock held none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Missed {
+enum LookupMiss {
     /// It is about to change, or to go.
     Changing,
     /// There is none, or the tree was changing and led elsewhere.
-    Elsewhere,
+    NotFoundOrRaced,
 }
 
 /// Why a page could not be made available under the lock that was held.
@@ -34,7 +34,7 @@ pub(crate) enum Refusal {
     /// The program gets this.
     Fault(FaultError),
     /// The VMA needs its group first, and that takes the mmap lock.
-    NeedsGroup,
+    NeedsAnonVma,
     /// The page is to be brought in first.
     Swapped(Swapped),
     /// A memory group is at its limit.
@@ -108,7 +108,7 @@ impl<P: Platform> Space<'_, P> {
             }
             // What came in stays locked while room is made for what else is needed, perhaps a copy of it: else it might be
             // all that can go, and come in and go for ever.
-            if let Some(came) = self.spaces.overcome(refusal)? {
+            if let Some(came) = self.spaces.resolve_refusal(refusal)? {
                 self.note_read_ahead(addr, came.head());
                 swapped = Some(came);
             }
@@ -161,7 +161,7 @@ impl<P: Platform> Space<'_, P> {
         groups.add_stat(&pin, self.memory_group(), GroupStat::Pgfault, counted as i64);
         let hold = self.find_and_hold(&epoch, addr)?;
         match self.tables().resolve(&pin, hold.vma, addr, access, swapped) {
-            Err(Refusal::NeedsGroup) => None,
+            Err(Refusal::NeedsAnonVma) => None,
             result => Some(result),
         }
     }
@@ -182,10 +182,13 @@ impl<P: Platform> Space<'_, P> {
         &self,
         epoch: &EpochGuard<'_>,
         addr: VirtAddr,
-        mut missed: Missed,
+        mut missed: LookupMiss,
     ) -> Option<VmaHold<'_, P>> {
         let mut attempt = 0;
-        while missed == Missed::Elsewhere && attempt < LOOKS && self.core().mmap_lock.is_write_locked() {
+        while missed == LookupMiss::NotFoundOrRaced
+            && attempt < LOOKS
+            && self.core().mmap_lock.is_write_locked()
+        {
             P::relax(attempt);
             attempt += 1;
             match self.hold_vma(epoch, addr) {
@@ -197,11 +200,11 @@ impl<P: Platform> Space<'_, P> {
     }
 
     #[inline]
-    fn hold_vma(&self, epoch: &EpochGuard<'_>, addr: VirtAddr) -> Result<VmaHold<'_, P>, Missed> {
+    fn hold_vma(&self, epoch: &EpochGuard<'_>, addr: VirtAddr) -> Result<VmaHold<'_, P>, LookupMiss> {
         let core = self.core();
         let platform = self.spaces.platform();
         // SAFETY: nodes are retired through the epoch of the page-frame allocator, which the guards of this module are of.
-        let found = unsafe { core.vmas.find_lockless(addr, epoch) }.ok_or(Missed::Elsewhere)?;
+        let found = unsafe { core.vmas.find_lockless(addr, epoch) }.ok_or(LookupMiss::NotFoundOrRaced)?;
         // SAFETY: a VMA that was found under the epoch is not reused before the section of the epoch ends, and one
         // that is held shared is not retired before it is let go.
         let vma: &Vma = unsafe { &*found.as_ptr() };
@@ -210,11 +213,11 @@ impl<P: Platform> Space<'_, P> {
         let holds = vma.range().contains(addr);
         if locked {
             let hold = VmaHold { platform, vma };
-            if holds { Ok(hold) } else { Err(Missed::Elsewhere) }
+            if holds { Ok(hold) } else { Err(LookupMiss::NotFoundOrRaced) }
         } else if holds {
-            Err(Missed::Changing)
+            Err(LookupMiss::Changing)
         } else {
-            Err(Missed::Elsewhere)
+            Err(LookupMiss::NotFoundOrRaced)
         }
     }
 
@@ -242,7 +245,7 @@ impl<P: Platform> Space<'_, P> {
                 }
             }
             // The mmap lock is dropped in between, so everything is looked up again afterwards.
-            let grown = Section::of(self).grow_stack(self, addr);
+            let grown = MmapWriter::of(self).grow_stack(self, addr);
             grown.map_err(|error| match error {
                 Error::NoFrames(cause) => FaultError::OutOfMemory(cause),
                 _ => FaultError::NotMapped,
@@ -264,7 +267,7 @@ impl<P: Platform> Space<'_, P> {
                         return Err(FaultError::Killed);
                     }
                     // As in `fault_again`.
-                    if let Some(came) = self.spaces.overcome(refusal)? {
+                    if let Some(came) = self.spaces.resolve_refusal(refusal)? {
                         swapped = Some(came);
                     }
                 }
@@ -286,7 +289,7 @@ impl<P: Platform> Space<'_, P> {
                 self.tables().resolve(&pin, vma, addr, access, swapped)
             };
             match resolved {
-                Err(Refusal::NeedsGroup) => self.give_group(vma)?,
+                Err(Refusal::NeedsAnonVma) => self.give_anon_vma(vma)?,
                 result => return result,
             }
         }
@@ -294,7 +297,7 @@ impl<P: Platform> Space<'_, P> {
 
     /// Gives `vma` the group of its private pages: a neighbour's if the two could be one VMA but for their
     /// permissions, else a new one. The mmap lock is held in some way, and the caller is not pinned.
-    pub(crate) fn give_group(&self, vma: &Vma) -> Result<(), AllocError> {
+    pub(crate) fn give_anon_vma(&self, vma: &Vma) -> Result<(), AllocError> {
         let facts = vma.facts();
         if facts.anon.is_some() {
             return Ok(());
@@ -308,14 +311,14 @@ impl<P: Platform> Space<'_, P> {
             .flatten()
             // SAFETY: a VMA in the tree is live while the mmap lock is held.
             .map(|entry| unsafe { entry.value.as_ref() }.facts())
-            .find_map(|neighbour| neighbour.group_to_share(&facts));
-        self.spaces.give_first_group(self.core(), vma, shared)
+            .find_map(|neighbour| neighbour.anon_vma_to_share(&facts));
+        self.spaces.give_first_anon_vma(self.core(), vma, shared)
     }
 }
 
-impl VmaFacts {
+impl VmaSnapshot {
     /// This VMA's group, if `other`, its neighbour, may use it too.
-    fn group_to_share(&self, other: &Self) -> Option<AnonGroup> {
+    fn anon_vma_to_share(&self, other: &Self) -> Option<AnonVmaRef> {
         let (low, high) =
             if self.range.start() < other.range.start() { (self, other) } else { (other, self) };
         let alike = low.range.end() == high.range.start()

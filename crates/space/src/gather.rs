@@ -55,15 +55,15 @@ pub(crate) struct Gather<'s, P: Platform> {
     /// The last table that was unhooked with its entries; each leads to the one before it.
     unhooked: Option<Pfn>,
     /// Entries that were made unusable and are still to be taken out.
-    shut: Option<VirtRange>,
+    absent: Option<VirtRange>,
     /// Large leaves that were made unusable, and the part of each that is to go: those at the two ends of a range.
-    cuts: ArrayVec<(HugeSlot, VirtRange), 2>,
+    pending_splits: ArrayVec<(HugeSlot, VirtRange), 2>,
     /// The huge page of zeros, and the entries that mapped it.
     zeros: Option<(Pfn, u32)>,
     /// Slots that nobody names any more and whose folio the swap cache may have.
     cached: ArrayVec<(SlotId, u32), CACHED>,
     /// What stays of large leaves that parts were moved out of: unusable until the flush.
-    reopened: ArrayVec<VirtRange, 2>,
+    restored: ArrayVec<VirtRange, 2>,
     /// Smallest range that holds every translation that must go.
     stale: Option<VirtRange>,
     cause: FlushCause,
@@ -86,11 +86,11 @@ impl<'s, P: Platform> Gather<'s, P> {
             noted: ArrayVec::new_const(),
             tables: FrameChain::new(),
             unhooked: None,
-            shut: None,
-            cuts: ArrayVec::new_const(),
+            absent: None,
+            pending_splits: ArrayVec::new_const(),
             zeros: None,
             cached: ArrayVec::new_const(),
-            reopened: ArrayVec::new_const(),
+            restored: ArrayVec::new_const(),
             stale: None,
             cause,
         }
@@ -110,7 +110,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Whether no more runs can be noted: see [`relieve`](Self::relieve) and [`add_shut`](Self::add_shut).
+    /// Whether no more runs can be noted: see [`relieve`](Self::relieve) and [`add_absent`](Self::add_absent).
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.noted.is_full() || self.cached.is_full()
@@ -141,14 +141,14 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Notes that the leaves in `range` were made unusable and are to be taken out after the flush. No fault can come.
-    pub(crate) fn add_shut(&mut self, range: VirtRange) {
-        self.shut = join(self.shut, range);
+    pub(crate) fn add_absent(&mut self, range: VirtRange) {
+        self.absent = join(self.absent, range);
     }
 
     /// Notes that the large leaf at `slot` was made unusable, and that `part` of what it maps is to go after the flush. No
     /// fault can come. A range has two ends, so there are at most two.
-    pub(crate) fn add_cut(&mut self, slot: HugeSlot, part: VirtRange) {
-        let noted = self.cuts.try_push((slot, part));
+    pub(crate) fn add_split(&mut self, slot: HugeSlot, part: VirtRange) {
+        let noted = self.pending_splits.try_push((slot, part));
         debug_assert!(noted.is_ok(), "a range has more than two ends");
     }
 
@@ -172,9 +172,9 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Notes that the leaves in `range` were made unusable and are to be usable again after the flush. No fault can come. As
-    /// for cuts there are at most two such ranges.
-    pub(crate) fn add_reopened(&mut self, range: VirtRange) {
-        let noted = self.reopened.try_push(range);
+    /// for pending splits there are at most two such ranges.
+    pub(crate) fn add_restored(&mut self, range: VirtRange) {
+        let noted = self.restored.try_push(range);
         debug_assert!(noted.is_ok(), "a range has more than two ends");
     }
 
@@ -220,13 +220,13 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Whether entries were made unusable that are still to be taken out of their tables.
-    pub(crate) fn has_shut(&self) -> bool {
-        self.shut.is_some() || !self.cuts.is_empty()
+    pub(crate) fn has_absent(&self) -> bool {
+        self.absent.is_some() || !self.pending_splits.is_empty()
     }
 
     /// Whether entries are unusable, and in their tables, until the flush.
     pub(crate) fn is_unsettled(&self) -> bool {
-        self.has_shut() || !self.reopened.is_empty()
+        self.has_absent() || !self.restored.is_empty()
     }
 
     /// Sets aside what is to be flushed, to see what comes to it; see [`settle_since`](Self::settle_since).
@@ -240,7 +240,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Flushes, as [`settle`](Self::settle), if something came to it since `aside` was set aside. If nothing did, that is still
     /// to be flushed.
     pub(crate) fn settle_since(&mut self, aside: Option<VirtRange>) {
-        let came = self.stale.is_some() || self.has_shut();
+        let came = self.stale.is_some() || self.has_absent();
         if let Some(range) = aside {
             self.add_stale(range);
         }
@@ -257,15 +257,15 @@ impl<'s, P: Platform> Gather<'s, P> {
             self.drop_noted();
         }
         let tables = Tables::new(self.spaces, self.core);
-        if let Some(range) = self.shut.take() {
-            tables.take_out_shut(range, self);
+        if let Some(range) = self.absent.take() {
+            tables.take_out_absent(range, self);
             self.drop_noted();
         }
-        while let Some((slot, part)) = self.cuts.pop() {
+        while let Some((slot, part)) = self.pending_splits.pop() {
             tables.cut_huge(slot, part, self);
         }
-        while let Some(range) = self.reopened.pop() {
-            tables.reopen(range);
+        while let Some(range) = self.restored.pop() {
+            tables.restore(range);
         }
     }
 
@@ -281,7 +281,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         while let Some(table) = self.unhooked {
             let link = self.spaces.frames().known(table).owner().load(Ordering::Relaxed);
             self.unhooked = link.checked_sub(1).map(Pfn);
-            tables.bury(table, &mut self);
+            tables.free_detached_table(table, &mut self);
         }
         let pin = self.spaces.platform().pin();
         self.drop_noted();

@@ -1,6 +1,6 @@
 //! What the room of reclaim does with folios that it took off their lists, each with a reference.
 
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::space::{Space, SpaceId};
 use crate::spaces::Spaces;
 use core::fmt;
@@ -142,7 +142,7 @@ impl<P: Platform> Space<'_, P> {
     /// Takes what a killed space has for itself, if nobody is changing its mappings just now: nothing of it is ever looked at again.
     pub fn reap(&self) {
         if self.is_killed()
-            && let Some(mut section) = Section::try_begin(self.spaces, self.core())
+            && let Some(mut section) = MmapWriter::try_begin(self.spaces, self.core())
         {
             section.discard_private();
         }

@@ -6,7 +6,7 @@
 
 use crate::collapse::{CollapseError, CollapseLimits, huge_borders};
 use crate::huge::{HugeUse, KhugepagedSetting};
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::space::{Space, SpaceId};
 use crate::spaces::{Cursor, Spaces};
 use crate::table::Tables;
@@ -111,7 +111,7 @@ impl<P: Platform> Spaces<P> {
             step.scanned += P::Paging::entry_bytes(Level::PMD) / PAGE_SIZE;
             at = VirtAddr(block.0 + P::Paging::entry_bytes(Level::PMD));
             if space.is_collapsible(block, limits) {
-                match Section::begin(self, space.core()).collapse_if_allowed(block, limits) {
+                match MmapWriter::begin(self, space.core()).collapse_if_allowed(block, limits) {
                     Ok(true) => step.collapsed += 1,
                     Err(CollapseError::OutOfMemory(_)) => step.out_of_memory = true,
                     Ok(false) | Err(_) => {}
@@ -157,7 +157,7 @@ impl<P: Platform> Space<'_, P> {
     }
 }
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// Collapses the block at `start` if it is, still, in a mapping that khugepaged may collapse. Answers whether it did.
     fn collapse_if_allowed(
         &mut self,

@@ -17,8 +17,8 @@ use crate::gather::pages_from;
 use crate::residency::Residency;
 use crate::space::{Space, SpaceCore};
 use crate::spaces::Spaces;
-use crate::table::{Found, Hole, HugeSlot, LockedTable, Place, Step, Tables};
-use crate::vma::{VmFlags, VmaFacts};
+use crate::table::{Found, FreeableRange, HugeSlot, LockedTable, Place, Step, Tables};
+use crate::vma::{VmFlags, VmaSnapshot};
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::ControlFlow;
@@ -52,7 +52,7 @@ pub enum Unmapped {
 
 /// What an unmapped page leaves in its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Leaves {
+enum PteReplacement {
     /// The name of its slot: that of the folio's first page is this.
     Swap(SlotId),
     /// Nothing.
@@ -63,7 +63,7 @@ enum Leaves {
 struct Job {
     head: Pfn,
     order: Order,
-    leaves: Leaves,
+    replacement: PteReplacement,
 }
 
 /// Spaces out of which folios were unmapped and whose TLBs are still to be flushed.
@@ -141,18 +141,18 @@ impl<P: Platform> Spaces<P> {
     /// lock and a reference, and flushes `batch` before it lets go of the lock.
     pub fn unmap_to_swap(&self, head: Pfn, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
         let slot = SlotId::from_raw(self.frames().known(head).private().load(Ordering::Relaxed));
-        self.unmap_folio(head, Leaves::Swap(slot), batch)
+        self.unmap_folio(head, PteReplacement::Swap(slot), batch)
     }
 
     /// Unmaps the folio at `head`, whose contents nobody needs unless they were written to again: then it stays. Otherwise as
     /// [`unmap_to_swap`](Self::unmap_to_swap).
     pub fn unmap_to_discard(&self, head: Pfn, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
-        self.unmap_folio(head, Leaves::Nothing, batch)
+        self.unmap_folio(head, PteReplacement::Nothing, batch)
     }
 
-    fn unmap_folio(&self, head: Pfn, leaves: Leaves, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
+    fn unmap_folio(&self, head: Pfn, replacement: PteReplacement, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
         let frame = self.frames().known(head);
-        let job = Job { head, order: self.frames().folio(head).order(), leaves };
+        let job = Job { head, order: self.frames().folio(head).order(), replacement };
         let walked = self.rmap_try_hold(head, |mappings| {
             mappings.walk(|tables, facts, range| tables.unmap_mapping(&job, facts, range, batch))
         });
@@ -169,7 +169,7 @@ impl<P: Platform> Tables<'_, P> {
     fn unmap_mapping(
         &self,
         job: &Job,
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
         range: VirtRange,
         batch: &mut UnmapBatch<'_, P>,
     ) -> ControlFlow<Unmapped> {
@@ -180,7 +180,7 @@ impl<P: Platform> Tables<'_, P> {
         if let Found::Huge(slot) = self.lookup(range.start())
             && self.slot_maps(slot, job.head, job.order)
         {
-            if let Leaves::Swap(first) = job.leaves
+            if let PteReplacement::Swap(first) = job.replacement
                 && self.unmaps_runs()
                 && let Some(flow) = self.unmap_leaf(job, (slot, range), first, batch)
             {
@@ -231,9 +231,9 @@ impl<P: Platform> Tables<'_, P> {
             return None;
         }
         // The MMU gets no more of it, but nothing is decided yet.
-        let shut = Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ });
+        let absent = Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ });
         let entry = &locked.entries[slot.index];
-        let raw = entry.swap(P::Paging::encode(shut, Level::PMD), Ordering::AcqRel);
+        let raw = entry.swap(P::Paging::encode(absent, Level::PMD), Ordering::AcqRel);
         // As in `unmap_run`.
         fence(Ordering::SeqCst);
         if folio.folio().may_be_pinned() {
@@ -275,7 +275,7 @@ impl<P: Platform> Tables<'_, P> {
     fn unmap_in_table(
         &self,
         job: &Job,
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
         (table, part): (Pfn, VirtRange),
         first: u64,
         batch: &mut UnmapBatch<'_, P>,
@@ -319,7 +319,7 @@ impl<P: Platform> Tables<'_, P> {
     fn unmap_run(
         &self,
         job: &Job,
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
         (locked, folio): (&LockedTable<'_, P>, &LockedFolio<'_, P>),
         run: &Run,
         batch: &mut UnmapBatch<'_, P>,
@@ -329,8 +329,8 @@ impl<P: Platform> Tables<'_, P> {
         let pages = run.pages as u32;
         let slots = &locked.entries[run.index..run.index + run.pages];
         let mut bits = 0;
-        match job.leaves {
-            Leaves::Swap(first) => {
+        match job.replacement {
+            PteReplacement::Swap(first) => {
                 let slot = first.plus(run.nth);
                 let own = if folio.folio().is_large() {
                     frame.word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
@@ -343,7 +343,7 @@ impl<P: Platform> Tables<'_, P> {
                     bits |= entry.swap(P::Paging::encode(named, Level::PTE), Ordering::AcqRel);
                 }
             }
-            Leaves::Nothing => {
+            PteReplacement::Nothing => {
                 for entry in slots {
                     bits |= entry.swap(0, Ordering::AcqRel);
                 }
@@ -356,7 +356,7 @@ impl<P: Platform> Tables<'_, P> {
             if leaf.flags.contains(LeafFlags::DIRTY));
         let refusal = if folio.folio().may_be_pinned() {
             Some(Unmapped::Pinned)
-        } else if job.leaves == Leaves::Nothing && (dirty || folio.folio().unpinned_refs() > 2) {
+        } else if job.replacement == PteReplacement::Nothing && (dirty || folio.folio().unpinned_refs() > 2) {
             // Somebody else's reference may be of one who writes.
             Some(Unmapped::Dirty)
         } else {
@@ -366,7 +366,7 @@ impl<P: Platform> Tables<'_, P> {
             // No write may come by an old translation once a fault, which finds no right to write, could copy the page.
             self.core.flush(self.spaces.frames(), &self.pin(), run.range, FlushCause::PageOut);
             self.map_again(facts, slots, job.head.offset(run.nth));
-            if let Leaves::Swap(first) = job.leaves {
+            if let PteReplacement::Swap(first) = job.replacement {
                 let _ = swap.drop_counts(first.plus(run.nth), pages);
             }
             return ControlFlow::Break(why);
@@ -375,7 +375,7 @@ impl<P: Platform> Tables<'_, P> {
             frame.set_flags(FrameFlags::DIRTY);
         }
         batch.add_stale(self.core, run.range);
-        if job.leaves == Leaves::Nothing {
+        if job.replacement == PteReplacement::Nothing {
             locked.count_taken(run.pages);
         } else {
             self.core.usage.swapped_out(u64::from(pages));
@@ -390,7 +390,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Maps pages from `first` on again. The right to write to each is not known any more: a write faults.
-    fn map_again(&self, facts: &VmaFacts, slots: &[AtomicU64], first: Pfn) {
+    fn map_again(&self, facts: &VmaSnapshot, slots: &[AtomicU64], first: Pfn) {
         let flags = (facts.flags.leaf_flags() - LeafFlags::WRITE) | USED;
         for (entry, nth) in slots.iter().zip(0..) {
             let leaf = Entry::Leaf(Leaf { pfn: first.offset(nth), flags });
@@ -415,15 +415,17 @@ impl<P: Platform> Space<'_, P> {
     /// Frees the table that covers `range` if it is empty and nobody is changing mappings just now. Else the next call that
     /// comes by finds it.
     fn free_emptied(&self, range: VirtRange) {
-        let Some(mut section) = crate::section::Section::try_begin(self.spaces, self.core()) else { return };
+        let Some(mut section) = crate::mmap_writer::MmapWriter::try_begin(self.spaces, self.core()) else {
+            return;
+        };
         section.free_emptied(range);
     }
 }
 
-impl<P: Platform> crate::section::Section<'_, P> {
+impl<P: Platform> crate::mmap_writer::MmapWriter<'_, P> {
     fn free_emptied(&mut self, range: VirtRange) {
         let mut gather = crate::gather::Gather::new(self.spaces, self.core, FlushCause::PageOut);
-        self.tables().free_empty(range, Hole(range), &mut gather);
+        self.tables().free_empty(range, FreeableRange(range), &mut gather);
         gather.finish();
     }
 }

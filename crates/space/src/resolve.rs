@@ -12,7 +12,7 @@ use crate::rmap::set_owner;
 use crate::space::page_of;
 use crate::swap_in::SwappedIn;
 use crate::table::{Entries, Found, HugeSlot, LockedTable, Tables};
-use crate::vma::{SwapInWindow, VmFlags, Vma, VmaFacts};
+use crate::vma::{SwapInWindow, VmFlags, Vma, VmaSnapshot};
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
@@ -21,7 +21,7 @@ use quire_sync::atomic::raw::Ordering;
 
 /// One fault: where, for what, and in which mapping.
 pub(crate) struct Fault<'f, P: Platform> {
-    pub(crate) facts: &'f VmaFacts,
+    pub(crate) facts: &'f VmaSnapshot,
     pub(crate) addr: VirtAddr,
     pub(crate) access: Access,
     /// What was brought in for it.
@@ -148,7 +148,7 @@ impl<P: Platform> Tables<'_, P> {
             return Err(FaultError::Bus.into());
         }
         if fault.is_write() && fault.is_private() && !facts.anon.is_some() {
-            return Err(Refusal::NeedsGroup);
+            return Err(Refusal::NeedsAnonVma);
         }
         let mut attempt = 0;
         loop {
@@ -421,7 +421,7 @@ impl<P: Platform> Tables<'_, P> {
         };
         // Also for zeros, as in Linux: a later collapse of them finds the group.
         if !fault.facts.anon.is_some() {
-            return Err(Refusal::NeedsGroup);
+            return Err(Refusal::NeedsAnonVma);
         }
         if !fault.is_write() && self.spaces.huge().policy().zero_page() {
             return Ok(self.fault_huge_zero(pin, fault, order));

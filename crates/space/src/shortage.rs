@@ -80,14 +80,17 @@ impl<'s, P: Platform> Spaces<P> {
 
     /// Makes it worth to try again, perhaps with a folio that was brought in, or answers what the program gets. How long that
     /// takes is counted: the program stands still for want of memory.
-    pub(crate) fn overcome(&'s self, refusal: Refusal) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+    pub(crate) fn resolve_refusal(
+        &'s self,
+        refusal: Refusal,
+    ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let (cause, need) = match refusal {
             Refusal::Swapped(wanted) => return self.stalled(|| self.swap_in(wanted)),
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
-            Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Group(over.group, 1)),
+            Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over.group, 1)),
             Refusal::Fault(error) => return Err(error),
             // The slow way gives one before it looks.
-            Refusal::NeedsGroup => return Ok(None),
+            Refusal::NeedsAnonVma => return Ok(None),
         };
         // Others may be faster to take what that freed.
         let made = self.stalled(|| self.make_room(cause, need));

@@ -7,12 +7,12 @@ use crate::cpus::SpaceCpus;
 use crate::fork_sequence::ForkSequence;
 use crate::huge::AtomicHugeDisable;
 use crate::layout::{Layout, Limits};
+use crate::mmap_writer::MmapWriter;
 use crate::rights::{AtomicExecGain, Rights};
-use crate::section::Section;
 use crate::spaces::Spaces;
-use crate::table::{Spared, Tables};
+use crate::table::{EmptyTableCache, Tables};
 use crate::usage::{SpaceFigures, Usage};
-use crate::vma::{LockSequence, VmFlags, Vma, VmaFacts};
+use crate::vma::{LockSequence, VmFlags, Vma, VmaSnapshot};
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
@@ -92,7 +92,7 @@ pub(crate) struct SpaceCore {
     pub(crate) oom_score_adj: AtomicU32,
     /// Whether the program was chosen to end, since memory was exhausted.
     pub(crate) killed: AtomicU32,
-    pub(crate) spared: Spared,
+    pub(crate) spared: EmptyTableCache,
     pub(crate) forks: ForkSequence,
     pub(crate) link: Link,
 }
@@ -165,7 +165,7 @@ impl SpaceCore {
             memory_group: AtomicU64::new(u64::from(GroupId::ROOT.get())),
             oom_score_adj: AtomicU32::new(0),
             killed: AtomicU32::new(0),
-            spared: Spared::default(),
+            spared: EmptyTableCache::default(),
             forks: ForkSequence::default(),
             link: Link(Cell::new(None), Cell::new(None)),
         }
@@ -322,7 +322,7 @@ impl<'m, P: Platform> Space<'m, P> {
     fn exit(&mut self) {
         // Without handles nobody can use the space, so that no CPU has to be interrupted for what follows.
         self.spaces.clear_current(self.core, &self.core().cpus);
-        Section::begin(self.spaces, self.core()).unmap_everything();
+        MmapWriter::begin(self.spaces, self.core()).unmap_everything();
     }
 }
 
@@ -341,7 +341,7 @@ pub struct Mapping {
 
 impl Mapping {
     /// The mapping that a VMA stands for.
-    pub(crate) fn of(facts: &VmaFacts) -> Self {
+    pub(crate) fn of(facts: &VmaSnapshot) -> Self {
         Self {
             range: facts.range,
             flags: facts.flags,

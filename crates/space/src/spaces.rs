@@ -13,10 +13,10 @@ use crate::cpus::{CurrentSpaces, Slot};
 use crate::error::Error;
 use crate::huge::{HugeConfig, HugeControls};
 use crate::layout::{Layout, Limits};
-use crate::rmap::{Group, set_owner};
+use crate::rmap::{AnonVma, set_owner};
 use crate::space::{Space, SpaceCore, SpaceId};
 use crate::table::{GatherTechnique, RemapTechnique, TablesTechnique};
-use crate::vma::{AnonGroup, Vma, VmaFacts};
+use crate::vma::{AnonVmaRef, Vma, VmaSnapshot};
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -68,7 +68,7 @@ pub struct Spaces<P: Platform> {
     vmas: SlabCache<Vma, P>,
     nodes: SlabCache<MaybeUninit<Node<Vma>>, P>,
     cores: SlabCache<SpaceCore, P>,
-    groups: SlabCache<Group, P>,
+    anon_vmas: SlabCache<AnonVma, P>,
     list: SpinLock<SpaceList, P>,
     deferred: SpinLock<DeferredSplits, P>,
     khugepaged: SpinLock<Cursor, P>,
@@ -154,7 +154,7 @@ impl<P: Platform> Spaces<P> {
         let vmas = SlabCache::new(frames, &pin, "vm_area_struct")?;
         let nodes = SlabCache::new(frames, &pin, "range_node")?;
         let cores = SlabCache::new(frames, &pin, "mm_struct")?;
-        let groups = SlabCache::new(frames, &pin, "anon_vma")?;
+        let anon_vmas = SlabCache::new(frames, &pin, "anon_vma")?;
         let own = AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed();
         let zero_page = frames.allocate(&pin, own)?;
         let bits = frames.allocate(&pin, own)?;
@@ -177,7 +177,7 @@ impl<P: Platform> Spaces<P> {
             vmas,
             nodes,
             cores,
-            groups,
+            anon_vmas,
             list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0, coming: 0 }),
             deferred: SpinLock::new(LockClass::DeferredSplit, DeferredSplits::default()),
             khugepaged: SpinLock::new(LockClass::Khugepaged, Cursor::default()),
@@ -411,7 +411,7 @@ impl<P: Platform> Spaces<P> {
     pub(crate) fn objects_in_use(&self) -> [u64; 3] {
         let in_use = |report: Option<CacheReport>| report.map_or(0, |report| report.in_use);
         let frames = self.frames();
-        [self.vmas.report(frames), self.cores.report(frames), self.groups.report(frames)].map(in_use)
+        [self.vmas.report(frames), self.cores.report(frames), self.anon_vmas.report(frames)].map(in_use)
     }
 
     /// Whether the room keeps the frame for itself.
@@ -420,8 +420,8 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// The cache of the groups of private pages.
-    pub(crate) fn groups(&self) -> &SlabCache<Group, P> {
-        &self.groups
+    pub(crate) fn anon_vmas(&self) -> &SlabCache<AnonVma, P> {
+        &self.anon_vmas
     }
 
     /// A number that this machine never gives again, from 1: for a piece of shared anonymous memory, or for a VMA that
@@ -432,16 +432,16 @@ impl<P: Platform> Spaces<P> {
 
     /// Says in the descriptor of a page that is about to be mapped once where it belongs.
     #[inline]
-    pub(crate) fn init_page(&self, pfn: Pfn, vma: &VmaFacts, addr: VirtAddr) {
+    pub(crate) fn init_page(&self, pfn: Pfn, vma: &VmaSnapshot, addr: VirtAddr) {
         let frame = self.frames().known(pfn);
         frame.index().store(vma.page_offset_at(addr), Ordering::Relaxed);
-        set_owner(frame, if frame.kind() == Kind::Anonymous { vma.anon } else { AnonGroup::NONE });
+        set_owner(frame, if frame.kind() == Kind::Anonymous { vma.anon } else { AnonVmaRef::NONE });
         // Release, after the owner: who sees that the page is mapped sees whose it is (`rmap/walk.rs`).
         frame.map_count().store(1, Ordering::Release);
     }
 
     /// The same for a new large folio that is about to be mapped from `start` on, `pages` of it, by one space.
-    pub(crate) fn init_folio(&self, head: Pfn, pages: u32, vma: &VmaFacts, start: VirtAddr) {
+    pub(crate) fn init_folio(&self, head: Pfn, pages: u32, vma: &VmaSnapshot, start: VirtAddr) {
         let frame = self.frames().known(head);
         frame.index().store(vma.page_offset_at(start), Ordering::Relaxed);
         set_owner(frame, vma.anon);

@@ -48,18 +48,18 @@ pub(crate) struct SwappedIn<'s, P: Platform> {
     slot: SlotId,
     guard: Option<FolioGuard<'s, P>>,
     /// What its mapping left to be done.
-    then: Cell<Then>,
+    then: Cell<CacheFate>,
 }
 
 /// What there is to do about a folio after its page was mapped, or was not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Then {
+enum CacheFate {
     /// The cache keeps it.
-    Stays,
+    Kept,
     /// Nobody names the slots any more, so it leaves the cache.
-    Leaves,
+    Removable,
     /// It left the cache with the last name.
-    Left,
+    Removed,
     /// It never was in the cache.
     PastCache,
     /// It could not be read, and has left the cache.
@@ -72,25 +72,25 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
         // whoever took the last name away while this had the lock leaves the folio to this.
         let then = self.then.get();
         let left = match then {
-            Then::Stays | Then::Leaves => {
+            CacheFate::Kept | CacheFate::Removable => {
                 !self.is_being_written() && self.spaces.swap().remove_unnamed(self.head) && {
                     self.spaces.after_removal(self.slot);
                     true
                 }
             }
-            Then::Left => true,
-            Then::PastCache => {
+            CacheFate::Removed => true,
+            CacheFate::PastCache => {
                 self.spaces.end_past_cache(self.slot);
                 false
             }
-            Then::Failed => false,
+            CacheFate::Failed => false,
         };
         drop(self.guard.take());
         if left {
             // The cache's reference; this one's own is still there.
             let last = self.spaces.frames().known(self.head).put(1);
             debug_assert!(!last, "{:?} is held twice", self.head);
-        } else if matches!(then, Then::Stays | Then::Leaves) {
+        } else if matches!(then, CacheFate::Kept | CacheFate::Removable) {
             self.spaces.swap().leave_if_unnamed(self.head);
         }
         self.spaces.let_go(self.head);
@@ -121,20 +121,20 @@ impl<P: Platform> SwappedIn<'_, P> {
         let swap = self.spaces.swap();
         let is_all = pages == self.order.pages();
         match self.then.get() {
-            Then::Stays if is_all && swap.technique().leaves_when_mapped() => {
+            CacheFate::Kept if is_all && swap.technique().leaves_when_mapped() => {
                 if swap.drop_counts_and_leave(self.head) {
-                    self.then.set(Then::Left);
+                    self.then.set(CacheFate::Removed);
                 }
             }
-            Then::Stays | Then::Leaves => {
+            CacheFate::Kept | CacheFate::Removable => {
                 if swap.drop_counts(start, pages as u32).cached_only {
-                    self.then.set(Then::Leaves);
+                    self.then.set(CacheFate::Removable);
                 }
             }
-            Then::PastCache => {
+            CacheFate::PastCache => {
                 let _ = swap.drop_counts(start, pages as u32);
             }
-            Then::Left | Then::Failed => {
+            CacheFate::Removed | CacheFate::Failed => {
                 debug_assert!(false, "{start} was named once more after it was free");
             }
         }
@@ -142,7 +142,7 @@ impl<P: Platform> SwappedIn<'_, P> {
 
     /// Which page of the folio `slot` is. None once the folio has left the cache: the slot may be another page's by now.
     fn page_of(&self, slot: SlotId) -> Option<u64> {
-        if matches!(self.then.get(), Then::Left | Then::Failed) {
+        if matches!(self.then.get(), CacheFate::Removed | CacheFate::Failed) {
             return None;
         }
         let nth = slot.raw().wrapping_sub(self.slot.raw());
@@ -199,7 +199,7 @@ impl<'s, P: Platform> Spaces<P> {
                         IoState::Done(result) => result,
                         IoState::Begun => self.swap().wait_read(head),
                     };
-                    let then = Cell::new(Then::Stays);
+                    let then = Cell::new(CacheFate::Kept);
                     let held = SwappedIn { spaces: self, head, order, slot: first, guard: Some(guard), then };
                     return self.came(held, read).map(Some);
                 }
@@ -266,7 +266,7 @@ impl<'s, P: Platform> Spaces<P> {
                 if order > Order::ZERO {
                     self.frames().events().count_folio(&pin, order, FolioCounter::SwpinFallbackCharge, 1);
                 }
-                return Err((AllocError::OutOfMemory, Need::Group(over.group, order.pages())));
+                return Err((AllocError::OutOfMemory, Need::Memcg(over.group, order.pages())));
             }
         };
         self.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
@@ -327,7 +327,7 @@ impl<'s, P: Platform> Spaces<P> {
         }
         // Whoever waits for the lock sees that it failed; who comes later tries the device again.
         let left = self.swap().discard_failed(held.head);
-        held.then.set(Then::Failed);
+        held.then.set(CacheFate::Failed);
         drop(held.guard.take());
         if left {
             self.let_go(held.head);
@@ -351,7 +351,7 @@ impl<'s, P: Platform> Spaces<P> {
             order: folio.order(),
             slot: first,
             guard,
-            then: Cell::new(Then::Stays),
+            then: Cell::new(CacheFate::Kept),
         };
         if folio.head() != head {
             // It was split: the reference is to its first part.

@@ -9,7 +9,7 @@ use crate::residency::Residency;
 use crate::rmap::HeldMappings;
 use crate::spaces::Spaces;
 use crate::table::{Place, Step, Tables};
-use crate::vma::{VmFlags, VmaFacts};
+use crate::vma::{VmFlags, VmaSnapshot};
 use core::ops::ControlFlow;
 use core::sync::atomic::AtomicU64 as Word;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
@@ -60,7 +60,7 @@ impl<P: Platform> Tables<'_, P> {
     fn share_zeros_in_table(
         &self,
         (table, part): (Pfn, VirtRange),
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
         folio: (Pfn, Order),
         unmapped: &mut FrameChain,
     ) {
@@ -78,7 +78,7 @@ impl<P: Platform> Tables<'_, P> {
         for (nth, entry) in entries.iter().enumerate() {
             if page_at::<P>(entry, folio).is_some_and(|page| self.spaces.is_full_of_zeros(page)) {
                 chosen[nth / 64] |= 1 << (nth % 64);
-                opened[nth / 64] |= u64::from(shut_entry::<P>(entry)) << (nth % 64);
+                opened[nth / 64] |= u64::from(make_entry_absent::<P>(entry)) << (nth % 64);
                 stale = Some((stale.map_or(nth, |(first, _)| first), nth + 1));
             }
         }
@@ -133,15 +133,15 @@ fn page_at<P: Platform>(entry: &AtomicU64, (head, order): (Pfn, Order)) -> Optio
 }
 
 /// Makes a leaf unusable for the MMU, keeping all else. Answers false if it was so before.
-fn shut_entry<P: Platform>(entry: &AtomicU64) -> bool {
+fn make_entry_absent<P: Platform>(entry: &AtomicU64) -> bool {
     let mut raw = entry.load(Ordering::Relaxed);
     // The MMU may be setting accessed and dirty, which are kept.
     while let Entry::Leaf(Leaf { pfn, flags }) = P::Paging::decode(raw, Level::PTE) {
         if !flags.contains(LeafFlags::READ) {
             return false;
         }
-        let shut = P::Paging::encode(Entry::Leaf(Leaf { pfn, flags: flags - LeafFlags::READ }), Level::PTE);
-        match entry.compare_exchange(raw, shut, Ordering::AcqRel, Ordering::Relaxed) {
+        let absent = P::Paging::encode(Entry::Leaf(Leaf { pfn, flags: flags - LeafFlags::READ }), Level::PTE);
+        match entry.compare_exchange(raw, absent, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => return true,
             Err(now) => raw = now,
         }

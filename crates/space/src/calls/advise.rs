@@ -6,10 +6,10 @@ use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
 use crate::huge::HugeUse;
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
-use crate::table::{Ageing, Hole, Zap};
-use crate::vma::{VmFlags, Vma, VmaFacts, may_split};
+use crate::table::{Ageing, FreeableRange, Zap};
+use crate::vma::{VmFlags, Vma, VmaSnapshot, may_split};
 use quire_arch::{Access, Level, PagingFormat, Platform, VirtAddr, VirtRange};
 
 /// Advice for a range (`MADV_*`).
@@ -94,12 +94,12 @@ impl<P: Platform> Space<'_, P> {
                 .populate_all(range, Some(Access::Write))
                 .map_err(super::populate::PopulateError::as_advice_error),
             // Advice may be given twice.
-            _ => self.with_reclaim(|| Ok(Section::begin(self.spaces, self.core()).advise(range, advice)?)),
+            _ => self.with_reclaim(|| Ok(MmapWriter::begin(self.spaces, self.core()).advise(range, advice)?)),
         }
     }
 }
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
         let mut gather = Gather::new(self.spaces, self.core, FlushCause::Discard);
         let result = self.advise_mappings(range, advice, &mut gather);
@@ -160,14 +160,14 @@ impl<'s, P: Platform> Section<'s, P> {
                 // Faults may go on: they come before or after, and the table locks keep each page whole.
                 let locked = vma.flags().contains(VmFlags::LOCKED);
                 self.tables().zap(part, if locked { Zap::LockedContents } else { Zap::Contents }, gather);
-                self.tables().free_empty(part, Hole(part), gather);
+                self.tables().free_empty(part, FreeableRange(part), gather);
                 Ok(())
             }
         }
     }
 }
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Collapses each aligned block in `part` of `vma`. As Linux's, it goes on after a block where nothing can be done, and
     /// tells the last failure; but a block without a table ends it.
     fn collapse_part(&mut self, vma: &'s Vma, part: VirtRange) -> Result<(), Error> {
@@ -200,7 +200,7 @@ impl<'s, P: Platform> Section<'s, P> {
 const UNLISTED: VmFlags = VmFlags::LOCKED.union(VmFlags::PFNMAP).union(VmFlags::HUGETLB);
 
 /// What `advice` does to a mapping, or why it does not fit.
-fn effect(vma: &VmaFacts, advice: Advice) -> Result<Effect, Error> {
+fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
     let flags = vma.flags;
     let reading = VmFlags::SEQ_READ | VmFlags::RAND_READ;
     let refuse_if =

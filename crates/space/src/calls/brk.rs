@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::layout::STACK_GUARD_GAP;
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
-use crate::vma::{AnonGroup, Backing, Proposal, VmFlags};
+use crate::vma::{AnonVmaRef, Backing, Proposal, VmFlags};
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_sync::atomic::Ordering;
@@ -19,7 +19,7 @@ impl<P: Platform> Space<'_, P> {
     pub fn brk(&self, wanted: VirtAddr) -> VirtAddr {
         let mut now = self.program_break();
         let grown = self.with_reclaim(|| {
-            let mut section = Section::of(self);
+            let mut section = MmapWriter::of(self);
             let grown = section.move_break(wanted);
             now = self.program_break();
             Ok(grown?)
@@ -33,7 +33,7 @@ impl<P: Platform> Space<'_, P> {
     }
 }
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// Moves the break and answers the pages that were added, if any.
     fn move_break(&mut self, wanted: VirtAddr) -> Result<Option<VirtRange>, Error> {
         let layout = self.core.layout;
@@ -94,7 +94,7 @@ impl<P: Platform> Section<'_, P> {
             flags,
             page_offset: grown.start().0 >> PAGE_SHIFT,
             backing: Backing::ANONYMOUS,
-            anon: AnonGroup::NONE,
+            anon: AnonVmaRef::NONE,
         };
         let neighbours = self.neighbours_for(&proposal);
         match self.prepare(neighbours.vmas_needed()) {

@@ -3,11 +3,11 @@
 use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
+use crate::mmap_writer::MmapWriter;
 use crate::rmap::Branch;
-use crate::section::Section;
 use crate::space::Space;
 use crate::table::{Copying, Tables};
-use crate::vma::{AnonGroup, VmFlags, Vma, VmaFacts};
+use crate::vma::{AnonVmaRef, VmFlags, Vma, VmaSnapshot};
 use quire_arch::{Platform, VirtAddr};
 use quire_frame::AllocError;
 use quire_sync::atomic::Ordering;
@@ -28,7 +28,7 @@ impl<'m, P: Platform> Space<'m, P> {
         // The child is dropped on every early return, and takes back whatever it got so far. Locks are not
         // inherited, nor is the wish to lock what comes.
         let child = self.spaces.create(core.layout, core.limits.load())?.acting_with(self.rights());
-        let section = Section::begin(self.spaces, core);
+        let section = MmapWriter::begin(self.spaces, core);
         child.core().brk.store(self.program_break().0, Ordering::Relaxed);
         child.set_huge_disable(self.huge_disable());
         child.set_exec_gain(self.exec_gain().inherited())?;
@@ -40,7 +40,7 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 }
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     fn copy_to(&self, child: &Space<'_, P>) -> Result<(), Error> {
         let mut gather = Gather::new(self.spaces, self.core, FlushCause::Fork);
         self.core.forks.begin();
@@ -52,7 +52,7 @@ impl<P: Platform> Section<'_, P> {
     }
 
     fn copy_mappings(&self, child: &Space<'_, P>, gather: &mut Gather<'_, P>) -> Result<(), Error> {
-        let mut to = Section::begin(child.spaces, child.core());
+        let mut to = MmapWriter::begin(child.spaces, child.core());
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
             let facts = vma.facts();
@@ -61,7 +61,7 @@ impl<P: Platform> Section<'_, P> {
                 continue;
             }
             let branch = self.child_group(&facts)?;
-            let copy = VmaFacts { flags: facts.flags - VmFlags::LOCK_MASK, anon: branch.anon(), ..facts };
+            let copy = VmaSnapshot { flags: facts.flags - VmFlags::LOCK_MASK, anon: branch.anon(), ..facts };
             to.adopt(copy)?;
             branch.keep();
             self.copy_pages(vma, &Copying { parent: &facts, child: &copy }, &child.tables(), gather)?;
@@ -71,9 +71,9 @@ impl<P: Platform> Section<'_, P> {
 
     /// The group of a child's VMA: marked, since its pages may still be shared with the parent's.
     #[cfg_attr(debug_assertions, track_caller)]
-    fn child_group(&self, parent: &VmaFacts) -> Result<Branch<'_, P>, AllocError> {
+    fn child_group(&self, parent: &VmaSnapshot) -> Result<Branch<'_, P>, AllocError> {
         let wiped = parent.flags.contains(VmFlags::WIPEONFORK);
-        self.spaces.branch(if wiped { AnonGroup::NONE } else { parent.anon })
+        self.spaces.branch(if wiped { AnonVmaRef::NONE } else { parent.anon })
     }
 
     /// Shares the pages of `vma` with the child.

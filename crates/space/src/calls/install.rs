@@ -1,9 +1,9 @@
 //! Putting mappings in place as they are told.
 
 use crate::error::Error;
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::space::{Mapping, Space};
-use crate::vma::{AnonGroup, Backing, VmFlags, VmaFacts};
+use crate::vma::{AnonVmaRef, Backing, VmFlags, VmaSnapshot};
 use quire_arch::{PagingFormat, Platform};
 
 impl<P: Platform> Space<'_, P> {
@@ -22,7 +22,7 @@ impl<P: Platform> Space<'_, P> {
         if range.is_empty() || range.end() > P::Paging::USER_END {
             return Err(Error::OutOfRange);
         }
-        let mut section = Section::begin(self.spaces, self.core());
+        let mut section = MmapWriter::begin(self.spaces, self.core());
         if section.first_in(range).is_some() {
             return Err(Error::Occupied);
         }
@@ -34,20 +34,20 @@ impl<P: Platform> Space<'_, P> {
             None => Backing::ANONYMOUS,
         };
         let Mapping { flags, page_offset, .. } = *mapping;
-        section.adopt(VmaFacts { range, flags, page_offset, backing, anon: AnonGroup::NONE })
+        section.adopt(VmaSnapshot { range, flags, page_offset, backing, anon: AnonVmaRef::NONE })
     }
 }
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// Puts a mapping into a free range as it is, and counts and charges it.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn adopt(&mut self, facts: VmaFacts) -> Result<(), Error> {
+    pub(crate) fn adopt(&mut self, facts: VmaSnapshot) -> Result<(), Error> {
         let charge = if facts.flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
         self.spaces.commit().charge(charge)?;
         match self.prepare(1) {
             Ok(mut prepared) => {
                 self.core.usage.map(facts.flags, facts.range.pages());
-                let family = self.hold_family([facts.anon]);
+                let family = self.lock_anon_vmas([facts.anon]);
                 self.insert_vma(facts, &mut prepared, &family);
                 Ok(())
             }

@@ -1,8 +1,8 @@
 //! `mlock`, `munlock` and their kin.
 
 use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
 use crate::rights::Rights;
-use crate::section::Section;
 use crate::space::Space;
 use crate::vma::VmFlags;
 use bitflags::bitflags;
@@ -45,7 +45,7 @@ impl<P: Platform> Space<'_, P> {
         self.may_lock_at_all()?;
         let wanted = if on_fault { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
         let range = self.with_reclaim(|| {
-            let mut section = Section::of(self);
+            let mut section = MmapWriter::of(self);
             // The limit is held against any length; only then it matters whether there are such addresses.
             let range = touched(addr, len);
             let pages = touched_bytes(addr, len) / PAGE_SIZE;
@@ -74,7 +74,9 @@ impl<P: Platform> Space<'_, P> {
     /// As Linux's `munlock`.
     pub fn munlock(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
         let Some(range) = touched(addr, len)? else { return Ok(()) };
-        self.with_reclaim(|| Ok(Section::begin(self.spaces, self.core()).set_lock(range, VmFlags::empty())?))
+        self.with_reclaim(|| {
+            Ok(MmapWriter::begin(self.spaces, self.core()).set_lock(range, VmFlags::empty())?)
+        })
     }
 
     /// Locks everything that is or will be mapped.
@@ -89,7 +91,7 @@ impl<P: Platform> Space<'_, P> {
         self.may_lock_at_all()?;
         let wanted = if what.contains(LockAll::ONFAULT) { VmFlags::LOCK_MASK } else { VmFlags::LOCKED };
         {
-            let mut section = Section::begin(self.spaces, self.core());
+            let mut section = MmapWriter::begin(self.spaces, self.core());
             if what.contains(LockAll::CURRENT)
                 && !self.rights().contains(Rights::LOCK)
                 && self.core().usage.mapped_pages() > self.limits().locked / PAGE_SIZE
@@ -117,13 +119,13 @@ impl<P: Platform> Space<'_, P> {
 
     /// Unlocks everything, and what will be mapped.
     pub fn munlockall(&self) {
-        let mut section = Section::begin(self.spaces, self.core());
+        let mut section = MmapWriter::begin(self.spaces, self.core());
         self.core().default_flags.store(0, Ordering::Relaxed);
         section.set_lock_of_all(VmFlags::empty());
     }
 }
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// Pages in `range` that are locked.
     fn locked_in(&self, range: VirtRange) -> u64 {
         let mut pages = 0;

@@ -1,10 +1,10 @@
 //! `mmap`.
 
 use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
 use crate::rights::Rights;
-use crate::section::Section;
 use crate::space::Space;
-use crate::vma::{AnonGroup, Backing, HugePages, Proposal, Protection, VmFlags};
+use crate::vma::{AnonVmaRef, Backing, HugePages, Proposal, Protection, VmFlags};
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
@@ -142,7 +142,7 @@ impl<P: Platform> Space<'_, P> {
             },
         };
         let (range, flags) = self.with_reclaim(|| {
-            let mut section = Section::of(self);
+            let mut section = MmapWriter::of(self);
             let addr = section.place(request, hint, len)?;
             let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
             Ok((range, section.map_request(request, range)?))
@@ -155,7 +155,7 @@ impl<P: Platform> Space<'_, P> {
     }
 }
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// Maps `request` at `range`, which was chosen for it, and answers the flags of the mapping.
     fn map_request(&mut self, request: &MapRequest, range: VirtRange) -> Result<VmFlags, Error> {
         let limits = self.core.limits.load();
@@ -221,7 +221,7 @@ impl<P: Platform> Section<'_, P> {
             }
             None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
         };
-        let proposal = Proposal { range, flags, page_offset, backing, anon: AnonGroup::NONE };
+        let proposal = Proposal { range, flags, page_offset, backing, anon: AnonVmaRef::NONE };
         let mut neighbours = self.neighbours_for(&proposal);
         let splits = if occupied { self.vmas_to_unmap(range) } else { 0 };
         let mut prepared = match self.prepare(neighbours.vmas_needed() + splits) {

@@ -6,7 +6,7 @@ use crate::fault::Refusal;
 use crate::space::{Space, page_of};
 use crate::spaces::Spaces;
 use crate::table::{Found, HugeSlot, Tables};
-use crate::vma::{VmFlags, Vma, VmaFacts};
+use crate::vma::{VmFlags, Vma, VmaSnapshot};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, FrameChain};
@@ -142,7 +142,7 @@ impl<'m, P: Platform> Space<'m, P> {
             return match tables.copy_on_write(&held, (table, index), &facts, addr) {
                 Err(Refusal::Fault(error)) => Err(error),
                 Err(Refusal::OverLimit(_)) => Err(FaultError::OutOfMemory(AllocError::OutOfMemory)),
-                Ok(()) | Err(Refusal::NeedsGroup | Refusal::Swapped(_)) => Ok(None),
+                Ok(()) | Err(Refusal::NeedsAnonVma | Refusal::Swapped(_)) => Ok(None),
             };
         }
         self.pin_once_more(leaf.pfn).map(Some)
@@ -153,7 +153,7 @@ impl<'m, P: Platform> Space<'m, P> {
         &self,
         slot: HugeSlot,
         nth: u64,
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
         access: Access,
     ) -> Result<Option<Pfn>, FaultError> {
         let tables = self.tables();

@@ -2,8 +2,8 @@
 
 use super::map::{MapFlags, MapRequest};
 use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
 use crate::rights::Rights;
-use crate::section::Section;
 use crate::vma::HugePages;
 use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 
@@ -12,7 +12,7 @@ const DEFAULT_WINDOW: u64 = (1 << 47) - PAGE_SIZE;
 /// `MAP_32BIT` puts a mapping here.
 const BELOW_2G: VirtRange = VirtRange::new(VirtAddr(0x4000_0000), VirtAddr(0x8000_0000));
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// The address for a mapping of `len` bytes as `request` asks.
     pub(crate) fn place(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Result<VirtAddr, Error> {
         let user_end = P::Paging::USER_END.0;

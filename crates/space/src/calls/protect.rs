@@ -4,7 +4,7 @@ use super::page_range;
 use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
 use crate::vma::{Protection, VmFlags, Vma};
 use quire_arch::{Platform, VirtAddr, VirtRange};
@@ -34,7 +34,7 @@ impl<P: Platform> Space<'_, P> {
         protection: Protection,
         grows_down: bool,
     ) -> Result<(), Error> {
-        let mut section = Section::begin(self.spaces, self.core());
+        let mut section = MmapWriter::begin(self.spaces, self.core());
         let first = section.first_in(range).ok_or(Error::NotMapped)?;
         if grows_down {
             range = VirtRange::new(first.range().start(), range.end());
@@ -52,7 +52,7 @@ impl<P: Platform> Space<'_, P> {
     }
 }
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     fn protect_range(
         &mut self,
         space: &Space<'_, P>,

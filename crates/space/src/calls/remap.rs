@@ -4,11 +4,11 @@ use super::map::{MapFlags, MapRequest, MappedFile};
 use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::shortage::Refused;
 use crate::space::Space;
-use crate::table::{Hole, Relocation};
-use crate::vma::{AnonGroup, HugePages, Proposal, Protection, VmFlags, Vma, VmaFacts};
+use crate::table::{FreeableRange, Relocation};
+use crate::vma::{AnonVmaRef, HugePages, Proposal, Protection, VmFlags, Vma, VmaSnapshot};
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
@@ -129,7 +129,7 @@ impl<P: Platform> Space<'_, P> {
     ) -> Result<VirtAddr, Error> {
         let remapped = self.with_reclaim(|| {
             let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
-            let mut section = Section::of(self);
+            let mut section = MmapWriter::of(self);
             // Of several mappings some may have moved when the next one finds no memory; they must not move again.
             let is_one = section.find(remap.addr()).is_none_or(|vma| remap.old.end() <= vma.range().end());
             let usage = &self.core().usage;
@@ -149,7 +149,7 @@ impl<P: Platform> Space<'_, P> {
     }
 }
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     fn remap(&mut self, mut remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
         if remap.names_target() {
             let limit = self.core.limits.load().mappings;
@@ -293,7 +293,7 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 
     /// The place for a mapping like `facts` that is to be moved.
-    fn place_moved(&self, facts: &VmaFacts, remap: &Remap) -> Result<VirtAddr, Error> {
+    fn place_moved(&self, facts: &VmaSnapshot, remap: &Remap) -> Result<VirtAddr, Error> {
         let mut flags = MapFlags::empty();
         flags.set(MapFlags::FIXED, remap.flags.contains(RemapFlags::FIXED));
         flags.set(MapFlags::SHARED, facts.flags.contains(VmFlags::MAYSHARE));
@@ -362,7 +362,7 @@ impl<'s, P: Platform> Section<'s, P> {
             Ok(prepared) => prepared,
             Err(error) => {
                 // Tables that were made for it.
-                self.tables().unmap(target, Hole(self.room_around(target)), gather);
+                self.tables().unmap(target, FreeableRange(self.room_around(target)), gather);
                 self.spaces.commit().release(charge);
                 return Err(error);
             }
@@ -375,7 +375,7 @@ impl<'s, P: Platform> Section<'s, P> {
         self.tables().relocate(&job, gather);
         drop(family);
         if keep {
-            self.tables().free_empty(old, Hole(old), gather);
+            self.tables().free_empty(old, FreeableRange(old), gather);
             self.keep_source(old);
         } else if !old.is_empty() {
             if accounted {
@@ -395,10 +395,10 @@ impl<'s, P: Platform> Section<'s, P> {
         let Some(vma) = self.find(old.start()) else { return };
         let facts = vma.facts();
         let flags = facts.flags - VmFlags::LOCK_MASK;
-        let anon = if facts.range == old { AnonGroup::NONE } else { facts.anon };
+        let anon = if facts.range == old { AnonVmaRef::NONE } else { facts.anon };
         self.core.usage.reclass(facts.flags, flags, facts.range.pages());
-        let family = self.hold_family([facts.anon]);
-        self.set_vma(vma, VmaFacts { flags, anon, ..facts }, &family);
+        let family = self.lock_anon_vmas([facts.anon]);
+        self.set_vma(vma, VmaSnapshot { flags, anon, ..facts }, &family);
         drop(family);
         if facts.flags.contains(VmFlags::LOCKED) {
             // The whole mapping, of which a part may have moved.

@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use crate::layout::STACK_GUARD_GAP;
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
 use crate::vma::VmFlags;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// Grows the stack above `addr` down over it, if there is one and its limits and its neighbour allow that.
     pub(crate) fn grow_stack(&mut self, space: &Space<'_, P>, addr: VirtAddr) -> Result<(), Error> {
         let vma = self.first_ending_after(addr).ok_or(Error::NotMapped)?;
@@ -28,7 +28,7 @@ impl<P: Platform> Section<'_, P> {
             return Err(Error::NoRoom);
         }
         // A stack that grows has a group, as in Linux, also if it is only read.
-        space.give_group(vma)?;
+        space.give_anon_vma(vma)?;
         let grow = (facts.range.start().0 - start.0) / PAGE_SIZE;
         if grow > facts.page_offset {
             return Err(Error::NoRoom);

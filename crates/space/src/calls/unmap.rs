@@ -3,7 +3,7 @@
 use crate::cpus::FlushCause;
 use crate::error::Error;
 use crate::gather::Gather;
-use crate::section::Section;
+use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
 use crate::vma::Vma;
 use quire_arch::addr::page_align_up;
@@ -28,11 +28,11 @@ impl<P: Platform> Space<'_, P> {
         if range.is_empty() {
             return Err(Error::ZeroLength);
         }
-        self.with_reclaim(|| Ok(Section::begin(self.spaces, self.core()).unmap_checked(range)?))
+        self.with_reclaim(|| Ok(MmapWriter::begin(self.spaces, self.core()).unmap_checked(range)?))
     }
 }
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Unmaps `range` with everything that can fail first.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn unmap_checked(&mut self, range: VirtRange) -> Result<(), Error> {

@@ -1,7 +1,7 @@
-//! The auditor's part: every group is found from the VMAs, and recounted.
+//! The auditor's part: every anon_vma is found from the VMAs, and recounted.
 
-use super::group::Group;
-use super::walk::group_of;
+use super::anon_vma::AnonVma;
+use super::walk::anon_vma_of;
 use crate::space::SpaceCore;
 use crate::vma::Vma;
 use core::cell::Cell;
@@ -9,20 +9,20 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-/// What is wrong with a group.
+/// What is wrong with an anon_vma.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum GroupViolation {
+pub enum AnonVmaViolation {
     /// The links, the order, the sizes, the largest ends or the balance of its tree of VMAs.
     Tree,
-    /// A VMA names the group and is not in its tree, or the other way round.
+    /// A VMA names the anon_vma and is not in its tree, or the other way round.
     Members {
         /// VMAs that name it.
         expected: u64,
         /// VMAs in its tree.
         found: u64,
     },
-    /// A VMA in its tree has other page offsets than the tree says, or names another group or space.
+    /// A VMA in its tree has other page offsets than the tree says, or names another anon_vma or space.
     Member,
     /// The list of its children.
     Children {
@@ -38,14 +38,14 @@ pub enum GroupViolation {
         /// What was counted.
         found: u64,
     },
-    /// The VMAs of its family, which it is the root of.
+    /// The VMAs of its tree, which it is the root of.
     FamilyVmas {
         /// The recount.
         expected: u64,
         /// What was counted.
         found: u64,
     },
-    /// The groups of its family without VMAs.
+    /// The anon_vmas of its tree without VMAs.
     FamilyEmpty {
         /// The recount.
         expected: u64,
@@ -54,142 +54,142 @@ pub enum GroupViolation {
     },
 }
 
-impl fmt::Display for GroupViolation {
+impl fmt::Display for AnonVmaViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
 }
 
-/// The auditor's scratch in a group; zero outside of audits.
+/// The auditor's scratch in an anon_vma; zero outside of audits.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// Counted among the groups.
+    /// Counted among the anon_vmas.
     seen: Cell<bool>,
     /// Held against the recount.
     checked: Cell<bool>,
-    /// VMAs that name the group.
+    /// VMAs that name the anon_vma.
     vmas: Cell<u64>,
     /// Groups that name it as their parent.
     children: Cell<u64>,
-    /// In a root: VMAs of the family.
-    family_vmas: Cell<u64>,
-    /// In a root: groups of the family without VMAs.
-    family_empty: Cell<u64>,
+    /// In a root: VMAs of the tree.
+    tree_vmas: Cell<u64>,
+    /// In a root: anon_vmas of the tree without VMAs.
+    tree_empty: Cell<u64>,
 }
 
 fn add(count: &Cell<u64>, more: u64) {
     count.set(count.get() + more);
 }
 
-/// An audit of all groups, on a quiet machine. Every VMA goes through [`count`](Self::count), then every VMA through
+/// An audit of all anon_vmas, on a quiet machine. Every VMA goes through [`count`](Self::count), then every VMA through
 /// [`check`](Self::check), then every VMA through [`clear`](Self::clear).
 #[derive(Default)]
-pub(crate) struct GroupAudit {
-    groups: u64,
+pub(crate) struct AnonVmaAudit {
+    anon_vmas: u64,
 }
 
-impl GroupAudit {
+impl AnonVmaAudit {
     /// Groups that were found.
-    pub(crate) fn groups(&self) -> u64 {
-        self.groups
+    pub(crate) fn anon_vmas(&self) -> u64 {
+        self.anon_vmas
     }
 
-    /// Counts a VMA, and the groups above it that were not seen yet.
+    /// Counts a VMA, and the anon_vmas above it that were not seen yet.
     pub(crate) fn count(&mut self, vma: &Vma) {
-        let Some(group) = group(vma) else { return };
-        add(&group.scratch.vmas, 1);
-        add(&group.root().scratch.family_vmas, 1);
-        let mut next = Some(group);
-        while let Some(group) = next.filter(|group| !group.scratch.seen.replace(true)) {
-            self.groups += 1;
-            add(&group.root().scratch.family_empty, u64::from(group.vmas.is_empty()));
-            next = group.parent();
+        let Some(anon_vma) = anon_vma(vma) else { return };
+        add(&anon_vma.scratch.vmas, 1);
+        add(&anon_vma.root().scratch.tree_vmas, 1);
+        let mut next = Some(anon_vma);
+        while let Some(anon_vma) = next.filter(|anon_vma| !anon_vma.scratch.seen.replace(true)) {
+            self.anon_vmas += 1;
+            add(&anon_vma.root().scratch.tree_empty, u64::from(anon_vma.vmas.is_empty()));
+            next = anon_vma.parent();
             if let Some(parent) = next {
                 add(&parent.scratch.children, 1);
             }
         }
     }
 
-    /// Holds a VMA of `core` and the groups above it against the recount.
-    pub(crate) fn check(core: &SpaceCore, vma: &Vma, report: &mut dyn FnMut(GroupViolation)) {
+    /// Holds a VMA of `core` and the anon_vmas above it against the recount.
+    pub(crate) fn check(core: &SpaceCore, vma: &Vma, report: &mut dyn FnMut(AnonVmaViolation)) {
         if vma.anon().is_some() && vma.membership().core() != Some(NonNull::from(core)) {
-            report(GroupViolation::Member);
+            report(AnonVmaViolation::Member);
         }
-        Self::check_groups(vma, report);
+        Self::check_anon_vmas(vma, report);
     }
 
-    fn check_groups(vma: &Vma, report: &mut dyn FnMut(GroupViolation)) {
-        let mut next = group(vma);
-        while let Some(group) = next.filter(|group| !group.scratch.checked.replace(true)) {
-            check_group(group, report);
-            next = group.parent();
+    fn check_anon_vmas(vma: &Vma, report: &mut dyn FnMut(AnonVmaViolation)) {
+        let mut next = anon_vma(vma);
+        while let Some(anon_vma) = next.filter(|anon_vma| !anon_vma.scratch.checked.replace(true)) {
+            check_anon_vma(anon_vma, report);
+            next = anon_vma.parent();
         }
     }
 
     /// Makes the scratch zero again.
     pub(crate) fn clear(vma: &Vma) {
-        let mut next = group(vma);
-        while let Some(group) = next.filter(|group| group.scratch.seen.replace(false)) {
-            let Scratch { seen: _, checked, vmas, children, family_vmas, family_empty } = &group.scratch;
+        let mut next = anon_vma(vma);
+        while let Some(anon_vma) = next.filter(|anon_vma| anon_vma.scratch.seen.replace(false)) {
+            let Scratch { seen: _, checked, vmas, children, tree_vmas, tree_empty } = &anon_vma.scratch;
             checked.set(false);
-            for count in [vmas, children, family_vmas, family_empty] {
+            for count in [vmas, children, tree_vmas, tree_empty] {
                 count.set(0);
             }
-            next = group.parent();
+            next = anon_vma.parent();
         }
     }
 
-    /// Whether a page whose frame has the owner `owner` may be mapped by `vma`: its group is the VMA's, or above that.
+    /// Whether a page whose frame has the owner `owner` may be mapped by `vma`: its anon_vma is the VMA's, or above that.
     pub(crate) fn may_map(vma: &Vma, owner: u64) -> bool {
-        group(vma).zip(group_of(owner)).is_some_and(|(group, owner)| group.descends_from(owner))
+        anon_vma(vma).zip(anon_vma_of(owner)).is_some_and(|(anon_vma, owner)| anon_vma.descends_from(owner))
     }
 }
 
-/// The group of a VMA that is in a space's tree.
-fn group(vma: &Vma) -> Option<&Group> {
-    // SAFETY: a VMA in a space's tree keeps its group, and the machine is quiet.
-    vma.anon().group().map(|group| unsafe { group.as_ref() })
+/// The anon_vma of a VMA that is in a space's tree.
+fn anon_vma(vma: &Vma) -> Option<&AnonVma> {
+    // SAFETY: a VMA in a space's tree keeps its anon_vma, and the machine is quiet.
+    vma.anon().anon_vma().map(|anon_vma| unsafe { anon_vma.as_ref() })
 }
 
-fn check_group(group: &Group, report: &mut dyn FnMut(GroupViolation)) {
+fn check_anon_vma(anon_vma: &AnonVma, report: &mut dyn FnMut(AnonVmaViolation)) {
     let mut children = 0;
-    let mut next = group.first_child.get();
+    let mut next = anon_vma.first_child.get();
     while let Some(child) = next {
         children += 1;
-        // SAFETY: a group on its parent's list is live, and the machine is quiet.
+        // SAFETY: an anon_vma on its parent's list is live, and the machine is quiet.
         next = unsafe { child.as_ref() }.next.get();
     }
-    let mut unequal = |expected, found, violation: fn(u64, u64) -> GroupViolation| {
+    let mut unequal = |expected, found, violation: fn(u64, u64) -> AnonVmaViolation| {
         if expected != found {
             report(violation(expected, found));
         }
     };
-    let Scratch { vmas, children: named, family_vmas, family_empty, .. } = &group.scratch;
-    unequal(vmas.get(), u64::from(group.vmas.len()), |expected, found| GroupViolation::Members {
+    let Scratch { vmas, children: named, tree_vmas, tree_empty, .. } = &anon_vma.scratch;
+    unequal(vmas.get(), u64::from(anon_vma.vmas.len()), |expected, found| AnonVmaViolation::Members {
         expected,
         found,
     });
-    unequal(named.get(), children, |expected, found| GroupViolation::Children { expected, found });
-    let refs = u64::from(group.refs.load(Ordering::Relaxed));
+    unequal(named.get(), children, |expected, found| AnonVmaViolation::Children { expected, found });
+    let refs = u64::from(anon_vma.refs.load(Ordering::Relaxed));
     let expected = named.get() + u64::from(vmas.get() > 0);
-    unequal(expected, refs, |expected, found| GroupViolation::Refs { expected, found });
-    if group.parent.is_none() {
-        let [vmas, empty] = [&group.census.vmas, &group.census.empty].map(|n| n.load(Ordering::Relaxed));
-        unequal(family_vmas.get(), vmas, |expected, found| GroupViolation::FamilyVmas { expected, found });
-        unequal(family_empty.get(), empty, |expected, found| GroupViolation::FamilyEmpty { expected, found });
+    unequal(expected, refs, |expected, found| AnonVmaViolation::Refs { expected, found });
+    if anon_vma.parent.is_none() {
+        let [vmas, empty] = [&anon_vma.stats.vmas, &anon_vma.stats.empty].map(|n| n.load(Ordering::Relaxed));
+        unequal(tree_vmas.get(), vmas, |expected, found| AnonVmaViolation::FamilyVmas { expected, found });
+        unequal(tree_empty.get(), empty, |expected, found| AnonVmaViolation::FamilyEmpty { expected, found });
     }
     // SAFETY: the machine is quiet.
-    if !unsafe { group.vmas.is_sound() } {
-        report(GroupViolation::Tree);
+    if !unsafe { anon_vma.vmas.is_sound() } {
+        report(AnonVmaViolation::Tree);
         return;
     }
     // SAFETY: as above.
-    for member in unsafe { group.vmas.iter() } {
-        // SAFETY: a VMA in a group is live.
+    for member in unsafe { anon_vma.vmas.iter() } {
+        // SAFETY: a VMA in an anon_vma is live.
         let vma = unsafe { member.as_ref() };
-        let names_it = vma.anon().group() == Some(NonNull::from(group));
+        let names_it = vma.anon().anon_vma() == Some(NonNull::from(anon_vma));
         if !names_it || vma.membership().interval() != vma.facts().page_offsets() {
-            report(GroupViolation::Member);
+            report(AnonVmaViolation::Member);
         }
     }
 }

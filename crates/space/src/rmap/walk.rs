@@ -1,24 +1,24 @@
 //! The walk: every mapping that can show a folio.
 //!
-//! A walker begins with nothing but a frame, so it has to get hold of the family before it can take its lock:
+//! A walker begins with nothing but a frame, so it has to get hold of the tree before it can take its lock:
 //!
-//! 1. In a section of the epoch it sees that the folio is mapped, and then reads which group owns it. Of a folio that is
-//!    mapped the group is not freed: [`Emptied`](super::Emptied) lets it go only after the entries are gone. If the folio
-//!    is unmapped in this very moment, or even used anew, the group that was read was freed later than the section
-//!    began: had its epoch passed before, the walker would have seen that the folio is not mapped. So the group is
-//!    memory of a group until the section ends.
+//! 1. In a section of the epoch it sees that the folio is mapped, and then reads which anon_vma owns it. Of a folio that is
+//!    mapped the anon_vma is not freed: [`Emptied`](super::Emptied) lets it go only after the entries are gone. If the folio
+//!    is unmapped in this very moment, or even used anew, the anon_vma that was read was freed later than the section
+//!    began: had its epoch passed before, the walker would have seen that the folio is not mapped. So the anon_vma is
+//!    memory of an anon_vma until the section ends.
 //! 2. It takes a reference to the root, unless the last one is gone. Then it may sleep.
-//! 3. Under the family lock it looks again, as in 1. If the folio is mapped and owned by the same group of the same
-//!    family, that group stays until the lock is released.
+//! 3. Under the root lock it looks again, as in 1. If the folio is mapped and owned by the same anon_vma of the same
+//!    tree, that anon_vma stays until the lock is released.
 //!
 //! What a walker finds under the lock is each mapping whole, before or after a change, and `mremap` moves pages under
 //! it. Only pages that are being unmapped may be missed: their mapping is gone before they are.
 
-use super::group::Group;
+use super::anon_vma::AnonVma;
 use crate::space::SpaceId;
 use crate::spaces::Spaces;
 use crate::table::Tables;
-use crate::vma::{AnonGroup, VmaFacts};
+use crate::vma::{AnonVmaRef, VmaSnapshot};
 use core::ops::ControlFlow;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
@@ -26,44 +26,44 @@ use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, Vir
 use quire_frame::{Frame, Kind};
 use quire_sync::EpochGuard;
 
-/// Set in the owner of a page that a group owns. Frames of other kinds are owned by other things, and the word stays
-/// when a frame is given back; so a walker that meets a frame between two lives must see that this is no group.
+/// Set in the owner of a page that an anon_vma owns. Frames of other kinds are owned by other things, and the word stays
+/// when a frame is given back; so a walker that meets a frame between two lives must see that this is no anon_vma.
 const GROUP: u64 = 1;
 
-/// As [`set_owner`], for a page that all of the family of `anon` may map.
-pub(crate) fn set_owner_to_root(frame: &Frame, anon: AnonGroup) {
-    // SAFETY: the VMA that names the group keeps it, and so its root.
-    let root = anon.group().map(|group| NonNull::from(unsafe { group.as_ref() }.root()));
+/// As [`set_owner`], for a page that all of the tree of `anon` may map.
+pub(crate) fn set_owner_to_root(frame: &Frame, anon: AnonVmaRef) {
+    // SAFETY: the VMA that names the anon_vma keeps it, and so its root.
+    let root = anon.anon_vma().map(|anon_vma| NonNull::from(unsafe { anon_vma.as_ref() }.root()));
     // Release as above.
     frame.owner().store(owner_word(root), Ordering::Release);
 }
 
 /// Says in the descriptor of a page whose it is, before the page is mapped or becomes private.
 #[inline]
-pub(crate) fn set_owner(frame: &Frame, anon: AnonGroup) {
-    // Release: who finds the group here sees it filled in.
-    frame.owner().store(owner_word(anon.group()), Ordering::Release);
+pub(crate) fn set_owner(frame: &Frame, anon: AnonVmaRef) {
+    // Release: who finds the anon_vma here sees it filled in.
+    frame.owner().store(owner_word(anon.anon_vma()), Ordering::Release);
 }
 
-/// The word by which a frame names its group.
+/// The word by which a frame names its anon_vma.
 ///
-/// The address is exposed, and [`group_of`] makes it a pointer again, which may be used for as long as the group is not
+/// The address is exposed, and [`anon_vma_of`] makes it a pointer again, which may be used for as long as the anon_vma is not
 /// freed: until then what was exposed is the only object there.
 #[inline]
-fn owner_word(group: Option<NonNull<Group>>) -> u64 {
-    group.map_or(0, |group| group.as_ptr().expose_provenance() as u64 | GROUP)
+fn owner_word(anon_vma: Option<NonNull<AnonVma>>) -> u64 {
+    anon_vma.map_or(0, |anon_vma| anon_vma.as_ptr().expose_provenance() as u64 | GROUP)
 }
 
-/// The group that an owner names, if it names one.
-pub(super) fn group_of(owner: u64) -> Option<NonNull<Group>> {
+/// The anon_vma that an owner names, if it names one.
+pub(super) fn anon_vma_of(owner: u64) -> Option<NonNull<AnonVma>> {
     let address = (owner & !GROUP) as usize;
     if owner & GROUP == 0 { None } else { NonNull::new(ptr::with_exposed_provenance_mut(address)) }
 }
 
-/// A family that a walker keeps from being freed.
+/// A tree that a walker keeps from being freed.
 struct Kept<'s, P: Platform> {
     spaces: &'s Spaces<P>,
-    root: NonNull<Group>,
+    root: NonNull<AnonVma>,
 }
 
 impl<P: Platform> Drop for Kept<'_, P> {
@@ -75,21 +75,21 @@ impl<P: Platform> Drop for Kept<'_, P> {
 
 impl<P: Platform> Spaces<P> {
     /// Calls `visit` for each mapping that may show pages of `folio`, the first frame of one of any order, with the
-    /// range in that mapping where they would be. The mappings of the group that owns the folio come first. A `visit`
+    /// range in that mapping where they would be. The mappings of the anon_vma that owns the folio come first. A `visit`
     /// that breaks ends the walk.
     ///
-    /// The family lock is held shared meanwhile, so the mappings stay; entries may change under the lock of their table, and
+    /// The root lock is held shared meanwhile, so the mappings stay; entries may change under the lock of their table, and
     /// tables may go, but a `visit` is in a section of the epoch. Pages of files and of shared memory are found nowhere yet. The caller is not pinned and
     /// holds no lock of class Rmap or later.
     pub(crate) fn rmap_walk<B>(
         &self,
         folio: Pfn,
-        visit: impl FnMut(&Tables<'_, P>, &VmaFacts, VirtRange) -> ControlFlow<B>,
+        visit: impl FnMut(&Tables<'_, P>, &VmaSnapshot, VirtRange) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         self.rmap_hold(folio, |held| held.walk(visit)).unwrap_or(ControlFlow::Continue(()))
     }
 
-    /// Calls `inside` with the family lock of `folio` held shared, so that its mappings stay and the walk can be made with
+    /// Calls `inside` with the root lock of `folio` held shared, so that its mappings stay and the walk can be made with
     /// other locks held. `None` where the folio is not mapped, or has no rmap. The caller is as for
     /// [`rmap_walk`](Self::rmap_walk).
     pub(crate) fn rmap_hold<R>(
@@ -98,17 +98,17 @@ impl<P: Platform> Spaces<P> {
         inside: impl FnOnce(&HeldMappings<'_, P>) -> R,
     ) -> Option<R> {
         let frame = self.frames().frame(folio)?;
-        let (group, kept) = self.keep_family(frame)?;
+        let (anon_vma, kept) = self.keep_tree(frame)?;
         // SAFETY: a root stays for as long as it is kept.
         let root = unsafe { kept.root.as_ref() };
         let _guard = root.lock.read(self.platform());
-        if self.owner_of(frame) != Some((group, kept.root)) {
+        if self.owner_of(frame) != Some((anon_vma, kept.root)) {
             return None;
         }
-        Some(inside(&HeldMappings { spaces: self, frame, group }))
+        Some(inside(&HeldMappings { spaces: self, frame, anon_vma }))
     }
 
-    /// As [`rmap_hold`](Self::rmap_hold), for a caller that may hold locks of mappings, and perhaps the family lock: it is
+    /// As [`rmap_hold`](Self::rmap_hold), for a caller that may hold locks of mappings, and perhaps the root lock: it is
     /// tried. `None` also where somebody else has it.
     pub(crate) fn rmap_try_hold<R>(
         &self,
@@ -116,42 +116,46 @@ impl<P: Platform> Spaces<P> {
         inside: impl FnOnce(&HeldMappings<'_, P>) -> R,
     ) -> Option<R> {
         let frame = self.frames().frame(folio)?;
-        let (group, kept) = self.keep_family(frame)?;
+        let (anon_vma, kept) = self.keep_tree(frame)?;
         // SAFETY: a root stays for as long as it is kept.
         let root = unsafe { kept.root.as_ref() };
         let _guard = root.lock.try_read(self.platform())?;
-        if self.owner_of(frame) != Some((group, kept.root)) {
+        if self.owner_of(frame) != Some((anon_vma, kept.root)) {
             return None;
         }
-        Some(inside(&HeldMappings { spaces: self, frame, group }))
+        Some(inside(&HeldMappings { spaces: self, frame, anon_vma }))
     }
 
-    /// The group that owns what `frame` holds, and a hold on its family.
-    fn keep_family(&self, frame: &Frame) -> Option<(NonNull<Group>, Kept<'_, P>)> {
+    /// The anon_vma that owns what `frame` holds, and a hold on its tree.
+    fn keep_tree(&self, frame: &Frame) -> Option<(NonNull<AnonVma>, Kept<'_, P>)> {
         let pin = self.platform().pin();
         let section = self.frames().epoch().enter(&pin);
-        let (group, root) = self.owner_in(&section, frame)?;
+        let (anon_vma, root) = self.owner_in(&section, frame)?;
         // SAFETY: see the head of this file.
         let held = unsafe { root.as_ref() }.try_hold();
-        held.then(|| (group, Kept { spaces: self, root }))
+        held.then(|| (anon_vma, Kept { spaces: self, root }))
     }
 
-    /// The group that owns the private page in `frame`, and the root of its family, if the page is mapped just now.
-    fn owner_of(&self, frame: &Frame) -> Option<(NonNull<Group>, NonNull<Group>)> {
+    /// The anon_vma that owns the private page in `frame`, and the root of its tree, if the page is mapped just now.
+    fn owner_of(&self, frame: &Frame) -> Option<(NonNull<AnonVma>, NonNull<AnonVma>)> {
         let pin = self.platform().pin();
         self.owner_in(&self.frames().epoch().enter(&pin), frame)
     }
 
     /// The same in a section of the epoch, in which both may be read.
-    fn owner_in(&self, _section: &EpochGuard<'_>, frame: &Frame) -> Option<(NonNull<Group>, NonNull<Group>)> {
+    fn owner_in(
+        &self,
+        _section: &EpochGuard<'_>,
+        frame: &Frame,
+    ) -> Option<(NonNull<AnonVma>, NonNull<AnonVma>)> {
         // First the count, then the owner; acquire pairs with the releases in `init_page`.
         if frame.map_count().load(Ordering::Acquire) == 0 || frame.kind() != Kind::Anonymous {
             return None;
         }
-        let group = group_of(frame.owner().load(Ordering::Acquire))?;
+        let anon_vma = anon_vma_of(frame.owner().load(Ordering::Acquire))?;
         // SAFETY: see the head of this file.
-        let root = NonNull::from(unsafe { group.as_ref() }.root());
-        Some((group, root))
+        let root = NonNull::from(unsafe { anon_vma.as_ref() }.root());
+        Some((anon_vma, root))
     }
 
     /// Calls `visit` with each place where a page of `folio`, the first frame of one of any order, is mapped: the space
@@ -181,18 +185,18 @@ impl<P: Platform> Spaces<P> {
     }
 }
 
-/// The mappings that can show a folio, under the lock of their family held shared.
+/// The mappings that can show a folio, under the lock of their tree held shared.
 pub(crate) struct HeldMappings<'s, P: Platform> {
     spaces: &'s Spaces<P>,
     frame: &'s Frame,
-    group: NonNull<Group>,
+    anon_vma: NonNull<AnonVma>,
 }
 
 impl<P: Platform> HeldMappings<'_, P> {
     /// As [`Spaces::rmap_walk`].
     pub(crate) fn walk<B>(
         &self,
-        visit: impl FnMut(&Tables<'_, P>, &VmaFacts, VirtRange) -> ControlFlow<B>,
+        visit: impl FnMut(&Tables<'_, P>, &VmaSnapshot, VirtRange) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         self.walk_pages(self.frame.word().order().pages(), visit)
     }
@@ -201,20 +205,20 @@ impl<P: Platform> HeldMappings<'_, P> {
     pub(crate) fn walk_pages<B>(
         &self,
         pages: u64,
-        mut visit: impl FnMut(&Tables<'_, P>, &VmaFacts, VirtRange) -> ControlFlow<B>,
+        mut visit: impl FnMut(&Tables<'_, P>, &VmaSnapshot, VirtRange) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let first = self.frame.index().load(Ordering::Relaxed);
-        // SAFETY: it owns a mapped page under the lock of its family; see the head of this file.
-        let start = unsafe { self.group.as_ref() };
-        debug_assert_ne!(start.refs.load(Ordering::Relaxed), 0, "a walk from a group that was freed");
+        // SAFETY: it owns a mapped page under the lock of its tree; see the head of this file.
+        let start = unsafe { self.anon_vma.as_ref() };
+        debug_assert_ne!(start.refs.load(Ordering::Relaxed), 0, "a walk from an anon_vma that was freed");
         let mut at = start;
         loop {
-            // SAFETY: the family lock is held.
+            // SAFETY: the root lock is held.
             for vma in unsafe { at.vmas.holding(first, first.saturating_add(pages - 1)) } {
-                // SAFETY: a VMA that is in a group is live.
+                // SAFETY: a VMA that is in an anon_vma is live.
                 let vma = unsafe { vma.as_ref() };
                 let Some(core) = vma.membership().core() else { continue };
-                // SAFETY: a VMA in a group belongs to a space of this machine, which lives until its VMAs are gone.
+                // SAFETY: a VMA in an anon_vma belongs to a space of this machine, which lives until its VMAs are gone.
                 let core = unsafe { core.as_ref() };
                 let facts = vma.facts();
                 if let Some(range) = facts.range_of(first, pages) {
@@ -224,17 +228,17 @@ impl<P: Platform> HeldMappings<'_, P> {
                     visit(&Tables::new(self.spaces, core), &facts, range)?;
                 }
             }
-            // The next group in the subtree below `start`: no recursion, since programs decide its depth.
+            // The next anon_vma in the subtree below `start`: no recursion, since programs decide its depth.
             let Some(next) = next_below(at, start) else { return ControlFlow::Continue(()) };
             at = next;
         }
     }
 }
 
-/// The group after `at` in the subtree at `top`: parents come before their children. The family lock is held.
-fn next_below<'g>(at: &'g Group, top: &'g Group) -> Option<&'g Group> {
-    // SAFETY: a group on its parent's list is live while the family lock is held.
-    let live = |group: NonNull<Group>| unsafe { group.as_ref() };
+/// The anon_vma after `at` in the subtree at `top`: parents come before their children. The root lock is held.
+fn next_below<'g>(at: &'g AnonVma, top: &'g AnonVma) -> Option<&'g AnonVma> {
+    // SAFETY: an anon_vma on its parent's list is live while the root lock is held.
+    let live = |anon_vma: NonNull<AnonVma>| unsafe { anon_vma.as_ref() };
     if let Some(child) = at.first_child.get() {
         return Some(live(child));
     }
@@ -248,7 +252,7 @@ fn next_below<'g>(at: &'g Group, top: &'g Group) -> Option<&'g Group> {
     None
 }
 
-impl VmaFacts {
+impl VmaSnapshot {
     /// Where the `pages` pages from page offset `first` on are in this mapping, as far as they are.
     fn range_of(&self, first: u64, pages: u64) -> Option<VirtRange> {
         let from = first.max(self.page_offset);
@@ -264,16 +268,16 @@ impl VmaFacts {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::vma::{AnonGroup, Backing, VmFlags};
+    use crate::vma::{AnonVmaRef, Backing, VmFlags};
 
     #[test]
     fn a_folio_is_clipped_to_each_mapping() {
-        let facts = VmaFacts {
+        let facts = VmaSnapshot {
             range: VirtRange::new(VirtAddr(0x10_0000), VirtAddr(0x10_4000)),
             flags: VmFlags::READ,
             page_offset: 100,
             backing: Backing::ANONYMOUS,
-            anon: AnonGroup::NONE,
+            anon: AnonVmaRef::NONE,
         };
         let range = |start, end| Some(VirtRange::new(VirtAddr(start), VirtAddr(end)));
         assert_eq!(facts.range_of(100, 1), range(0x10_0000, 0x10_1000));
@@ -286,8 +290,8 @@ mod tests {
 
     #[test]
     fn an_owner_names_a_group_or_none() {
-        assert_eq!((owner_word(None), group_of(0), group_of(42)), (0, None, None));
-        let group = Group::new(None);
-        assert_eq!(group_of(owner_word(Some(NonNull::from(&group)))), Some(NonNull::from(&group)));
+        assert_eq!((owner_word(None), anon_vma_of(0), anon_vma_of(42)), (0, None, None));
+        let anon_vma = AnonVma::new(None);
+        assert_eq!(anon_vma_of(owner_word(Some(NonNull::from(&anon_vma)))), Some(NonNull::from(&anon_vma)));
     }
 }

@@ -10,7 +10,7 @@ pub enum Need {
     /// A block of frames.
     Frames(Order),
     /// Room under the limit of a memory group, in pages.
-    Group(GroupId, u64),
+    Memcg(GroupId, u64),
 }
 
 /// Who can make room. The room of reclaim implements it; it is handed down when a machine is put together.

@@ -5,7 +5,7 @@
 //! cache, but look at it again once they have a folio, and ask whether the slot is in use, before they try to insert. `layer`
 //! asks the insertion alone, and still looks twice.
 
-use super::{SwappedIn, Then};
+use super::{CacheFate, SwappedIn};
 use crate::error::FaultError;
 use crate::spaces::Spaces;
 use core::cell::Cell;
@@ -56,7 +56,7 @@ impl<'s, P: Platform> Spaces<P> {
         self.settle_charge(Order::ZERO, charged, group_now);
         self.frames().known(head).memory_group().store(group_now.get(), Ordering::Relaxed);
         self.note_major(&self.platform().pin(), head, swap.shadow_of(slot));
-        let then = Cell::new(Then::PastCache);
+        let then = Cell::new(CacheFate::PastCache);
         let held = SwappedIn { spaces: self, head, order: Order::ZERO, slot, guard: Some(guard), then };
         match swap.read_past_cache(slot, head) {
             Ok(()) => Ok(Some(held)),

@@ -3,7 +3,7 @@
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::{Gather, pages_from};
 use crate::residency::Residency;
-use crate::vma::{VmFlags, VmaFacts};
+use crate::vma::{VmFlags, VmaSnapshot};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{AllocError, AllocRequest, Kind};
@@ -11,9 +11,9 @@ use quire_frame::{AllocError, AllocRequest, Kind};
 /// What a child's mapping is made from.
 pub(crate) struct Copying<'v> {
     /// The parent's mapping.
-    pub(crate) parent: &'v VmaFacts,
+    pub(crate) parent: &'v VmaSnapshot,
     /// The child's.
-    pub(crate) child: &'v VmaFacts,
+    pub(crate) child: &'v VmaSnapshot,
 }
 
 /// Why the sharing of one table's pages stopped before its end.

@@ -20,9 +20,9 @@ use quire_sync::atomic::raw::Ordering;
 /// The tables of a space that were emptied last, the latest of each level first: by the first address that each is responsible for, so that it
 /// does not matter if it went otherwise. Read and written under the mmap lock held for writing.
 #[derive(Debug, Default)]
-pub(crate) struct Spared([[AtomicU64; 2]; MAX_LEVELS]);
+pub(crate) struct EmptyTableCache([[AtomicU64; 2]; MAX_LEVELS]);
 
-impl Spared {
+impl EmptyTableCache {
     /// Notes the table at `level` that is responsible for `addr` and what comes after it. Answers the one that it pushes out.
     fn push(&self, level: Level, addr: VirtAddr) -> Option<VirtAddr> {
         let [latest, older] = &self.0[usize::from(level.0)];
@@ -59,9 +59,9 @@ impl Spared {
 /// The free room around an unmapped range: from the end of the mapping below it to the start of the one above.
 /// A table may go only if all that it covers lies in here.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hole(pub(crate) VirtRange);
+pub(crate) struct FreeableRange(pub(crate) VirtRange);
 
-impl Hole {
+impl FreeableRange {
     /// Everything: for the exit of a space.
     pub(crate) fn everything() -> Self {
         Self(VirtRange::new(VirtAddr(0), VirtAddr(u64::MAX)))
@@ -76,7 +76,7 @@ impl<P: Platform> Tables<'_, P> {
     /// Takes all pages of `unmapped` and every table that covers part of it and lies wholly in `hole` into `gather`. The
     /// caller holds the mmap lock for writing; its mappings are gone, and nothing else is in the hole, so nobody can be
     /// filling these tables. Nothing is allocated and nothing fails.
-    pub(crate) fn unmap(&self, unmapped: VirtRange, hole: Hole, gather: &mut Gather<'_, P>) {
+    pub(crate) fn unmap(&self, unmapped: VirtRange, hole: FreeableRange, gather: &mut Gather<'_, P>) {
         if !unmapped.is_empty() {
             self.unmap_below(self.core.root(), P::Paging::root_level(), unmapped, hole, gather);
             self.free_empty(unmapped, hole, gather);
@@ -86,7 +86,7 @@ impl<P: Platform> Tables<'_, P> {
     /// Takes every table for a part of `range` that has no entries, and each above it that this leaves without, into
     /// `gather`, but for the few that are spared where they lie only partly in `hole`, where nothing is mapped or the call has emptied all.
     /// The caller holds the mmap lock for writing; faults may go on.
-    pub(crate) fn free_empty(&self, range: VirtRange, hole: Hole, gather: &mut Gather<'_, P>) {
+    pub(crate) fn free_empty(&self, range: VirtRange, hole: FreeableRange, gather: &mut Gather<'_, P>) {
         if self.spaces.tables_technique() == TablesTechnique::Free && !range.is_empty() {
             self.free_empty_below(self.core.root(), P::Paging::root_level(), range, hole, gather);
         }
@@ -97,7 +97,7 @@ impl<P: Platform> Tables<'_, P> {
         table: Pfn,
         level: Level,
         range: VirtRange,
-        hole: Hole,
+        hole: FreeableRange,
         gather: &mut Gather<'_, P>,
     ) {
         let Some(below) = level.down() else { return };
@@ -168,7 +168,7 @@ impl<P: Platform> Tables<'_, P> {
         {
             // Pinned for both steps: a fault that finds the table dead waits for the second.
             let pin = self.pin();
-            if !self.lock(&pin, child, level).die_if_empty() {
+            if !self.lock(&pin, child, level).mark_dead_if_empty() {
                 return false;
             }
             self.lock(&pin, parent, Level(level.0 + 1)).take(index);
@@ -179,7 +179,14 @@ impl<P: Platform> Tables<'_, P> {
         true
     }
 
-    fn unmap_below(&self, table: Pfn, level: Level, part: VirtRange, hole: Hole, gather: &mut Gather<'_, P>) {
+    fn unmap_below(
+        &self,
+        table: Pfn,
+        level: Level,
+        part: VirtRange,
+        hole: FreeableRange,
+        gather: &mut Gather<'_, P>,
+    ) {
         let Some(below) = level.down() else { return };
         for (index, part) in super::parts::<P::Paging>(part, level) {
             let raw = self.entries(table)[index].load(Ordering::Acquire);

@@ -8,7 +8,7 @@ use super::{LockedTable, Place, Step, Tables, Zap};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::residency::Residency;
-use crate::vma::VmaFacts;
+use crate::vma::VmaSnapshot;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
@@ -111,7 +111,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         pin: &Pin<'_, P>,
         slot: HugeSlot,
         (head, deposit): (Pfn, Pfn),
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
     ) -> bool {
         let locked = self.lock_slot(pin, slot);
         if locked.get(slot.index) != Entry::None || locked.is_dead() {
@@ -125,7 +125,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     }
 
     /// Makes `head`, a new folio, ready to be mapped at `slot`, counts it, and answers the leaf.
-    fn init_leaf(&self, pin: &Pin<'_, P>, slot: HugeSlot, head: Pfn, facts: &VmaFacts) -> Entry {
+    fn init_leaf(&self, pin: &Pin<'_, P>, slot: HugeSlot, head: Pfn, facts: &VmaSnapshot) -> Entry {
         self.spaces.init_folio(head, Self::huge_pages(), facts, self.slot_range(slot).start());
         self.count_whole_map(pin, head);
         self.core.usage.anonymous_mapped(u64::from(Self::huge_pages()));
@@ -140,7 +140,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         pin: &Pin<'_, P>,
         slot: HugeSlot,
         (zero, deposit): (Pfn, Pfn),
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
     ) -> bool {
         let locked = self.lock_slot(pin, slot);
         if locked.get(slot.index) != Entry::None {
@@ -160,7 +160,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         pin: &Pin<'_, P>,
         slot: HugeSlot,
         head: Pfn,
-        facts: &VmaFacts,
+        facts: &VmaSnapshot,
     ) -> bool {
         let locked = self.lock_slot(pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
@@ -168,8 +168,8 @@ impl<'s, P: Platform> Tables<'s, P> {
             return false;
         }
         // First unusable, then the flush, then the folio: no CPU may go on reading zeros after another has written.
-        let shut = Leaf { flags: leaf.flags - LeafFlags::READ, ..leaf };
-        locked.replace(slot.index, Entry::Leaf(shut));
+        let absent = Leaf { flags: leaf.flags - LeafFlags::READ, ..leaf };
+        locked.replace(slot.index, Entry::Leaf(absent));
         self.core.flush(self.spaces.frames(), pin, self.slot_range(slot), FlushCause::CopyOnWrite);
         let new = self.init_leaf(pin, slot, head, facts);
         locked.replace(slot.index, new);
@@ -281,9 +281,9 @@ impl<'s, P: Platform> Tables<'s, P> {
         // Nobody may find the folio half mapped: not while its counts are held still.
         let folio = self.lock_folio_of(leaf);
         // Unusable, but never none: whoever walks without the lock must not take it for a hole.
-        let shut = Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ };
+        let absent = Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ };
         let raw = locked.entries[slot.index]
-            .swap(P::Paging::encode(Entry::Leaf(shut), Level::PMD), Ordering::AcqRel);
+            .swap(P::Paging::encode(Entry::Leaf(absent), Level::PMD), Ordering::AcqRel);
         if leaf.flags.contains(LeafFlags::READ) {
             // No CPU may have translations of both sizes, and the bits that the MMU set must be the last.
             self.core.flush(self.spaces.frames(), &pin, self.slot_range(slot), FlushCause::Split);
@@ -308,7 +308,7 @@ impl<'s, P: Platform> Tables<'s, P> {
 
     /// Makes the large leaf at `slot` unusable for the MMU, keeping all else. Answers false, with nothing changed, if there is
     /// none, or if it was unusable before.
-    pub(crate) fn shut_huge(&self, slot: HugeSlot) -> bool {
+    pub(crate) fn make_huge_absent(&self, slot: HugeSlot) -> bool {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return false };
@@ -317,8 +317,8 @@ impl<'s, P: Platform> Tables<'s, P> {
             let mut raw = locked.entries[slot.index].load(Ordering::Relaxed);
             // The MMU may be setting accessed and dirty, which are kept.
             while let Entry::Leaf(Leaf { pfn, flags }) = P::Paging::decode(raw, Level::PMD) {
-                let shut = Entry::Leaf(Leaf { pfn, flags: flags - LeafFlags::READ });
-                let new = P::Paging::encode(shut, Level::PMD);
+                let absent = Entry::Leaf(Leaf { pfn, flags: flags - LeafFlags::READ });
+                let new = P::Paging::encode(absent, Level::PMD);
                 let slot = &locked.entries[slot.index];
                 match slot.compare_exchange(raw, new, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => break,
@@ -329,7 +329,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         usable
     }
 
-    /// Puts the deposited table in the place of the leaf at `slot`, which was [shut](Self::shut_huge) and flushed, with an
+    /// Puts the deposited table in the place of the leaf at `slot`, which was [made absent](Self::make_huge_absent) and flushed, with an
     /// entry for each page that does not lie in `part`; those are unmapped.
     pub(crate) fn cut_huge(&self, slot: HugeSlot, part: VirtRange, gather: &mut Gather<'_, P>) {
         let pin = self.pin();
@@ -337,8 +337,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         let Some(leaf) = Self::huge_leaf(&locked, slot) else {
             // Somebody split the folio for another mapping, and with it this leaf: its entries are as unusable as it was.
             drop(locked);
-            self.take_out_shut(part, gather);
-            self.reopen(self.slot_range(slot));
+            self.take_out_absent(part, gather);
+            self.restore(self.slot_range(slot));
             return;
         };
         let Some(table) = self.withdraw(slot) else { return };
@@ -363,7 +363,7 @@ impl<'s, P: Platform> Tables<'s, P> {
 
     /// Makes the leaves of tables in `range` usable again that were made unusable, all of them, before a flush that is done.
     /// No fault can come.
-    pub(crate) fn reopen(&self, range: VirtRange) {
+    pub(crate) fn restore(&self, range: VirtRange) {
         self.walk(range, &mut |place, part| {
             if let Place::Table(table) = place {
                 let pin = self.pin();
@@ -385,7 +385,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         part: VirtRange,
         gather: &mut Gather<'_, P>,
     ) -> Option<Leaf> {
-        self.shut_huge(slot);
+        self.make_huge_absent(slot);
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
         let leaf = Self::huge_leaf(&locked, slot)?;

@@ -6,7 +6,7 @@
 //! but nothing would ever come by to take a mark off.
 
 use super::{LockedTable, Place, Step, Tables};
-use crate::vma::{VmFlags, VmaFacts};
+use crate::vma::{VmFlags, VmaSnapshot};
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
 use quire_group::LruList;
@@ -98,13 +98,13 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Puts a folio that was just mapped on the list of its group, if anything can be reclaimed on this machine.
     #[inline]
-    pub(crate) fn list_new(&self, pin: &Pin<'_, P>, head: Pfn, facts: &VmaFacts) {
+    pub(crate) fn list_new(&self, pin: &Pin<'_, P>, head: Pfn, facts: &VmaSnapshot) {
         if self.spaces.memory_groups().lists_anonymous() {
             self.list_mapped(pin, head, facts);
         }
     }
 
-    fn list_mapped(&self, pin: &Pin<'_, P>, head: Pfn, facts: &VmaFacts) {
+    fn list_mapped(&self, pin: &Pin<'_, P>, head: Pfn, facts: &VmaSnapshot) {
         let frames = self.spaces.frames();
         let list = if facts.flags.contains(VmFlags::LOCKED) {
             frames.known(head).set_flags(FrameFlags::MLOCKED);

@@ -27,7 +27,7 @@ mod zap;
 
 pub(crate) use age::Ageing;
 pub(crate) use copy::Copying;
-pub(crate) use free::{Hole, Spared};
+pub(crate) use free::{EmptyTableCache, FreeableRange};
 pub(crate) use huge::HugeSlot;
 pub(crate) use relocate::Relocation;
 pub use run::GatherTechnique;
@@ -235,7 +235,7 @@ impl<P: Platform> LockedTable<'_, P> {
     }
 
     /// Says that nothing may be put in any more, if no entry is live, and answers whether that is so.
-    pub(crate) fn die_if_empty(&self) -> bool {
+    pub(crate) fn mark_dead_if_empty(&self) -> bool {
         let empty = self.is_empty();
         if empty {
             self.frame.live().store(DEAD, Ordering::Relaxed);
@@ -243,9 +243,9 @@ impl<P: Platform> LockedTable<'_, P> {
         empty
     }
 
-    /// As [`die_if_empty`](Self::die_if_empty), if no entries but those of `leaving` are live. They are read once the table
+    /// As [`mark_dead_if_empty`](Self::mark_dead_if_empty), if no entries but those of `leaving` are live. They are read once the table
     /// is unhooked and flushed.
-    pub(crate) fn die_with(&self, leaving: Range<usize>) -> bool {
+    pub(crate) fn mark_dead_with(&self, leaving: Range<usize>) -> bool {
         let live = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) != 0;
         let last = self.entries[leaving].iter().filter(live).count()
             == self.frame.live().load(Ordering::Relaxed) as usize;

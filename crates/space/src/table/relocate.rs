@@ -269,7 +269,7 @@ impl<P: Platform> Tables<'_, P> {
         let Some(leaf) = self.detach_part(slot, part, gather) else { return };
         gather.add_stale(range);
         if part != range {
-            gather.add_reopened(range);
+            gather.add_restored(range);
         }
         let first = P::Paging::index(part.start(), Level::PTE);
         let usable = Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf };

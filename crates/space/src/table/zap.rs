@@ -43,9 +43,9 @@ impl<P: Platform> Tables<'_, P> {
         let range = self.slot_range(slot);
         if part != range {
             // No fault can come to the rest either: its mapping was cut, so it is write-locked.
-            if what == Zap::Mapping && self.shut_huge(slot) {
+            if what == Zap::Mapping && self.make_huge_absent(slot) {
                 gather.add_stale(range);
-                gather.add_cut(slot, part);
+                gather.add_split(slot, part);
                 return Step::Next;
             }
             return Step::Split;
@@ -55,9 +55,9 @@ impl<P: Platform> Tables<'_, P> {
                 // One flush for all: it is taken out after it.
                 let pin = self.pin();
                 let locked = self.lock_slot(&pin, slot);
-                shut(&locked, slot.index..slot.index + 1);
+                make_absent(&locked, slot.index..slot.index + 1);
                 gather.add_stale(range);
-                gather.add_shut(range);
+                gather.add_absent(range);
                 return Step::Next;
             }
             gather.relieve();
@@ -91,7 +91,7 @@ impl<P: Platform> Tables<'_, P> {
                     let entries = first..first + rest.pages() as usize;
                     if let Some((parent, index)) = place
                         && self.spaces.tables_technique() == TablesTechnique::Free
-                        && locked.die_with(entries.clone())
+                        && locked.mark_dead_with(entries.clone())
                     {
                         drop(locked);
                         self.lock(&pin, parent, Level::PMD).take(index);
@@ -99,9 +99,9 @@ impl<P: Platform> Tables<'_, P> {
                         gather.add_unhooked(table);
                         return;
                     }
-                    shut(&locked, entries);
+                    make_absent(&locked, entries);
                     gather.add_stale(rest);
-                    gather.add_shut(rest);
+                    gather.add_absent(rest);
                     return;
                 }
             }
@@ -203,7 +203,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Takes the leaves out that were made unusable. The flush is done, and no fault can come.
-    pub(crate) fn take_out_shut(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
+    pub(crate) fn take_out_absent(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| {
             let table = match place {
                 Place::Table(table) => table,
@@ -233,7 +233,7 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Reads a table that was unhooked with its entries, after the flush: what it maps is unmapped, and it and all tables
     /// below it are gathered.
-    pub(crate) fn bury(&self, table: Pfn, gather: &mut Gather<'_, P>) {
+    pub(crate) fn free_detached_table(&self, table: Pfn, gather: &mut Gather<'_, P>) {
         let level = self.level_of(table);
         if self.is_empty(table) {
             // What it led to has moved, or has gone before.
@@ -242,7 +242,7 @@ impl<P: Platform> Tables<'_, P> {
         } else {
             for (index, slot) in self.entries(table)[..P::Paging::entries(level)].iter().enumerate() {
                 match P::Paging::decode(slot.load(Ordering::Relaxed), level) {
-                    Entry::Table(child) => self.bury(child, gather),
+                    Entry::Table(child) => self.free_detached_table(child, gather),
                     Entry::Leaf(leaf) => self.bury_huge(HugeSlot { table, index }, leaf, gather),
                     _ => {}
                 }
@@ -309,7 +309,7 @@ impl<P: Platform> Tables<'_, P> {
 }
 
 /// Makes leaves unusable for the MMU, keeping their frames.
-fn shut<P: Platform>(locked: &LockedTable<'_, P>, entries: Range<usize>) {
+fn make_absent<P: Platform>(locked: &LockedTable<'_, P>, entries: Range<usize>) {
     for index in entries {
         if let Entry::Leaf(Leaf { pfn, flags }) = locked.get(index)
             && flags.contains(LeafFlags::READ)

@@ -1,7 +1,7 @@
 //! Mappings of huge pages that a program asks for (`MAP_HUGETLB`). There are no pools of such pages: a mapping is had
 //! where none is reserved, and its pages are not.
 
-use super::VmaFacts;
+use super::VmaSnapshot;
 use super::flags::VmFlags;
 use quire_arch::VirtAddr;
 
@@ -46,6 +46,6 @@ impl HugePages {
 }
 
 /// Whether a mapping may be split at `at`, which lies in it or at one of its ends.
-pub(crate) fn may_split(facts: &VmaFacts, at: VirtAddr) -> bool {
+pub(crate) fn may_split(facts: &VmaSnapshot, at: VirtAddr) -> bool {
     HugePages::of(facts.flags).is_none_or(|size| at.is_aligned(size.bytes()))
 }

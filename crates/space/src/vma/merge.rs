@@ -1,6 +1,6 @@
 //! Which VMAs may become one.
 
-use super::{AnonGroup, Backing, VmFlags, VmaFacts};
+use super::{AnonVmaRef, Backing, VmFlags, VmaSnapshot};
 use quire_arch::VirtRange;
 
 /// A range as it will be after a call, to be held against its neighbours.
@@ -10,7 +10,7 @@ pub(crate) struct Proposal {
     pub(crate) flags: VmFlags,
     pub(crate) page_offset: u64,
     pub(crate) backing: Backing,
-    pub(crate) anon: AnonGroup,
+    pub(crate) anon: AnonVmaRef,
 }
 
 /// Which neighbours take a proposal in.
@@ -23,7 +23,7 @@ pub(crate) struct MergeChoice {
 impl Proposal {
     /// Whether the proposal merges with `previous`, which ends where it starts, and with `next`, which starts
     /// where it ends. A neighbour that is not adjacent never merges.
-    pub(crate) fn merges(&self, previous: Option<&VmaFacts>, next: Option<&VmaFacts>) -> MergeChoice {
+    pub(crate) fn merges(&self, previous: Option<&VmaSnapshot>, next: Option<&VmaSnapshot>) -> MergeChoice {
         if self.flags.intersects(VmFlags::SPECIAL) {
             return MergeChoice { previous: false, next: false };
         }
@@ -44,7 +44,7 @@ impl Proposal {
         MergeChoice { previous: with_previous.is_some(), next: with_next.is_some() }
     }
 
-    fn agrees(&self, other: &VmaFacts) -> bool {
+    fn agrees(&self, other: &VmaSnapshot) -> bool {
         // The wish for alignment is the file's, and the file is the same.
         (self.flags ^ other.flags).difference(VmFlags::HUGE_ALIGNED).is_empty()
             && self.backing == other.backing
@@ -53,7 +53,7 @@ impl Proposal {
 
 /// Two groups in one VMA: the same one, or one of them absent, unless pages of the present one may be shared with a
 /// parent process.
-fn compatible(a: AnonGroup, b: AnonGroup) -> bool {
+fn compatible(a: AnonVmaRef, b: AnonVmaRef) -> bool {
     match (a.is_some(), b.is_some()) {
         (true, true) => a == b,
         (true, false) => !a.is_inherited(),
@@ -71,18 +71,18 @@ mod tests {
     const RW: VmFlags = VmFlags::READ.union(VmFlags::WRITE);
 
     /// Groups are numbers here: nobody looks into them.
-    fn facts(start: u64, end: u64, group: usize) -> VmaFacts {
-        VmaFacts {
+    fn facts(start: u64, end: u64, group: usize) -> VmaSnapshot {
+        VmaSnapshot {
             range: VirtRange::new(VirtAddr(start), VirtAddr(end)),
             flags: RW,
             page_offset: start >> 12,
             backing: Backing::ANONYMOUS,
-            anon: NonNull::new(ptr::without_provenance_mut(group)).map_or(AnonGroup::NONE, AnonGroup::new),
+            anon: NonNull::new(ptr::without_provenance_mut(group)).map_or(AnonVmaRef::NONE, AnonVmaRef::new),
         }
     }
 
     fn proposal(start: u64, end: u64) -> Proposal {
-        let VmaFacts { range, flags, page_offset, backing, anon } = facts(start, end, 0);
+        let VmaSnapshot { range, flags, page_offset, backing, anon } = facts(start, end, 0);
         Proposal { range, flags, page_offset, backing, anon }
     }
 
@@ -103,12 +103,12 @@ mod tests {
     #[test]
     fn pages_shared_with_a_parent_keep_a_vma_apart() {
         let mut low = facts(0x1000, 0x2000, 5);
-        low.anon = low.anon.group().map_or(AnonGroup::NONE, |group| AnonGroup::inherited(group, 1));
+        low.anon = low.anon.anon_vma().map_or(AnonVmaRef::NONE, |group| AnonVmaRef::inherited(group, 1));
         assert!(!proposal(0x2000, 0x3000).merges(Some(&low), None).previous);
         // Its own part may come back, and another VMA's may not, though both are in one group.
         let mut part = Proposal { anon: low.anon, ..proposal(0x2000, 0x3000) };
         assert!(part.merges(Some(&low), None).previous);
-        part.anon = low.anon.group().map_or(AnonGroup::NONE, |group| AnonGroup::inherited(group, 2));
+        part.anon = low.anon.anon_vma().map_or(AnonVmaRef::NONE, |group| AnonVmaRef::inherited(group, 2));
         assert!(!part.merges(Some(&low), None).previous);
     }
 

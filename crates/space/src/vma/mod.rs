@@ -15,7 +15,7 @@ pub(crate) use merge::Proposal;
 pub(crate) use readahead::{READAHEAD_MOST, Readahead};
 pub(crate) use swap_window::SwapInWindow;
 
-use crate::rmap::{Group, Membership};
+use crate::rmap::{AnonVma, Membership};
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SHIFT, VirtAddr, VirtRange};
@@ -53,28 +53,28 @@ impl Backing {
     }
 }
 
-/// A VMA's part in a [`Group`]: where its private pages belong. It is given at the first private page, shared by
+/// A VMA's part in an [`AnonVma`]: where its private pages belong. It is given at the first private page, shared by
 /// mergeable neighbours, and decides which VMAs may merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct AnonGroup {
-    group: Option<NonNull<Group>>,
+pub(crate) struct AnonVmaRef {
+    group: Option<NonNull<AnonVma>>,
     /// 0 where the group was made by a fault; else the number of the copy that a fork made. Parts of one VMA of a
     /// child have one number, so they may merge again; two VMAs of a child never do, also where they are in one group.
     branch: u64,
 }
 
-impl AnonGroup {
+impl AnonVmaRef {
     /// No private page yet.
     pub(crate) const NONE: Self = Self { group: None, branch: 0 };
 
     /// In a group that a fault made.
-    pub(crate) const fn new(group: NonNull<Group>) -> Self {
+    pub(crate) const fn new(group: NonNull<AnonVma>) -> Self {
         Self { group: Some(group), branch: 0 }
     }
 
     /// In a group as a child process has it: pages may still be shared with the parent's. `branch` is a number that no
     /// other VMA has, and not 0.
-    pub(crate) const fn inherited(group: NonNull<Group>, branch: u64) -> Self {
+    pub(crate) const fn inherited(group: NonNull<AnonVma>, branch: u64) -> Self {
         Self { group: Some(group), branch }
     }
 
@@ -86,7 +86,7 @@ impl AnonGroup {
 
     /// The group. It is live for as long as a VMA in a tree names it.
     #[inline]
-    pub(crate) const fn group(self) -> Option<NonNull<Group>> {
+    pub(crate) const fn anon_vma(self) -> Option<NonNull<AnonVma>> {
         self.group
     }
 
@@ -107,7 +107,7 @@ pub(crate) struct Vma {
     /// it was first mapped.
     page_offset: AtomicU64,
     backing: AtomicU64,
-    anon: AtomicPtr<Group>,
+    anon: AtomicPtr<AnonVma>,
     branch: AtomicU64,
     membership: Membership,
     /// What is guessed about the next pages.
@@ -117,15 +117,15 @@ pub(crate) struct Vma {
 
 /// Everything about a VMA but its lock, as a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct VmaFacts {
+pub(crate) struct VmaSnapshot {
     pub(crate) range: VirtRange,
     pub(crate) flags: VmFlags,
     pub(crate) page_offset: u64,
     pub(crate) backing: Backing,
-    pub(crate) anon: AnonGroup,
+    pub(crate) anon: AnonVmaRef,
 }
 
-impl VmaFacts {
+impl VmaSnapshot {
     /// The page offset of `addr`, which may also lie outside of the range.
     pub(crate) fn page_offset_at(&self, addr: VirtAddr) -> u64 {
         let pages = (addr.0 as i64).wrapping_sub(self.range.start().0 as i64) >> PAGE_SHIFT;
@@ -140,7 +140,7 @@ impl VmaFacts {
 }
 
 impl Vma {
-    pub(crate) fn new(facts: VmaFacts) -> Self {
+    pub(crate) fn new(facts: VmaSnapshot) -> Self {
         Self {
             lock: VmaLock::new(),
             start: AtomicU64::new(facts.range.start().0),
@@ -177,8 +177,8 @@ impl Vma {
     }
 
     #[inline]
-    pub(crate) fn anon(&self) -> AnonGroup {
-        AnonGroup {
+    pub(crate) fn anon(&self) -> AnonVmaRef {
+        AnonVmaRef {
             // A fault may hold no lock that whoever gave the group held: pairs with the release in `set_anon_once`.
             group: NonNull::new(self.anon.load(Ordering::Acquire)),
             branch: self.branch.load(Ordering::Relaxed),
@@ -186,8 +186,8 @@ impl Vma {
     }
 
     #[inline]
-    pub(crate) fn facts(&self) -> VmaFacts {
-        VmaFacts {
+    pub(crate) fn facts(&self) -> VmaSnapshot {
+        VmaSnapshot {
             range: self.range(),
             flags: self.flags(),
             page_offset: self.page_offset.load(Ordering::Relaxed),
@@ -203,7 +203,7 @@ impl Vma {
 
     /// Gives the VMA its first group, one that a fault made, and tells whether it had none: of two faults that try at
     /// once, one wins.
-    pub(crate) fn set_anon_once(&self, anon: AnonGroup) -> bool {
+    pub(crate) fn set_anon_once(&self, anon: AnonVmaRef) -> bool {
         debug_assert!(!anon.is_inherited(), "no other process has pages of a VMA without a group");
         let group = as_ptr(anon.group);
         // Release: who sees the group sees it filled in.
@@ -211,7 +211,7 @@ impl Vma {
     }
 
     /// Changes the VMA to `facts`. The caller has write-locked it, or nobody else knows it yet.
-    pub(crate) fn set(&self, facts: VmaFacts) {
+    pub(crate) fn set(&self, facts: VmaSnapshot) {
         self.start.store(facts.range.start().0, Ordering::Relaxed);
         self.end.store(facts.range.end().0, Ordering::Relaxed);
         self.flags.store(facts.flags.bits(), Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl Vma {
     }
 }
 
-fn as_ptr(group: Option<NonNull<Group>>) -> *mut Group {
+fn as_ptr(group: Option<NonNull<AnonVma>>) -> *mut AnonVma {
     group.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 

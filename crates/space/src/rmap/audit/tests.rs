@@ -1,7 +1,7 @@
-//! Planted faults in groups: each kind is found, and nothing before.
+//! Planted faults in anon_vmas: each kind is found, and nothing before.
 
 use super::*;
-use crate::vma::{AnonGroup, Backing, VmFlags, VmaFacts};
+use crate::vma::{AnonVmaRef, Backing, VmFlags, VmaSnapshot};
 use quire_arch::{VirtAddr, VirtRange};
 use quire_vma_tree::intervals::IntervalTree;
 use std::boxed::Box;
@@ -9,25 +9,25 @@ use std::vec::Vec;
 
 /// A root with a VMA and two children, one of them without VMAs above a grandchild. Everything is leaked.
 struct Scene {
-    root: &'static Group,
-    empty: &'static Group,
+    root: &'static AnonVma,
+    empty: &'static AnonVma,
     vmas: Vec<&'static Vma>,
 }
 
-fn group_below(parent: Option<&Group>) -> &'static Group {
-    Box::leak(Box::new(Group::new(parent)))
+fn group_below(parent: Option<&AnonVma>) -> &'static AnonVma {
+    Box::leak(Box::new(AnonVma::new(parent)))
 }
 
-fn vma_in(group: &Group, first: u64) -> &'static Vma {
-    let facts = VmaFacts {
+fn vma_in(anon_vma: &AnonVma, first: u64) -> &'static Vma {
+    let facts = VmaSnapshot {
         range: VirtRange::new(VirtAddr(first << 12), VirtAddr((first + 4) << 12)),
         flags: VmFlags::READ,
         page_offset: first,
         backing: Backing::ANONYMOUS,
-        anon: AnonGroup::new(NonNull::from(group)),
+        anon: AnonVmaRef::new(NonNull::from(anon_vma)),
     };
     let vma = Box::leak(Box::new(Vma::new(facts)));
-    group.enter(vma, &facts);
+    anon_vma.enter(vma, &facts);
     vma
 }
 
@@ -47,19 +47,19 @@ impl Scene {
         scene
     }
 
-    fn audit(&self) -> (u64, Vec<GroupViolation>) {
-        let mut audit = GroupAudit::default();
+    fn audit(&self) -> (u64, Vec<AnonVmaViolation>) {
+        let mut audit = AnonVmaAudit::default();
         let mut found = Vec::new();
         self.vmas.iter().for_each(|vma| audit.count(vma));
         self.vmas
             .iter()
-            .for_each(|vma| GroupAudit::check_groups(vma, &mut |violation| found.push(violation)));
-        self.vmas.iter().for_each(|vma| GroupAudit::clear(vma));
-        (audit.groups(), found)
+            .for_each(|vma| AnonVmaAudit::check_anon_vmas(vma, &mut |violation| found.push(violation)));
+        self.vmas.iter().for_each(|vma| AnonVmaAudit::clear(vma));
+        (audit.anon_vmas(), found)
     }
 
     #[track_caller]
-    fn finds(&self, violation: GroupViolation) {
+    fn finds(&self, violation: AnonVmaViolation) {
         let (_, found) = self.audit();
         assert!(found.contains(&violation), "only {found:?}");
     }
@@ -69,7 +69,7 @@ impl Scene {
 fn a_vma_that_names_a_group_and_is_not_in_it() {
     let scene = Scene::new();
     scene.root.leave(scene.vmas[0]);
-    scene.finds(GroupViolation::Members { expected: 5, found: 4 });
+    scene.finds(AnonVmaViolation::Members { expected: 5, found: 4 });
     scene.root.enter(scene.vmas[0], &scene.vmas[0].facts());
     assert_eq!(scene.audit(), (4, Vec::new()));
 }
@@ -78,13 +78,13 @@ fn a_vma_that_names_a_group_and_is_not_in_it() {
 fn a_vma_that_was_changed_behind_the_back_of_its_group() {
     let scene = Scene::new();
     let facts = scene.vmas[0].facts();
-    scene.vmas[0].set(VmaFacts { page_offset: facts.page_offset + 1, ..facts });
-    scene.finds(GroupViolation::Member);
+    scene.vmas[0].set(VmaSnapshot { page_offset: facts.page_offset + 1, ..facts });
+    scene.finds(AnonVmaViolation::Member);
     let longer = VirtRange::new(facts.range.start(), VirtAddr(facts.range.end().0 + 4096));
-    scene.vmas[0].set(VmaFacts { range: longer, ..facts });
-    scene.finds(GroupViolation::Member);
-    scene.vmas[0].set(VmaFacts { anon: scene.vmas[5].anon(), ..facts });
-    scene.finds(GroupViolation::Member);
+    scene.vmas[0].set(VmaSnapshot { range: longer, ..facts });
+    scene.finds(AnonVmaViolation::Member);
+    scene.vmas[0].set(VmaSnapshot { anon: scene.vmas[5].anon(), ..facts });
+    scene.finds(AnonVmaViolation::Member);
     scene.vmas[0].set(facts);
     assert_eq!(scene.audit(), (4, Vec::new()));
 }
@@ -95,26 +95,26 @@ fn a_damaged_tree() {
     // SAFETY: the promise is broken: the VMA, alone in its tree, is in another one. Its place is unlinked, while its own
     // tree goes on to name it. All links still lead to live VMAs.
     unsafe { IntervalTree::new().remove(NonNull::from(scene.vmas[5])) };
-    scene.finds(GroupViolation::Tree);
+    scene.finds(AnonVmaViolation::Tree);
 }
 
 #[test]
 fn a_child_that_is_not_on_the_list_and_one_that_nobody_is_in() {
     let scene = Scene::new();
-    scene.empty.unhang(scene.root);
-    scene.finds(GroupViolation::Children { expected: 2, found: 1 });
+    scene.empty.unlink_child(scene.root);
+    scene.finds(AnonVmaViolation::Children { expected: 2, found: 1 });
     let scene = Scene::new();
     let lost = group_below(Some(scene.root));
     let vma = vma_in(lost, 40);
     lost.leave(vma);
-    scene.finds(GroupViolation::Children { expected: 2, found: 3 });
+    scene.finds(AnonVmaViolation::Children { expected: 2, found: 3 });
 }
 
 #[test]
 fn a_wrong_count_of_references() {
     let scene = Scene::new();
     assert!(scene.root.try_hold());
-    scene.finds(GroupViolation::Refs { expected: 3, found: 4 });
+    scene.finds(AnonVmaViolation::Refs { expected: 3, found: 4 });
     assert!(!scene.root.put());
     assert_eq!(scene.audit(), (4, Vec::new()));
 }
@@ -122,20 +122,20 @@ fn a_wrong_count_of_references() {
 #[test]
 fn a_wrong_census() {
     let scene = Scene::new();
-    let census = &scene.root.census;
-    census.vmas.fetch_add(1, Ordering::Relaxed);
-    census.empty.fetch_sub(1, Ordering::Relaxed);
-    scene.finds(GroupViolation::FamilyVmas { expected: 7, found: 8 });
-    scene.finds(GroupViolation::FamilyEmpty { expected: 1, found: 0 });
+    let stats = &scene.root.stats;
+    stats.vmas.fetch_add(1, Ordering::Relaxed);
+    stats.empty.fetch_sub(1, Ordering::Relaxed);
+    scene.finds(AnonVmaViolation::FamilyVmas { expected: 7, found: 8 });
+    scene.finds(AnonVmaViolation::FamilyEmpty { expected: 1, found: 0 });
 }
 
 #[test]
 fn a_page_may_be_owned_by_a_group_above_only() {
     let scene = Scene::new();
-    let owner = |group: &Group| std::ptr::from_ref(group).expose_provenance() as u64 | 1;
+    let owner = |anon_vma: &AnonVma| std::ptr::from_ref(anon_vma).expose_provenance() as u64 | 1;
     let (below, beside) = (scene.vmas[6], scene.vmas[5]);
-    assert!(GroupAudit::may_map(below, owner(scene.root)));
-    assert!(GroupAudit::may_map(below, owner(scene.empty)));
-    assert!(!GroupAudit::may_map(beside, owner(scene.empty)));
-    assert!(!GroupAudit::may_map(below, 0));
+    assert!(AnonVmaAudit::may_map(below, owner(scene.root)));
+    assert!(AnonVmaAudit::may_map(below, owner(scene.empty)));
+    assert!(!AnonVmaAudit::may_map(beside, owner(scene.empty)));
+    assert!(!AnonVmaAudit::may_map(below, 0));
 }

@@ -1,12 +1,12 @@
 //! What calls check of a program's limits and of what it gave up.
 
-use super::Section;
+use super::MmapWriter;
 use crate::error::Error;
 use crate::rights::{ExecGain, Rights};
 use crate::vma::VmFlags;
 use quire_arch::{PAGE_SIZE, Platform};
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// Whether `pages` more may be locked, where `flags` say that they will be.
     pub(crate) fn may_lock_more(&self, flags: VmFlags, pages: u64) -> bool {
         !flags.contains(VmFlags::LOCKED)

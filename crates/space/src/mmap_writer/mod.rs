@@ -1,6 +1,6 @@
 //! A section under the mmap lock held for writing: the only place where mappings change.
 //!
-//! Every change is in two steps: [`Section::prepare`] gets all memory that the change can need, and may fail with
+//! Every change is in two steps: [`MmapWriter::prepare`] gets all memory that the change can need, and may fail with
 //! nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so that no fault is
 //! in them, and stay so until the section ends.
 
@@ -13,18 +13,18 @@ pub(crate) use prepared::Prepared;
 
 use crate::error::Error;
 use crate::rights::Rights;
-use crate::rmap::{Emptied, Family};
+use crate::rmap::{AnonVmaTree, Emptied};
 use crate::space::{Space, SpaceCore};
 use crate::spaces::Spaces;
 use crate::table::Tables;
-use crate::vma::{AnonGroup, Proposal, VmFlags, Vma, VmaFacts, may_split};
+use crate::vma::{AnonVmaRef, Proposal, VmFlags, Vma, VmaSnapshot, may_split};
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_sync::RwSleepWriteGuard;
 use quire_vma_tree::tree::Writer;
 
 /// The mmap lock of one space, held for writing.
-pub(crate) struct Section<'s, P: Platform> {
+pub(crate) struct MmapWriter<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
     pub(crate) core: &'s SpaceCore,
     /// What the caller may do. Nothing beyond the limits where it is the kernel itself.
@@ -50,7 +50,7 @@ impl Neighbours<'_> {
     }
 }
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Takes the mmap lock for a call through `space`, with what its caller may do.
     pub(crate) fn of(space: &'s Space<'_, P>) -> Self {
         let mut section = Self::begin(space.spaces, space.core());
@@ -129,12 +129,12 @@ impl<'s, P: Platform> Section<'s, P> {
     /// Takes the lock of the family that VMAs with these groups belong to. One change of mappings, all its steps, is
     /// one hold, so that a walker of the rmap finds the mappings as they were before or as they are after. VMAs are
     /// write-locked before.
-    pub(crate) fn hold_family(&self, groups: impl IntoIterator<Item = AnonGroup>) -> Family<'s, P> {
-        Family::hold(self.spaces, groups)
+    pub(crate) fn lock_anon_vmas(&self, groups: impl IntoIterator<Item = AnonVmaRef>) -> AnonVmaTree<'s, P> {
+        AnonVmaTree::hold(self.spaces, groups)
     }
 
     /// Changes a VMA that is in the tree; its place in the order stays.
-    pub(crate) fn set_vma(&mut self, vma: &Vma, facts: VmaFacts, family: &Family<'s, P>) {
+    pub(crate) fn set_vma(&mut self, vma: &Vma, facts: VmaSnapshot, family: &AnonVmaTree<'s, P>) {
         debug_assert!(vma.lock.is_write_locked(&self.core.sequence));
         family.place(self.core, vma, &facts, &self.emptied);
         let old = vma.range();
@@ -147,18 +147,18 @@ impl<'s, P: Platform> Section<'s, P> {
 
     /// Gives the VMA that is about to take others in their group: before they leave it, since a group that was left by
     /// its last VMA is on its way out.
-    fn give_taker_group(&mut self, taker: Option<&Vma>, anon: AnonGroup, family: &Family<'s, P>) {
+    fn give_taker_anon_vma(&mut self, taker: Option<&Vma>, anon: AnonVmaRef, family: &AnonVmaTree<'s, P>) {
         if let Some(taker) = taker {
-            self.set_vma(taker, VmaFacts { anon, ..taker.facts() }, family);
+            self.set_vma(taker, VmaSnapshot { anon, ..taker.facts() }, family);
         }
     }
 
     /// Puts a prepared VMA into the tree.
     pub(crate) fn insert_vma(
         &mut self,
-        facts: VmaFacts,
+        facts: VmaSnapshot,
         prepared: &mut Prepared<'_, P>,
-        family: &Family<'s, P>,
+        family: &AnonVmaTree<'s, P>,
     ) -> Option<&'s Vma> {
         let vma = prepared.take(facts);
         debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
@@ -173,7 +173,7 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 
     /// Takes a VMA out of the tree and frees it after the epoch. The caller has write-locked it.
-    fn remove_vma(&mut self, vma: &Vma, family: &Family<'s, P>) {
+    fn remove_vma(&mut self, vma: &Vma, family: &AnonVmaTree<'s, P>) {
         family.leave(vma, &self.emptied);
         let platform = self.spaces.platform();
         vma.lock.detach(|readers| platform.park(vma_key(vma), readers));
@@ -227,7 +227,7 @@ impl<'s, P: Platform> Section<'s, P> {
         proposal: &Proposal,
         neighbours: Neighbours<'s>,
         prepared: &mut Prepared<'_, P>,
-    ) -> Family<'s, P> {
+    ) -> AnonVmaTree<'s, P> {
         self.core.usage.map(proposal.flags, proposal.range.pages());
         let range = proposal.range;
         let Neighbours { previous, next } = neighbours;
@@ -240,30 +240,30 @@ impl<'s, P: Platform> Section<'s, P> {
             .map(Vma::anon)
             .find(|group| group.is_some())
             .unwrap_or(proposal.anon);
-        let family = self.hold_family([group]);
-        self.give_taker_group(previous.or(next), group, &family);
+        let family = self.lock_anon_vmas([group]);
+        self.give_taker_anon_vma(previous.or(next), group, &family);
         match (previous, next) {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
                 self.remove_vma(next, &family);
                 let facts = previous.facts();
                 let range = VirtRange::new(facts.range.start(), end);
-                self.set_vma(previous, VmaFacts { range, ..facts }, &family);
+                self.set_vma(previous, VmaSnapshot { range, ..facts }, &family);
             }
             (Some(previous), None) => {
                 let facts = previous.facts();
                 let range = VirtRange::new(facts.range.start(), range.end());
-                self.set_vma(previous, VmaFacts { range, ..facts }, &family);
+                self.set_vma(previous, VmaSnapshot { range, ..facts }, &family);
             }
             (None, Some(next)) => {
                 let facts = next.facts();
                 let range = VirtRange::new(range.start(), facts.range.end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaFacts { range, page_offset, ..facts }, &family);
+                self.set_vma(next, VmaSnapshot { range, page_offset, ..facts }, &family);
             }
             (None, None) => {
                 let Proposal { range, flags, page_offset, backing, anon } = *proposal;
-                self.insert_vma(VmaFacts { range, flags, page_offset, backing, anon }, prepared, &family);
+                self.insert_vma(VmaSnapshot { range, flags, page_offset, backing, anon }, prepared, &family);
             }
         }
         family
@@ -321,8 +321,8 @@ impl<'s, P: Platform> Section<'s, P> {
             .map(Vma::anon)
             .find(|group| group.is_some())
             .unwrap_or_default();
-        let family = self.hold_family([group]);
-        self.give_taker_group(previous.or(next), group, &family);
+        let family = self.lock_anon_vmas([group]);
+        self.give_taker_anon_vma(previous.or(next), group, &family);
         let before = clip_end(facts, range.start());
         let after = clip_start(facts, range.end());
         Ok(match (previous, next) {
@@ -331,7 +331,7 @@ impl<'s, P: Platform> Section<'s, P> {
                 self.remove_vma(vma, &family);
                 self.remove_vma(next, &family);
                 let range = VirtRange::new(previous.range().start(), end);
-                self.set_vma(previous, VmaFacts { range, ..previous.facts() }, &family);
+                self.set_vma(previous, VmaSnapshot { range, ..previous.facts() }, &family);
                 previous
             }
             (Some(previous), None) => {
@@ -341,7 +341,7 @@ impl<'s, P: Platform> Section<'s, P> {
                     self.set_vma(vma, after, &family);
                 }
                 let range = VirtRange::new(previous.range().start(), range.end());
-                self.set_vma(previous, VmaFacts { range, ..previous.facts() }, &family);
+                self.set_vma(previous, VmaSnapshot { range, ..previous.facts() }, &family);
                 previous
             }
             (None, Some(next)) => {
@@ -352,12 +352,12 @@ impl<'s, P: Platform> Section<'s, P> {
                 }
                 let range = VirtRange::new(range.start(), next.range().end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaFacts { range, page_offset, ..next.facts() }, &family);
+                self.set_vma(next, VmaSnapshot { range, page_offset, ..next.facts() }, &family);
                 next
             }
             (None, None) => {
                 let page_offset = proposal.page_offset;
-                self.set_vma(vma, VmaFacts { range, flags, page_offset, ..facts }, &family);
+                self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..facts }, &family);
                 if !at_start {
                     self.insert_vma(before, &mut prepared, &family);
                 }
@@ -377,8 +377,8 @@ impl<'s, P: Platform> Section<'s, P> {
         let pages = range.pages() - facts.range.pages();
         self.core.usage.map(facts.flags, pages);
         let page_offset = facts.page_offset_at(start);
-        let family = self.hold_family([facts.anon]);
-        self.set_vma(vma, VmaFacts { range, page_offset, ..facts }, &family);
+        let family = self.lock_anon_vmas([facts.anon]);
+        self.set_vma(vma, VmaSnapshot { range, page_offset, ..facts }, &family);
     }
 
     /// Moves the end of a VMA up to `end`; the room is free and the limits were checked. Merges with what follows if
@@ -404,13 +404,13 @@ impl<'s, P: Platform> Section<'s, P> {
             end = next.range().end();
             anon = if anon.is_some() { anon } else { next.anon() };
         }
-        let family = self.hold_family([anon]);
-        self.give_taker_group(Some(vma), anon, &family);
+        let family = self.lock_anon_vmas([anon]);
+        self.give_taker_anon_vma(Some(vma), anon, &family);
         if let Some(next) = next {
             self.remove_vma(next, &family);
         }
         let range = VirtRange::new(facts.range.start(), end);
-        self.set_vma(vma, VmaFacts { range, anon, ..facts }, &family);
+        self.set_vma(vma, VmaSnapshot { range, anon, ..facts }, &family);
     }
 
     /// Write-locks every VMA in `range`.
@@ -423,7 +423,7 @@ impl<'s, P: Platform> Section<'s, P> {
     }
 }
 
-impl<P: Platform> Drop for Section<'_, P> {
+impl<P: Platform> Drop for MmapWriter<'_, P> {
     fn drop(&mut self) {
         // Ends all VMA write locks; then the fields go, in their order, the mmap lock last.
         self.core.sequence.end_section();
@@ -436,14 +436,14 @@ pub(crate) fn vma_key(vma: &Vma) -> usize {
 }
 
 /// `facts` without what lies at or after `end`.
-fn clip_end(facts: VmaFacts, end: VirtAddr) -> VmaFacts {
-    VmaFacts { range: VirtRange::new(facts.range.start(), facts.range.end().min(end)), ..facts }
+fn clip_end(facts: VmaSnapshot, end: VirtAddr) -> VmaSnapshot {
+    VmaSnapshot { range: VirtRange::new(facts.range.start(), facts.range.end().min(end)), ..facts }
 }
 
 /// `facts` without what lies before `start`.
-fn clip_start(facts: VmaFacts, start: VirtAddr) -> VmaFacts {
+fn clip_start(facts: VmaSnapshot, start: VirtAddr) -> VmaSnapshot {
     let start = facts.range.start().max(start);
-    VmaFacts {
+    VmaSnapshot {
         range: VirtRange::new(start, facts.range.end()),
         page_offset: facts.page_offset_at(start),
         ..facts

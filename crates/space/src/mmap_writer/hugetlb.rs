@@ -1,11 +1,11 @@
 //! What calls check of mappings of huge pages (`MAP_HUGETLB`).
 
-use super::Section;
+use super::MmapWriter;
 use crate::error::Error;
 use crate::vma::{HugePages, VmFlags, may_split};
 use quire_arch::{PAGE_SHIFT, Platform, VirtRange};
 
-impl<P: Platform> Section<'_, P> {
+impl<P: Platform> MmapWriter<'_, P> {
     /// Checks that no mapping is split where its pages are not to be.
     pub(crate) fn may_cut(&self, range: VirtRange) -> Result<(), Error> {
         for at in [range.start(), range.end()] {

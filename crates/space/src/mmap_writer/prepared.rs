@@ -1,8 +1,8 @@
 //! Memory that a change needs, got before the change begins.
 
-use super::Section;
+use super::MmapWriter;
 use crate::spaces::Spaces;
-use crate::vma::{AnonGroup, Backing, VmFlags, Vma, VmaFacts};
+use crate::vma::{AnonVmaRef, Backing, VmFlags, Vma, VmaSnapshot};
 use core::ptr::NonNull;
 use quire_arch::{Platform, VirtRange};
 use quire_frame::AllocError;
@@ -20,7 +20,7 @@ pub(crate) struct Prepared<'s, P: Platform> {
 
 impl<P: Platform> Prepared<'_, P> {
     /// A VMA with `facts`, if one is left.
-    pub(super) fn take(&mut self, facts: VmaFacts) -> Option<NonNull<Vma>> {
+    pub(super) fn take(&mut self, facts: VmaSnapshot) -> Option<NonNull<Vma>> {
         let vma = self.vmas.iter_mut().find_map(Option::take)?;
         // SAFETY: allocated by `prepare` and known to nobody else.
         unsafe { vma.as_ref() }.set(facts);
@@ -37,18 +37,18 @@ impl<P: Platform> Drop for Prepared<'_, P> {
     }
 }
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Gets `vmas` VMAs and the tree nodes for as many insertions.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn prepare(&mut self, vmas: usize) -> Result<Prepared<'s, P>, AllocError> {
         let mut prepared = Prepared { spaces: self.spaces, vmas: [None; MOST_PREPARED] };
         for slot in prepared.vmas.iter_mut().take(vmas) {
-            let blank = VmaFacts {
+            let blank = VmaSnapshot {
                 range: VirtRange::default(),
                 flags: VmFlags::empty(),
                 page_offset: 0,
                 backing: Backing::ANONYMOUS,
-                anon: AnonGroup::NONE,
+                anon: AnonVmaRef::NONE,
             };
             *slot = Some(self.spaces.allocate_vma(Vma::new(blank))?);
         }

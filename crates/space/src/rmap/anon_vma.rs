@@ -1,8 +1,8 @@
-//! The group: what Linux calls `anon_vma`.
+//! The `anon_vma`: VMAs whose private pages belong together.
 
 use super::audit::Scratch;
 use crate::space::SpaceCore;
-use crate::vma::{Vma, VmaFacts};
+use crate::vma::{Vma, VmaSnapshot};
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::{self, NonNull};
@@ -11,18 +11,18 @@ use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_vma_tree::intervals::{IntervalTree, Member, Place};
 
-pub(super) type Link = Cell<Option<NonNull<Group>>>;
+pub(super) type Link = Cell<Option<NonNull<AnonVma>>>;
 
 /// VMAs whose private pages belong together.
 ///
-/// A group is *fresh* until its first VMA enters; then it hangs below its parent. It is *emptied* when its last VMA
-/// leaves, and no VMA enters it again: only the child of a VMA that is in a group can. It is freed when it is released
+/// An anon_vma is *fresh* until its first VMA enters; then it hangs below its parent. It is *emptied* when its last VMA
+/// leaves, and no VMA enters it again: only the child of a VMA that is in an anon_vma can. It is freed when it is released
 /// by whoever emptied it and has no children any more.
-pub(crate) struct Group {
+pub(crate) struct AnonVma {
     /// One until it is released, one for each child; in a root also one for each walker. But for walkers', changed
-    /// under the family lock held alone.
+    /// under the root lock held alone.
     pub(super) refs: AtomicU32,
-    /// The family lock; used in the root.
+    /// The root lock; used in the root.
     pub(super) lock: RwSleepLock,
     /// `None` in the root itself. As the parent, it never changes.
     root: Option<NonNull<Self>>,
@@ -32,30 +32,30 @@ pub(crate) struct Group {
     pub(super) previous: Link,
     pub(super) next: Link,
     pub(super) vmas: IntervalTree<Vma>,
-    pub(super) census: Census,
+    pub(super) stats: TreeStats,
     /// The next on a list of [`Emptied`](super::Emptied).
     pub(super) next_emptied: Link,
     pub(super) scratch: Scratch,
 }
 
-/// The size of a family, in its root. Written under the family lock. It decides nothing but whether a group is worth
+/// The size of a tree, in its root. Written under the root lock. It decides nothing but whether an anon_vma is worth
 /// its memory, so it may be read without.
 #[derive(Default)]
-pub(super) struct Census {
-    /// VMAs in all groups.
+pub(super) struct TreeStats {
+    /// VMAs in all anon_vmas.
     pub(super) vmas: AtomicU64,
     /// Groups without any.
     pub(super) empty: AtomicU64,
 }
 
-// SAFETY: what is neither atomic nor fixed is read and written only under the family lock, or by the one that emptied
-// the group, or by the auditor of a quiet machine.
-unsafe impl Send for Group {}
+// SAFETY: what is neither atomic nor fixed is read and written only under the root lock, or by the one that emptied
+// the anon_vma, or by the auditor of a quiet machine.
+unsafe impl Send for AnonVma {}
 // SAFETY: as above.
-unsafe impl Sync for Group {}
+unsafe impl Sync for AnonVma {}
 
-impl Group {
-    /// A fresh group below `parent`, or the root of a new family.
+impl AnonVma {
+    /// A fresh anon_vma below `parent`, or the root of a new tree.
     pub(super) fn new(parent: Option<&Self>) -> Self {
         Self {
             refs: AtomicU32::new(1),
@@ -66,86 +66,86 @@ impl Group {
             previous: Cell::new(None),
             next: Cell::new(None),
             vmas: IntervalTree::new(),
-            census: Census::default(),
+            stats: TreeStats::default(),
             next_emptied: Cell::new(None),
             scratch: Scratch::default(),
         }
     }
 
-    /// The root of the family.
+    /// The root of the tree.
     pub(super) fn root(&self) -> &Self {
-        // SAFETY: a group holds its parent, and so its root, until it is freed; the root was retired no sooner, for
+        // SAFETY: an anon_vma holds its parent, and so its root, until it is freed; the root was retired no sooner, for
         // readers that are in the epoch.
         self.root.map_or(self, |root| unsafe { root.as_ref() })
     }
 
     pub(super) fn parent(&self) -> Option<&Self> {
-        // SAFETY: a group holds its parent until it is freed.
+        // SAFETY: an anon_vma holds its parent until it is freed.
         self.parent.map(|parent| unsafe { parent.as_ref() })
     }
 
-    /// Whether `other` is this group or one of those above it. The machine is quiet, or the family lock is held.
+    /// Whether `other` is this anon_vma or one of those above it. The machine is quiet, or the root lock is held.
     pub(crate) fn descends_from(&self, other: NonNull<Self>) -> bool {
         let mut at = Some(self);
-        while let Some(group) = at {
-            if ptr::eq(group, other.as_ptr()) {
+        while let Some(anon_vma) = at {
+            if ptr::eq(anon_vma, other.as_ptr()) {
                 return true;
             }
-            at = group.parent();
+            at = anon_vma.parent();
         }
         false
     }
 
-    /// Puts `vma` in, which will be as `facts` say. The family lock is held alone.
-    pub(super) fn enter(&self, vma: &Vma, facts: &VmaFacts) {
+    /// Puts `vma` in, which will be as `facts` say. The root lock is held alone.
+    pub(super) fn enter(&self, vma: &Vma, facts: &VmaSnapshot) {
         if self.vmas.is_empty()
             && let Some(parent) = self.parent()
         {
-            parent.hang(self);
+            parent.link_child(self);
         }
         let (first, last) = facts.page_offsets();
-        // SAFETY: the family lock is held alone; a VMA in a tree leaves its group before it is retired.
+        // SAFETY: the root lock is held alone; a VMA in a tree leaves its anon_vma before it is retired.
         unsafe { self.vmas.insert(NonNull::from(vma), first, last) };
-        let vmas = &self.root().census.vmas;
+        let vmas = &self.root().stats.vmas;
         vmas.store(vmas.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Takes `vma` out, and tells whether it was the last one. The family lock is held alone.
+    /// Takes `vma` out, and tells whether it was the last one. The root lock is held alone.
     pub(super) fn leave(&self, vma: &Vma) -> bool {
-        // SAFETY: the family lock is held alone, and the VMA names this group.
+        // SAFETY: the root lock is held alone, and the VMA names this anon_vma.
         unsafe { self.vmas.remove(NonNull::from(vma)) };
-        let census = &self.root().census;
-        census.vmas.store(census.vmas.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        let stats = &self.root().stats;
+        stats.vmas.store(stats.vmas.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         let emptied = self.vmas.is_empty();
         if emptied {
-            census.empty.store(census.empty.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            stats.empty.store(stats.empty.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         emptied
     }
 
-    /// Notes that `vma`, which is in this group, will be as `facts` say. The family lock is held alone.
-    pub(super) fn change(&self, vma: &Vma, facts: &VmaFacts) {
+    /// Notes that `vma`, which is in this anon_vma, will be as `facts` say. The root lock is held alone.
+    pub(super) fn change(&self, vma: &Vma, facts: &VmaSnapshot) {
         let (first, last) = facts.page_offsets();
-        // SAFETY: the family lock is held alone, and the VMA names this group.
+        // SAFETY: the root lock is held alone, and the VMA names this anon_vma.
         unsafe { self.vmas.change(NonNull::from(vma), first, last) };
     }
 
-    /// Makes `child` a child of this group. The family lock is held alone.
-    fn hang(&self, child: &Self) {
+    /// Makes `child` a child of this anon_vma. The root lock is held alone.
+    fn link_child(&self, child: &Self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
         let first = self.first_child.replace(Some(NonNull::from(child)));
         child.next.set(first);
         if let Some(first) = first {
-            // SAFETY: a group on its parent's list is live.
+            // SAFETY: an anon_vma on its parent's list is live.
             unsafe { first.as_ref() }.previous.set(Some(NonNull::from(child)));
         }
     }
 
-    /// Takes this group off its parent's list. The family lock is held alone.
-    pub(super) fn unhang(&self, parent: &Self) {
+    /// Takes this anon_vma off its parent's list. The root lock is held alone.
+    pub(super) fn unlink_child(&self, parent: &Self) {
         let (previous, next) = (self.previous.get(), self.next.get());
         match previous {
-            // SAFETY: a group on its parent's list is live.
+            // SAFETY: an anon_vma on its parent's list is live.
             Some(previous) => unsafe { previous.as_ref() }.next.set(next),
             None => parent.first_child.set(next),
         }
@@ -158,7 +158,7 @@ impl Group {
     /// One more reference to a root for a walker, unless the last one is gone.
     pub(super) fn try_hold(&self) -> bool {
         let more = |refs: u32| if refs == 0 { None } else { refs.checked_add(1) };
-        // Relaxed: what the reference protects is read under the family lock.
+        // Relaxed: what the reference protects is read under the root lock.
         self.refs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
@@ -169,7 +169,7 @@ impl Group {
     }
 }
 
-/// A VMA's part in its group. Read and written under the family lock.
+/// A VMA's part in its anon_vma. Read and written under the root lock.
 #[derive(Debug)]
 pub(crate) struct Membership {
     place: Place<Vma>,
@@ -177,7 +177,7 @@ pub(crate) struct Membership {
     core: Cell<Option<NonNull<SpaceCore>>>,
 }
 
-// SAFETY: the core is shared data, and the cell is used only under the family lock.
+// SAFETY: the core is shared data, and the cell is used only under the root lock.
 unsafe impl Send for Membership {}
 // SAFETY: as above.
 unsafe impl Sync for Membership {}
@@ -187,7 +187,7 @@ impl Membership {
         Self { place: Place::new(), core: Cell::new(None) }
     }
 
-    /// The page offsets that the group's tree has the VMA at.
+    /// The page offsets that the anon_vma's tree has the VMA at.
     pub(super) fn interval(&self) -> (u64, u64) {
         self.place.interval()
     }
@@ -212,16 +212,16 @@ unsafe impl Member for Vma {
     }
 }
 
-impl VmaFacts {
+impl VmaSnapshot {
     /// The first and the last page offset.
     pub(super) fn page_offsets(&self) -> (u64, u64) {
         (self.page_offset, self.page_offset.saturating_add(self.range.pages().saturating_sub(1)))
     }
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for AnonVma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group")
+        f.debug_struct("AnonVma")
             .field("refs", &self.refs)
             .field("vmas", &self.vmas.len())
             .finish_non_exhaustive()

@@ -1,13 +1,13 @@
 //! Taking mappings away.
 
-use super::{Prepared, Section, clip_end, clip_start};
+use super::{MmapWriter, Prepared, clip_end, clip_start};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
-use crate::table::{Hole, Zap};
+use crate::table::{FreeableRange, Zap};
 use crate::vma::VmFlags;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 
-impl<'s, P: Platform> Section<'s, P> {
+impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the range is
     /// inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
     pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
@@ -23,13 +23,13 @@ impl<'s, P: Platform> Section<'s, P> {
         prepared: &mut Prepared<'_, P>,
         gather: &mut Gather<'s, P>,
     ) {
-        if gather.has_shut() {
+        if gather.has_absent() {
             // Of an earlier part of the same call. What is to be taken out after the flush is noted as one range, and what
             // lies between that part and this one stays.
             gather.settle();
         }
         if let Some(removed) = self.remove_mappings(range, prepared) {
-            self.tables().unmap(removed, Hole(self.room_around(removed)), gather);
+            self.tables().unmap(removed, FreeableRange(self.room_around(removed)), gather);
         }
     }
 
@@ -57,7 +57,7 @@ impl<'s, P: Platform> Section<'s, P> {
             }
             let before = clip_end(facts, part.start());
             let after = clip_start(facts, part.end());
-            let family = self.hold_family([facts.anon]);
+            let family = self.lock_anon_vmas([facts.anon]);
             match (before.range.is_empty(), after.range.is_empty()) {
                 (true, true) => self.remove_vma(vma, &family),
                 (false, true) => self.set_vma(vma, before, &family),
@@ -107,7 +107,7 @@ impl<'s, P: Platform> Section<'s, P> {
                 uncharged += facts.range.pages();
             }
             // No walker of the rmap comes here any more, so the tables may go.
-            let family = self.hold_family([facts.anon]);
+            let family = self.lock_anon_vmas([facts.anon]);
             self.remove_vma(vma, &family);
             drop(family);
             if facts.flags.contains(VmFlags::LOCKED) {
@@ -119,7 +119,7 @@ impl<'s, P: Platform> Section<'s, P> {
         self.spaces.commit().release(uncharged);
         if let (Some(first), Some(last)) = ends {
             let all = VirtRange::new(first.range.start(), last.range.end());
-            self.tables().unmap(all, Hole::everything(), &mut gather);
+            self.tables().unmap(all, FreeableRange::everything(), &mut gather);
         }
         gather.finish();
     }
