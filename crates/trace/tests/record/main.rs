@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod beside;
 mod calls;
 mod children;
 #[path = "../common/mod.rs"]

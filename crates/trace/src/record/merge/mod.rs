@@ -12,9 +12,9 @@ mod tests;
 
 pub(crate) use placement::Rule;
 
-use super::perf::Sample;
+use super::perf::{Sample, SampleKind};
 use super::sys::Tid;
-use crate::event::{Denial, Event, EventKind, Fault, Lost, LostCause, Outcome, TaskId};
+use crate::event::{Access, Denial, Event, EventKind, Fault, Lost, LostCause, Mode, Outcome, TaskId};
 use faults::Faults;
 use placement::{Key, LEFT_OUT, NO_SPACE, place};
 use std::collections::{BTreeSet, HashMap};
@@ -73,6 +73,8 @@ pub(crate) struct Merger {
     faults: Faults,
     records: Vec<Record>,
     in_flight: BTreeSet<(u64, Tid)>,
+    /// Since when each thread is in exec that is.
+    in_exec: HashMap<Tid, u64>,
     identities: HashMap<Tid, Vec<Identity>>,
     last_emitted: u64,
     /// When the first thread was known.
@@ -121,9 +123,16 @@ impl Merger {
         self.in_flight.insert((start, tid));
     }
 
+    /// The same for exec.
+    pub(crate) fn begin_exec(&mut self, tid: Tid, start: u64) {
+        self.begin(tid, start);
+        self.in_exec.insert(tid, start);
+    }
+
     /// It came out, and nothing is to be recorded.
     pub(crate) fn cancel(&mut self, tid: Tid, start: u64) {
         self.in_flight.remove(&(start, tid));
+        self.in_exec.remove(&tid);
     }
 
     /// Something happened. Ends what was begun at its start.
@@ -206,6 +215,11 @@ impl Merger {
             let tid = sample.tid as Tid;
             let identities = self.identities.get(&tid).map_or(&[][..], Vec::as_slice);
             let known = |identity: &&Identity| (identity.from..=identity.until).contains(&sample.time);
+            // An exec that takes long holds up nothing, so that its record may come too late for these.
+            if self.in_exec.get(&tid).is_some_and(|start| sample.time >= *start) && writes_in_kernel(&sample)
+            {
+                continue;
+            }
             let Some(identity) = identities.iter().rev().find(known) else {
                 // Before its program began, the child is not the program.
                 self.stray_faults += u64::from(self.begun.is_some_and(|begun| sample.time >= begun));
@@ -244,6 +258,10 @@ impl Merger {
         }
         events
     }
+}
+
+fn writes_in_kernel(sample: &Sample) -> bool {
+    matches!(sample.what, SampleKind::Begin { mode: Mode::Kernel, access: Access::Write, .. })
 }
 
 fn event(time_ns: u64, task: TaskId, cpu: u32, kind: EventKind) -> Event {

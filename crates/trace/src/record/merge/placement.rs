@@ -46,6 +46,9 @@ pub(crate) enum Rule {
     /// It replaced the program. From `switched` on, the thread `pid` has the new address space, whose pages are
     /// part of the event; `pid` differs from the calling thread if that was not its process's first.
     Exec { pid: Tid, switched: u64 },
+    /// The thread was killed in exec, before it told of the new program. Nothing is recorded, but the kernel
+    /// may have written to the new program's memory, as the thread or as `pid`, whose place it takes before.
+    KilledExec { pid: Tid },
 }
 
 /// Finds the place of a record among the faults in its window. Faults that the event itself accounts for are
@@ -62,16 +65,25 @@ pub(super) fn place(record: &Record, faults: &mut [PendingFault]) -> Key {
             late.next().map_or(Key::before(record.end), |fault| Key::before(fault.time))
         }
         Rule::Exec { pid, switched } => {
-            for fault in faults {
-                let own = fault.tid == record.tid || fault.tid == pid;
-                // The kernel reads arguments from the old program's memory, then writes them to the new one's.
-                // A touch that is not known is taken for one of the new program's: there it would have no place.
-                let writes = fault.fault.mode == Mode::Kernel && may_write(fault.fault.access);
-                if own && (writes || fault.time >= switched) {
-                    fault.leave_out();
-                }
-            }
+            leave_out_new_program(record.tid, pid, switched, faults);
             Key::after(record.end)
+        }
+        Rule::KilledExec { pid } => {
+            leave_out_new_program(record.tid, pid, u64::MAX, faults);
+            Key::after(record.end)
+        }
+    }
+}
+
+/// Leaves out what a thread in exec touched of the new program's memory; from `switched` on, all is the new
+/// program's.
+fn leave_out_new_program(tid: Tid, pid: Tid, switched: u64, faults: &mut [PendingFault]) {
+    for fault in faults.iter_mut().filter(|fault| fault.tid == tid || fault.tid == pid) {
+        // The kernel reads arguments from the old program's memory, then writes to the new one's.
+        // A touch that is not known is taken for one of the new program's: there it would have no place.
+        let writes = fault.fault.mode == Mode::Kernel && may_write(fault.fault.access);
+        if writes || fault.time >= switched {
+            fault.leave_out();
         }
     }
 }

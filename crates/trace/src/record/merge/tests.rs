@@ -139,3 +139,43 @@ fn a_reused_id_is_another_thread() {
     assert_eq!(tasks, [1, 7]);
     assert_eq!(merger.stray_faults(), 1);
 }
+
+/// The kernel's own write, as which it builds a new program's memory.
+fn kernel_write(tid: u32, time: u64, addr: u64) -> [Sample; 2] {
+    let what = SampleKind::Begin { addr, mode: Mode::Kernel, access: Access::Write, inferred: false };
+    [Sample { time, tid, cpu: 0, what }, end(tid, time + 1, addr)]
+}
+
+#[test]
+fn a_new_program_whose_thread_is_killed_is_left_out() {
+    let mut merger = merger();
+    // The second thread calls exec and takes the place of the first, 10, which has left.
+    merger.begin_exec(11, 100);
+    merger.samples().extend([begin(11, 90, 1), end(11, 95, 1)]);
+    for (tid, time) in [(11, 110), (10, 120), (10, 130)] {
+        merger.samples().extend(kernel_write(tid, time, 7));
+    }
+    merger.samples().extend(kernel_write(11, 210, 2));
+    let rule = Rule::KilledExec { pid: 10 };
+    merger.record(Record { tid: 11, rule, kinds: Vec::new(), ..call(100, 200, Effect::Neutral) });
+    assert_eq!(
+        letters(&settle(&mut merger, 0, true)),
+        "ff",
+        "what came before, and what it wrote at its end"
+    );
+}
+
+#[test]
+fn a_new_program_is_left_out_while_its_exec_takes_long() {
+    const MS: u64 = 1_000_000;
+    let mut merger = merger();
+    merger.begin_exec(11, 100 * MS);
+    merger.samples().extend(kernel_write(11, 150 * MS, 7));
+    merger.samples().extend([begin(10, 160 * MS, 1), end(10, 161 * MS, 1)]);
+    assert_eq!(letters(&settle(&mut merger, 1000 * MS, false)), "");
+    assert_eq!(letters(&settle(&mut merger, 5000 * MS, false)), "f", "the other thread goes on");
+    // It fails, and the thread goes on in its old program.
+    merger.cancel(11, 100 * MS);
+    merger.samples().extend(kernel_write(11, 6000 * MS, 7));
+    assert_eq!(letters(&settle(&mut merger, 0, true)), "f");
+}

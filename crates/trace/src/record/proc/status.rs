@@ -67,6 +67,8 @@ pub(crate) fn privileges(tid: Tid) -> Privileges {
 /// What the recorder needs of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Stat {
+    /// It waits in the kernel for something other than its tracer.
+    pub(crate) sleeps: bool,
     pub(crate) minor_faults: u64,
     pub(crate) major_faults: u64,
     pub(crate) start_stack: u64,
@@ -89,6 +91,7 @@ impl Stat {
         let field =
             |number: usize| fields.get(number - 3).and_then(|word| word.trim().parse().ok()).unwrap_or(0);
         Self {
+            sleeps: fields.first().is_some_and(|state| matches!(*state, "S" | "D")),
             minor_faults: field(10),
             major_faults: field(12),
             start_stack: field(28),

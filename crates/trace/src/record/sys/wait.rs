@@ -31,9 +31,10 @@ pub(crate) fn wait(tid: Option<Tid>) -> io::Result<Waited> {
     wait_with(tid, 0).map(|waited| waited.unwrap_or(Waited::Interrupted))
 }
 
-/// What has happened to any thread that the calling thread follows, without waiting: `None` is nothing.
-pub(crate) fn poll() -> io::Result<Option<Waited>> {
-    wait_with(None, libc::WNOHANG)
+/// What has happened to any thread that the calling thread follows, or to this one, without waiting: `None`
+/// is nothing.
+pub(crate) fn poll(tid: Option<Tid>) -> io::Result<Option<Waited>> {
+    wait_with(tid, libc::WNOHANG)
 }
 
 fn wait_with(tid: Option<Tid>, more: i32) -> io::Result<Option<Waited>> {

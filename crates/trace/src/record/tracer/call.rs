@@ -142,7 +142,7 @@ impl Tracer<'_> {
         self.resume(tid, 0);
     }
 
-    fn called(&mut self, tid: Tid, call: InCall, result: i64, time: u64) {
+    pub(super) fn called(&mut self, tid: Tid, call: InCall, result: i64, time: u64) {
         let Entry { number, args } = call.entry;
         if calls::classify(number, &args) == Class::Credentials {
             return self.note_privileges(tid, time);

@@ -3,8 +3,9 @@
 //! A thread can be let go only while it is stopped. Threads that run are stopped for it; one that waits for its vfork
 //! child cannot be, until that child executes or ends. What is left when the time is up dies with the recorder.
 
-use super::Tracer;
+use super::heard::Heard;
 use super::state::State;
+use super::{Tracer, newer};
 use crate::event::ExitStatus;
 use crate::record::sys::wait::{Happened, Waited, poll};
 use crate::record::sys::{Tid, ptrace};
@@ -34,11 +35,11 @@ impl Tracer<'_> {
                 left.remove(&tid);
             }
         }
-        while let Some((tid, happened)) = self.queued.pop_front() {
+        while let Some(Heard { tid, happened, .. }) = self.heard.pop(newer) {
             self.let_go_for_good(tid, happened, &mut left);
         }
         while Instant::now() < until {
-            match poll() {
+            match poll(None) {
                 Ok(Some(Waited::Thread(tid, happened))) => self.let_go_for_good(tid, happened, &mut left),
                 Ok(Some(Waited::Interrupted)) => {}
                 Ok(Some(Waited::NoneLeft)) | Err(_) => return,

@@ -35,9 +35,10 @@ impl Tracer<'_> {
         // The instructions that raised the faults can not be read afterwards.
         self.drain(now());
         self.settle(false);
+        let stack = Stat::read(tid).start_stack;
         let start = now();
-        self.merger.begin(tid, start);
-        self.set_state(tid, State::InExec { entry, start, figures });
+        self.merger.begin_exec(tid, start);
+        self.set_state(tid, State::InExec { entry, start, figures, stack });
         self.resume(tid, 0);
     }
 
@@ -129,6 +130,9 @@ impl Tracer<'_> {
 
     /// Takes the thread from the event of exec to the end of the call, where its registers are the program's.
     fn finish_exec(&mut self, pid: Tid) -> bool {
+        if self.heard.has(pid) {
+            return false;
+        }
         self.let_go(pid, Resume::Syscall, 0);
         loop {
             match wait(Some(pid)) {
@@ -138,7 +142,7 @@ impl Tracer<'_> {
                     return matches!(ptrace::syscall_stop(pid), Ok(SyscallStop::Exit { .. }));
                 }
                 Ok(Waited::Thread(tid, happened)) => {
-                    self.queued.push_back((tid, happened));
+                    self.heard.push(tid, happened, now());
                     return false;
                 }
                 Ok(Waited::Interrupted) => {}
@@ -151,7 +155,7 @@ impl Tracer<'_> {
     fn image(&mut self, pid: Tid) -> ExecImage {
         let mut mappings = maps::with_flags(pid);
         let is_64_bit = matches!(ptrace::registers(pid), Ok(Some(regs)) if regs.cs == 0x33);
-        let probed = if is_64_bit { probe(pid, &mappings, &mut self.queued) } else { Probed::default() };
+        let probed = if is_64_bit { probe(pid, &mappings, &mut self.heard) } else { Probed::default() };
         let pagemap = Pagemap::open(pid);
         for mapping in &mut mappings {
             if let Some(pagemap) = &pagemap {

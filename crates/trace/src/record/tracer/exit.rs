@@ -3,7 +3,7 @@
 use super::Tracer;
 use super::state::State;
 use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
-use crate::record::merge::SpaceId;
+use crate::record::merge::{Record, Rule, SpaceId};
 use crate::record::proc::maps;
 use crate::record::proc::status::{Stat, Status};
 use crate::record::sys::time::now;
@@ -20,6 +20,8 @@ impl Tracer<'_> {
         /// The part of an exit status that has the signal.
         const SIGNAL: u64 = 0x7f;
         self.made_before_end(tid, time);
+        self.called_before_end(tid, time);
+        let replaced = self.replaced_before_end(tid);
         self.give_up(tid, time);
         let status = ptrace::event_message(tid, libc::PTRACE_EVENT_EXIT).unwrap_or(0);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
@@ -27,9 +29,11 @@ impl Tracer<'_> {
             let (space, pid) = (task.space, task.pid);
             let last = self.leave_space(space);
             if last && self.begun {
-                self.touched_before_end(tid);
-                self.sample_reuse_before_end(tid);
-                let figures = self.figures(tid, pid, space, FiguresCause::Exit).map(Box::new);
+                let figures = replaced.unwrap_or_else(|| {
+                    self.touched_before_end(tid);
+                    self.sample_reuse_before_end(tid);
+                    self.figures(tid, pid, space, FiguresCause::Exit).map(Box::new)
+                });
                 if let Some(space) = self.spaces.get_mut(&space) {
                     space.figures = figures.or(space.figures.take());
                 }
@@ -75,13 +79,42 @@ impl Tracer<'_> {
         space.users == 0
     }
 
+    /// A thread is about to end in the middle of a call. If it was killed after the call had done its work,
+    /// it did not stop to tell so: the call's result in its registers does. Other processes may use the
+    /// address space on.
+    fn called_before_end(&mut self, tid: Tid, time: u64) {
+        let Some(task) = self.tasks.get_mut(&tid) else { return };
+        let State::InCall(call) = &task.state else { return };
+        let number = call.entry.number;
+        let Ok(Some(regs)) = ptrace::registers(tid) else { return };
+        let result = regs.rax as i64;
+        // This is the result until there is another: it was killed before it was let into the call.
+        if regs.orig_rax != number || result == -i64::from(libc::ENOSYS) {
+            return;
+        }
+        if let State::InCall(call) = std::mem::replace(&mut task.state, State::Running) {
+            self.called(tid, call, result, time);
+        }
+    }
+
+    /// A thread is about to end in the middle of exec. If it has the new program's memory already, which is
+    /// not in the trace, this returns the figures of the old one.
+    fn replaced_before_end(&mut self, tid: Tid) -> Option<Option<Box<LinuxFigures>>> {
+        let State::InExec { figures, stack, .. } = &mut self.tasks.get_mut(&tid)?.state else { return None };
+        (Stat::read(tid).start_stack != *stack).then(|| figures.take())
+    }
+
     /// A thread will not come out of the call that it is in.
     fn give_up(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
-        let space = task.space;
+        let (id, pid, space, cpu) = (task.id, task.pid, task.space, task.cpu);
         match std::mem::replace(&mut task.state, State::Running) {
             State::InCall(call) => self.merger.cancel(tid, call.start),
-            State::InClone { start, .. } | State::InExec { start, .. } => self.merger.cancel(tid, start),
+            State::InClone { start, .. } => self.merger.cancel(tid, start),
+            State::InExec { start, .. } => {
+                let (rule, kinds) = (Rule::KilledExec { pid }, Vec::new());
+                self.merger.record(Record { start, end: time, tid, task: id, space, cpu, rule, kinds });
+            }
             State::Running | State::Ignored | State::Held(_) => {}
         }
         self.release(tid, space, time);

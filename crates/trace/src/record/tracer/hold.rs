@@ -6,10 +6,14 @@
 use super::Tracer;
 use super::state::State;
 use crate::record::merge::SpaceId;
+use crate::record::proc::status::Stat;
 use crate::record::sys::Tid;
 
-/// A call that keeps others waiting longer than this is passed: it may itself wait for one of them.
+/// A call that sleeps and keeps others waiting longer than this is passed: it may itself wait for one of
+/// them.
 const PATIENCE_NS: u64 = 100_000_000;
+/// The same for a call that does not sleep: it is at work, or waits for a CPU or for the recorder.
+const PATIENCE_AWAKE_NS: u64 = 2_000_000_000;
 
 impl Tracer<'_> {
     /// Asks for the right to make a memory call; if another thread has it, the caller must leave the thread
@@ -49,10 +53,15 @@ impl Tracer<'_> {
 
     /// Passes calls that have kept others waiting for too long.
     pub(super) fn let_the_patient_go(&mut self, time: u64) {
-        let stuck = |(_, since): (Tid, u64)| time.saturating_sub(since) > PATIENCE_NS;
-        let spaces = self.spaces.iter_mut();
-        let passed: Vec<SpaceId> = spaces
-            .filter(|(_, space)| !space.waiting.is_empty() && space.holder.is_some_and(stuck))
+        let passed: Vec<SpaceId> = self
+            .spaces
+            .iter_mut()
+            .filter(|(_, space)| !space.waiting.is_empty())
+            .filter(|(_, space)| {
+                space.holder.is_some_and(|(holder, since)| {
+                    is_stuck(time.saturating_sub(since), || Stat::read(holder).sleeps)
+                })
+            })
             .map(|(id, space)| {
                 space.holder = None;
                 *id
@@ -62,5 +71,24 @@ impl Tracer<'_> {
             self.followed.unordered_calls += 1;
             self.next_in_line(space, time);
         }
+    }
+}
+
+/// Whether a call that has taken this long is passed.
+fn is_stuck(taken_ns: u64, sleeps: impl FnOnce() -> bool) -> bool {
+    taken_ns > PATIENCE_NS && (taken_ns > PATIENCE_AWAKE_NS || sleeps())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_waits_for_a_cpu_is_not_passed_before_one_that_sleeps() {
+        const MS: u64 = 1_000_000;
+        assert!(!is_stuck(100 * MS, || true));
+        assert!(is_stuck(101 * MS, || true));
+        assert!(!is_stuck(2000 * MS, || false));
+        assert!(is_stuck(2001 * MS, || false));
     }
 }

@@ -9,6 +9,7 @@ mod detach;
 mod detail;
 mod exec;
 mod exit;
+mod heard;
 mod hold;
 mod probe;
 mod reuse;
@@ -24,15 +25,16 @@ use super::output::Output;
 use super::perf::{AccessFinder, PerfSession};
 use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now};
-use super::sys::wait::{Happened, Waited, wait};
+use super::sys::wait::{Happened, Waited, poll, wait};
 use super::sys::{Tid, memory, ptrace, signals};
 use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
+use heard::{Heard, Queue};
 use reuse::ReuseSampler;
 use same_cpu::{SameCpu, Until};
 use state::{Early, Process, Rseq, Space, State, Task};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::Duration;
 use touched::TouchedPages;
@@ -84,8 +86,8 @@ pub(crate) struct Tracer<'a> {
     early: HashMap<Tid, Early>,
     /// Threads that are followed but not recorded: what made them is not known.
     unrecorded: HashSet<Tid>,
-    /// What was seen while waiting for something else.
-    queued: VecDeque<(Tid, Happened)>,
+    /// What happened and is still to be dealt with.
+    heard: Queue,
     /// The program has begun.
     begun: bool,
     started: u64,
@@ -143,7 +145,7 @@ impl<'a> Tracer<'a> {
             next_space: 0,
             early: HashMap::new(),
             unrecorded: HashSet::new(),
-            queued: VecDeque::new(),
+            heard: Queue::default(),
             begun: false,
             started,
             drained: started,
@@ -171,16 +173,12 @@ impl<'a> Tracer<'a> {
         }
         child.execute().map_err(broken)?;
         loop {
-            let waited = match self.queued.pop_front() {
-                Some((tid, happened)) => Waited::Thread(tid, happened),
-                None => wait(None).map_err(broken)?,
-            };
-            let time = now();
-            match waited {
-                Waited::Thread(tid, happened) => self.happened(tid, happened, time),
-                Waited::Interrupted => {}
-                Waited::NoneLeft => break,
+            match self.heard.pop(newer) {
+                Some(Heard { tid, happened, time }) => self.happened(tid, happened, time),
+                None if !self.hear().map_err(broken)? => break,
+                None => {}
             }
+            let time = now();
             if time.saturating_sub(self.ticked) >= TICK_NS {
                 self.ticked = time;
                 self.followed.released = self.pass_signals_on(time);
@@ -206,6 +204,25 @@ impl<'a> Tracer<'a> {
         self.followed.wall_ns = now() - self.started;
         self.followed.stray_faults = self.merger.stray_faults();
         Ok(self.followed)
+    }
+
+    /// Waits until something happens, and takes in all that has happened by then. Returns `false` if nothing
+    /// is left to wait for.
+    fn hear(&mut self) -> io::Result<bool> {
+        let mut waited = wait(None)?;
+        loop {
+            match waited {
+                Waited::Thread(tid, happened) => self.heard.push(tid, happened, now()),
+                Waited::Interrupted => return Ok(true),
+                Waited::NoneLeft => return Ok(!self.heard.is_empty()),
+            }
+            // A single thread stands still now.
+            if self.tasks.len() + self.early.len() + self.unrecorded.len() < 2 {
+                return Ok(true);
+            }
+            let Some(more) = poll(None)? else { return Ok(true) };
+            waited = more;
+        }
     }
 
     /// Hands over all that was recorded; what happens from here on is not in the trace.
@@ -310,7 +327,9 @@ impl<'a> Tracer<'a> {
         match ptrace::syscall_stop(tid) {
             Ok(SyscallStop::Entry { arch, number, args }) => self.enters(tid, arch, number, args, time),
             Ok(SyscallStop::Exit { result }) => self.leaves(tid, result, time),
-            Ok(SyscallStop::None) | Err(_) => self.resume(tid, 0),
+            // It was killed meanwhile. Its end is reported by the next wait; to let it go on could pass over
+            // that.
+            Ok(SyscallStop::None) | Err(_) => {}
         }
     }
 
@@ -444,5 +463,13 @@ impl<'a> Tracer<'a> {
         let (id, space, cpu) = (task.id, task.space, task.cpu);
         let record = Record { start: time, end: time, tid, task: id, space, cpu, rule: Rule::AtEnd, kinds };
         self.merger.record(record);
+    }
+}
+
+/// What has happened to a thread since it was last heard of.
+fn newer(tid: Tid) -> Option<(Happened, u64)> {
+    match poll(Some(tid)) {
+        Ok(Some(Waited::Thread(_, happened))) => Some((happened, now())),
+        _ => None,
     }
 }

@@ -4,12 +4,13 @@
 //! exec can be made to ask for pages: two requests tell the direction and the place. Everything is put back
 //! afterwards; the program itself has not run one instruction.
 
+use super::heard::Queue;
 use crate::event::{BaseSource, Direction, ExecGain, Mapping, MmapBase};
 use crate::record::sys::ptrace::{self, EVENT_STOP, Resume, SyscallStop};
+use crate::record::sys::time::now;
 use crate::record::sys::wait::{Happened, Waited, wait};
 use crate::record::sys::{Tid, memory, signals};
 use libc::user_regs_struct;
-use std::collections::VecDeque;
 
 const PAGE: u64 = 4096;
 /// The `syscall` instruction.
@@ -27,10 +28,10 @@ pub(super) struct Probed {
 }
 
 /// Asks Linux about the program of a thread that stands at the end of its exec. What happens to the thread
-/// meanwhile is put into `queued`.
-pub(super) fn probe(tid: Tid, mappings: &[Mapping], queued: &mut VecDeque<(Tid, Happened)>) -> Probed {
+/// meanwhile is put into `heard`.
+pub(super) fn probe(tid: Tid, mappings: &[Mapping], heard: &mut Queue) -> Probed {
     let mut inferred = Probed { mmap_base: infer(mappings), ..Probed::default() };
-    let Some(mut session) = Session::begin(tid, mappings, queued) else { return inferred };
+    let Some(mut session) = Session::begin(tid, mappings, heard) else { return inferred };
     let brk = session.call(libc::SYS_brk, [0; 6]);
     let pages = session.two_pages();
     inferred.lowest_placed = session.lowest_page(mappings);
@@ -77,20 +78,20 @@ struct Session<'a> {
     saved: user_regs_struct,
     mask: u64,
     instruction: u64,
-    queued: &'a mut VecDeque<(Tid, Happened)>,
+    heard: &'a mut Queue,
     /// A stop signal that came meanwhile.
     stopped_by: Option<i32>,
     lost: bool,
 }
 
 impl<'a> Session<'a> {
-    fn begin(tid: Tid, mappings: &[Mapping], queued: &'a mut VecDeque<(Tid, Happened)>) -> Option<Self> {
+    fn begin(tid: Tid, mappings: &[Mapping], heard: &'a mut Queue) -> Option<Self> {
         let instruction = find_syscall(tid, mappings)?;
         let saved = ptrace::registers(tid).ok()??;
         let mask = ptrace::signal_mask(tid).ok()?;
         // Signals wait until the program is as it was.
         ptrace::set_signal_mask(tid, u64::MAX).ok()?;
-        Some(Self { tid, saved, mask, instruction, queued, stopped_by: None, lost: false })
+        Some(Self { tid, saved, mask, instruction, heard, stopped_by: None, lost: false })
     }
 
     /// Places two pages and takes them away again: where they were.
@@ -167,7 +168,7 @@ impl<'a> Session<'a> {
                 Happened::Stopped { event: libc::PTRACE_EVENT_SECCOMP, .. } => {}
                 Happened::Stopped { signal, event: EVENT_STOP } => self.stopped_by = Some(signal),
                 happened => {
-                    self.queued.push_back((self.tid, happened));
+                    self.heard.push(self.tid, happened, now());
                     return None;
                 }
             }

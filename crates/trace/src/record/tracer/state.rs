@@ -51,8 +51,8 @@ pub(super) enum State {
     InCall(InCall),
     /// In a call that makes a thread or process.
     InClone { entry: Entry, start: u64, flags: u64 },
-    /// In exec.
-    InExec { entry: Entry, start: u64, figures: Option<Box<LinuxFigures>> },
+    /// In exec. `stack` is where the old program's stack begins.
+    InExec { entry: Entry, start: u64, figures: Option<Box<LinuxFigures>>, stack: u64 },
 }
 
 /// A call that a thread is about to make.

@@ -1,0 +1,124 @@
+//! What was heard of threads and is still to be dealt with.
+//!
+//! Linux reports the thread first that is followed since the shortest time. Where two young threads stop all
+//! the time, one that is older would never be heard of. So everything that can be heard of is taken in first,
+//! and then dealt with in that order: no thread has two turns before each of the others had one.
+
+use crate::record::sys::Tid;
+use crate::record::sys::wait::Happened;
+use std::collections::VecDeque;
+
+/// Something that happened to a thread, and when it was heard of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) tid: Tid,
+    pub(super) happened: Happened,
+    pub(super) time: u64,
+}
+
+/// What was heard of, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    heard: VecDeque<Heard>,
+    /// How many were taken out since the queue was last empty.
+    taken: usize,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, tid: Tid, happened: Happened, time: u64) {
+        self.heard.push_back(Heard { tid, happened, time });
+    }
+
+    /// Whether something newer was heard of this thread than what was taken out.
+    pub(super) fn has(&self, tid: Tid) -> bool {
+        self.heard.iter().any(|heard| heard.tid == tid)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.heard.is_empty()
+    }
+
+    /// Takes out the oldest. `newer` looks whether more has happened to a thread.
+    ///
+    /// A thread that was killed while it stood still has gone on to its end, so that its stop must not be
+    /// dealt with any more: to let the thread go on from it would pass over the stop at its end. A new
+    /// program and the end of a thread are never passed over.
+    pub(super) fn pop(&mut self, mut newer: impl FnMut(Tid) -> Option<(Happened, u64)>) -> Option<Heard> {
+        loop {
+            let Some(oldest) = self.heard.pop_front() else {
+                self.taken = 0;
+                return None;
+            };
+            self.taken += 1;
+            let Happened::Stopped { event, .. } = oldest.happened else { return Some(oldest) };
+            // The first was heard of just now.
+            if self.taken > 1
+                && !self.has(oldest.tid)
+                && let Some((happened, time)) = newer(oldest.tid)
+            {
+                self.push(oldest.tid, happened, time);
+            }
+            if event == libc::PTRACE_EVENT_EXEC || !self.has(oldest.tid) {
+                return Some(oldest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(event: i32) -> Happened {
+        Happened::Stopped { signal: libc::SIGTRAP, event }
+    }
+
+    /// Takes out all; `killed` has gone on to its end in between.
+    fn all(queue: &mut Queue, mut killed: Option<Tid>) -> Vec<(Tid, Happened)> {
+        let mut taken = Vec::new();
+        while let Some(heard) = queue
+            .pop(|tid| killed.take_if(|killed| *killed == tid).map(|_| (stop(libc::PTRACE_EVENT_EXIT), 9)))
+        {
+            taken.push((heard.tid, heard.happened));
+        }
+        taken
+    }
+
+    #[test]
+    fn the_oldest_comes_first() {
+        let mut queue = Queue::default();
+        let call = stop(libc::PTRACE_EVENT_SECCOMP);
+        for tid in [7, 5, 6] {
+            queue.push(tid, call, 1);
+        }
+        assert!(queue.has(5) && !queue.has(4));
+        assert_eq!(all(&mut queue, None), [(7, call), (5, call), (6, call)]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_stop_that_a_killed_thread_has_left_is_passed_over() {
+        let (call, exec, exit) =
+            (stop(libc::PTRACE_EVENT_SECCOMP), stop(libc::PTRACE_EVENT_EXEC), stop(libc::PTRACE_EVENT_EXIT));
+        let mut queue = Queue::default();
+        for (tid, happened) in [(7, call), (5, call), (6, call)] {
+            queue.push(tid, happened, 1);
+        }
+        assert_eq!(all(&mut queue, Some(5)), [(7, call), (6, call), (5, exit)]);
+        // It was heard of twice already.
+        for (tid, happened) in [(7, call), (5, call), (7, Happened::Killed(9))] {
+            queue.push(tid, happened, 1);
+        }
+        assert_eq!(all(&mut queue, None), [(5, call), (7, Happened::Killed(9))]);
+        // The first thread of a process stood still until another one executed a program and took its id.
+        for (tid, happened) in [(7, exit), (7, exec), (7, exit)] {
+            queue.push(tid, happened, 1);
+        }
+        assert_eq!(all(&mut queue, None), [(7, exec), (7, exit)]);
+        // The id of a thread that is gone belongs to another one.
+        for (tid, happened) in [(7, Happened::Exited(0)), (7, call)] {
+            queue.push(tid, happened, 1);
+        }
+        assert_eq!(all(&mut queue, None), [(7, Happened::Exited(0)), (7, call)]);
+    }
+}
