@@ -7,8 +7,8 @@ bad=0
 while read -r test; do
     file=${test%%::*} name=${test##*::}
     # A folder of tests may also hold tables, whose rows have names.
-    if ! grep -rqE --include="$file.rs" "fn $name\b" crates &&
-        ! grep -rqE "fn $name\b|\"$name\"" crates/*/src/*/"$file" crates/*/tests/"$file" 2> /dev/null; then
+    if ! grep -rqE --include="$file.rs" "fn $name\b" crates tools &&
+        ! grep -rqE "fn $name\b|\"$name\"" {crates,tools}/*/src/*/"$file" {crates,tools}/*/tests/"$file" 2> /dev/null; then
         echo "docs/ names the test $test, which is not there" >&2
         bad=1
     fi

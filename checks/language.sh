@@ -14,19 +14,19 @@ bounds='
 bench 5
 checks 15
 crates/arch 9
-crates/cli 10
-crates/diff 49
+tools/cli 10
+tools/diff 49
 crates/frame 196
-crates/fuzz 10
+tools/fuzz 10
 crates/group 78
 crates/host 272
-crates/lab 155
+tools/lab 155
 crates/mm 18
 crates/reclaim 26
 crates/space 300
 crates/swap 150
 crates/sync 21
-crates/trace 40
+tools/trace 40
 docs 68
 '
 plain=19
@@ -55,7 +55,7 @@ found() {
 
 # The crate, or the top folder, or the file, of a path.
 folder() {
-    sed -E 's#^(crates/[^/:]+|[^/:]+)(/[^:]*)?:.*#\1#; s#^README\.md$#docs#'
+    sed -E 's#^((crates|tools)/[^/:]+|[^/:]+)(/[^:]*)?:.*#\1#; s#^README\.md$#docs#'
 }
 
 list=$(found)
