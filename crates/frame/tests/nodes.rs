@@ -94,7 +94,7 @@ fn neighbours_of_two_nodes_stay_apart() {
 }
 
 #[test]
-fn impossible_nodes_are_refused() {
+fn invalid_node_counts_are_refused() {
     let new = |banks: &[(u64, u64)], nodes| {
         Frames::new(Machine::new(banks, 1).nodes(nodes), FrameConfig::default()).map(drop)
     };

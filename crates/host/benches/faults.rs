@@ -1,9 +1,10 @@
-//! What the memory manager costs on the host machine: faults, calls, teardown. One thread; RAM is backed before the
-//! clock starts.
+//! What the memory manager costs on the host machine: faults, calls, teardown. One thread; RAM is backed
+//! before the clock starts.
 //!
-//! Without arguments: minimum and median of nanoseconds per operation, zeroing beside faulting. With `count NAME N`:
-//! does the operation NAME N times and prints nothing, to be run under `valgrind --tool=callgrind`; the difference
-//! between two counts is the cost of the operations (`scripts/instructions.sh`).
+//! Without arguments: minimum and median of nanoseconds per operation, zeroing beside faulting. With
+//! `count NAME N`: does the operation NAME N times and prints nothing, to be run under
+//! `valgrind --tool=callgrind`; the difference between two counts is the cost of the operations
+//! (`scripts/instructions.sh`).
 #![allow(clippy::unwrap_used, reason = "a failure is the end of a benchmark")]
 
 use quire_arch::{Access, Order, PAGE_SIZE, Pfn, Platform, VirtAddr};
@@ -108,7 +109,8 @@ fn write_all(block: *mut u8) {
     }
 }
 
-/// Nanoseconds for each page of large blocks that are zeroed and used, by ordinary stores and ahead of their use, in turn.
+/// Nanoseconds for each page of large blocks that are zeroed and used, by ordinary stores and ahead of their
+/// use, in turn.
 fn large_zeroing(machine: &Machine, then: Use) -> [Samples; 2] {
     let frames = machine.memory().frames();
     let platform = machine.memory().platform();

@@ -1,5 +1,5 @@
-//! What the machine itself costs: pins, TLB hits, walks, flushes, shootdowns. Minimum and median of nanoseconds per
-//! operation.
+//! What the machine itself costs: pins, TLB hits, walks, flushes, shootdowns. Minimum and median of
+//! nanoseconds per operation.
 #![allow(clippy::unwrap_used, reason = "a failure is the end of a benchmark")]
 
 #[path = "../tests/toy/mod.rs"]

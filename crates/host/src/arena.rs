@@ -1,11 +1,12 @@
 //! The machine's RAM: one anonymous mapping of the process.
 //!
-//! The mapping covers the physical addresses from the first frame of the first range to the end of the last, holes
-//! included, so that the direct map is one addition. Holes are inaccessible: a stray access there traps instead of
-//! corrupting. The mapping is congruent to the physical addresses modulo 256 MiB. 2 MiB would do for the host to back
-//! what is an aligned large folio here with a large page of its own. But AMD's processors look lines of the first cache
-//! up by a hash of the address bits below 2^28 (M. Lipp et al., "Take A Way", 2020), and lines with the same hash throw
-//! each other out: machines that lie differently would differ in speed by chance (an allocation and free: 21 or 29 ns).
+//! The mapping covers the physical addresses from the first frame of the first range to the end of the last,
+//! holes included, so that the direct map is one addition. Holes are inaccessible: a stray access there traps
+//! instead of corrupting. The mapping is congruent to the physical addresses modulo 256 MiB. 2 MiB would be
+//! enough for the host to back an aligned large folio of the machine with a large page of its own. But AMD's
+//! processors look up L1 lines by a hash of the address bits below 2^28 (M. Lipp et al., "Take A Way", 2020),
+//! and lines with the same hash evict each other: machines with other alignments would differ in speed by
+//! chance (an allocation and free: 21 or 29 ns).
 
 use crate::config::HostError;
 use core::ptr::{self, NonNull};
@@ -35,7 +36,8 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Maps RAM for `ranges`, which are sorted, disjoint and not empty (see [`HostConfig`](crate::HostConfig)).
+    /// Maps RAM for `ranges`, which are sorted, disjoint and not empty (see
+    /// [`HostConfig`](crate::HostConfig)).
     pub(crate) fn new(ranges: &[PfnRange], large_pages: bool, prefault: bool) -> Result<Self, HostError> {
         let (Some(low), Some(high)) = (ranges.first(), ranges.last()) else {
             return Err(HostError::NoRam);
@@ -82,7 +84,7 @@ impl Arena {
             if !hole.is_empty() {
                 let bytes = (hole.len() << PAGE_SHIFT) as usize;
                 let start = self.direct(hole.start()).as_ptr();
-                // SAFETY: the hole lies in this arena's mapping, and nobody may use it.
+                // SAFETY: the hole lies in this arena's mapping, and no frame is in it.
                 unsafe { rustix::mm::mprotect(start.cast(), bytes, MprotectFlags::empty()) }
                     .map_err(|errno| HostError::Map(errno.into()))?;
             }
@@ -93,7 +95,7 @@ impl Arena {
     fn advise_large_pages(&self) {
         for range in &self.ranges {
             let (start, bytes) = (self.direct(range.start()).as_ptr(), (range.len() << PAGE_SHIFT) as usize);
-            // Only a hint: a host without large pages is slower but right.
+            // Only a hint: a host without large pages is slower but correct.
             // SAFETY: the range lies in this arena's mapping.
             let _ = unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxHugepage) };
         }
@@ -137,20 +139,20 @@ impl Arena {
     ///
     /// # Panics
     ///
-    /// When the frame is not in RAM: the tables are broken.
+    /// When the frame is not in RAM: the tables are corrupt.
     #[inline]
     pub(crate) fn entry(&self, table: Pfn, index: usize) -> &AtomicU64 {
         assert!(self.contains(table, 1), "the page tables name {table:?} as a table, which is not in RAM");
         let at = self.direct(table).cast::<u64>();
-        // SAFETY: the frame is in RAM and a table has at most 512 entries (`PagingFormat`), so the entry is in
-        // the frame, aligned; everyone accesses tables with atomics of this size.
+        // SAFETY: the frame is in RAM and a table has at most 512 entries (`PagingFormat`), so the entry is
+        // in the frame, aligned; all accesses to tables are atomics of this size.
         unsafe { AtomicU64::from_ptr(at.add(index & 511).as_ptr()) }
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is the arena's own, and whoever used it borrowed the arena.
+        // SAFETY: the mapping is the arena's own, and every user borrowed the arena.
         // It cannot fail for a whole mapping, and there would be nothing to do about it.
         let _ = unsafe { rustix::mm::munmap(self.mapping.as_ptr().cast(), self.mapping_len) };
     }

@@ -11,8 +11,8 @@ pub struct HostConfig {
     pub ram: Vec<PfnRange>,
     /// Number of vCPUs, 1 to [`MAX_CPUS`].
     pub cpus: usize,
-    /// Number of NUMA nodes, 1 to [`MAX_NODES`]. Ranges of RAM, from the lowest up, and vCPUs are dealt out to them in
-    /// turn, so there are at least as many ranges. Nodes may not share a page block of 2 MiB.
+    /// Number of NUMA nodes, 1 to [`MAX_NODES`]. Ranges of RAM, from the lowest up, and vCPUs are dealt out
+    /// to them in turn, so there are at least as many ranges. Nodes may not share a page block of 2 MiB.
     pub nodes: usize,
     /// Number of address-space tags, the shared one included; at least 1.
     pub asids: u32,
@@ -22,10 +22,11 @@ pub struct HostConfig {
     pub paranoid: bool,
     /// Audits the machine when it is dropped, and panics on what is found.
     pub audit_at_end: bool,
-    /// Asks the host to back the RAM with large pages, so that the machine's first use of a frame seldom faults on
-    /// the host. Costs host memory: it comes in steps of 2 MiB.
+    /// Asks the host to back the RAM with large pages, so that the machine's first use of a frame seldom
+    /// faults on the host. Costs host memory: it comes in steps of 2 MiB.
     pub large_pages: bool,
-    /// Touches all RAM when the machine is built, so that the host's own page faults stay out of measurements.
+    /// Touches all RAM when the machine is built, so that the host's own page faults stay out of
+    /// measurements.
     pub prefault: bool,
 }
 
@@ -67,8 +68,9 @@ impl HostConfig {
         Self { paranoid: true, audit_at_end: true, ..self }
     }
 
-    /// Whether the host has the memory that the machine uses from the start. RAM is only reserved, but its memory map is
-    /// written when the machine is built: a host that cannot give that would kill the process half way.
+    /// Whether the host has the memory that the machine uses from the start. RAM is only reserved, but its
+    /// memory map is written when the machine is built: a host that cannot give that would kill the process
+    /// half way.
     pub(crate) fn check_host(&self, available: impl FnOnce() -> Option<u64>) -> Result<(), HostError> {
         /// Machines below this size are not worth a look at the host.
         const SMALL: u64 = 1 << 30;

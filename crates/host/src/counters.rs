@@ -1,4 +1,4 @@
-//! What a machine counts: per CPU, written by the thread that is the CPU, summed when somebody asks.
+//! What a machine counts: per CPU, written by the thread that is the CPU, summed when it is read.
 
 use crate::cpu::Cpu;
 use std::sync::atomic::{AtomicU64, Ordering};

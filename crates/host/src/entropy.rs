@@ -2,7 +2,8 @@
 
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// The odd constant of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+/// The odd constant of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+/// 2014).
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64 over an atomic counter: the n-th number depends on the seed and n alone.

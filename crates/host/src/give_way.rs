@@ -1,18 +1,19 @@
-//! Threads that give way at random, so that they meet in more ways than the host's scheduler would choose.
+//! Threads that yield at random, so that they meet in more ways than the host's scheduler would choose.
 
 use crate::threads::{thread_local, yield_now};
 use core::cell::Cell;
 
 thread_local! {
-    /// State of the generator (xorshift); 0 while the thread does not give way by itself.
+    /// State of the generator (xorshift); 0 while the thread does not yield by itself.
     static STATE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One in so many chances is taken.
+/// One of so many chances is taken.
 const SELDOM: u64 = 16;
 
-/// From now on the calling thread gives way to others now and then when it is about to take a lock and when it has
-/// released one. `seed` decides at which of these chances, 0 ends it. Only builds with debug assertions watch locks.
+/// From now on the calling thread yields now and then when it is about to take a lock and when it has
+/// released one. `seed` decides at which of these chances, 0 ends it. Only builds with debug assertions watch
+/// locks.
 pub fn give_way(seed: u64) {
     STATE.with(|state| state.set(seed));
 }

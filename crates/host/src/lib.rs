@@ -1,9 +1,10 @@
 //! A machine in a process: RAM, vCPUs with a software MMU and a TLB each, shootdowns, parking, time.
 //!
-//! [`HostPlatform`] is the [`Platform`](quire_arch::Platform) that a memory manager runs on. A [`Vcpu`] handle makes
-//! the calling thread one of the machine's CPUs; a [`Program`] on it reads and writes memory through the page tables
-//! that the memory manager built, takes page faults into a [`ProgramSpace`], and is stopped by shootdowns as a real
-//! CPU is. A thread that is no vCPU may call the memory manager too: it borrows a free vCPU for each pinned section.
+//! [`HostPlatform`] is the [`Platform`](quire_arch::Platform) that a memory manager runs on. A [`Vcpu`]
+//! handle makes the calling thread one of the machine's CPUs; a [`Program`] on it reads and writes memory
+//! through the page tables that the memory manager built, takes page faults into a [`ProgramSpace`], and is
+//! stopped by shootdowns as a real CPU is. A thread that is no vCPU may call the memory manager too: it
+//! borrows a free vCPU for each pinned section.
 //!
 //! - `arena`: the RAM. `cpu`: vCPUs and which of them a thread is. `mmu`: TLB, walks, program data.
 //! - [`shootdown`]: the protocol by which flushes reach a vCPU, and why it is right.

@@ -5,8 +5,8 @@ use core::cell::Cell;
 use quire_arch::LockClass;
 
 thread_local! {
-    /// For each class, how many of its locks this thread holds or waits for. The class is kept with its count, for
-    /// the messages: a class cannot be made from its number.
+    /// For each class, how many of its locks this thread holds or waits for. The class is kept with its
+    /// count, for the messages: a class cannot be made from its number.
     static HELD: [Cell<Option<(LockClass, u32)>>; LockClass::COUNT] =
         const { [const { Cell::new(None) }; LockClass::COUNT] };
 }

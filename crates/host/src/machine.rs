@@ -12,7 +12,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Answers whether a frame belongs to nobody; see
+/// Returns whether a frame is free; see
 /// [`HostPlatform::set_frame_query`](crate::HostPlatform::set_frame_query).
 pub type FrameQuery = Box<dyn Fn(Pfn) -> bool + Send + Sync>;
 
@@ -23,7 +23,8 @@ pub(crate) struct Machine {
     pub(crate) arena: Arena,
     pub(crate) cpus: Box<[Cpu]>,
     nodes: usize,
-    /// The node of each CPU. By value and as long as CPU numbers go, because every allocation asks: one load answers.
+    /// The node of each CPU. By value and for all CPU numbers, because every allocation reads it: one load is
+    /// enough.
     node_of_cpu: [NodeId; MAX_CPUS],
     pub(crate) parking: Parking,
     pub(crate) entropy: Entropy,
@@ -89,7 +90,8 @@ impl Machine {
     }
 }
 
-/// The node that gets `index` when things are dealt out in turn to `nodes` nodes, of which there is one at least.
+/// The node that gets `index` when things are distributed in turn over `nodes` nodes, of which there is at
+/// least one.
 fn dealt(index: usize, nodes: usize) -> NodeId {
     NodeId::new(index % nodes).unwrap_or_default()
 }

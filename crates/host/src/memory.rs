@@ -43,7 +43,7 @@ impl std::error::Error for MachineError {}
 /// What an audit of a machine found.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Finding {
-    /// The memory manager's books are wrong.
+    /// The memory manager's counts are wrong.
     Memory(Violation),
     /// A CPU used a translation that no flush ever covered.
     StaleHit(StaleHit),
@@ -80,11 +80,11 @@ impl<F: PagingFormat> Machine<F> {
         &self.memory
     }
 
-    /// The machine's CPU `number`, for the caller alone.
+    /// The machine's CPU `number`, exclusively for the caller.
     ///
     /// # Errors
     ///
-    /// There is no such CPU, or somebody has it.
+    /// There is no such CPU, or it has a handle already.
     pub fn vcpu(&self, number: usize) -> Result<Vcpu<F>, VcpuError> {
         self.memory.platform().vcpu(number)
     }
@@ -106,11 +106,11 @@ impl<F: PagingFormat> Machine<F> {
 impl<F: PagingFormat> Drop for Machine<F> {
     /// # Panics
     ///
-    /// If an audit was wished for ([`HostConfig::audit_at_end`]) and finds something.
+    /// If an audit was configured ([`HostConfig::audit_at_end`]) and finds something.
     fn drop(&mut self) {
-        // The query would otherwise come to own the memory for a moment, and free it in the middle of an access.
+        // The query would otherwise own the memory for a moment, and free it in the middle of an access.
         self.memory.platform().set_frame_query(None);
-        // A test that fails already says why.
+        // A test that fails already has its message.
         if !self.audit_at_end || std::thread::panicking() {
             return;
         }

@@ -36,8 +36,8 @@ impl Parking {
         &self.0[(hash >> 58) as usize % BUCKETS]
     }
 
-    /// Sleeps until [`unpark`](Self::unpark) of `key` unless `still`, asked under the bucket's lock, says no. The
-    /// vCPU that the thread is on can be used by others meanwhile, as a sleeping thread's CPU can.
+    /// Sleeps until [`unpark`](Self::unpark) of `key` unless `still`, asked under the bucket's lock, says no.
+    /// The vCPU that the thread is on can be used by others meanwhile, as a sleeping thread's CPU can.
     pub(crate) fn park(&self, key: usize, still: &mut dyn FnMut() -> bool) {
         let bucket = self.bucket(key);
         let guard = bucket.lock();
@@ -45,7 +45,7 @@ impl Parking {
             return;
         }
         current::lend(|| {
-            // Woken for whatever reason, the caller looks again; hence no loop. Unlocked before the CPU is taken
+            // Woken for any reason, the caller looks again; hence no loop. Unlocked before the CPU is taken
             // back, which may have to wait.
             drop(bucket.wake.wait(guard).unwrap_or_else(PoisonError::into_inner));
         });
@@ -54,7 +54,8 @@ impl Parking {
     /// Wakes all that sleep on `key`.
     pub(crate) fn unpark(&self, key: usize) {
         let bucket = self.bucket(key);
-        // Whoever is about to sleep does so before, and is woken, or asks after. The lock is free again when they wake.
+        // A thread that is about to sleep does so before, and is woken, or asks after. The lock is free again
+        // when it wakes.
         drop(bucket.lock());
         bucket.wake.notify_all();
     }

@@ -57,13 +57,13 @@ impl<F: PagingFormat> HostPlatform<F> {
 
     /// Tells paranoid mode how to ask whether a frame is free, or (with `None`) that it cannot ask.
     ///
-    /// The query is called in the middle of a program access, by a CPU that answers no shootdown meanwhile: it must
-    /// only read atomics, take no lock, and not keep the machine alive (hold a `Weak`).
+    /// The query is called in the middle of a program access, by a CPU that serves no shootdown meanwhile: it
+    /// must only read atomics, take no lock, and not keep the machine alive (hold a `Weak`).
     pub fn set_frame_query(&self, query: Option<FrameQuery>) {
         self.machine.set_frame_query(query);
     }
 
-    /// Takes out and returns the uses of stale translations that were never flushed; see [`paranoid`]. To be
+    /// Removes and returns the uses of stale translations that were never flushed; see [`paranoid`]. To be
     /// called when the machine is quiet: no call into the memory manager is under way.
     #[must_use = "each report is an error of the memory manager"]
     pub fn check_suspects(&self) -> Vec<StaleHit> {
@@ -94,8 +94,8 @@ impl<F: PagingFormat> HostPlatform<F> {
     #[inline]
     fn pinned<'p>(&'p self, pin: &'p Pin<'_, Self>) -> Owner<'p> {
         assert!(Arc::ptr_eq(&self.machine, &pin.platform().machine), "the pin is another machine's");
-        // SAFETY: a pin proves that its thread, which is the calling one since pins do not move between threads,
-        // owns the CPU.
+        // SAFETY: a pin proves that its thread, which is the calling one since pins do not move between
+        // threads, owns the CPU.
         unsafe { Owner::assume(&self.machine.cpus[pin.cpu().index()]) }
     }
 }
@@ -103,8 +103,8 @@ impl<F: PagingFormat> HostPlatform<F> {
 impl<F: PagingFormat> Execution for HostPlatform<F> {
     #[inline]
     fn relax(attempt: u32) {
-        // Nothing has to be served here: a pinned waiter is outside, where initiators flush it themselves, and any
-        // other goes outside when the wait grows long.
+        // Nothing has to be served here: a pinned waiter is outside, where initiators flush it themselves,
+        // and any other goes outside when the wait grows long.
         if may_spin(attempt) {
             core::hint::spin_loop();
         } else {
@@ -123,8 +123,9 @@ impl<F: PagingFormat> Execution for HostPlatform<F> {
     }
 }
 
-// SAFETY: the ranges are checked to be disjoint and belong to this machine's own mapping, which the direct map covers
-// linearly; `pin` makes the thread the CPU's only owner until the section ends; `shootdown` is argued in its module.
+// SAFETY: the ranges are checked to be disjoint and belong to this machine's own mapping, which the direct
+// map covers linearly; `pin` makes the thread the CPU's only owner until the section ends; `shootdown` is
+// argued in its module.
 unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     type Paging = F;
 
@@ -156,7 +157,8 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
             // SAFETY: the caller's contract.
             unsafe { self.zero(pfn, order) };
         } else {
-            // SAFETY: a block in RAM is contiguous in the direct map, and the caller owns it; frames begin at a border of 4 KiB.
+            // SAFETY: a block in RAM is contiguous in the direct map, and the caller owns it; frames begin at
+            // a border of 4 KiB.
             unsafe { zero_past_caches(self.direct_map(pfn).as_ptr(), order.bytes() as usize) };
         }
     }

@@ -30,7 +30,8 @@ pub trait ProgramSpace {
 pub enum AccessError<E> {
     /// The space could not resolve the fault.
     Fault(E),
-    /// The space claimed [`STUCK_AFTER`] times in a row to have resolved the fault, and the access faulted again.
+    /// The space claimed [`STUCK_AFTER`] times in a row to have resolved the fault, and the access faulted
+    /// again.
     Stuck {
         /// The address.
         addr: VirtAddr,
@@ -50,8 +51,8 @@ pub enum Translation {
     Fault,
 }
 
-/// Faults of one access in a row after which it is given up. A page may be taken away again before the program gets
-/// to use it, so that a few are natural under pressure.
+/// Faults of one access in a row after which it is given up. A page may be removed again before the program
+/// uses it, so a few are natural under pressure.
 pub const STUCK_AFTER: u32 = 1000;
 
 impl<E: fmt::Display> fmt::Display for AccessError<E> {
@@ -74,7 +75,8 @@ impl<E: std::error::Error + 'static> std::error::Error for AccessError<E> {
     }
 }
 
-/// A program on a vCPU. Each access enters guest mode and leaves it; [`inside`](Self::inside) makes many at once.
+/// A program on a vCPU. Each access enters guest mode and leaves it; [`inside`](Self::inside) makes many at
+/// once.
 pub struct Program<'v, S, F: PagingFormat = X86_64Level4> {
     vcpu: &'v Vcpu<F>,
     space: &'v S,
@@ -88,9 +90,9 @@ impl<'v, S: ProgramSpace, F: PagingFormat> Program<'v, S, F> {
         Self { vcpu, space, activation: Cell::new(u64::MAX) }
     }
 
-    /// Calls `action` in guest mode. Between accesses the vCPU answers shootdowns; what computes for long without an
-    /// access should call [`Guest::poll`], since initiators wait for it. Kernel code may be called from `action`:
-    /// pinned sections leave guest mode, and the next access comes back.
+    /// Calls `action` in guest mode. Between accesses the vCPU serves shootdowns; code that computes for long
+    /// without an access should call [`Guest::poll`], since initiators wait for it. Kernel code may be called
+    /// from `action`: pinned sections leave guest mode, and the next access comes back.
     #[inline]
     pub fn inside<R>(&self, action: impl FnOnce(&mut Guest<'_, S, F>) -> R) -> R {
         let stay = self.vcpu.stay(true);
@@ -145,7 +147,7 @@ pub struct Guest<'g, S, F: PagingFormat = X86_64Level4> {
 }
 
 impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
-    /// Answers shootdowns, as every access does.
+    /// Serves shootdowns, as every access does.
     pub fn poll(&mut self) {
         self.be_inside();
     }
@@ -162,8 +164,8 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
         Ok(())
     }
 
-    /// Writes `data` from `addr` on. Atomic by aligned 8-byte words, not as a whole; what precedes an unresolved fault
-    /// is written.
+    /// Writes `data` from `addr` on. Atomic by aligned 8-byte words, not as a whole; what precedes an
+    /// unresolved fault is written.
     pub fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), AccessError<S::Error>> {
         let mut at = addr;
         for part in PageParts::new(addr, data.len()) {
@@ -256,7 +258,7 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
         Err(AccessError::Stuck { addr, access })
     }
 
-    /// Makes sure of guest mode on the program's own tables, and answers shootdowns.
+    /// Enters guest mode on the program's own tables, and serves shootdowns.
     #[inline]
     fn be_inside(&mut self) {
         if !self.owner.is_inside() {
@@ -283,17 +285,17 @@ impl<S, F: PagingFormat> fmt::Debug for Guest<'_, S, F> {
     }
 }
 
-/// A buffer's index ranges, cut where its addresses cross from page to page.
+/// A buffer's index ranges, split where its addresses cross from page to page.
 struct PageParts {
     done: usize,
     len: usize,
     /// Bytes to the end of the page that `done` is in.
-    room: usize,
+    left_in_page: usize,
 }
 
 impl PageParts {
     fn new(addr: VirtAddr, len: usize) -> Self {
-        Self { done: 0, len, room: (PAGE_SIZE - addr.page_offset()) as usize }
+        Self { done: 0, len, left_in_page: (PAGE_SIZE - addr.page_offset()) as usize }
     }
 }
 
@@ -301,9 +303,9 @@ impl Iterator for PageParts {
     type Item = core::ops::Range<usize>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let part = self.done..self.len.min(self.done + self.room);
+        let part = self.done..self.len.min(self.done + self.left_in_page);
         self.done = part.end;
-        self.room = PAGE_SIZE as usize;
+        self.left_in_page = PAGE_SIZE as usize;
         (!part.is_empty()).then_some(part)
     }
 }

@@ -9,13 +9,14 @@ use core::fmt;
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{CpuId, PagingFormat};
 
-/// A vCPU of a machine. The thread that calls a method is the vCPU for the duration of the call; between calls the
-/// vCPU is free for any thread that needs one for a pinned section. One thread may hold and use several.
+/// A vCPU of a machine. The thread that calls a method is the vCPU for the duration of the call; between
+/// calls the vCPU is free for any thread that needs one for a pinned section. One thread may hold and use
+/// several.
 ///
 /// The handle may be sent to another thread, but not be shared with one.
 ///
-/// A call must not start in a pinned section. A thread that blocks in a call by means that the machine does not
-/// know (e.g. joins another thread) keeps its CPU, which the other may be waiting for.
+/// A call must not start in a pinned section. A thread that blocks in a call by means that the machine does
+/// not know (e.g. joins another thread) keeps its CPU, which the other may be waiting for.
 pub struct Vcpu<F: PagingFormat = X86_64Level4> {
     platform: HostPlatform<F>,
     index: usize,

@@ -5,7 +5,7 @@ use quire_arch::{Execution, LockClass};
 /// Attempts before a waiter lets other threads run: there may be more vCPU threads than real CPUs.
 const SPINS: u32 = 64;
 
-/// Whether this attempt may still spin. In a model one thread runs at a time, so spinning would wait for nobody.
+/// Whether this attempt may still spin. In a model one thread runs at a time, so spinning would wait in vain.
 #[inline]
 pub(crate) fn may_spin(attempt: u32) -> bool {
     cfg!(not(shuttle)) && attempt < SPINS
@@ -27,8 +27,8 @@ pub(crate) fn pause(attempt: u32) {
     }
 }
 
-/// Waiting for the machine's own locks, which stand below every lock of the memory manager: they are innermost by
-/// construction, and no class of theirs has to be checked.
+/// Waiting for the machine's own locks, which stand below every lock of the memory manager: they are
+/// innermost by construction, and no class of theirs has to be checked.
 #[derive(Debug)]
 pub(crate) struct Innermost;
 

@@ -1,8 +1,9 @@
-//! Zeroing large blocks of RAM past the caches.
+//! Zeroing large blocks of RAM with non-temporal stores.
 //!
-//! A block as large as a core's cache would push everything else out of it, for pages that nobody has asked for. Non-temporal
-//! stores leave the cache alone, and take half the time. Who then uses all of the block at once pays that back:
-//! `cargo bench -p quire-host --bench faults` prints both. So this is for what comes ahead of its use, not for a fault.
+//! A block as large as a core's cache would evict everything else from it, for pages that no access asked
+//! for. Non-temporal stores leave the cache alone, and take half the time. A program that uses all of the
+//! block right afterwards pays that back: `cargo bench -p quire-host --bench faults` prints both. So this is
+//! for zeroing ahead of use, not for a fault.
 
 use quire_arch::Order;
 
@@ -19,8 +20,8 @@ pub(crate) unsafe fn zero_past_caches(start: *mut u8, bytes: usize) {
     {
         use core::arch::x86_64::{__m128i, _mm_setzero_si128, _mm_sfence, _mm_stream_si128};
         debug_assert!(start.addr().is_multiple_of(64) && bytes.is_multiple_of(64));
-        // SAFETY: every CPU of this architecture has the instructions; what is written lies inside of the caller's memory, and is
-        // aligned as that is.
+        // SAFETY: every CPU of this architecture has the instructions; the stores lie inside the caller's
+        // memory, and are aligned as that is.
         unsafe {
             let zeros = _mm_setzero_si128();
             for line in 0..bytes / 64 {
@@ -30,7 +31,8 @@ pub(crate) unsafe fn zero_past_caches(start: *mut u8, bytes: usize) {
                 _mm_stream_si128(line.add(2), zeros);
                 _mm_stream_si128(line.add(3), zeros);
             }
-            // A release store does not order these stores: whoever finds the block by one would miss some of the zeros.
+            // A release store does not order these stores: a CPU that finds the block by one would miss some
+            // of the zeros.
             _mm_sfence();
         }
     }

@@ -14,7 +14,7 @@ const RAM: u64 = 16 << 20;
 /// More than RAM: a part is always in swap.
 const AREA: u64 = 12 * MIB2;
 const PAGES: u64 = AREA / PAGE;
-/// Children that live at once. Their tables alone take more than what is kept free.
+/// Children that live at once. Their tables alone take more than the free reserve.
 const CHILDREN: u64 = 60;
 
 fn machine(swap_bytes: u64) -> Machine {
@@ -45,7 +45,7 @@ fn fork_reclaims_before_it_fails() {
     assert_audit(&machine);
 }
 
-/// Each page becomes a mapping of its own, and then all move to where no table is.
+/// Each page becomes a mapping of its own, and then all move to a place without tables.
 #[test]
 fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
     let machine = machine(8 * AREA);

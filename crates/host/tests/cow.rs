@@ -1,4 +1,4 @@
-//! Pages that spaces share after a fork: who copies, who is last, what a device has pinned.
+//! Copy-on-write after fork: which process copies, which reuses the page, what a pin keeps.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -32,7 +32,7 @@ fn the_last_owner_keeps_the_page() {
     assert_eq!(anonymous_frames(&machine), 4);
     write(&cpu, &child, area, 10);
     assert_eq!((anonymous_frames(&machine), reused()), (5, 0));
-    // The parent is the only one left that has the old page.
+    // Only the parent still has the old page.
     write(&cpu, &space, area, 11);
     assert_eq!((anonymous_frames(&machine), reused()), (5, 1));
     drop(child);
@@ -44,7 +44,7 @@ fn the_last_owner_keeps_the_page() {
     assert_audit(&machine);
 }
 
-/// A page that both only read stays one page, and `mprotect` gives neither the right to write to it.
+/// A page that both only read stays one page, and `mprotect` makes it writable for neither.
 #[test]
 fn a_shared_page_does_not_become_writable_by_a_change_of_protection() {
     let machine = machine(16, 1);
@@ -60,7 +60,7 @@ fn a_shared_page_does_not_become_writable_by_a_change_of_protection() {
     assert_audit(&machine);
 }
 
-/// races.md, "Huge pages and fork": fork of a pinned page copies at once, whoever writes first.
+/// Hazard: a fork copies a pinned page at once, whichever process writes first.
 #[test]
 fn a_pinned_page_stays_the_parents() {
     let machine = machine(16, 1);
@@ -74,7 +74,7 @@ fn a_pinned_page_stays_the_parents() {
     assert_eq!(anonymous_frames(&machine), 3);
     write(&cpu, &space, area, 3);
     let device = machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>();
-    // SAFETY: the page is pinned, and nobody else runs.
+    // SAFETY: the page is pinned, and no other thread runs.
     assert_eq!(unsafe { device.read() }, 3, "the program and its device see the same page");
     // SAFETY: as above.
     unsafe { device.write(4) };
@@ -87,7 +87,7 @@ fn a_pinned_page_stays_the_parents() {
     assert_audit(&machine);
 }
 
-/// races.md, "Huge pages and fork": what a device reads is the program's own page from then on.
+/// Hazard: what a device reads is the program's own page from then on.
 #[test]
 fn pinning_a_shared_page_copies_it_first() {
     let machine = machine(16, 1);
@@ -99,7 +99,7 @@ fn pinning_a_shared_page_copies_it_first() {
     let pinned = space.pin_page(area, Access::Read).unwrap();
     assert_eq!(anonymous_frames(&machine), 2);
     write(&cpu, &space, area, 5);
-    // SAFETY: the page is pinned, and nobody else runs.
+    // SAFETY: the page is pinned, and no other thread runs.
     let device = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
     assert_eq!(device, 5);
     write(&cpu, &child, area, 6);
@@ -108,7 +108,7 @@ fn pinning_a_shared_page_copies_it_first() {
     assert_audit(&machine);
 }
 
-/// What was there at the fork is one page for both.
+/// Shared memory that was touched before the fork is one page for both.
 #[test]
 fn shared_memory_that_was_touched_is_shared_with_a_child() {
     let machine = machine(16, 1);
@@ -126,8 +126,8 @@ fn shared_memory_that_was_touched_is_shared_with_a_child() {
     assert_audit(&machine);
 }
 
-/// More pages of a table are shared than a gather notes: dropping their contents takes several flushes, unmapping them
-/// one.
+/// More pages of a table are shared than a gather notes: dropping their contents takes several flushes,
+/// unmapping them one.
 #[test]
 fn unmapped_shared_pages_are_flushed_in_a_table_that_stays() {
     let machine = machine(32, 1);
@@ -156,7 +156,8 @@ fn unmapped_shared_pages_are_flushed_in_a_table_that_stays() {
     assert_eq!(in_use(&machine), before);
 }
 
-/// Children of children, each writing some pages: everyone sees what he wrote, or what there was when he was forked.
+/// Children of children, each writing some pages: each process sees what it wrote, or what there was when it
+/// was forked.
 #[test]
 fn a_random_tree_of_processes_keeps_its_contents_apart() {
     let huge = |enabled, sizes: &[u8]| {
@@ -224,7 +225,7 @@ fn random_tree(random: &mut Random, config: MemoryConfig) {
                     process.pages.retain(|&page, _| page < at || page >= at + len);
                 }
                 93..95 => {
-                    // Out and in again, by the way of another place.
+                    // Moved away and back.
                     let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
                     let away = page(VirtAddr(5 * GIB), random.below(1000));
                     process.space.mremap(page(area, at), len * PAGE, len * PAGE, flags, away).unwrap();

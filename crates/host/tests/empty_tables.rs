@@ -1,4 +1,4 @@
-//! Tables that are left empty go, whatever emptied them, and nobody meets one that is gone.
+//! Page tables that are left empty are freed, whatever call emptied them, and no walker uses a freed one.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 
 mod common;
@@ -13,10 +13,10 @@ use quire_mm::{Advice, MemoryConfig, Overcommit, RemapFlags, TablesTechnique, Vm
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BASE: VirtAddr = VirtAddr(1 << 39);
-/// A space keeps two empty bottom tables, and one of each level above.
+/// A space keeps two empty PTE tables, and one of each level above.
 const KEPT: u64 = 4 * PAGE;
 
-/// A machine that promises more memory than it has.
+/// A machine that overcommits memory.
 fn roomy(mib: u64, technique: TablesTechnique) -> Machine {
     let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
     config.techniques.tables = technique;
@@ -34,8 +34,8 @@ fn dontneed(space: &HostSpace<'_>, addr: VirtAddr, len: u64) {
 /// How a stretch of 2 MiB is emptied.
 type Emptying = fn(&HostSpace<'_>, VirtAddr);
 
-/// Touches 2 MiB after 2 MiB of a mapping, with one page in 32, empties each at once, and answers the bytes of tables at the
-/// end.
+/// Touches one page in 32 of each block of 2 MiB of a mapping and empties the block at once. Returns the
+/// bytes of tables at the end.
 fn walk(technique: TablesTechnique, offset: u64, access: Access, empty: Emptying) -> u64 {
     let machine = roomy(64, technique);
     let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
@@ -79,7 +79,7 @@ const MOVED_AWAY: Emptying = |space, at| {
 };
 
 #[test]
-fn whatever_empties_tables_frees_them() {
+fn every_call_that_empties_tables_frees_them() {
     use Access::{Read, Write};
     for (name, offset, access, empty) in [
         ("one call for each table", 0, Write, DROPPED),
@@ -99,7 +99,7 @@ fn whatever_empties_tables_frees_them() {
     }
 }
 
-/// A call that covers all that a table is responsible for frees it at once, and the tables above with it.
+/// A call that covers the whole range of a table frees it at once, and the tables above with it.
 #[test]
 fn a_call_over_everything_leaves_no_table() {
     let machine = roomy(16, TablesTechnique::Free);
@@ -116,7 +116,7 @@ fn a_call_over_everything_leaves_no_table() {
     assert_audit(&machine);
 }
 
-/// A program that uses and drops the same pages again and again finds its tables there.
+/// A program that uses and drops the same pages again and again finds its tables still there.
 #[test]
 fn a_border_that_is_crossed_to_and_fro_keeps_its_tables() {
     let machine = roomy(16, TablesTechnique::Free);
@@ -131,14 +131,14 @@ fn a_border_that_is_crossed_to_and_fro_keeps_its_tables() {
         cpu.program(&space).write_u64(BASE, value).unwrap();
     }
     assert_eq!(retired(), before, "tables were freed");
-    // The next that is emptied takes its turn.
+    // The next table that is emptied is kept in its place.
     cpu.run(|| dontneed(&space, BASE, PAGE));
     for block in 1..5 {
         cpu.program(&space).write_u64(VirtAddr(BASE.0 + block * MIB2), 1).unwrap();
         cpu.run(|| dontneed(&space, VirtAddr(BASE.0 + block * MIB2), PAGE));
         assert_eq!(tables(&space), 4 * PAGE);
     }
-    // Two in turn stay both.
+    // Two that are used in turn both stay.
     let before = retired();
     for round in 0..20 {
         let at = VirtAddr(BASE.0 + (3 + round % 2) * MIB2);
@@ -149,9 +149,9 @@ fn a_border_that_is_crossed_to_and_fro_keeps_its_tables() {
     assert_audit(&machine);
 }
 
-/// The one that was spared may have gone with its mapping, and its place may be another table's.
+/// The kept table may have been freed with its mapping, and its place may be another table's.
 #[test]
-fn what_was_spared_is_looked_for_and_not_believed() {
+fn a_kept_empty_table_is_checked_before_it_is_freed() {
     let machine = machine(16, 1);
     let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
     let program = cpu.program(&space);
@@ -160,7 +160,7 @@ fn what_was_spared_is_looked_for_and_not_believed() {
     map_at(&space, other.0, MIB2, RW);
     program.write_u64(BASE, 1).unwrap();
     cpu.run(|| dontneed(&space, BASE, PAGE));
-    // It goes, another comes in its place, and has a page when the next but one is emptied.
+    // It is freed, another takes its place, and has a page when the next but one is emptied.
     cpu.run(|| space.munmap(BASE, MIB2)).unwrap();
     map_at(&space, BASE.0, MIB2, RW);
     program.write_u64(page(BASE, 9), 2).unwrap();
@@ -175,13 +175,14 @@ fn what_was_spared_is_looked_for_and_not_believed() {
     assert_audit(&machine);
 }
 
-/// Shared pages wait in the gather, which has room for 64: the rest is taken out after the flush, and with it the table.
+/// Shared pages wait in the gather, which holds 64: the rest is taken out after the flush, and with it the
+/// table.
 #[test]
-fn a_table_whose_last_pages_wait_for_the_flush_goes_too() {
+fn a_table_whose_last_pages_wait_for_the_flush_is_freed() {
     let machine = machine(16, 2);
     let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
     map_at(&space, BASE.0, MIB2, RW);
-    // Nothing is ever in it, but it keeps the table from going with the mapping.
+    // It has no page, but it keeps the table from being freed with the mapping.
     space.mprotect(page(BASE, 300), PAGE, common::READ, false).unwrap();
     for at in 0..200 {
         cpu.program(&space).write_u64(page(BASE, at), at).unwrap();
@@ -196,14 +197,14 @@ fn a_table_whose_last_pages_wait_for_the_flush_goes_too() {
     assert_audit(&machine);
 }
 
-/// What only waits for a fault's own section of the epoch is memory for it.
+/// What waits only for a fault's own section of the epoch is memory for that fault.
 #[test]
-fn a_fault_that_finds_no_memory_finds_what_was_retired() {
+fn a_fault_without_memory_reaps_retired_tables() {
     let machine = roomy(2, TablesTechnique::Free);
     let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
     let program = cpu.program(&space);
     map_at(&space, BASE.0, GIB, RW);
-    // Tables that are emptied, one after the other, by a program that needs nearly all that there is.
+    // Tables that are emptied, one after the other, by a program that needs nearly all of RAM.
     let mut written = 0;
     while program.write_u64(page(BASE, written), 1).is_ok() {
         written += 1;
@@ -225,16 +226,16 @@ fn a_fault_that_finds_no_memory_finds_what_was_retired() {
     assert_audit(&machine);
 }
 
-/// Threads that fault, and one that empties tables under them in every way. What a thread wrote is there until it is
-/// dropped, and nothing is where nobody wrote.
+/// Threads that fault, and one that empties tables under them in every way. What a thread wrote is there
+/// until it is dropped, and pages that were not written read zero.
 #[test]
-fn faults_go_on_while_tables_go() {
+fn faults_continue_while_tables_are_freed() {
     let seed = setting("QUIRE_SEED", 61);
     println!("QUIRE_SEED={seed}");
     let machine = machine(32, 3);
     let space = machine.memory().create_space().unwrap();
     const BLOCKS: u64 = 6;
-    // Of each block the first half is dropped all the time, the second is one thread's each.
+    // Of each block the first half is dropped all the time; the second halves belong to one thread each.
     map_at(&space, BASE.0, BLOCKS * MIB2, RW);
     std::thread::scope(|scope| {
         for thread in 0..2u64 {
@@ -273,7 +274,7 @@ fn faults_go_on_while_tables_go() {
 
 /// Whole tables: what one call covers while others fault in it.
 #[test]
-fn whole_blocks_go_under_faults() {
+fn whole_blocks_are_unmapped_beside_faults() {
     let seed = setting("QUIRE_SEED", 62);
     println!("QUIRE_SEED={seed}");
     let machine = machine(32, 3);
@@ -306,7 +307,7 @@ fn whole_blocks_go_under_faults() {
     assert!(tables(&space) <= 4 * PAGE);
 }
 
-/// A CPU may remember the way to a table in which nothing could be used, so its end is flushed too.
+/// A CPU may cache the walk to a table in which no entry was usable, so freeing it is flushed too.
 #[test]
 fn a_table_that_nothing_used_is_flushed_when_it_goes() {
     let machine = machine(16, 2);
@@ -325,8 +326,9 @@ fn a_table_that_nothing_used_is_flushed_when_it_goes() {
     assert_audit(&machine);
 }
 
-/// A table that is freed while a fault is in its section of the epoch stays in limbo for as long as that lasts. If it is all
-/// the memory that there is, the fault has to leave first. Here it waits, in between, for a CPU that does not answer.
+/// A table that is freed while a fault is in its section of the epoch stays in limbo until that ends. If it
+/// is all the memory that there is, the fault has to leave first. Here it waits, in between, for a CPU that
+/// does not acknowledge.
 #[test]
 fn a_fault_finds_the_table_that_it_held_in_limbo() {
     let machine = roomy(8, TablesTechnique::Free);
@@ -343,7 +345,7 @@ fn a_fault_finds_the_table_that_it_held_in_limbo() {
         for start in [small, full] {
             map_at(&child, start.0, GIB, RW);
         }
-        // A table with nothing but a page of zeros, and then all memory there is.
+        // A table with nothing but a zero page, and then all of RAM.
         assert_eq!(program.read_u64(small), Ok(0));
         let mut written = 0;
         while program.write_u64(page(full, written), 1).is_ok() {
@@ -372,7 +374,7 @@ fn a_fault_finds_the_table_that_it_held_in_limbo() {
         scope.spawn(|| {
             let cpu = machine.vcpu(0).unwrap();
             assert!(within_reason(&|| inside.load(Ordering::SeqCst)));
-            // The leaf is cut and flushed, then a page is copied.
+            // The leaf is split and flushed, then a page is copied.
             cpu.program(&space).write_u64(BASE, 2).unwrap();
         });
         scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Large folios against the calls, at the borders where others had bugs.
+//! Large folios against the calls, at the borders where other memory managers had bugs.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -21,7 +21,7 @@ fn read<F: PagingFormat>(cpu: &Vcpu<F>, space: &HostSpace<'_, F>, addr: VirtAddr
     cpu.program(space).read_u64(addr).unwrap()
 }
 
-/// A paranoid machine that gives folios of these orders to everybody.
+/// A paranoid machine that uses folios of these orders for every program.
 fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, orders: &[u8]) -> Machine<F> {
     let orders: OrderSet = orders.iter().filter_map(|&order| Order::new(order)).collect();
     let policy =
@@ -31,8 +31,8 @@ fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, orders: &[u8]) -> M
     machine_with(&HostConfig::with_ram(mib << 20).cpus(cpus).paranoid(), config)
 }
 
-/// races.md, "Every module": what was exclusive is believed after the fork. A folio that nobody may use at the fork becomes
-/// one that both see all the same.
+/// Hazard: an exclusive mark is relied on after the fork. A folio that is PROT_NONE at the fork becomes
+/// shared all the same.
 #[test]
 fn a_prot_none_folio_is_shared_by_fork_like_any_other() {
     for order in [9, 4] {
@@ -52,8 +52,8 @@ fn a_prot_none_folio_is_shared_by_fork_like_any_other() {
     }
 }
 
-/// races.md, B: what is noted after the gather was full. A leaf that others map too, behind more shared pages than are
-/// noted, is made unusable first and taken out after the flush; its count falls then.
+/// Hazard: a run that is noted after the gather was full. A PMD leaf that others map too, behind more shared
+/// pages than are noted, is made not-present first and taken out after the flush; its count falls then.
 #[test]
 fn a_shared_leaf_behind_a_full_gather_loses_its_count() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
@@ -104,7 +104,7 @@ fn no_folio_is_larger_than_a_table_of_the_format() {
     }
 }
 
-/// races.md, "Huge pages and fork": a pinned page stays what the program sees, also where its folio is half shared.
+/// Hazard: a pinned page stays what the program sees, also where its folio is half shared.
 #[test]
 fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
     let machine: Machine = machine_of_orders(32, 1, &[4]);
@@ -118,7 +118,7 @@ fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
     space.mprotect(area, 8 * PAGE, common::READ, false).unwrap();
     space.mprotect(area, 8 * PAGE, RW, false).unwrap();
     write(&cpu, &space, area, 7);
-    // SAFETY: the page is pinned, and nobody else runs.
+    // SAFETY: the page is pinned, and no other thread runs.
     let device = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
     assert_eq!(device, 7, "the program and its device see the same page");
     drop(pinned);
@@ -126,7 +126,7 @@ fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
     assert_audit(&machine);
 }
 
-/// A walk of the rmap ends when all maps of a folio are found: one leaf stands for all pages.
+/// An rmap walk ends when all maps of a folio are found: one leaf counts for all pages.
 #[test]
 fn a_walk_ends_at_the_leaf_that_maps_the_whole_folio() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
@@ -138,14 +138,14 @@ fn a_walk_ends_at_the_leaf_that_maps_the_whole_folio() {
     let head = pinned.pfn();
     drop(pinned);
     let child = space.fork().unwrap();
-    // Its own copy of every page: the folio is the parent's alone, but the child's mapping could show it.
+    // Its own copy of every page: the folio is the parent's alone, but the child's mapping could map it.
     child.madvise(area, MIB2, Advice::DontNeed).unwrap();
     let mut places = 0;
     let looked_at = machine.memory().spaces().for_each_map(head, |_, _| places += 1);
     assert_eq!((places, looked_at), (1, 1));
 }
 
-/// A page that is pinned as often as can be counted: one more pin fails, instead of being tried for ever.
+/// A page with the largest count of pins: one more pin fails, instead of being retried for ever.
 #[test]
 fn one_pin_too_many_fails() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
@@ -170,7 +170,7 @@ fn one_pin_too_many_fails() {
     assert_audit(&machine);
 }
 
-/// races.md, "Every module": a copy takes the page's place in every TLB, so that the other threads see what was written.
+/// Hazard: a copy replaces the page in every TLB, so that the other threads see what was written.
 #[test]
 fn a_copy_is_seen_by_the_other_threads() {
     for order in [0, 4, 9] {

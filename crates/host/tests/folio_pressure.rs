@@ -1,7 +1,8 @@
-//! Large folios that lose parts while memory is short: what nobody maps any more must come back before a fault fails.
+//! Large folios that are partly unmapped while memory is short: the unmapped parts must be freed before a
+//! fault fails.
 //!
-//! The programs keep less mapped than half of RAM. So whatever is missing when a fault finds no memory is in folios that
-//! wait to be split, and no fault may fail.
+//! The programs keep less mapped than half of RAM. So whatever is missing when a fault finds no memory is in
+//! folios on the deferred split queue, and no fault may fail.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::thread;
 
 const RAM: u64 = 32 << 20;
-/// Bytes that all programs together keep mapped, about: each may go past it by one folio.
+/// Bytes that all programs together keep mapped, about: each may exceed it by one folio.
 const MOST_MAPPED: u64 = RAM / 2 - 2 * MIB2;
 /// Blocks of 2 MiB that one program uses.
 const BLOCKS: u64 = 64;
@@ -88,7 +89,7 @@ impl<'v, 'm> Tenant<'v, 'm> {
         self.written.retain(|at, _| !(first..first + pages).contains(at));
     }
 
-    /// Takes all pages but the first of each folio, or everything, from each block.
+    /// Drops all pages but the first of each folio, or everything, from each block.
     fn shrink(&mut self) {
         for block in (0..BLOCKS).map(|block| block * PAGES) {
             if self.random.chance(30) {
@@ -108,7 +109,7 @@ impl<'v, 'm> Tenant<'v, 'm> {
         let block = self.random.below(BLOCKS) * PAGES;
         let first = self.random.below(PAGES);
         let pages = self.random.below(PAGES - first) + 1;
-        // What goes leaves out the first page of a folio: that keeps it from going whole.
+        // The first page of a folio is left: that keeps the folio.
         let folio = block + first - first % self.folio;
         let start = self.random.below(self.folio - 1) + 1;
         let part = self.random.below(self.folio - start) + 1;
@@ -132,7 +133,7 @@ impl<'v, 'm> Tenant<'v, 'm> {
     }
 }
 
-/// Frames that are not free, with nothing kept back.
+/// Frames that are not free, with nothing on CPU lists.
 fn used(machine: &Machine) -> u64 {
     let pin = machine.memory().frames().platform().pin();
     machine.memory().frames().reap_all(&pin);
@@ -170,15 +171,15 @@ fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
                 }
                 tenant.check_all();
                 assert_pressure(&machine, orders);
-                // Nothing but what is mapped is left when all that waits is split.
+                // Only what is mapped is left when the deferred split queue is empty.
                 machine.memory().spaces().split_deferred(u64::MAX);
                 assert_eq!(machine.memory().spaces().deferred_splits(), 0);
                 let figures = space.figures();
                 let mapped = (figures.resident + figures.page_tables) / PAGE;
                 let kept = used(&machine) - unused - mapped;
-                // Reads may have mapped the huge page of zeros, of which there is one.
+                // Reads may have mapped the huge zero page, of which there is one.
                 let kept = if kept >= PAGES { kept - PAGES } else { kept };
-                assert!(kept < 16, "{kept} frames are held that nobody maps");
+                assert!(kept < 16, "{kept} frames are held without a mapping");
                 assert_audit(&machine);
                 tenant.check_all();
             }

@@ -1,4 +1,4 @@
-//! Runs of a folio's entries, at the ends where others had bugs: races.md, B and "Huge pages and fork".
+//! Runs of a folio's entries, at the ends where other memory managers had bugs: see docs/locking.md.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -10,7 +10,7 @@ use quire_arch::{Access, Order, Pfn, VirtAddr};
 use quire_host::{HostConfig, Machine};
 use quire_mm::{Advice, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, SizeEnabled};
 
-/// A paranoid machine that gives folios of `order` to everybody.
+/// A paranoid machine that uses folios of `order` for every program.
 fn machine_of_order(order: u8) -> Machine<X86_64Level4> {
     let policy = HugePolicy::default()
         .with_enabled(HugeEnabled::Never)
@@ -23,7 +23,7 @@ fn frame_of(space: &HostSpace<'_>, addr: VirtAddr) -> Pfn {
     space.pin_page(addr, Access::Read).unwrap().pfn()
 }
 
-/// B: a run that spans two folios. Neighbours in memory and in the table are two runs all the same.
+/// Hazard: a run that spans two folios. Neighbours in memory and in the table are two runs all the same.
 #[test]
 fn a_run_ends_where_its_folio_ends() {
     let machine = machine_of_order(2);
@@ -49,7 +49,7 @@ fn a_run_ends_where_its_folio_ends() {
     assert_eq!(in_use(&machine), before);
 }
 
-/// B: a run of zero pages that drops a reference for each, or for all of them.
+/// Hazard: a run of zero pages that drops a reference for each, or for all of them.
 #[test]
 fn zero_pages_are_in_no_run() {
     let machine = machine_of_order(2);
@@ -73,7 +73,7 @@ fn zero_pages_are_in_no_run() {
     assert_audit(&machine);
 }
 
-/// B: a run past the end of the range, of the mapping or of the table: what is outside stays.
+/// Hazard: a run past the end of the range, of the mapping or of the table: what is outside stays.
 #[test]
 fn a_run_ends_with_its_range() {
     for order in [4, 9] {
@@ -105,7 +105,8 @@ fn a_run_ends_with_its_range() {
     }
 }
 
-/// B: the run takes the first entry's bits for all. One page in the middle may be written, the first may not.
+/// Hazard: the run takes the first entry's bits for all. One page in the middle is writable, the first is
+/// not.
 #[test]
 fn each_entry_of_a_run_keeps_its_own_bits() {
     let machine = machine_of_order(4);
@@ -116,7 +117,7 @@ fn each_entry_of_a_run_keeps_its_own_bits() {
         write(&cpu, &space, page(area, at), at + 1);
     }
     drop(space.fork().unwrap());
-    // The last owner again: only this entry gets its permission back.
+    // The last owner again: only this entry becomes writable again.
     write(&cpu, &space, page(area, 5), 50);
     let child = space.fork().unwrap();
     for at in 0..16 {
@@ -128,9 +129,9 @@ fn each_entry_of_a_run_keeps_its_own_bits() {
     assert_audit(&machine);
 }
 
-/// "Huge pages and fork": a folio that is unmapped in part stays whole, with its counts right, until its last page goes.
+/// A folio that is unmapped in part stays whole, with its counts right, until its last page is unmapped.
 #[test]
-fn a_partly_unmapped_folio_goes_with_its_last_page() {
+fn a_partly_unmapped_folio_is_freed_with_its_last_page() {
     for order in [2, 4, 9] {
         let machine = machine_of_order(order);
         let cpu = machine.vcpu(0).unwrap();

@@ -1,6 +1,6 @@
-//! Trees of processes with large folios, on real threads, against a model: every call at borders that fit and that do not,
-//! sizes that are switched on and off meanwhile, formats with other tables. `QUIRE_SEEDS` and `QUIRE_ROUNDS` make the runs
-//! longer.
+//! Trees of processes with large folios, on real threads, against a model: every call at borders that fit
+//! and that do not, sizes that are enabled and disabled meanwhile, formats with other tables. `QUIRE_SEEDS`
+//! and `QUIRE_ROUNDS` make the runs longer.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -60,7 +60,7 @@ fn addr(at: u64) -> VirtAddr {
     page(VirtAddr(AREA), at)
 }
 
-/// Other sizes for everybody, leaves most of the time.
+/// Other sizes for every program, PMD leaves most of the time.
 fn change_sizes<F: PagingFormat>(machine: &Machine<F>, random: &mut Random) {
     let leaf = leaf_pages::<F>().ilog2() as u8;
     let leaves = if random.chance(70) { OrderSet::of(Order::new(leaf).unwrap()) } else { OrderSet::EMPTY };
@@ -120,7 +120,7 @@ fn step<F: PagingFormat>(
             let protection = random.pick(&[READ, Protection::empty(), RW | Protection::EXECUTE]);
             space.mprotect(start, len, protection, false).unwrap();
             if random.chance(30) {
-                // What nobody may use is shared as well.
+                // PROT_NONE memory is shared as well.
                 let child = process.child();
                 for space in [&process.space, &child.space] {
                     space.mprotect(start, len, RW, false).unwrap();
@@ -180,14 +180,14 @@ fn step<F: PagingFormat>(
     }
 }
 
-/// What a machine does beside its programs, which notice nothing: folios are split and collapsed.
+/// What a machine does beside its programs, without effect on them: folios are split and collapsed.
 fn in_the_background<F: PagingFormat>(
     machine: &Machine<F>,
     space: &HostSpace<'_, F>,
     random: &mut Random,
     at: VirtAddr,
 ) {
-    // Each may find that there is nothing to do, or somebody in the way.
+    // Each may have nothing to do, or fail since the folio is in use.
     match random.below(4) {
         0 => {
             let to = Order::new(random.below(5) as u8).unwrap();
@@ -206,7 +206,8 @@ fn in_the_background<F: PagingFormat>(
     }
 }
 
-/// One family of processes, of which each thread owns some: they share folios, tables come and go under all of them.
+/// A tree of processes, of which each thread owns some: they share folios, tables are made and freed under
+/// all of them.
 fn random_families<F: PagingFormat>(seed: u64, threads: usize) {
     println!("seed {seed}, {threads} threads");
     let machine: Machine<F> = machine_of(&HostConfig::with_ram(192 << 20).cpus(threads).paranoid());
@@ -282,8 +283,8 @@ fn families_with_large_folios_on_an_invented_format() {
     families::<Invented3>(4);
 }
 
-/// Threads of one process, each with pages of its own that lie between those of the other: what one does to its pages cuts
-/// the folios of both, and changes no page of the other.
+/// Threads of one process, whose pages alternate: a call on the pages of one splits the folios of both, and
+/// changes no page of the other.
 fn threads_of_one_process<F: PagingFormat>(seed: u64) {
     println!("seed {seed}");
     let machine: Machine<F> = machine_of(&HostConfig::with_ram(192 << 20).cpus(2).paranoid());
@@ -300,7 +301,7 @@ fn threads_of_one_process<F: PagingFormat>(seed: u64) {
                     scope.spawn(move || own_pages(machine, space, (*number, round), pages, random));
                 }
             });
-            // Also what each CPU remembers of the other's pages.
+            // Also what each CPU caches of the other's pages.
             assert_audit(&machine);
         }
     }
@@ -371,7 +372,7 @@ fn own_pages<F: PagingFormat>(
 }
 
 #[test]
-fn threads_that_cut_each_others_folios_keep_their_pages() {
+fn threads_that_split_each_others_pmds_keep_their_pages() {
     for seed in 1..=setting("QUIRE_SEEDS", 4) {
         threads_of_one_process::<X86_64Level4>(seed);
         threads_of_one_process::<Invented3>(seed);

@@ -1,4 +1,4 @@
-//! The huge page of zeros: where it is mapped, what takes its place, and that it goes when nobody needs it.
+//! The huge zero page: where it is mapped, what replaces it, and that it is freed when no entry maps it.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -52,7 +52,7 @@ fn entries<F: PagingFormat>(space: &HostSpace<'_, F>, addr: u64, len: u64) -> Ve
 const ZEROS: (u64, PageState) = (512, PageState::Zero);
 const FOLIO: (u64, PageState) = (512, PageState::Anonymous);
 
-/// Frames that are not free, with nothing kept back.
+/// Frames that are not free, with nothing on CPU lists.
 fn used(machine: &Machine) -> u64 {
     let pin = machine.memory().frames().platform().pin();
     machine.memory().frames().reap_all(&pin);
@@ -115,7 +115,7 @@ fn without_use_zero_page_a_read_gives_a_folio() {
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
     assert_eq!(entries(&space, BASE, MIB2), [FOLIO]);
     assert_eq!((sum(&machine, VmEvent::ThpFaultAlloc), sum(&machine, VmEvent::ThpZeroPageAlloc)), (1, 0));
-    // It is the program's own already.
+    // It is mapped by the program already.
     let faults = sum(&machine, VmEvent::Pgfault);
     cpu.program(&space).write_u64(VirtAddr(BASE), 1).unwrap();
     assert_eq!(sum(&machine, VmEvent::Pgfault), faults);
@@ -145,7 +145,7 @@ fn the_first_write_gives_a_folio_in_one_fault() {
     }
 }
 
-/// With no folio to be had, the zeros are cut and one page is copied.
+/// Without memory for a folio, the leaf is split and one page is copied.
 #[test]
 fn a_write_without_memory_for_a_folio_gives_a_page() {
     let machine = machine(32);
@@ -165,9 +165,9 @@ fn a_write_without_memory_for_a_folio_gives_a_page() {
     assert_eq!(machine.memory().spaces().shrink_huge_zero(), 512, "no entry maps it any more");
 }
 
-/// With no huge page of zeros to be had, the read gets the small one.
+/// Without memory for the huge zero page, the read maps the zero page.
 #[test]
-fn a_read_without_memory_for_the_page_of_zeros_gets_the_small_one() {
+fn a_read_without_memory_for_the_huge_zero_page_maps_the_zero_page() {
     let machine = machine(32);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -186,7 +186,7 @@ fn a_read_without_memory_for_the_page_of_zeros_gets_the_small_one() {
     assert_eq!(sum(&machine, VmEvent::ThpZeroPageAlloc), 1);
 }
 
-/// A part of it that becomes something else leaves a table of small zero pages, and nothing to split later.
+/// A part of it that changes leaves a table of zero pages, and nothing on the deferred split queue.
 #[test]
 fn a_part_that_changes_leaves_small_zero_pages() {
     type Change = fn(&HostSpace<'_>, VirtAddr, u64);
@@ -220,7 +220,7 @@ fn a_part_that_changes_leaves_small_zero_pages() {
 }
 
 #[test]
-fn an_unmapping_that_ends_inside_of_two_takes_what_is_between() {
+fn munmap_that_ends_inside_two_pmds_removes_all_between() {
     let machine = machine(32);
     let space = read_blocks(&machine, 12);
     space.munmap(VirtAddr(BASE + MIB2 / 2), 11 * MIB2).unwrap();
@@ -234,7 +234,7 @@ fn an_unmapping_that_ends_inside_of_two_takes_what_is_between() {
     assert_audit(&machine);
 }
 
-/// FREE has nothing to free: the leaf stays, also where a part is named.
+/// MADV_FREE has nothing to free: the leaf stays, also for a part.
 #[test]
 fn advice_that_frees_leaves_zeros_alone() {
     let machine = machine(32);
@@ -281,7 +281,7 @@ fn a_child_shares_the_zeros_until_one_writes() {
 }
 
 #[test]
-fn zeros_move_whole_where_they_fit_and_in_pages_elsewhere() {
+fn mremap_moves_huge_zeros_whole_or_page_by_page() {
     for (to, expected) in [(TARGET, vec![ZEROS]), (TARGET + PAGE, vec![(1, PageState::Zero); 512])] {
         let machine = machine(32);
         let space = read_blocks(&machine, 2);
@@ -314,7 +314,7 @@ fn protection_and_its_end_leave_the_zeros_unwritable() {
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + MIB2)), Ok(0));
     assert_eq!(entries(&space, BASE, 2 * MIB2), [FOLIO, ZEROS]);
     drop(cpu);
-    // What is unusable when it goes, or is cut, was in no TLB.
+    // A not-present leaf that is removed or split was in no TLB.
     space.mprotect(VirtAddr(BASE), 2 * MIB2, NONE, false).unwrap();
     space.madvise(VirtAddr(BASE + MIB2), PAGE, Advice::DontNeed).unwrap();
     assert_audit(&machine);
@@ -361,7 +361,7 @@ fn locking_and_populating() {
 }
 
 #[test]
-fn zeros_are_collapsed_already_unless_they_were_cut() {
+fn huge_zeros_count_as_collapsed_unless_they_were_split() {
     let machine = machine(32);
     let space = read_blocks(&machine, 2);
     machine.memory().spaces().huge().set_khugepaged(KhugepagedSetting::MaxPtesNone, 511).unwrap();
@@ -377,7 +377,7 @@ fn zeros_are_collapsed_already_unless_they_were_cut() {
     assert_audit(&machine);
 }
 
-/// Where a relative of the mapping has zeros in the place of the folio, they are in nobody's way.
+/// Where a relative of the mapping has zeros in the place of the folio, they do not prevent the split.
 #[test]
 fn a_folio_is_split_past_the_zeros_of_a_child() {
     let machine = machine(32);
@@ -401,9 +401,9 @@ fn a_folio_is_split_past_the_zeros_of_a_child() {
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 9 * PAGE)), Ok(7));
 }
 
-/// A fault that finds nothing takes the frames of the huge page of zeros, if no entry maps it.
+/// A fault without memory takes the frames of the huge zero page, if no entry maps it.
 #[test]
-fn zeros_that_nobody_maps_are_given_back_when_memory_runs_short() {
+fn an_unmapped_huge_zero_page_is_freed_when_memory_runs_short() {
     for mapped in [false, true] {
         let machine = machine(16);
         let space = read_blocks(&machine, 1);
@@ -455,9 +455,9 @@ fn leaves_of_another_format_have_zeros_of_their_size() {
     assert_eq!(in_use(&machine), before);
 }
 
-/// One thread reads where others write: nobody loses a write, and nobody sees zeros after it.
+/// One thread reads where others write: no write is lost, and no zeros are read after it.
 #[test]
-fn faults_for_reading_and_for_writing_meet() {
+fn read_and_write_faults_race() {
     const CPUS: usize = 3;
     let machine: Machine = machine_of_format(64, CPUS, Order::PMD);
     let before = in_use(&machine);
@@ -472,7 +472,7 @@ fn faults_for_reading_and_for_writing_meet() {
                     let cpu = machine.vcpu(number).unwrap();
                     let program = cpu.program(space);
                     let mut random = Random(round << 8 | number as u64);
-                    // Each has pages of its own in both blocks.
+                    // Each thread has pages of its own in both blocks.
                     let mut wrote = Vec::new();
                     start.wait();
                     for step in 0..60 {
@@ -498,7 +498,7 @@ fn faults_for_reading_and_for_writing_meet() {
     assert_eq!(in_use(&machine), before);
 }
 
-/// Threads read, write, drop and fork while the machine gives the page back whenever it may.
+/// Threads read, write, drop and fork while the machine frees the huge zero page whenever it may.
 #[test]
 fn zeros_come_and_go_under_threads() {
     const CPUS: usize = 3;

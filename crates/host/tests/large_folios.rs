@@ -1,4 +1,4 @@
-//! Large folios: how they are split, collapsed, and given back in parts.
+//! Large folios: how they are split, collapsed, and partly freed.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -46,7 +46,7 @@ fn sum(machine: &Machine, event: VmEvent) -> u64 {
     machine.memory().frames().events().sum(event)
 }
 
-/// Frames that are not free, with nothing kept back.
+/// Frames that are not free, with nothing on CPU lists.
 fn used(machine: &Machine) -> u64 {
     let pin = machine.memory().frames().platform().pin();
     machine.memory().frames().reap_all(&pin);
@@ -106,7 +106,7 @@ fn a_folio_that_several_spaces_map_is_split_for_all() {
     assert_eq!(in_use(&machine), before);
 }
 
-/// races.md, "Huge pages and fork": what was unmapped of a large folio comes back under pressure.
+/// Hazard: the unmapped part of a large folio must be freed under pressure.
 #[test]
 fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     let machine = machine_of_order(16, 9);
@@ -122,7 +122,7 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
         assert_eq!(sum(&machine, VmEvent::ThpDeferredSplitPage), 1);
         assert_eq!(used(&machine), full, "a part of a folio is not freed at once");
         assert_audit(&machine);
-        // A second cut finds it waiting.
+        // A second partial unmap finds it on the queue.
         space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
         assert_eq!(machine.memory().spaces().deferred_splits(), 1);
         assert_eq!(machine.memory().spaces().split_deferred(1), 501);
@@ -132,7 +132,7 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
         assert_audit(&machine);
         assert_filled(&cpu, &space, (1..2).chain(502..1024));
 
-        // A fault that finds nothing else takes it.
+        // A fault without memory splits it.
         space.munmap(VirtAddr(BASE + MIB2), 511 * PAGE).unwrap();
         for part in 0..4 {
             map_at(&space, 2 * GIB + part * (8 << 20), 8 << 20, RW);
@@ -152,9 +152,9 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     assert_eq!(in_use(&machine), before);
 }
 
-/// One that goes whole before does not wait any more.
+/// A folio that is freed whole before leaves the queue.
 #[test]
-fn a_folio_that_waits_and_goes_leaves_the_list() {
+fn a_freed_folio_leaves_the_deferred_split_queue() {
     let machine = machine_of_order(32, 4);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -176,7 +176,7 @@ fn a_folio_that_waits_and_goes_leaves_the_list() {
     );
 }
 
-/// A page that a device uses keeps its folio together, and no page of it is lost.
+/// A pinned page keeps its folio from being split, and no page of it is lost.
 #[test]
 fn a_pinned_folio_is_not_split() {
     let machine = machine_of_order(32, 9);
@@ -197,7 +197,7 @@ fn a_pinned_folio_is_not_split() {
 }
 
 #[test]
-fn collapse_makes_one_folio_of_what_is_there() {
+fn collapse_makes_one_folio_of_present_pages() {
     let machine = machine_of_order(32, 2);
     let cpu = machine.vcpu(0).unwrap();
     let before = in_use(&machine);
@@ -214,14 +214,14 @@ fn collapse_makes_one_folio_of_what_is_there() {
         assert_audit(&machine);
         assert_filled(&cpu, &space, (0..3).chain(100..140));
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
-        // Again: nothing is to be done.
+        // Again: nothing to do.
         space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
         assert_eq!(sum(&machine, VmEvent::ThpCollapseAlloc), 1);
         // No table, and no whole block.
         let einval = |addr, len| space.madvise(VirtAddr(addr), len, Advice::Collapse).map_err(Error::errno);
         assert_eq!(einval(BASE + MIB2, MIB2), Err(Errno::EINVAL));
         assert_eq!(einval(BASE + PAGE, MIB2 - 2 * PAGE), Err(Errno::EINVAL));
-        // What ends at the border where its first block would start asks for nothing.
+        // A range that ends at the border where its first block would start has no block.
         assert_eq!(einval(BASE + PAGE, MIB2), Ok(()));
         space.madvise(VirtAddr(BASE), MIB2, Advice::NoHugePage).unwrap();
         assert_eq!(einval(BASE, MIB2), Err(Errno::EINVAL));
@@ -244,7 +244,7 @@ fn collapse_in_a_child_copies_what_is_shared() {
     assert_filled(&cpu, &space, 0..512);
     assert_filled(&cpu, &child, (0..9).chain(10..512));
     assert_eq!(count(&machine, 3, FolioCounter::NrAnon), 64);
-    // A pinned page stays where it is.
+    // A pinned page is not moved.
     let pinned = space.pin_page(VirtAddr(BASE), Access::Write).unwrap();
     let result = space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).map_err(Error::errno);
     assert_eq!(result, Err(Errno::EAGAIN));
@@ -262,14 +262,14 @@ fn machine_of_khugepaged() -> Machine {
 }
 
 #[test]
-fn the_background_step_collapses_what_fits_its_limits() {
+fn khugepaged_collapses_within_its_limits() {
     let machine = machine_of_khugepaged();
     let cpu = machine.vcpu(0).unwrap();
     let memory = machine.memory();
     let spaces: Vec<_> = (0..3).map(|_| memory.create_space().unwrap()).collect();
     for space in &spaces {
         map_at(space, BASE, 3 * MIB2, RW);
-        // A table that exists before keeps faults from mapping large folios.
+        // An existing table keeps faults from mapping large folios.
         space.madvise(VirtAddr(BASE), 3 * MIB2, Advice::NoHugePage).unwrap();
         fill(&cpu, space, 0..300);
         fill(&cpu, space, 512..520);
@@ -278,7 +278,7 @@ fn the_background_step_collapses_what_fits_its_limits() {
     let set = |setting, value| memory.spaces().huge().set_khugepaged(setting, value).unwrap();
     set(KhugepagedSetting::MaxPtesNone, 300);
     set(KhugepagedSetting::PagesToScan, 512);
-    // A block a step, and nine blocks; the third of each space has no table.
+    // A block per step, and nine blocks; the third of each space has no table.
     let collapsed: u64 = (0..9).map(|_| memory.khugepaged_step().collapsed).sum();
     assert_eq!(collapsed, 3);
     assert_eq!(machine.memory().frames().events().pmd_mapped(), 3);
@@ -287,7 +287,7 @@ fn the_background_step_collapses_what_fits_its_limits() {
         assert_filled(&cpu, space, (0..300).chain(512..520));
         assert_eq!(space.figures().resident, MIB2 + 8 * PAGE);
     }
-    // With other limits the rest; but not for a mapping that wants none.
+    // With other limits the rest; but not a NOHUGEPAGE mapping.
     set(KhugepagedSetting::MaxPtesNone, 511);
     set(KhugepagedSetting::PagesToScan, 100_000);
     spaces[1].madvise(VirtAddr(BASE), 3 * MIB2, Advice::NoHugePage).unwrap();
@@ -306,9 +306,9 @@ fn the_background_step_collapses_what_fits_its_limits() {
     assert_audit(&machine);
 }
 
-/// More shared pages than the limit says would be copied.
+/// With more shared pages than `max_ptes_shared`.
 #[test]
-fn the_background_step_leaves_what_children_share() {
+fn khugepaged_leaves_shared_pages() {
     let machine = machine_of_khugepaged();
     let cpu = machine.vcpu(0).unwrap();
     let memory = machine.memory();

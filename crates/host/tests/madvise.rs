@@ -1,4 +1,4 @@
-//! Advice for parts of large folios, and for memory that nobody needs any more.
+//! `madvise` of parts of large folios, and of memory that a program frees lazily.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -11,7 +11,7 @@ use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{Machine, Vcpu};
 use quire_mm::{Advice, PageState, RemapFlags};
 
-/// A large folio of which the first eight pages hold something else than zeros.
+/// A large folio of which only the first eight pages are not zeros.
 fn sparse<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
@@ -99,7 +99,7 @@ fn pageout_without_swap_drops_lazyfree_pages_unless_they_are_dirty() {
     assert_audit(&machine);
 }
 
-/// Whatever a page of one's own came from: it can be paged out.
+/// Every private page can be paged out, whatever it replaced.
 #[test]
 fn copies_of_the_zero_page_and_prot_none_pages_are_dropped() {
     let machine = machine(16, 1);
@@ -118,7 +118,7 @@ fn copies_of_the_zero_page_and_prot_none_pages_are_dropped() {
     assert_audit(&machine);
 }
 
-/// Who owns a large folio alone at last may have it split, also if others had it before.
+/// The last owner of a large folio may have it split, also if it was shared before.
 #[test]
 fn a_large_folio_that_became_exclusive_is_split() {
     for advice in [Advice::Cold, Advice::Free, Advice::PageOut] {
@@ -170,7 +170,7 @@ fn populate_write_clears_lazyfree() {
     }
 }
 
-/// Of two who share a page one gives it free. The other wrote it, and keeps what he wrote.
+/// One of two sharers frees a page lazily. The other wrote it, and keeps what it wrote.
 #[test]
 fn a_shared_page_is_not_lazyfree_for_the_other_process() {
     let machine = machine(16, 1);
@@ -204,7 +204,7 @@ fn a_page_that_both_processes_freed_lazily_is_dropped() {
     assert_audit(&machine);
 }
 
-/// What is locked is locked where it is mapped, not where it was.
+/// A page is mlocked where it is mapped, not where it was.
 #[test]
 fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
     let machine = machine(16, 1);
@@ -224,8 +224,8 @@ fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
     assert_audit(&machine);
 }
 
-/// Who splits a locked mapping inside of a folio and unlocks it, as `mlockall`, MADV_DONTFORK and `munlockall` do, leaves no
-/// locked folio behind.
+/// Splitting a locked mapping inside a folio and unlocking it, as `mlockall`, MADV_DONTFORK and `munlockall`
+/// do, leaves no MLOCKED folio.
 #[test]
 fn munlock_in_parts_by_several_mappings_unlocks_a_folio() {
     let machine = machine(32, 1);
@@ -242,7 +242,7 @@ fn munlock_in_parts_by_several_mappings_unlocks_a_folio() {
     assert_audit(&machine);
 }
 
-/// What is dirty is so whether it may be used just now or not.
+/// A dirty page stays dirty while it is PROT_NONE.
 #[test]
 fn a_dirty_page_made_prot_none_is_not_dropped() {
     let machine = machine(16, 1);

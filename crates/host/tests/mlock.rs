@@ -1,4 +1,5 @@
-//! Folios that one program locks while another has them too: once the lock is gone they can go like others.
+//! Folios that one program locks while another maps them too: after munlock they can be reclaimed like
+//! others.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -12,7 +13,7 @@ use quire_arch::{Order, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{Machine, Vcpu};
 use quire_mm::{Advice, GroupId, PageState, RemapFlags, VmEvent};
 
-/// Pages on the list of the locked ones.
+/// Pages on the unevictable list.
 fn unevictable(machine: &Machine) -> u64 {
     let mut text = String::new();
     quire_mm::text::vmstat(machine.memory(), &mut text).unwrap();
@@ -27,12 +28,12 @@ fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
     bytes / PAGE_SIZE
 }
 
-/// A way in which a program ends that its mapping has a folio, or pages of one.
+/// A way in which a program's mapping loses a folio, or pages of one.
 struct Way {
     name: &'static str,
     /// The pages that it concerns, of 512.
     pages: u64,
-    /// Answers the program, unless it has ended.
+    /// Returns the program, unless it has ended.
     go: for<'m> fn(HostSpace<'m>, &Vcpu, VirtAddr) -> Option<HostSpace<'m>>,
 }
 
@@ -109,10 +110,10 @@ fn locking_child<'m>(space: &HostSpace<'m>, area: VirtAddr) -> HostSpace<'m> {
     child
 }
 
-/// As on Linux: whatever goes from a locked mapping unlocks the large folio that it is a part of, which gives its zeros back then
-/// when it is split.
+/// As on Linux: an unmap of a part of a locked mapping unlocks the large folio; its pages of zeros are freed
+/// when it is split then.
 #[test]
-fn a_large_folio_is_unlocked_by_whatever_takes_a_part_of_it_from_a_locked_mapping() {
+fn a_large_folio_is_unlocked_when_a_part_leaves_a_locked_mapping() {
     for way in WAYS {
         let machine = machine(32, 1);
         swap_on_ram(&machine, 1024);
@@ -135,7 +136,7 @@ fn a_large_folio_is_unlocked_by_whatever_takes_a_part_of_it_from_a_locked_mappin
 }
 
 #[test]
-fn a_page_is_unlocked_by_whatever_takes_it_from_a_locked_mapping() {
+fn a_page_is_unlocked_when_it_leaves_a_locked_mapping() {
     for way in WAYS {
         let machine = machine(32, 1);
         swap_on_ram(&machine, 1024);
@@ -149,7 +150,7 @@ fn a_page_is_unlocked_by_whatever_takes_it_from_a_locked_mapping() {
         let _child = (way.go)(child, &cpu, area);
         assert_audit(&machine);
         assert_eq!(unevictable(&machine), 512 - way.pages, "{}", way.name);
-        // Nobody else has them any more.
+        // No other process has them any more.
         space.madvise(area, MIB2, Advice::PageOut).unwrap();
         assert_eq!(space.figures().swapped, way.pages * PAGE, "{}", way.name);
         assert_filled(&cpu, &space, area, 512, 100);
@@ -176,9 +177,10 @@ fn pages_that_a_locked_mapping_collapses_are_unlocked_for_others() {
     assert_audit(&machine);
 }
 
-/// A part of a locked mapping moves and leaves it mapped: as on Linux none of it is locked any more, and what stayed in it can go.
+/// MREMAP_DONTUNMAP of a part of a locked mapping: as on Linux none of it is locked any more, and the pages
+/// that stayed in it can be reclaimed.
 #[test]
-fn what_stays_of_a_mapping_of_which_a_part_was_moved_away_is_unlocked() {
+fn the_rest_of_a_partly_moved_locked_mapping_is_unlocked() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
@@ -198,10 +200,10 @@ fn what_stays_of_a_mapping_of_which_a_part_was_moved_away_is_unlocked() {
     assert_audit(&machine);
 }
 
-/// A large folio of which a program locked a page stays, as on Linux, but is not among the locked ones: the rest of it can go once
-/// it is split.
+/// A large folio of which a program locked a page stays, as on Linux, but is not on the unevictable list: the
+/// rest of it can be reclaimed once it is split.
 #[test]
-fn a_folio_that_is_locked_in_part_is_none_of_the_locked_ones() {
+fn a_partly_locked_folio_is_not_unevictable() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
@@ -224,7 +226,7 @@ fn a_folio_that_is_locked_in_part_is_none_of_the_locked_ones() {
     assert_audit(&machine);
 }
 
-/// The counters say what a program on Linux sees.
+/// The counters are those that a program on Linux sees.
 #[test]
 fn locking_and_unlocking_is_counted() {
     let machine = machine(32, 1);

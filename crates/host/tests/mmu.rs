@@ -81,7 +81,8 @@ fn bits_are_set_as_used<F: PagingFormat>() {
     program.touch(next, Access::Write).unwrap();
     assert!(space.leaf(next).unwrap().flags.contains(LeafFlags::DIRTY));
     assert_eq!(program.read_u64(next), Ok(page_number(next)));
-    // And it says how its page was found: it was read just now, the first write walks, the third page was not there.
+    // And it says how its page was found: it was read just now, the first write walks, the third page was not
+    // there.
     let third = VirtAddr(BASE + 2 * PAGE_SIZE);
     assert_eq!(program.translate_for(addr, Access::Write), Ok(Translation::Tlb));
     assert_eq!(program.translate_for(third, Access::Read), Ok(Translation::Fault));
@@ -108,7 +109,7 @@ fn permissions_are_checked<F: PagingFormat>() {
     assert_eq!(program.touch(VirtAddr(u64::MAX), Access::Read), denied);
     assert_eq!(program.read_u64(VirtAddr(u64::MAX - 3)), Err(AccessError::Fault(Segv)));
     assert!(!space.leaf(page(0)).unwrap().flags.contains(LeafFlags::DIRTY));
-    // What is granted later is seen without a flush: the MMU walks again before it faults.
+    // A permission that is added later is seen without a flush: the MMU walks again before it faults.
     let pfn = space.leaf(page(0)).unwrap().pfn;
     space.map(page(0), Level::PTE, pfn, READ_WRITE);
     assert_eq!(program.touch(page(0), Access::Write), Ok(()));
@@ -214,7 +215,7 @@ fn absent_entries_of_every_kind_fault() {
     }
 }
 
-/// A machine whose RAM has a hole uses what is beyond it; and what is no RAM is refused loudly.
+/// A machine whose RAM has a hole uses what is beyond it; an access outside RAM panics.
 #[test]
 fn ram_with_a_hole() {
     let ram = vec![PfnRange::new(Pfn(0x1000), Pfn(0x1200)), PfnRange::new(Pfn(0x100), Pfn(0x110))];
@@ -258,8 +259,8 @@ fn impossible_machines_are_refused() {
     assert_ne!(entropy(1), entropy(2));
 }
 
-/// Overwriting the tables while the MMU sets bits in them: the MMU's compare-exchange never brings back a value that
-/// was exchanged away.
+/// Overwriting the tables while the MMU sets bits in them: the MMU's compare-exchange never brings back a
+/// value that was exchanged away.
 #[test]
 fn the_mmu_never_overwrites_a_changed_entry() {
     let toy = Toy::<X86_64Level4>::new(&HostConfig::with_ram(1 << 20).cpus(2));
@@ -277,7 +278,8 @@ fn the_mmu_never_overwrites_a_changed_entry() {
         while !program.is_finished() {
             let _guard = space.lock();
             if let Some(leaf) = space.exchange(addr, Entry::None) {
-                // The handler is kept out by the lock, so whatever is in the entry now was put there by the MMU.
+                // The handler is excluded by the lock, so the current value of the entry was stored by the
+                // MMU.
                 space.flush(addr, 1);
                 assert_eq!(space.leaf(addr), None);
                 toy.free(leaf.pfn);

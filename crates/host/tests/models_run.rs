@@ -1,5 +1,5 @@
-//! The models need builds of their own, under `--cfg loom` and `--cfg shuttle`. This runs them by `scripts/models.sh`,
-//! so that one command runs all tests.
+//! The models need builds of their own, under `--cfg loom` and `--cfg shuttle`. This runs them by
+//! `scripts/models.sh`, so that one command runs all tests.
 
 #![cfg(not(any(loom, shuttle)))]
 

@@ -1,4 +1,5 @@
-//! `mremap`: pages move in the largest pieces that fit, with one shootdown a call, and nothing else moves along.
+//! `mremap`: pages move in the largest pieces that fit, with one shootdown a call, and nothing else moves
+//! along.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 
 mod common;
@@ -65,7 +66,7 @@ fn table_frames(machine: &Machine) -> BTreeSet<u64> {
     tables
 }
 
-/// How many tables there are that were not there `before`.
+/// How many tables are not in `before`.
 fn new_tables(machine: &Machine, before: &BTreeSet<u64>) -> usize {
     table_frames(machine).difference(before).count()
 }
@@ -123,7 +124,7 @@ fn whole_tables_move_with_all_that_they_map() {
     }
 }
 
-/// A table that was spared is not carried about: else each move would leave one behind where no call looks for it.
+/// A kept empty table does not move: else each move would leave one behind where no call looks for it.
 #[test]
 fn empty_tables_do_not_move() {
     for technique in RemapTechnique::ALL {
@@ -136,7 +137,7 @@ fn empty_tables_do_not_move() {
             cpu.run(|| space.madvise(BASE, PAGE, Advice::DontNeed)).unwrap();
             assert_eq!(space.figures().page_tables, 3 * PAGE);
             cpu.run(|| space.mremap(BASE, MIB2, MIB2, MOVE, to)).unwrap();
-            // The table that covers both places is spared in its turn.
+            // The table that covers both places is kept in its turn.
             assert!(space.figures().page_tables <= PAGE, "{technique:?}, round {round}");
             assert_eq!(cpu.program(&space).read_u64(to), Ok(0));
             cpu.run(|| space.munmap(to, MIB2)).unwrap();
@@ -145,7 +146,8 @@ fn empty_tables_do_not_move() {
     }
 }
 
-/// By a PMD table, by what it leads to where that is not all, and the entry of a PUD table in a stretch of its own.
+/// By a PMD table, by its PTE tables where it does not fit as a whole, and the entry of a PUD table in a
+/// block of its own.
 #[test]
 fn whole_pmd_tables_move() {
     // The range within 4 GiB, and how many tables are new: those of the target above what moves.
@@ -173,7 +175,7 @@ fn whole_pmd_tables_move() {
                 assert_eq!(cpu.program(&space).read_u64(at(to, addr)), Ok(addr + 1));
             }
             assert_audit(&machine);
-            // There and back again, and a part of what moved goes.
+            // There and back again, and a part of what moved is unmapped.
             cpu.run(|| space.mremap(at(to, start), len, len, MOVE, at(BASE, start))).unwrap();
             assert_eq!(space.figures().page_tables, before.page_tables);
             cpu.run(|| space.munmap(at(BASE, touched[2]), PAGE)).unwrap();
@@ -193,7 +195,7 @@ enum Beside {
     Rest,
 }
 
-/// races.md, E: the start is aligned down and the end up where nothing lies there, and only there.
+/// Hazard: the start is aligned down and the end up only where nothing else is mapped.
 #[test]
 fn a_move_leaves_all_kinds_of_neighbours_alone() {
     use Beside::{Neighbour, Nothing, Rest};
@@ -246,7 +248,8 @@ fn a_move_leaves_all_kinds_of_neighbours_alone() {
             }
             let old = if flags == LEAVE { Ok(0) } else { Err(NOT_MAPPED) };
             assert_eq!(cpu.program(&space).read_u64(at(source, from)), old, "{what}");
-            // A table that cannot move as it is has a new one on the other side, unless a neighbour's is there.
+            // A table that cannot move as it is has a new one on the other side, unless a neighbour's exists
+            // there.
             let made = |in_part: bool, beside: Beside, there: bool| {
                 let moves = technique != RemapTechnique::Ptes && !(in_part && (there || beside != Nothing));
                 usize::from(!(moves || in_part && there))
@@ -258,7 +261,7 @@ fn a_move_leaves_all_kinds_of_neighbours_alone() {
     }
 }
 
-/// The source's room and the target's may overlap, and the two ranges may lie in one table.
+/// The free ranges around the source and the target may overlap, and the two ranges may lie in one table.
 #[test]
 fn ranges_side_by_side_move() {
     const STEP: u64 = MIB2 / 2;
@@ -285,8 +288,8 @@ fn ranges_side_by_side_move() {
     }
 }
 
-/// One call, one shootdown: several mappings with holes between them, with what stays behind. Pages that are replaced are
-/// flushed before others come to their place.
+/// One call, one shootdown: several mappings with holes between them, with a source that stays mapped. Pages
+/// that are replaced are flushed before others come to their place.
 #[test]
 fn a_move_sends_one_shootdown() {
     for technique in RemapTechnique::ALL {
@@ -334,8 +337,8 @@ fn a_move_sends_one_shootdown() {
     }
 }
 
-/// A call that unmaps at the target and cuts off the end leaves what lies between the two alone, though both wait for the
-/// flush: shared pages, more than a gather holds.
+/// A call that unmaps at the target and shrinks the source leaves what lies between the two alone, though
+/// both wait for the flush: shared pages, more than a gather holds.
 #[test]
 fn a_neighbour_between_two_removed_parts_stays() {
     for target_below in [true, false] {
@@ -366,7 +369,7 @@ fn a_neighbour_between_two_removed_parts_stays() {
     }
 }
 
-/// The same where each of the two parts begins and ends in the middle of a large leaf.
+/// The same where each of the two parts begins and ends in the middle of a PMD leaf.
 #[test]
 fn both_removed_parts_split_pmd_leaves() {
     for shared in [false, true] {
@@ -380,7 +383,7 @@ fn both_removed_parts_split_pmd_leaves() {
         }
         assert_eq!(machine.memory().frames().events().pmd_mapped(), 8);
         let child = shared.then(|| space.fork().unwrap());
-        // Of the source 1 MiB to 7 MiB, cut off at 3 MiB; of the target 1 MiB to 3 MiB.
+        // Of the source 1 MiB to 7 MiB, shrunk by 3 MiB; of the target 1 MiB to 3 MiB.
         let half = MIB2 / 2;
         cpu.run(|| space.mremap(at(source, half), 6 * half, 2 * half, MOVE, at(target, half))).unwrap();
         for addr in some_pages(source, 4 * MIB2) {
@@ -402,8 +405,8 @@ fn both_removed_parts_split_pmd_leaves() {
     }
 }
 
-/// Folios of 2 MiB and 64 KiB and the huge page of zeros move as they are where both places are aligned alike, and page by
-/// page elsewhere; tables that are deposited for leaves go along.
+/// Folios of 2 MiB and 64 KiB and the huge zero page move as they are where both places are aligned alike,
+/// and page by page elsewhere; deposited tables move with their leaves.
 #[test]
 fn large_folios_move() {
     let sizes: OrderSet = [4, 9].into_iter().filter_map(Order::new).collect();
@@ -438,7 +441,7 @@ fn large_folios_move() {
                     assert_eq!([4, 9].map(count), folios);
                     assert_eq!(space.figures().resident, figures.resident);
                     if shift == 0 {
-                        // One empty table a level is spared where the old range stays.
+                        // One empty table per level is kept where the old range stays.
                         let spared = if flags == LEAVE { 2 * PAGE } else { 0 };
                         let tables = space.figures().page_tables;
                         assert!((figures.page_tables..=figures.page_tables + spared).contains(&tables));
@@ -449,7 +452,7 @@ fn large_folios_move() {
                         assert_eq!(cpu.program(&space).read_u64(there(addr)), Ok(addr.0));
                     }
                     assert_eq!(cpu.program(&space).read_u64(there(&zeros)), Ok(0));
-                    // What was deposited is there when a part is cut out of each.
+                    // The deposited table is there when a part of each is unmapped.
                     for block in [MIB2, 2 * MIB2, 3 * MIB2] {
                         let part = there(&page(at(BASE, block), 100));
                         cpu.run(|| space.madvise(part, 7 * PAGE, Advice::DontNeed)).unwrap();
@@ -468,7 +471,7 @@ fn large_folios_move() {
     }
 }
 
-/// A PMD table that moved says its new address to those who flush what a leaf in it maps.
+/// A PMD table that moved has its new address, so that a flush of what a leaf in it maps is right.
 #[test]
 fn a_leaf_in_a_moved_pmd_table_is_flushed_at_its_new_place() {
     let machine = machine_by(64, 2, RemapTechnique::Puds, TablesTechnique::Free, OrderSet::of(Order::PMD));
@@ -484,7 +487,7 @@ fn a_leaf_in_a_moved_pmd_table_is_flushed_at_its_new_place() {
         assert_eq!(cpu.program(&space).read_u64(page(to, 5)), Ok(0));
         cpu.program(&space).write_u64(page(to, 6), 8).unwrap();
     }
-    // Cut as a whole: the flush is of what the table says that the leaf maps.
+    // Split as a whole: the flush is of the range that the table records for the leaf.
     let flushed = shootdowns(&machine, || {
         cpus[0].run(|| space.madvise(at(to, 0), MIB2, Advice::DontNeed)).unwrap();
     });
@@ -502,7 +505,7 @@ fn a_leaf_in_a_moved_pmd_table_is_flushed_at_its_new_place() {
     assert_audit(&machine);
 }
 
-/// races.md, E: failure half way. Whichever table or object is not to be had, nothing has moved.
+/// Hazard: failure half way. Whichever table or object cannot be allocated, nothing has moved.
 #[test]
 fn a_move_without_memory_moves_nothing() {
     for technique in RemapTechnique::ALL {
@@ -540,8 +543,8 @@ fn a_move_without_memory_moves_nothing() {
     }
 }
 
-/// A fault in another mapping waits for no move: it is done while the move waits for a walker of the rmap, with the mmap lock
-/// and the locks of its mappings.
+/// A fault in another mapping does not wait for a move: it completes while the move waits for an rmap walk,
+/// with the mmap lock and the locks of its mappings.
 #[test]
 fn a_fault_elsewhere_is_done_while_a_move_waits() {
     let machine = small(16, 3, RemapTechnique::Puds);
@@ -565,7 +568,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
     });
     let (walking, done, moved) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     let tables = space.figures().page_tables;
-    // So many looks that who waits is told apart from who does not.
+    // Enough looks to tell a thread that waits from one that does not.
     let within_reason = |fact: &dyn Fn() -> bool| {
         (0..2_000_000).any(|_| {
             std::thread::yield_now();
@@ -590,7 +593,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
         });
         scope.spawn(|| {
             let cpu = machine.vcpu(2).unwrap();
-            // The tables of the target are made with all locks held but that of the family.
+            // The tables of the target are made with all locks held except Rmap.
             assert!(within_reason(&|| space.figures().page_tables > tables));
             for nth in 256..511 {
                 cpu.program(&space).write_u64(page(other, nth), nth).unwrap();
@@ -603,8 +606,9 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
     assert_audit(&machine);
 }
 
-/// While the old place of what moved is not flushed yet, every flush of the space is one of all addresses: who takes a page
-/// away at its new place does not know the old one. Here somebody else's flush comes while that of the move waits.
+/// While the old place of what moved is not flushed yet, every flush of the space is one of all addresses: an
+/// unmap of a page at its new place does not know the old one. Here another flush comes while that of the
+/// move waits.
 #[test]
 fn a_flush_beside_a_move_is_one_of_all_addresses() {
     let machine = small(16, 3, RemapTechnique::Puds);
@@ -612,12 +616,12 @@ fn a_flush_beside_a_move_is_one_of_all_addresses() {
     let (other, to) = (at(BASE, MIB2), at(BASE, 8 * MIB2));
     map_at(&space, BASE.0, PAGE, RW);
     map_at(&space, other.0, MIB2, RW);
-    // Each CPU has the space, so none flushes when it comes to it.
+    // Each CPU runs the space, so none flushes when it switches to it.
     for number in [0, 1, 2] {
         let cpu = machine.vcpu(number).unwrap();
         let program = cpu.program(&space);
         program.write_u64(page(other, 9), 1).unwrap();
-        // The page of zeros, which a write replaces.
+        // The zero page, which a write replaces.
         assert_eq!([0, 1].map(|nth| program.read_u64(page(other, nth))), [Ok(0), Ok(0)]);
     }
     let flushes = || {
@@ -638,7 +642,7 @@ fn a_flush_beside_a_move_is_one_of_all_addresses() {
             cpu.program(&space).inside(|guest| {
                 guest.write_u64(BASE, 8).unwrap();
                 inside.store(true, Ordering::SeqCst);
-                // It answers neither flush before both are on their way.
+                // It acknowledges neither flush before both are posted.
                 assert!(within_reason(&|| flushes().0 + flushes().1 == ranges + spaces + 2));
             });
         });
@@ -692,7 +696,7 @@ fn somewhere(random: &mut Random, bound: u64) -> u64 {
 }
 
 fn random_moves(seed: u64, machine: &Machine, rounds: u64) {
-    /// Pages of the playground: a border of all levels is in its middle.
+    /// Pages of the test's range: a border of all levels is in its middle.
     const PAGES: u64 = 10 * 512;
     let start = VirtAddr(BASE.0 - PAGES / 2 * PAGE);
     let mut random = Random(seed);
@@ -717,7 +721,7 @@ fn random_moves(seed: u64, machine: &Machine, rounds: u64) {
                 model.retain(|at, _| !range.contains(at));
             }
             4 => {
-                // Where a hole is in the way the rest is dropped all the same.
+                // Where a hole is in the range the rest is dropped all the same.
                 let _ = cpu.run(|| space.madvise(page(start, from), len * PAGE, Advice::DontNeed));
                 model.range_mut(range).for_each(|(_, value)| *value = 0);
             }
@@ -754,7 +758,7 @@ fn random_moves(seed: u64, machine: &Machine, rounds: u64) {
                         model.insert(at - from + there, value);
                     }
                 } else {
-                    // What a refused call had unmapped or moved by then is Linux's business, not this model's.
+                    // What a failed call had unmapped or moved by then is not modelled.
                     *model = (0..PAGES)
                         .filter_map(|at| Some((at, cpu.program(space).read_u64(page(start, at)).ok()?)))
                         .collect();
@@ -776,7 +780,7 @@ fn random_moves(seed: u64, machine: &Machine, rounds: u64) {
     assert_audit(machine);
 }
 
-/// Old and new place are not counted together, and a child begins with what it has.
+/// Old and new place are not counted together, and a child begins with its own size.
 #[test]
 fn the_peak_of_mapped_memory_does_not_count_a_move_twice() {
     let machine = machine_with(&HostConfig::with_ram(16 << 20), MemoryConfig::default());
@@ -784,7 +788,7 @@ fn the_peak_of_mapped_memory_does_not_count_a_move_twice() {
     let space = machine.memory().create_space().unwrap();
     let peak = |space: &HostSpace<'_>| space.figures().peak_mapped / PAGE;
     map_at(&space, BASE.0, 16 * PAGE, RW);
-    // What follows is in the way of growth in place.
+    // The next mapping blocks growth in place.
     map_at(&space, BASE.0 + 16 * PAGE, PAGE, RW);
     let grown = space.mremap(BASE, 16 * PAGE, 20 * PAGE, RemapFlags::MAYMOVE, VirtAddr(0)).unwrap();
     assert_ne!(grown, BASE);

@@ -1,4 +1,4 @@
-//! Machines of several NUMA nodes: how RAM and CPUs are dealt out, and that each CPU's memory comes from near it.
+//! Machines of several NUMA nodes: how RAM and CPUs are assigned, and that each CPU allocates from its own.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -40,13 +40,13 @@ fn zones(machine: &Machine) -> Vec<ZoneReport> {
     machine.memory().frames().zone_reports().collect()
 }
 
-/// What is free on each node.
+/// The free frames of each node.
 fn free(machine: &Machine) -> Vec<u64> {
     zones(machine).iter().map(|zone| zone.free + zone.pcp).collect()
 }
 
 #[test]
-fn impossible_nodes_are_refused() {
+fn invalid_node_counts_are_refused() {
     let refusal = |config: &HostConfig| {
         let error = HostPlatform::<X86_64Level4>::new(config).unwrap_err();
         assert!(!error.to_string().is_empty());
@@ -64,7 +64,7 @@ fn impossible_nodes_are_refused() {
 }
 
 #[test]
-fn ranges_and_cpus_are_dealt_out_in_turn() {
+fn ranges_and_cpus_are_assigned_to_nodes_in_turn() {
     let config = HostConfig { ram: banks(3, 1), ..host(2, 5) };
     let platform = HostPlatform::<X86_64Level4>::new(&config).unwrap();
     assert_eq!(platform.node_count(), 2);
@@ -95,7 +95,7 @@ fn two_nodes_cannot_share_a_page_block() {
             other => panic!("with {gap} frames between the nodes: {other:?}"),
         }
     }
-    // The rest of the block as a hole keeps them apart.
+    // A hole for the rest of the block separates them.
     assert_audit(&border(Order::PMD.pages() - 1).unwrap());
 }
 
@@ -110,7 +110,7 @@ fn each_node_has_its_zone() {
         assert_eq!((zone.span, zone.present), (PfnRange::new(start, start.offset(BANK)), BANK));
         assert_eq!(zone.pageblocks.iter().sum::<u64>(), BANK / Order::PMD.pages());
     }
-    // The memory map lies on one node and takes its frames away there.
+    // The memory map lies on one node and takes its frames there.
     let reserved = machine.memory().frames().reserved();
     let home = usize::from(!zones[0].span.contains(reserved.start()));
     assert_eq!(zones[home].managed, BANK - reserved.len());
@@ -128,7 +128,8 @@ fn memory_comes_from_the_cpus_own_node_and_from_the_other_when_that_is_full() {
             let cpu = machine.vcpu(number).unwrap();
             cpu.run(|| {
                 let pin = frames.platform().pin();
-                // What the other CPU keeps of this node would be had only after the far node's memory.
+                // What the other CPU's lists hold of this node is drained only after the far node's memory is
+                // used.
                 frames.drain_all(&pin);
                 let request = AllocRequest::new(order, TEST);
                 let mut blocks = Vec::new();
@@ -157,7 +158,7 @@ fn memory_comes_from_the_cpus_own_node_and_from_the_other_when_that_is_full() {
     }
 }
 
-/// A space that two CPUs of two nodes touch, its child, and the end of both.
+/// A space that two CPUs of two nodes touch, its child, and the exit of both.
 #[test]
 fn a_whole_life_on_two_nodes() {
     const PAGES: u64 = 300;
@@ -185,7 +186,7 @@ fn a_whole_life_on_two_nodes() {
         assert_eq!(on_nodes(), [PAGES, PAGES]);
         assert_audit(&machine);
 
-        // Pages are shared, and a copy is made where the first write is.
+        // Pages are shared, and a copy is allocated where the first write is.
         let child = cpus[1].run(|| space.fork()).unwrap();
         assert_eq!(on_nodes(), [PAGES, PAGES]);
         let program = cpus[0].program(&child);
@@ -197,7 +198,7 @@ fn a_whole_life_on_two_nodes() {
         assert_eq!(on_nodes(), [PAGES + 1, PAGES]);
         assert_audit(&machine);
 
-        // One CPU gives back what came from both nodes.
+        // One CPU frees pages of both nodes.
         cpus[0].run(|| space.munmap(area, PAGES * PAGE)).unwrap();
         assert_eq!(on_nodes(), [PAGES, PAGES], "but for the first page the child has them still");
         cpus[1].run(|| drop(child));

@@ -1,5 +1,6 @@
-//! Between the unmapping of a page and the flush of its batch, translations of it are in TLBs and its entry is a swap entry. Each
-//! call that takes such an entry away, moves it or forbids something on it must flush itself before it returns.
+//! Between the unmapping of a page by page-out and the flush of its batch, translations of it are in TLBs and
+//! its entry is a swap entry. Each call that removes, moves or write-protects such an entry must flush before
+//! it returns.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -16,7 +17,8 @@ use quire_space::{UnmapBatch, Unmapped};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
-/// Calls `action` while the page at `addr` is unmapped, and not flushed yet. Then the page-out goes on as far as the device.
+/// Calls `action` while the page at `addr` is unmapped, and not flushed yet. Then the page-out continues up
+/// to the device.
 fn in_the_window<R>(
     machine: &Machine,
     space: &HostSpace<'_>,
@@ -42,8 +44,8 @@ fn in_the_window<R>(
     result
 }
 
-/// Two pages at [`GIB`], which CPU 0 has used: the second keeps their table in use. `calls` is what CPU 1 does in the window, and
-/// `afterwards` what CPU 0 does then, still in the window.
+/// Two pages at [`GIB`], which CPU 0 has used: the second keeps their table in use. `calls` is what CPU 1
+/// does in the window, and `afterwards` what CPU 0 does then, still in the window.
 fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&common::HostProgram<'_, '_>)) {
     let machine = machine(16, 2);
     swap_on_ram(&machine, 1024);
@@ -69,7 +71,7 @@ fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&common::Ho
 }
 
 #[test]
-fn nobody_reads_what_dontneed_took() {
+fn dontneed_flushes_a_page_being_paged_out() {
     check(
         |space| space.madvise(VirtAddr(GIB), PAGE, Advice::DontNeed).unwrap(),
         |program| {
@@ -79,7 +81,7 @@ fn nobody_reads_what_dontneed_took() {
 }
 
 #[test]
-fn nobody_reads_what_was_freed_lazily() {
+fn free_flushes_a_page_being_paged_out() {
     check(
         |space| space.madvise(VirtAddr(GIB), PAGE, Advice::Free).unwrap(),
         |program| {
@@ -89,7 +91,7 @@ fn nobody_reads_what_was_freed_lazily() {
 }
 
 #[test]
-fn nobody_reads_what_was_unmapped() {
+fn munmap_flushes_a_page_being_paged_out() {
     check(
         |space| space.munmap(VirtAddr(GIB), PAGE).unwrap(),
         |program| {
@@ -99,7 +101,7 @@ fn nobody_reads_what_was_unmapped() {
 }
 
 #[test]
-fn nobody_writes_to_what_was_protected() {
+fn mprotect_flushes_a_page_being_paged_out() {
     check(
         |space| space.mprotect(VirtAddr(GIB), PAGE, READ, false).unwrap(),
         |program| {
@@ -109,7 +111,7 @@ fn nobody_writes_to_what_was_protected() {
 }
 
 #[test]
-fn nobody_writes_to_what_has_moved() {
+fn mremap_flushes_a_page_being_paged_out() {
     let there = VirtAddr(GIB + MIB2);
     check(
         |space| {
@@ -122,7 +124,7 @@ fn nobody_writes_to_what_has_moved() {
 }
 
 #[test]
-fn nobody_writes_where_tables_have_moved_away() {
+fn mremap_of_tables_flushes_a_page_being_paged_out() {
     let there = VirtAddr(4 * GIB);
     check(
         |space| {
@@ -135,9 +137,9 @@ fn nobody_writes_where_tables_have_moved_away() {
     );
 }
 
-/// The page is shared with a child since: what the parent writes goes to a page of its own, once the page-out is over.
+/// The page is shared with a child since: a write of the parent goes to a copy, once the page-out is over.
 #[test]
-fn a_child_does_not_see_what_its_parent_writes_after_the_fork() {
+fn fork_flushes_a_page_being_paged_out() {
     let machine = machine(16, 2);
     swap_on_ram(&machine, 1024);
     let space = machine.memory().create_space().unwrap();
@@ -161,10 +163,10 @@ fn a_child_does_not_see_what_its_parent_writes_after_the_fork() {
     assert_audit(&machine);
 }
 
-/// A pin stops the page-out. The page is mapped again, but not for writing: no old translation allows that either, since a fault
-/// may be copying the page.
+/// A pin stops the page-out. The page is mapped again, read-only: no old translation may be writable either,
+/// since a fault may be copying the page.
 #[test]
-fn nobody_writes_by_an_old_translation_when_a_page_out_was_stopped() {
+fn a_page_out_that_is_undone_flushes_the_old_translation() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 1024);
     let space = machine.memory().create_space().unwrap();
@@ -192,8 +194,8 @@ fn nobody_writes_by_an_old_translation_when_a_page_out_was_stopped() {
     assert_audit(&machine);
 }
 
-/// A batch keeps the spaces that it unmapped pages of. Whoever reclaims may hold the lock of its own mappings when one of them ends
-/// with the batch.
+/// A batch holds the spaces that it unmapped pages of. Reclaim may hold the mmap lock of its own space when
+/// another space exits with the batch.
 #[test]
 fn a_space_may_end_with_a_page_out_by_another() {
     let machine = machine(16, 1);

@@ -30,7 +30,7 @@ fn only(suspects: Vec<StaleHit>) -> StaleHit {
 fn a_missing_flush_is_found() {
     with_cached_page(|toy, space, vcpu| {
         space.exchange(ADDR, Entry::None);
-        assert_eq!(toy.platform.check_suspects(), [], "nobody used it yet");
+        assert_eq!(toy.platform.check_suspects(), [], "no access used it yet");
         assert_eq!(vcpu.program(space).read_u64(ADDR), Ok(1));
         let hit = only(toy.platform.check_suspects());
         assert_eq!((hit.staleness, hit.addr, hit.table), (Staleness::NotMapped, ADDR, Entry::None));
@@ -93,7 +93,7 @@ fn a_frame_freed_before_its_flush_is_found_at_once() {
         for part in ["stale TLB entry", "the frame is free", "0x40000000", "cpu 0", "Asid(1)", "pending"] {
             assert!(report.contains(part), "{part:?} is not in {report}");
         }
-        // The vCPU left guest mode on its way out: others get through to it, and it goes on.
+        // The vCPU left guest mode on its way out: others can flush it, and it continues.
         std::thread::scope(|scope| {
             scope.spawn(|| space.flush(ADDR, 1));
         });
@@ -142,7 +142,7 @@ fn a_dirty_bit_cleared_without_a_flush_is_found_by_a_write() {
     });
 }
 
-/// The legal window: between the change and the flush a program goes on using the old translation.
+/// The legal window: between the change and the flush a program continues to use the old translation.
 #[test]
 fn a_hit_between_the_change_and_its_flush_is_legal() {
     with_cached_page(|toy, space, vcpu| {
@@ -159,7 +159,7 @@ fn a_hit_between_the_change_and_its_flush_is_legal() {
     });
 }
 
-/// A CPU that went over to another space may get its flush when it comes back; then the suspect counts again.
+/// A CPU that switched to another space may get its flush when it returns; then the suspect counts again.
 #[test]
 fn a_flush_may_wait_until_the_cpu_is_back_in_the_space() {
     for flushed in [true, false] {

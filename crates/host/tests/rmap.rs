@@ -1,4 +1,4 @@
-//! The rmap: what it finds of each page is held against all tables of all spaces.
+//! The rmap: what it finds of each page is compared with all tables of all spaces.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so, in its helpers too")]
 
@@ -65,7 +65,7 @@ fn walk(machine: &Machine, pfn: Pfn) -> (Places, usize) {
     (places, looked_at)
 }
 
-/// Panics unless the rmap finds every page where it is, and nowhere else. Answers how many pages there are.
+/// Panics unless the rmap finds every page where it is, and nowhere else. Returns how many pages there are.
 #[track_caller]
 fn assert_walks(machine: &Machine, spaces: &[HostSpace<'_>]) -> usize {
     let all = scan(machine, spaces);
@@ -123,9 +123,9 @@ fn a_page_of_a_private_file_mapping_is_found_once_it_was_written_to() {
     assert_eq!(assert_walks(&machine, &[space]), 3);
 }
 
-/// Each forks a child, which writes, and exits: what they leave behind does not grow.
+/// Each forks a child, which writes, and exits: the anon_vmas that remain do not grow.
 #[test]
-fn a_chain_of_forks_whose_parents_exit_keeps_few_groups() {
+fn a_chain_of_forks_whose_parents_exit_keeps_few_anon_vmas() {
     let machine = machine(32, 1);
     let cpu = machine.vcpu(0).unwrap();
     let mut space = machine.memory().create_space().unwrap();
@@ -147,9 +147,10 @@ fn a_chain_of_forks_whose_parents_exit_keeps_few_groups() {
     assert_eq!(groups(&machine), 0);
 }
 
-/// The same with all of them alive: each has groups of its own, and a page of the last is looked for in one mapping.
+/// The same with all of them alive: each has an anon_vma of its own, and a page of the last is looked for in
+/// one mapping.
 #[test]
-fn a_chain_of_forks_that_all_live_is_walked_without_end_in_sight() {
+fn a_long_chain_of_living_forks_is_walked() {
     let machine = machine(64, 1);
     let cpu = machine.vcpu(0).unwrap();
     let mut chain = vec![machine.memory().create_space().unwrap()];
@@ -166,7 +167,7 @@ fn a_chain_of_forks_that_all_live_is_walked_without_end_in_sight() {
         assert_eq!(walk(&machine, frame_at(&machine, space, BASE)).1, 1);
     }
     assert_audit(&machine);
-    // From the middle, so that groups without VMAs lie between others.
+    // From the middle, so that anon_vmas without VMAs lie between others.
     for at in [250, 100, 300, 5, 490] {
         drop(chain.remove(at));
     }
@@ -176,9 +177,9 @@ fn a_chain_of_forks_that_all_live_is_walked_without_end_in_sight() {
     assert_eq!(groups(&machine), 1);
 }
 
-/// A parent that exits early leaves a group without VMAs. That is no reason for its grandchildren to share one.
+/// A parent that exits early leaves an anon_vma without VMAs. Its grandchildren must not share one for that.
 #[test]
-fn the_children_of_a_daemon_have_groups_of_their_own() {
+fn the_children_of_a_daemon_have_anon_vmas_of_their_own() {
     let machine = machine(32, 1);
     let cpu = machine.vcpu(0).unwrap();
     let shell = machine.memory().create_space().unwrap();
@@ -201,7 +202,7 @@ fn the_children_of_a_daemon_have_groups_of_their_own() {
 }
 
 #[test]
-fn a_group_goes_with_its_last_mapping_and_not_before() {
+fn an_anon_vma_is_freed_with_its_last_mapping() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -236,7 +237,7 @@ enum Step {
     Exit,
 }
 
-/// Pages of the playground.
+/// Pages of the test's range.
 const PAGES: u64 = 32;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -256,7 +257,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Most steps may fail, as those of programs may: what matters is what is there afterwards.
+/// Most steps may fail, as those of programs may: only the state afterwards matters.
 fn take(step: &Step, which: usize, cpu: &Vcpu, spaces: &mut Vec<HostSpace<'_>>) {
     let space = &spaces[which];
     let place = |at: u64| VirtAddr(BASE + at * PAGE);

@@ -1,4 +1,5 @@
-//! Shootdowns against running programs, with 1, 2 and 4 vCPU threads, paranoid mode on; who is which CPU; parking.
+//! Shootdowns against running programs, with 1, 2 and 4 vCPU threads, paranoid mode on; which thread is which
+//! CPU; parking.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 
 mod toy;
@@ -13,10 +14,10 @@ use toy::{Random, Space, Toy, page_number, window};
 
 const BASE: u64 = 0x4000_0000;
 
-/// races.md, "every module": freeing before the shootdown is acknowledged. Programs read pages, each of which says its
-/// own number, while one or all of them take pages away; freed frames are poisoned at once. Nobody may ever read
-/// anything but the page's number.
-fn nobody_reads_a_freed_frame<F: PagingFormat>(threads: usize, asids: u32) {
+/// Hazard: a frame is freed before the shootdown is acknowledged. Programs read pages, each of which holds
+/// its own number, while one or all of them remove pages; freed frames are poisoned at once. No program may
+/// ever read anything but the page's number.
+fn programs_read_no_freed_frame<F: PagingFormat>(threads: usize, asids: u32) {
     const PAGES: u64 = 96;
     const ROUNDS: usize = 1500;
     let config = HostConfig { asids, ..HostConfig::with_ram(2 << 20).cpus(threads).paranoid() };
@@ -54,22 +55,22 @@ fn nobody_reads_a_freed_frame<F: PagingFormat>(threads: usize, asids: u32) {
 }
 
 #[test]
-fn nobody_reads_a_freed_frame_with_one_vcpu() {
-    nobody_reads_a_freed_frame::<X86_64Level4>(1, 8);
+fn one_vcpu_reads_no_freed_frame() {
+    programs_read_no_freed_frame::<X86_64Level4>(1, 8);
 }
 
 #[test]
-fn nobody_reads_a_freed_frame_with_two_vcpus() {
-    nobody_reads_a_freed_frame::<X86_64Level4>(2, 8);
-    nobody_reads_a_freed_frame::<Invented3>(2, 1);
+fn two_vcpus_read_no_freed_frame() {
+    programs_read_no_freed_frame::<X86_64Level4>(2, 8);
+    programs_read_no_freed_frame::<Invented3>(2, 1);
 }
 
 #[test]
-fn no_vcpu_of_four_reads_a_freed_frame() {
-    nobody_reads_a_freed_frame::<X86_64Level4>(4, 8);
+fn four_vcpus_read_no_freed_frame() {
+    programs_read_no_freed_frame::<X86_64Level4>(4, 8);
 }
 
-/// A program that stays inside answers an initiator that is no vCPU; one that has ended is answered for.
+/// A program that stays inside serves an initiator that is no vCPU; one that has ended is flushed for.
 #[test]
 fn a_program_that_stays_inside_acknowledges() {
     let toy = Toy::<X86_64Level4>::new(&HostConfig::with_ram(1 << 20).cpus(2).paranoid());
@@ -91,8 +92,8 @@ fn a_program_that_stays_inside_acknowledges() {
         while !inside.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // Whether a request finds the program inside or in a fault is chance, except that it cannot go on for ever
-        // without the one or the other.
+        // Whether a request finds the program inside or in a fault is chance, but one of the two happens in
+        // the end.
         while toy.platform.counters().targets_inside == 0 {
             space.unmap(addr);
         }
@@ -225,7 +226,7 @@ fn a_pinned_section_has_its_cpu_alone() {
     assert_eq!(platform.counters().local_flushes, 12000);
 }
 
-/// On one CPU, a thread that sleeps (or waits in `relax`) on it lets the one that it waits for use it.
+/// On one CPU, a thread that sleeps (or waits in `relax`) lends it to the thread that it waits for.
 #[test]
 fn a_sleeper_lends_its_cpu() {
     let platform = HostPlatform::<X86_64Level4>::new(&HostConfig::with_ram(1 << 20)).unwrap();

@@ -1,4 +1,4 @@
-//! Sleeping locks that are taken by trying.
+//! Sleeping locks that are only tried.
 
 use quire_arch::LockClass;
 use quire_arch::paging::X86_64Level4;

@@ -1,8 +1,8 @@
-//! A device that answers later.
+//! A device that completes requests later.
 
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocRequest, FaultSite, Frames};
-use quire_host::swap::{Answers, SlowConfig, SlowDevice};
+use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::MemoryConfig;
 use quire_swap::{DeviceError, DeviceFlags, Direction, PageIo, RamDisk, Submitted, SwapDevice};
@@ -47,14 +47,14 @@ fn work_is_done_at_the_nth_reap_and_not_before() {
     let machine = machine();
     let frames = machine.memory().frames();
     let device =
-        slow(frames, SlowConfig { answers: Answers::AfterReaps(2), queue: 2, ..SlowConfig::default() });
+        slow(frames, SlowConfig { completion: Completion::AfterReaps(2), queue: 2, ..SlowConfig::default() });
     assert!(!device.flags().contains(DeviceFlags::SYNCHRONOUS));
     let page = frame(frames);
     fill(frames, page, 1);
     assert_eq!(device.submit(frames, request(Direction::Write, 5, page)), Submitted::Begun);
-    assert!(device.has_done(), "whoever waits has to reap");
+    assert!(device.has_done(), "a waiter has to reap");
     assert_eq!(reap(frames, &device), []);
-    // What counts is what the page has when it is written.
+    // What counts is the content of the page when it is written.
     fill(frames, page, 2);
     assert_eq!(device.submit(frames, request(Direction::Read, 9, page)), Submitted::Begun);
     assert_eq!(device.submit(frames, request(Direction::Read, 9, page)), Submitted::QueueFull);
@@ -76,7 +76,7 @@ fn work_is_done_when_told_and_the_nth_fails() {
     let machine = machine();
     let frames = machine.memory().frames();
     let config = SlowConfig {
-        answers: Answers::WhenTold,
+        completion: Completion::WhenTold,
         fail_read: Some(2),
         fail_write: Some(1),
         ..SlowConfig::default()

@@ -1,4 +1,4 @@
-//! A program's first life on a machine: map, touch, protect, move, unmap, fork, exit.
+//! One program from start to end: map, touch, protect, move, unmap, fork, exit.
 
 use quire_arch::{Access, VirtAddr};
 use quire_host::{AccessError, HostConfig, Machine};
@@ -61,7 +61,7 @@ fn contents_move_with_mremap_and_fork_copies_them() {
     let addr = space.mmap(&MapRequest::anonymous(len, RW)).unwrap();
     let guard = MapRequest::anonymous(4096, Protection::empty())
         .at(VirtAddr(addr.0 + len), MapFlags::FIXED_NOREPLACE);
-    // Whatever is above already, growth in place is blocked.
+    // Growth in place is blocked, whatever is above already.
     let _ = space.mmap(&guard);
     let program = cpu.program(&space);
     for page in 0..len / 4096 {

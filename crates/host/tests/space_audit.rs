@@ -20,7 +20,7 @@ const BASE: u64 = 1 << 39;
 
 /// A machine with a space in which two pages are mapped and written to.
 fn scene<R>(plant: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>) -> R) -> R {
-    // What is planted is to be found here, not at the machine's end.
+    // What is planted is found here, not at the machine's end.
     let host = HostConfig { audit_at_end: false, ..HostConfig::with_ram(16 << 20).paranoid() };
     let machine =
         Machine::new(&host, MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() }).unwrap();
@@ -32,7 +32,7 @@ fn scene<R>(plant: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>) -> R) -> R {
     }
     assert_audit(&machine);
     let result = plant(&machine, &cpu, &space);
-    // What is planted must not be tripped over on the way out.
+    // The planted fault must not be used when the machine is dropped.
     std::mem::forget(space);
     result
 }
@@ -60,7 +60,8 @@ fn slot<'m>(machine: &'m Machine, space: &HostSpace<'_>, addr: u64, level: Level
     loop {
         let index = Format::index(VirtAddr(addr), at);
         let entries = machine.memory().platform().direct_map(table).cast::<AtomicU64>();
-        // SAFETY: a table is a frame of 512 words, which are only changed atomically; the machine outlives the borrow.
+        // SAFETY: a table is a frame of 512 words, which are only changed atomically; the machine outlives
+        // the borrow.
         let slot = unsafe { entries.add(index).as_ref() };
         if at == level {
             return slot;
@@ -110,7 +111,7 @@ fn a_frame_that_was_allocated_and_forgotten() {
 }
 
 #[test]
-fn what_belongs_to_memory_groups_is_counted_and_belongs_to_one() {
+fn charges_of_memory_groups_are_recounted() {
     scene(|machine, cpu, space| {
         let groups = machine.memory().groups();
         let [one, other] = ["one", "other"].map(|name| groups.create(GroupId::ROOT, name).unwrap());
@@ -129,7 +130,7 @@ fn what_belongs_to_memory_groups_is_counted_and_belongs_to_one() {
             let wrong = MemoryGroupViolation::Orphan { group: none, what };
             finds(machine, |v| *v == SpaceViolation::MemoryGroup(wrong));
         };
-        // A page that says it belongs to another group than the one that pays for it, or to none.
+        // A page that names another memory group than the one that is charged for it, or none.
         let page = leaf(machine, space, BASE + 2 * PAGE).pfn;
         let group_of = machine.memory().frames().known(page).memory_group();
         group_of.store(other.get(), Ordering::Relaxed);
@@ -139,7 +140,7 @@ fn what_belongs_to_memory_groups_is_counted_and_belongs_to_one() {
         is_orphan(Belonging::Pages);
         group_of.store(one.get(), Ordering::Relaxed);
         assert_audit(machine);
-        // Pages and slots that nobody has are charged, to a group or to what is above it.
+        // Pages and slots without a user are charged, to a group or to an ancestor.
         let pin = machine.memory().platform().pin();
         groups.try_charge(&pin, other, 3).unwrap();
         counts(other, Belonging::Pages, 3, 0);
@@ -148,13 +149,13 @@ fn what_belongs_to_memory_groups_is_counted_and_belongs_to_one() {
         counts(one, Belonging::Slots, 3, 1);
         groups.uncharge_swap(one, 2);
         assert_audit(machine);
-        // A space was noted that is not there, and one that is was forgotten.
+        // A space is recorded that does not exist, and one that exists is missing.
         groups.hold(other).unwrap();
         counts(other, Belonging::Spaces, 1, 0);
         groups.release(other);
         groups.release(one);
         counts(one, Belonging::Spaces, 0, 1);
-        // So the group could be removed, though a space is in it: it stays for what is charged to it.
+        // So the group could be removed, though a space is in it: it stays for its charges.
         groups.remove(one).unwrap();
         counts(one, Belonging::Spaces, 0, 1);
         assert!(violations(machine).len() == 1, "what is charged to a removed group is right");
@@ -162,13 +163,13 @@ fn what_belongs_to_memory_groups_is_counted_and_belongs_to_one() {
 }
 
 #[test]
-fn a_page_that_nothing_maps_any_more() {
+fn a_page_without_a_mapping() {
     scene(|machine, _, space| {
         let pfn = leaf(machine, space, BASE).pfn;
         set(machine, space, BASE, Entry::None);
         flush(machine);
         finds(machine, |v| *v == SpaceViolation::Leaked { pfn, kind: Kind::Anonymous });
-        // The table says that it has one entry more than it has, and the space that it has a page more.
+        // The table counts one entry too many, and the space one page too many.
         finds(machine, |v| matches!(v, SpaceViolation::TableLive { expected: 1, found: 2, .. }));
         finds(machine, |v| {
             matches!(
@@ -242,7 +243,7 @@ fn a_lost_table() {
 }
 
 #[test]
-fn a_table_that_is_none_and_one_of_another_space() {
+fn a_wrong_table_frame_and_a_table_of_another_space() {
     scene(|machine, cpu, space| {
         let other = machine.memory().create_space().unwrap();
         map_at(&other, BASE, PAGE, RW);
@@ -280,10 +281,10 @@ fn a_stale_translation() {
     });
 }
 
-/// A CPU that went elsewhere may come back without a flush, as long as no flush has passed it by: until then what its
+/// A CPU that switched away may return without a flush, as long as no flush left it out: until then what its
 /// TLB holds must agree with the tables.
 #[test]
-fn a_stale_translation_of_a_cpu_that_is_elsewhere() {
+fn a_stale_translation_of_a_cpu_in_another_space() {
     scene(|machine, cpu, space| {
         let page = leaf(machine, space, BASE);
         cpu.program(space).touch(VirtAddr(BASE), Access::Write).unwrap();
@@ -295,7 +296,7 @@ fn a_stale_translation_of_a_cpu_that_is_elsewhere() {
             machine,
             |v| matches!(v, SpaceViolation::StaleTranslation(cached) if cached.addr == VirtAddr(BASE)),
         );
-        // A flush passes the CPU by. What it holds stays there, dead.
+        // A flush leaves the CPU out. What it holds stays there, unusable.
         space.madvise(VirtAddr(BASE + PAGE), PAGE, Advice::DontNeed).unwrap();
         assert_audit(machine);
         assert_eq!(
@@ -320,7 +321,7 @@ fn a_stale_translation_that_was_used() {
 }
 
 #[test]
-fn a_page_that_allows_more_than_its_mapping_or_lies_in_none() {
+fn a_page_with_more_rights_than_its_mapping_or_without_one() {
     scene(|machine, _, space| {
         let page = leaf(machine, space, BASE);
         let more = Leaf { flags: page.flags | LeafFlags::EXECUTE, ..page };
@@ -345,7 +346,7 @@ fn a_zero_page_that_can_be_written_to() {
 }
 
 #[test]
-fn a_page_of_no_group_and_one_of_a_strangers() {
+fn a_page_of_no_anon_vma_and_one_of_a_foreign_anon_vma() {
     scene(|machine, cpu, space| {
         let other = machine.memory().create_space().unwrap();
         map_at(&other, BASE, PAGE, RW);
@@ -365,7 +366,7 @@ fn a_page_of_no_group_and_one_of_a_strangers() {
         }
         owner(space).store(right, Ordering::Relaxed);
         assert_audit(machine);
-        // A child's page may be the parent's, not the other way round.
+        // A child's page may be owned by the parent's anon_vma, not the other way round.
         let child = space.fork().unwrap();
         cpu.program(&child).write_u64(VirtAddr(BASE), 2).unwrap();
         let below = owner(&child).swap(right, Ordering::Relaxed);
@@ -386,7 +387,7 @@ fn a_private_page_that_one_of_two_can_write_to() {
         for (owner, other) in [(space, &child), (&child, space)] {
             let page = leaf(machine, owner, BASE);
             set(machine, owner, BASE, Entry::Leaf(Leaf { flags: page.flags | LeafFlags::WRITE, ..page }));
-            // Found where the walk comes to the page again, whoever comes first.
+            // Found where the walk comes to the page again, in whichever order.
             finds(machine, |v| {
                 let expected = |space: &HostSpace<'_>| SpaceViolation::NotExclusive {
                     space: space.id(),
@@ -399,7 +400,7 @@ fn a_private_page_that_one_of_two_can_write_to() {
             set(machine, owner, BASE, Entry::Leaf(page));
             assert_audit(machine);
         }
-        // What only one maps may be writable.
+        // What only one process maps may be writable.
         child.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
         let page = leaf(machine, space, BASE);
         set(machine, space, BASE, Entry::Leaf(Leaf { flags: page.flags | LeafFlags::WRITE, ..page }));
@@ -407,7 +408,7 @@ fn a_private_page_that_one_of_two_can_write_to() {
     });
 }
 
-/// By entries and by one leaf for all; whether both map the same pages or each some of them.
+/// By PTEs and by one leaf for all; whether both map the same pages or each some of them.
 #[test]
 fn a_folio_of_two_spaces_that_is_marked_as_exclusive() {
     for order in [4, 9].map(|order| Order::new(order).unwrap()) {
@@ -464,7 +465,7 @@ fn a_frame_that_was_taken_from_its_user_and_never_freed() {
     });
 }
 
-/// A free frame that somebody still uses: the free list is not what it seems.
+/// A free frame that is still in use: the free list is wrong.
 #[test]
 fn a_free_frame_with_users() {
     scene(|machine, _, _| {

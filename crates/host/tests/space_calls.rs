@@ -1,4 +1,5 @@
-//! What random programs hardly ever come to: answers and counts of single calls. The answers are Linux's.
+//! Results and counts of single calls that random programs hardly ever reach. The expected values are
+//! Linux's.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -11,9 +12,9 @@ use quire_mm::{Errno, Error, Limits, MapFlags, MapRequest, RemapFlags};
 
 const BASE: u64 = GIB;
 
-/// A hole of several tables has an answer for each of its pages.
+/// `mincore` of a hole of several tables reports each of its pages.
 #[test]
-fn mincore_answers_for_every_page_of_a_hole_between_tables() {
+fn mincore_reports_every_page_of_a_hole_between_tables() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -28,9 +29,9 @@ fn mincore_answers_for_every_page_of_a_hole_between_tables() {
     assert_eq!(told, wanted);
 }
 
-/// An address that cannot be mapped at all is told before one that is only not aligned.
+/// An address that cannot be mapped at all fails before one that is only not aligned.
 #[test]
-fn a_fixed_address_is_held_against_the_end_before_its_alignment() {
+fn the_limit_of_a_fixed_address_is_checked_before_its_alignment() {
     let machine = machine(16, 1);
     let space = machine.memory().create_space().unwrap();
     let errno = |addr| {
@@ -43,7 +44,7 @@ fn a_fixed_address_is_held_against_the_end_before_its_alignment() {
     assert_eq!(errno(end - PAGE), Ok(VirtAddr(end - PAGE)));
 }
 
-/// What was written stays promised when it is made read-only, and so does what it grows by.
+/// Memory that was written stays charged when it is made read-only, and so does what it grows by.
 #[test]
 fn memory_that_was_protected_is_charged_for_its_growth() {
     let machine = machine(16, 1);

@@ -1,4 +1,5 @@
-//! Which CPUs a flush reaches, and what those see that it passes by. One thread drives all CPUs, in paranoid mode.
+//! Which CPUs a flush reaches, and what those see that it leaves out. One thread drives all CPUs, in paranoid
+//! mode.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 
 mod common;
@@ -40,7 +41,7 @@ struct Sent {
 
 const NOTHING: Sent = Sent { shootdowns: 0, interrupts: 0 };
 
-/// What `action` sends. The machine's own count and those by cause must say the same.
+/// What `action` sends. The machine's own count and those by cause must agree.
 #[track_caller]
 fn sent(machine: &Machine, action: impl FnOnce()) -> Sent {
     let read = || {
@@ -66,9 +67,9 @@ fn sent(machine: &Machine, action: impl FnOnce()) -> Sent {
     Sent { shootdowns, interrupts }
 }
 
-/// The process of one thread that the scheduler moves about interrupts nobody, whatever it does.
+/// A process of one thread that the scheduler migrates interrupts no other CPU, whatever it does.
 #[test]
-fn a_space_that_moves_from_cpu_to_cpu_interrupts_nobody() {
+fn a_space_that_moves_from_cpu_to_cpu_interrupts_no_cpu() {
     let machine = machine(16, 4);
     let (cpus, one, other) = (vcpus(&machine), space(&machine), space(&machine));
     map_at(&other, BASE.0, PAGE, RW);
@@ -87,7 +88,7 @@ fn a_space_that_moves_from_cpu_to_cpu_interrupts_nobody() {
             assert_eq!(program.read_u64(page(BASE, 8)), Ok(0));
             cpu.run(|| one.munmap(page(BASE, 12), 4 * PAGE)).unwrap();
             assert_eq!(program.read_u64(page(BASE, 12)), Err(NOT_MAPPED));
-            // The CPU goes on with something else: another process, or nothing.
+            // The CPU runs something else: another process, or nothing.
             if round % 2 == 0 {
                 cpu.program(&other).write_u64(BASE, round).unwrap();
             } else {
@@ -100,7 +101,7 @@ fn a_space_that_moves_from_cpu_to_cpu_interrupts_nobody() {
     assert!(count(&machine, VmEvent::TlbCpuSpared) > 0);
 }
 
-/// One call, one shootdown: whatever its size, and however many mappings and tables it takes away.
+/// One call, one shootdown: whatever its size, and however many mappings and tables it removes.
 #[test]
 fn an_unmapping_of_any_size_on_two_cpus_sends_one_shootdown() {
     let machine = machine(32, 3);
@@ -125,14 +126,14 @@ fn an_unmapping_of_any_size_on_two_cpus_sends_one_shootdown() {
         }
         assert_audit(&machine);
     }
-    // By a CPU that does not run it, both are interrupted.
+    // From a CPU that does not run it, both are interrupted.
     map_at(&space, BASE.0, PAGE, RW);
     cpus[0].program(&space).write_u64(BASE, 1).unwrap();
     let unmapped = sent(&machine, || cpus[2].run(|| space.munmap(BASE, PAGE)).unwrap());
     assert_eq!(unmapped, Sent { shootdowns: 1, interrupts: 2 });
 }
 
-/// The same where it cuts large leaves at both ends, and where a child shares all that goes.
+/// The same where it splits PMD leaves at both ends, and where a child shares all that is removed.
 #[test]
 fn an_unmapping_of_parts_of_large_leaves_sends_one_shootdown() {
     let machine = machine(64, 3);
@@ -187,7 +188,8 @@ fn an_unmapping_of_parts_of_large_leaves_sends_one_shootdown() {
     assert_audit(&machine);
 }
 
-/// The translations of the old place, its tables, and what stays of large leaves that are cut: one shootdown for all.
+/// The translations of the old place, its tables, and the rest of PMD leaves that are split: one shootdown
+/// for all.
 #[test]
 fn a_move_of_any_size_sends_one_shootdown() {
     let machine = machine(64, 2);
@@ -246,7 +248,7 @@ fn a_move_of_any_size_sends_one_shootdown() {
     assert_audit(&machine);
 }
 
-/// A change of the page at `BASE`, and what a read and a write say afterwards.
+/// A change of the page at `BASE`, and the result of a read and a write afterwards.
 type Change = (fn(&HostSpace<'_>), AccessResult<u64>, AccessResult<()>);
 
 const CHANGES: [Change; 4] = [
@@ -263,10 +265,10 @@ const CHANGES: [Change; 4] = [
     ),
 ];
 
-/// A CPU that was elsewhere during a flush flushes by itself when it comes back, and only then. The flush may be
-/// another CPU's or its own.
+/// A CPU that ran another space during a flush flushes by itself when it returns, and only then. The flush
+/// may be another CPU's or its own.
 #[test]
-fn a_cpu_that_comes_back_after_a_flush_that_spared_it_sees_nothing_old() {
+fn a_cpu_that_returns_after_a_flush_sees_no_stale_translation() {
     for (asids, by, (change, read, write)) in [1, 2, 8]
         .into_iter()
         .flat_map(|asids| [0, 1].map(|by| (asids, by)))
@@ -304,10 +306,10 @@ fn a_cpu_that_comes_back_after_a_flush_that_spared_it_sees_nothing_old() {
     }
 }
 
-/// An exit takes the space off the CPUs that still have it, and interrupts none. What their TLBs hold under its tag is
-/// dead: the next space with this tag sees nothing of it.
+/// An exit takes the space off the CPUs that still have it, and interrupts none. What their TLBs hold under
+/// its tag cannot be used: the next space with this tag sees nothing of it.
 #[test]
-fn an_exit_interrupts_nobody() {
+fn an_exit_interrupts_no_cpu() {
     // No tag but the shared one, or one.
     for asids in [1, 2] {
         let host = HostConfig { asids, ..HostConfig::with_ram(16 << 20).cpus(4).paranoid() };
@@ -351,7 +353,7 @@ fn shootdowns_are_counted_by_cause() {
     for (cause, call) in calls {
         let machine = machine(16, 2);
         let (cpus, space) = (vcpus(&machine), space(&machine));
-        // A neighbour in the same table, so that no table goes.
+        // A neighbour in the same table, so that no table is freed.
         map_at(&space, BASE.0, 4 * PAGE, RW);
         for cpu in &cpus {
             cpu.program(&space).write_u64(BASE, 1).unwrap();
@@ -365,7 +367,8 @@ fn shootdowns_are_counted_by_cause() {
     }
 }
 
-/// Flushes that the calling CPU does for itself are counted as Linux counts them: whole spaces, and single pages.
+/// Flushes that the calling CPU does for itself are counted as Linux counts them: whole spaces, and single
+/// pages.
 #[test]
 fn local_flushes_are_counted_by_kind() {
     let machine = machine(16, 2);

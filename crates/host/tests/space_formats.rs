@@ -1,4 +1,4 @@
-//! The same life on every page-table format, and random calls on the invented one against a model.
+//! The same calls on every page-table format, and random calls on the invented one against a model.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so, in its helpers too")]
 
@@ -64,7 +64,7 @@ fn basic_life<F: PagingFormat>() {
         space.munmap(target, pages * PAGE).unwrap();
         assert_eq!(space.figures().page_tables, 0);
         assert_eq!(space.figures().resident, 0);
-        // Where nobody says where, and at the very end of user space.
+        // Without an address, and at the very end of user space.
         let chosen = space.mmap(&MapRequest::anonymous(5 * PAGE, RW)).unwrap();
         program.write_u64(page(chosen, 4), 1).unwrap();
         let last = map_at(&space, F::USER_END.0 - PAGE, PAGE, RW);
@@ -91,7 +91,7 @@ fn life_on_an_invented_format() {
     basic_life::<Invented3>();
 }
 
-/// The border that the random calls play around: of all levels of the invented format.
+/// The border in the middle of the random calls: of all levels of the invented format.
 const MIDDLE: u64 = 1 << (12 + 6 + 8);
 const WINDOW_PAGES: u64 = 160;
 const WINDOW: u64 = MIDDLE - WINDOW_PAGES / 2 * PAGE;
@@ -128,7 +128,7 @@ fn any_call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// What each page is allowed and holds.
+/// The rights and contents of each page.
 #[derive(Clone, Default, Debug)]
 struct Model(BTreeMap<u64, (Protection, u64)>);
 
@@ -205,7 +205,7 @@ fn apply(
                 return Ok(());
             }
             let pages: Vec<_> = (at..at + count).map(|page| (page, model.0.get(&page).copied())).collect();
-            // A gap at the end of the source leaves what is there alone, as does one in between.
+            // A gap at the end of the source leaves the target there alone, as does one in between.
             for (page, entry) in pages {
                 let Some((protection, value)) = entry else { continue };
                 model.0.insert(to + (page - at), (protection, value));

@@ -1,4 +1,4 @@
-//! Directed tests: one for each hazard that other memory managers fell into (facts/races.md), by its name there.
+//! Directed tests of the hazards in docs/locking.md.
 
 mod common;
 
@@ -78,7 +78,7 @@ fn protecting_back_and_forth_loses_no_dirty_bit_and_no_data() {
 
 /// Every module: publishing a table entry before the table, or the page, is filled.
 #[test]
-fn who_sees_a_page_sees_zeros_or_what_was_written_there() {
+fn a_new_page_reads_zeros_or_what_was_written() {
     let machine = machine(32, 2);
     let space = machine.memory().create_space().unwrap();
     // Each round takes pages that held other data the round before.
@@ -110,8 +110,8 @@ fn who_sees_a_page_sees_zeros_or_what_was_written_there() {
     }
 }
 
-/// Every module: freeing (frames or tables) before the TLB shootdown is acknowledged. Paranoid mode stops the machine
-/// at the first access through a translation to a frame that is free.
+/// Every module: frames or tables are freed before the TLB shootdown is acknowledged. Paranoid mode panics at
+/// the first access through a translation to a free frame.
 #[test]
 fn frames_are_not_free_while_another_cpu_can_reach_them() {
     let machine = machine(16, 2);
@@ -218,9 +218,10 @@ fn tables_are_freed_only_when_no_neighbour_needs_them() {
     assert_audit(&machine);
 }
 
-/// Tables: lock-free walkers read a table, or a VMA, that is being freed. Whatever `munmap` takes down waits for them.
+/// Tables: lockless walkers read a table, or a VMA, that is being freed. What `munmap` removes waits for
+/// them.
 #[test]
-fn what_was_unmapped_waits_for_the_readers_of_its_time() {
+fn unmapped_tables_wait_for_earlier_epoch_readers() {
     let (machine, cpu) = one_cpu(16);
     let space = machine.memory().create_space().unwrap();
     let addr = map_at(&space, BORDER, PAGE, RW);
@@ -245,8 +246,8 @@ fn what_was_unmapped_waits_for_the_readers_of_its_time() {
     assert_audit(&machine);
 }
 
-/// Tables: the PTE lock is dropped in a zap, the table is refilled, the non-empty table is freed. Faults refill while
-/// another CPU drops, and unmaps next to it.
+/// Tables: the PTE lock is dropped in a zap, the table is refilled, the non-empty table is freed. Faults
+/// refill while another CPU drops, and unmaps next to it.
 #[test]
 fn a_table_that_is_refilled_is_not_freed() {
     let machine = machine(16, 2);
@@ -279,7 +280,7 @@ fn a_table_that_is_refilled_is_not_freed() {
     assert_audit(&machine);
 }
 
-/// mremap: a destination with leftover empty tables: they are used, not tripped over.
+/// mremap: a destination with leftover empty tables: they are used.
 #[test]
 fn a_destination_with_leftover_tables_takes_a_move() {
     let (machine, cpu) = one_cpu(32);
@@ -296,7 +297,8 @@ fn a_destination_with_leftover_tables_takes_a_move() {
     assert_audit(&machine);
 }
 
-/// mremap: aligning the start down over a neighbour destroys its data; a run past the end of the table or VMA does.
+/// mremap: aligning the start down over a neighbour destroys its data; a run past the end of the table or VMA
+/// does too.
 #[test]
 fn a_move_leaves_the_neighbours_of_both_ends_alone() {
     for (from_page, to_page, pages) in
@@ -304,7 +306,8 @@ fn a_move_leaves_the_neighbours_of_both_ends_alone() {
     {
         let (machine, cpu) = one_cpu(32);
         let space = machine.memory().create_space().unwrap();
-        // Three tables' worth of neighbours on both sides, then the middle of one moves into the middle of the other.
+        // Three tables' worth of neighbours on both sides, then the middle of one moves into the middle of
+        // the other.
         let (source, target) = (BORDER - 2 * MIB2, BORDER + GIB - 2 * MIB2);
         let all = 4 * MIB2 / PAGE;
         map_at(&space, source, all * PAGE, RW);
@@ -334,7 +337,7 @@ fn a_move_leaves_the_neighbours_of_both_ends_alone() {
 
 /// mremap: overlapping source and destination; destination wraps; size zero; the same address.
 #[test]
-fn moves_that_cannot_be_are_refused_whole() {
+fn invalid_moves_are_refused_whole() {
     let (machine, cpu) = one_cpu(16);
     let space = machine.memory().create_space().unwrap();
     map_at(&space, BORDER, 8 * PAGE, RW);
@@ -451,7 +454,8 @@ fn a_move_that_fails_half_way_moves_nothing() {
     assert_filled(&cpu, &space, to, pages, 77);
 }
 
-/// Every module: state is believed after a lock was dropped. Two threads grow one stack; the guard gap holds.
+/// Every module: state is relied on after a lock was dropped. Two threads grow one stack; the guard gap
+/// holds.
 #[test]
 fn a_stack_grows_down_to_its_guard_gap_and_no_further() {
     let (machine, cpu) = one_cpu(16);
@@ -468,10 +472,10 @@ fn a_stack_grows_down_to_its_guard_gap_and_no_further() {
     assert_eq!(program.write_u64(VirtAddr(lowest - 8), 1), Err(NOT_MAPPED));
     assert_eq!(mappings(&space)[1].0, lowest);
     assert!(mappings(&space)[1].2.contains(VmFlags::GROWSDOWN));
-    // A neighbour without access is no reason to stop.
+    // A PROT_NONE neighbour does not stop it.
     space.mprotect(VirtAddr(BORDER), PAGE, NONE, false).unwrap();
     assert_eq!(program.write_u64(VirtAddr(lowest - PAGE), 1), Ok(()));
-    // Nothing is put into the gap unless told exactly.
+    // Only MAP_FIXED maps into the gap.
     let hint = MapRequest::anonymous(PAGE, RW).at(VirtAddr(BORDER + 2 * PAGE), MapFlags::empty());
     assert_ne!(space.mmap(&hint), Ok(VirtAddr(BORDER + 2 * PAGE)));
     assert_audit(&machine);

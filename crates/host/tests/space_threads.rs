@@ -1,7 +1,8 @@
 //! Real threads as vCPUs: faults on one space against calls that change it, in paranoid mode.
 //!
-//! Each word that a program writes says which life of which page it belongs to, so that a value from another mapping,
-//! page or time is recognised. Work is bounded, seeds are fixed and printed. `QUIRE_ROUNDS` makes the runs longer.
+//! Each word that a program writes names the generation and the page that it belongs to, so that a value from
+//! another mapping, page or time is recognised. Work is bounded, seeds are fixed and printed. `QUIRE_ROUNDS`
+//! makes the runs longer.
 
 mod common;
 
@@ -223,7 +224,7 @@ fn protection_holds_once_it_was_set() {
     let machine = machine(16, 2);
     let space = machine.memory().create_space().unwrap();
     map_at(&space, BASE, PAGES * PAGE, RW);
-    // Odd while nobody may write.
+    // Odd while the page is read-only.
     let turn = AtomicU64::new(0);
     against(
         &machine,
@@ -245,7 +246,7 @@ fn protection_holds_once_it_was_set() {
         },
         |space, _| {
             for round in 0..rounds(2000) {
-                // 0: writable. 1: on the way. 2: protected. 3: on the way back.
+                // 0: writable. 1: being protected. 2: protected. 3: being unprotected.
                 turn.fetch_add(1, Ordering::SeqCst);
                 let protection = if round % 2 == 0 { READ } else { RW };
                 space.mprotect(VirtAddr(BASE), PAGES * PAGE, protection, false).unwrap();

@@ -1,4 +1,4 @@
-//! Pages that leave memory and come back.
+//! Pages that are swapped out and in.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -89,7 +89,7 @@ fn both_sides_of_a_fork_keep_what_is_paged_out() {
 }
 
 #[test]
-fn swapoff_brings_everything_back() {
+fn swapoff_reads_everything_in() {
     let machine = machine(16, 1);
     let id = compressed(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
@@ -104,9 +104,9 @@ fn swapoff_brings_everything_back() {
     assert_filled(&cpu, &space, area, 512, 100);
 }
 
-/// A device that answers late, with a program that reads in order.
+/// A slow device, with a program that reads in order.
 #[test]
-fn pages_are_read_ahead_from_a_device_that_answers_late() {
+fn readahead_from_a_slow_device() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
     let slow = SlowDevice::new(disk, SlowConfig::default());
@@ -116,7 +116,7 @@ fn pages_are_read_ahead_from_a_device_that_answers_late() {
     let area = map_at(&space, GIB, 256 * PAGE, RW);
     fill(&cpu, &space, area, 256, 100);
     space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
-    // Written, they go with the next pass.
+    // Once written, they are freed by the next pass.
     for _ in 0..3 {
         machine.memory().swap().reap();
         machine.memory().reclaim(quire_mm::GroupId::ROOT, 256);
@@ -136,9 +136,9 @@ fn pages_are_read_ahead_from_a_device_that_answers_late() {
     assert_audit(&machine);
 }
 
-/// A page whose contents nobody needs has those that were written last, or zeros, but never what a device has from before.
+/// A lazily freed page reads what was written last, or zeros, but never what a device still has from before.
 #[test]
-fn a_freed_page_never_holds_what_a_device_got_before() {
+fn a_lazily_freed_page_never_reads_old_data_of_the_device() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
     let slow = SlowDevice::new(disk, SlowConfig::default());
@@ -149,7 +149,8 @@ fn a_freed_page_never_holds_what_a_device_got_before() {
     write(&cpu, &space, area, 1);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, 0);
-    // As long as the device is at it the folio stays in the cache, whoever maps it; and the device gets this.
+    // As long as the device writes it the folio stays in the cache, whatever maps it; and the device gets
+    // this.
     assert_eq!(read(&cpu, &space, area), 1);
     (0..2).for_each(|_| machine.memory().swap().reap());
     write(&cpu, &space, area, 2);
@@ -164,9 +165,9 @@ fn a_freed_page_never_holds_what_a_device_got_before() {
     assert_audit(&machine);
 }
 
-/// That a page was out before is no reason to write it again once nobody needs it.
+/// A lazily freed page is not written again because it was swapped out before.
 #[test]
-fn a_freed_page_that_was_out_before_goes_without_the_device() {
+fn a_lazily_freed_page_is_dropped_without_a_write() {
     let machine = overcommitted(16);
     swap_on_ram(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
@@ -185,9 +186,9 @@ fn a_freed_page_that_was_out_before_goes_without_the_device() {
     assert_audit(&machine);
 }
 
-/// What has been written is the next to go, and what is being written is in nobody's way.
+/// What has been written is freed next; what is being written does not stop reclaim.
 #[test]
-fn pages_go_as_soon_as_they_are_written() {
+fn pages_are_freed_as_soon_as_they_are_written() {
     let machine = overcommitted(16);
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
     let slow = SlowDevice::new(disk, SlowConfig::default());
@@ -196,22 +197,23 @@ fn pages_go_as_soon_as_they_are_written() {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 128 * PAGE, RW);
     (0..128).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
-    // All are on their list now. The others are older, and were not used either.
+    // All are on their list now. The others are older, and were not referenced either.
     machine.memory().reclaim(quire_mm::GroupId::ROOT, 0);
     space.madvise(page(area, 8), 120 * PAGE, Advice::Cold).unwrap();
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (8, 128));
     (0..2).for_each(|_| machine.memory().swap().reap());
     assert_eq!(machine.memory().reclaim(quire_mm::GroupId::ROOT, 8), 8);
-    // Reclaim takes a handful of 32 at a time: these and 24 others, whose writing begins.
+    // Reclaim takes a batch of 32 at a time: these and 24 others, whose writing begins.
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (32, 120));
     (0..128).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
     assert_audit(&machine);
 }
 
-/// With nowhere to go but for what has a slot already, reclaim passes over the rest: that grows no younger by it.
+/// When only pages that have a slot already can be written, reclaim skips the rest: they keep their place on
+/// the list.
 #[test]
-fn what_is_passed_over_while_the_device_is_full_goes_in_its_turn() {
+fn pages_skipped_while_the_device_is_full_are_written_later() {
     let machine = overcommitted(16);
     swap_on_ram(&machine, 32);
     let cpu = machine.vcpu(0).unwrap();

@@ -1,5 +1,6 @@
-//! What is counted when folios of each size go to swap and come back, as Linux 6.18 counts it. What it counts was looked up
-//! with zram, without and with zswap in front of it, folios of 64 KiB and 2 MiB, of zeros and of noise.
+//! What is counted when folios of each size are swapped out and in, as Linux 6.18 counts it. Its counts were
+//! taken with zram, without and with zswap in front of it, folios of 64 KiB and 2 MiB, of zeros and of random
+//! bytes.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -17,7 +18,8 @@ use quire_mm::{
 
 const SLOTS: u64 = 2048;
 
-/// A machine with folios of one order and 8 MiB of swap, behind a compressed cache of `front` bytes if any are named.
+/// A machine with folios of one order and 8 MiB of swap, behind a compressed cache of `front` bytes if that
+/// is set.
 fn machine(order: Order, front: Option<u64>) -> Machine {
     let policy = HugePolicy::MADVISE.with_sizes(OrderSet::of(order), SizeEnabled::Always);
     let config =
@@ -51,7 +53,7 @@ fn counted(machine: &Machine, order: Order) -> ([u64; EVENTS.len()], [u64; FOLIO
 }
 
 #[test]
-fn folios_count_where_they_go() {
+fn swap_counters_of_folios() {
     for order in [Order::new(4).unwrap(), Order::PMD] {
         let pages = order.pages();
         let huge = u64::from(order == Order::PMD);
@@ -61,7 +63,7 @@ fn folios_count_where_they_go() {
             let space = machine.memory().create_space().unwrap();
             let area = map_at(&space, GIB, MIB2, RW);
             if zeros {
-                // A read would get the page of zeros that all share.
+                // A read would map the shared zero page.
                 (0..pages).for_each(|at| write(&cpu, &space, page(area, at), 0));
             } else {
                 fill(&cpu, &space, area, pages, 100);
@@ -69,7 +71,7 @@ fn folios_count_where_they_go() {
             assert_eq!(machine.memory().frames().events().folios(order, FolioCounter::AnonFaultAlloc), 1);
             space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
             assert_eq!(space.figures().resident, 0);
-            // Written to the device, or noted as zeros, or kept by the cache: one of the three.
+            // Written to the device, or stored as zeros, or kept by the cache: one of the three.
             let (out, folios) = match (zeros, front) {
                 (true, _) => ([0, 0, pages, 0, 0, 0, 0, 0], [0, 0, 0]),
                 (false, None) => ([pages, 0, 0, 0, 0, 0, 0, huge], [1, 0, 0]),
@@ -95,10 +97,10 @@ fn folios_count_where_they_go() {
     }
 }
 
-/// What a cache hands on to its device is written by the device then, and read from there.
+/// What a cache writes back is written by the device then, and read from there.
 #[test]
-fn what_is_written_back_is_the_devices() {
-    // Room for a part of what is stored.
+fn writeback_counts_for_the_device_behind() {
+    // Enough for a part of what is stored.
     let machine = machine(Order::new(4).unwrap(), Some(16 * PAGE));
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -122,7 +124,7 @@ fn what_is_written_back_is_the_devices() {
     assert_audit(&machine);
 }
 
-/// A group at its limit gets no large folio, neither new nor back from swap, though there is memory.
+/// A memory group at its limit gets no large folio, neither new nor from swap, though there is memory.
 #[test]
 fn a_group_at_its_limit_is_told_from_a_machine_without_memory() {
     let order = Order::new(4).unwrap();

@@ -1,4 +1,4 @@
-//! Devices that fail: only what cannot be had is lost, and whoever asks for it is told.
+//! Devices that fail: only unreadable pages are lost, and every access to one gets the error.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -10,7 +10,7 @@ mod disk;
 use common::{AccessResult, GIB, HostSpace, PAGE, RW, assert_audit, in_use, map_at, page};
 use disk::{Disk, Medium, lock};
 use quire_arch::{Order, VirtAddr};
-use quire_host::swap::{Answers, FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
+use quire_host::swap::{Completion, FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
 use quire_host::{AccessError, HostConfig, Machine, Vcpu};
 use quire_mm::{
     Advice, CompressedRam, DeviceId, Errno, FaultError, GroupId, HugeConfig, HugeEnabled, HugePolicy,
@@ -34,7 +34,7 @@ fn machine(order: u8) -> Machine {
     Machine::new(&host, MemoryConfig { huge, ..MemoryConfig::default() }).unwrap()
 }
 
-/// Where the devices are: one answers at once, the other later.
+/// The devices: one completes at once, the other later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum When {
     AtOnce,
@@ -47,7 +47,7 @@ fn swapon(machine: &Machine, when: When) -> (DeviceId, Arc<Mutex<Medium>>) {
     let id = match when {
         When::AtOnce => machine.memory().swapon(disk, options),
         When::Later => {
-            let config = SlowConfig { answers: Answers::AfterReaps(2), ..SlowConfig::default() };
+            let config = SlowConfig { completion: Completion::AfterReaps(2), ..SlowConfig::default() };
             machine.memory().swapon(SlowDevice::new(disk, config), options)
         }
     };
@@ -81,14 +81,14 @@ impl<'m> Scene<'m> {
 
     fn out(&self) {
         self.space.madvise(self.area, PAGES * PAGE, Advice::PageOut).unwrap();
-        // What a device had to be waited for goes with the next look.
+        // What a device had to be waited for is freed by the next look.
         for _ in 0..4 {
             self.machine.memory().swap().reap();
             self.machine.memory().reclaim(GroupId::ROOT, 64);
         }
     }
 
-    /// The same, until all pages have left memory.
+    /// The same, until all pages are swapped out.
     fn out_whole(&self) {
         while self.space.figures().resident > 0 {
             self.out();
@@ -133,13 +133,13 @@ fn a_write_that_fails_keeps_the_page_in_memory() {
             assert_audit(machine);
             assert_eq!(lock(&medium).writes, PAGES / pages, "each folio is one request");
             assert_eq!(lock(&medium).stored().len() as u64, PAGES - pages, "write {nth} failed");
-            // Without a device to read from: what could not be written never left.
+            // Without a device to read from: what could not be written was never freed.
             lock(&medium).unreadable = true;
             let lost = (0..PAGES).filter(|&at| scene.read(at) == Err(BUS)).count() as u64;
             assert!(lost <= PAGES - pages, "{lost} pages are lost");
             lock(&medium).unreadable = false;
             scene.assert_whole();
-            // The next one goes well.
+            // The next one succeeds.
             scene.out();
             assert_eq!(scene.swapped(), PAGES);
             scene.assert_whole();
@@ -189,8 +189,8 @@ fn a_read_that_fails_is_sigbus_and_can_be_tried_again() {
                     }
                 }
             }
-            // Of a large folio one request brings all pages, so that the later ones never happen. A failure of a read ahead is
-            // told to nobody.
+            // One request reads all pages of a large folio, so that the later ones never happen. A failed
+            // readahead is not reported.
             let most = u64::from(lock(&medium).reads >= nth);
             assert!(failed <= most, "read {nth}");
             assert!(failed == most || when == When::Later, "read {nth}");
@@ -201,8 +201,8 @@ fn a_read_that_fails_is_sigbus_and_can_be_tried_again() {
     });
 }
 
-/// The slot of one page cannot be read: a large folio comes as a whole, so its pages fail together, and each alone once it is
-/// asked for alone.
+/// The slot of one page cannot be read: a large folio is read as a whole, so its pages fail together, and
+/// each alone once it is faulted alone.
 #[test]
 fn a_bad_slot_costs_its_page_only() {
     everywhere(|machine, when, pages| {
@@ -259,7 +259,7 @@ fn swapoff_poisons_what_cannot_be_read_and_nothing_else() {
             }
         }
         assert_eq!(lost, bad.len(), "exactly the pages that could not be read");
-        // Who lets go of the page has a new one.
+        // A process that unmaps the page gets a new one.
         scene.space.madvise(scene.area, PAGES * PAGE, Advice::DontNeed).unwrap();
         (0..PAGES).for_each(|at| assert_eq!(scene.read(at), Ok(0)));
         drop((scene, child));
@@ -303,12 +303,12 @@ fn a_file_that_was_cut_off_is_sigbus() {
     assert_eq!(lost, PAGES);
     assert_audit(&machine);
     file.set_len(len).unwrap();
-    // What was cut off is zeros now, and nobody can tell.
+    // What was cut off reads as zeros now, which cannot be noticed.
     (0..PAGES).for_each(|at| assert_eq!(scene.read(at), Ok(0)));
     machine.memory().swapoff(id, || true).unwrap();
 }
 
-/// Compresses as LZ4 does, and finds all damaged if it is told so.
+/// Compresses as LZ4 does, and reports all as damaged if it is told so.
 struct Moody(Arc<AtomicBool>);
 
 impl Codec for Moody {
@@ -336,7 +336,7 @@ impl Codec for Moody {
         page: &mut [u8; PAGE as usize],
     ) -> Result<(), Damaged> {
         if self.0.load(Ordering::Relaxed) {
-            // What is in the page then is anything.
+            // The contents of the page are undefined then.
             page.fill(0xdd);
             return Err(Damaged);
         }
@@ -369,7 +369,7 @@ fn damaged_compressed_data_is_sigbus() {
     }
 }
 
-/// All who share a page that cannot be read are told, and all have it once the device has recovered.
+/// All sharers of an unreadable page get the error, and all can read it once the device has recovered.
 #[test]
 fn pages_that_are_waited_for_together_fail_together() {
     let machine = machine(0);

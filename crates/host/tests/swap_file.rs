@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const PAGE: usize = 4096;
 const SLOTS: u64 = 96;
 
-/// A file of this test's own, where files lie on a disk.
+/// A file of this test's own, in a folder on a disk.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -122,12 +122,12 @@ fn io(direction: Direction, slot: u64, pfn: Pfn, pages: u32) -> PageIo {
     PageIo { direction, slot, pfn, pages }
 }
 
-/// Waits for something that is done, as the memory manager does.
+/// Waits for a completion, as the memory manager does.
 fn wait(machine: &Machine, device: &FileDevice) {
     machine.memory().platform().park(device.wait_key(), &mut || !device.has_done());
 }
 
-/// Does one request from its beginning to its end.
+/// Does one request from submission to completion.
 fn finish(machine: &Machine, device: &FileDevice, request: PageIo) -> Result<(), DeviceError> {
     match device.submit(machine.memory().frames(), request) {
         Submitted::Done(result) => return result,
@@ -166,7 +166,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn what_was_written_last_is_read(steps in vec(step(), 1..60)) {
+    fn the_last_write_is_read(steps in vec(step(), 1..60)) {
         with_engines(8, |machine, _, device| {
             let frames = Frames::new(machine, 3);
             let mut kept: HashMap<u64, u8> = HashMap::new();
@@ -191,9 +191,9 @@ proptest! {
     }
 }
 
-/// Requests that are all under way at once are each done once, and a queue that is full says so.
+/// Requests that are all under way at once are each done once, and a full queue is reported.
 #[test]
-fn many_at_once_are_done_once_each() {
+fn concurrent_requests_complete_once_each() {
     const DEPTH: u64 = 16;
     with_engines(DEPTH as usize, |machine, _, device| {
         let frames = Frames::new(machine, 7);
@@ -237,9 +237,9 @@ fn many_at_once_are_done_once_each() {
     });
 }
 
-/// A device that goes with work under way finishes it.
+/// A device that is dropped with work under way finishes it.
 #[test]
-fn nothing_begun_is_lost_when_the_device_goes() {
+fn dropping_the_device_completes_all_requests() {
     for engine in [Engine::Ring, Engine::Pool] {
         let (machine, file) = (machine(), Scratch::with_swap(SLOTS));
         let frames = Frames::new(&machine, 4);
@@ -261,7 +261,7 @@ fn nothing_begun_is_lost_when_the_device_goes() {
 }
 
 #[test]
-fn a_medium_that_fails_and_slots_that_are_not_there_are_told() {
+fn io_errors_and_bad_slots_are_reported() {
     with_engines(4, |machine, file, device| {
         let frames = Frames::new(machine, 1);
         for (slot, pages) in [(SLOTS, 1), (SLOTS - 1, 2), (u64::MAX, 1)] {
@@ -269,7 +269,7 @@ fn a_medium_that_fails_and_slots_that_are_not_there_are_told() {
             assert_eq!(finish(machine, device, request), Err(DeviceError::OutOfRange));
         }
         assert_eq!(finish(machine, device, io(Direction::Read, SLOTS - 2, frames.first, 2)), Ok(()));
-        // The file is cut behind the device's back, in the middle of the request.
+        // The file is truncated behind the device's back, in the middle of the request.
         File::options().write(true).open(&file.0).unwrap().set_len((SLOTS) * PAGE as u64).unwrap();
         for slot in [SLOTS - 2, SLOTS - 1] {
             let request = io(Direction::Read, slot, frames.first, (SLOTS - slot) as u32);
@@ -280,7 +280,7 @@ fn a_medium_that_fails_and_slots_that_are_not_there_are_told() {
 }
 
 #[test]
-fn what_is_discarded_takes_no_room() {
+fn a_discarded_slot_takes_no_space_in_the_file() {
     with_engines(4, |machine, file, device| {
         let frames = Frames::new(machine, 5);
         (0..32).for_each(|page| frames.fill(page, 9));
@@ -328,7 +328,7 @@ fn wrong_files_are_refused_with_their_name() {
 
 /// What mkswap itself makes can be used, if it is installed.
 #[test]
-fn what_mkswap_makes_is_taken() {
+fn a_file_of_mkswap_is_accepted() {
     let file = Scratch::new();
     File::create(&file.0).unwrap().set_len(64 * PAGE as u64).unwrap();
     let paths = ["/usr/sbin/mkswap", "/sbin/mkswap"];

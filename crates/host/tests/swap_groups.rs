@@ -1,4 +1,4 @@
-//! Memory groups whose limits make pages leave, and pages that nobody needs any more.
+//! Memory groups whose limits cause reclaim, and pages that were freed lazily.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -41,7 +41,7 @@ fn space_in<'m>(machine: &'m Machine, group: GroupId) -> HostSpace<'m> {
     space
 }
 
-/// Writes to `pages` pages; how many could be written until something was wrong, and what that was.
+/// Writes to `pages` pages; returns how many succeeded before the first error, and that error.
 fn fill(
     cpu: &Vcpu,
     space: &HostSpace<'_>,
@@ -62,7 +62,7 @@ fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr, pages: u64) 
     }
 }
 
-/// Pages charged, with nothing kept on CPUs for the next charge.
+/// Pages charged, without the stock of the CPUs.
 fn usage(machine: &Machine, group: GroupId) -> u64 {
     let groups = machine.memory().groups();
     groups.drain_stocks(&machine.memory().platform().pin());
@@ -109,10 +109,10 @@ fn a_group_gets_no_more_swap_than_its_limit() {
     assert!(machine.memory().groups().swap_usage(group) <= 100);
     assert!(machine.memory().groups().events(group, GroupEvent::SwapMax) > 0);
     assert_audit(&machine);
-    // Others are not held up.
+    // Others are not throttled.
     let other = machine.memory().create_space().unwrap();
     assert_eq!(fill(&cpu, &other, 512).2, Ok(()));
-    // With more swap it goes on.
+    // With more swap it continues.
     let _ = machine.memory().groups().set(group, Limit::SwapMax, None).unwrap();
     assert_eq!(cpu.program(&space).write_u64(page(area, written), 100 + written), Ok(()));
     assert_filled(&cpu, &space, area, written + 1);
@@ -135,11 +135,11 @@ fn no_swap_at_all_keeps_a_group_in_memory() {
 }
 
 #[test]
-fn a_high_limit_slows_and_never_refuses() {
+fn a_high_limit_throttles_and_never_fails() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 4096);
     let cpu = machine.vcpu(0).unwrap();
-    // Even none at all is possible: a page that was just brought in stays until the program has used it.
+    // A limit of zero is possible: a page that was just swapped in stays until the program has used it.
     for high in [128, 0] {
         let group = group(&machine, &format!("high{high}"), &[(Limit::High, high)]);
         let space = space_in(&machine, group);
@@ -156,7 +156,7 @@ fn a_high_limit_slows_and_never_refuses() {
 }
 
 #[test]
-fn a_high_limit_without_swap_never_refuses_either() {
+fn a_high_limit_without_swap_never_fails() {
     let machine = machine(16, OomAction::Refuse);
     let cpu = machine.vcpu(0).unwrap();
     let group = group(&machine, "high", &[(Limit::High, 16)]);
@@ -166,9 +166,10 @@ fn a_high_limit_without_swap_never_refuses_either() {
     assert_filled(&cpu, &space, area, 128);
 }
 
-/// Who is over a high limit and can do nothing about it looks again when there is more, and not at every fault.
+/// A group over a high limit that cannot be met looks again when there is something to reclaim, and not at
+/// every fault.
 #[test]
-fn a_high_limit_is_not_looked_after_in_vain_at_every_fault() {
+fn a_high_limit_that_cannot_be_met_is_not_retried_at_every_fault() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 4096);
     let cpu = machine.vcpu(0).unwrap();
@@ -180,9 +181,9 @@ fn a_high_limit_is_not_looked_after_in_vain_at_every_fault() {
     assert_audit(&machine);
 }
 
-/// What a fault brings in must not be what goes to make room for the copy of it: it would come and go for ever.
+/// What a fault swaps in must not be reclaimed for the copy of it: it would be swapped in and out for ever.
 #[test]
-fn a_page_that_comes_in_does_not_go_for_its_own_copy() {
+fn reclaim_for_a_swap_in_spares_its_page() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
@@ -193,7 +194,7 @@ fn a_page_that_comes_in_does_not_go_for_its_own_copy() {
     let child = space.fork().unwrap();
     let area = map_at(&space, 2 * GIB, 63 * PAGE, RW);
     (0..63).for_each(|at| cpu.program(&space).write_u64(page(area, at), 7).unwrap());
-    // There is room for the page or for a copy, and nothing else has a slot or gets one.
+    // There is memory for the page or for a copy, and nothing else has a slot or gets one.
     let written = cpu.program(&space).write_u64(shared, 200);
     assert!(written.is_err_and(is_out_of_memory), "{written:?}");
     assert_audit(&machine);
@@ -205,7 +206,7 @@ fn a_page_that_comes_in_does_not_go_for_its_own_copy() {
 }
 
 #[test]
-fn a_slot_keeps_its_group_whoever_brings_it_in() {
+fn a_slot_is_charged_to_its_own_memory_group() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
@@ -216,7 +217,7 @@ fn a_slot_keeps_its_group_whoever_brings_it_in() {
     child.set_memory_group(other).unwrap();
     let groups = machine.memory().groups();
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0));
-    // Both map the pages, so that nobody may ask for them to be paged out but the whole machine.
+    // Both map the pages, so that only reclaim of the whole machine may page them out.
     machine.memory().reclaim(GroupId::ROOT, 32);
     assert_eq!((space.figures().swapped, child.figures().swapped), (32 * PAGE, 32 * PAGE));
     assert_eq!((usage(&machine, owner), groups.swap_usage(owner)), (0, 32));
@@ -224,14 +225,14 @@ fn a_slot_keeps_its_group_whoever_brings_it_in() {
     assert_filled(&cpu, &child, area, 32);
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0), "the owner pays");
     assert_eq!(groups.swap_usage(other), 0);
-    // What the child writes to is its own.
+    // The child owns the pages that it writes to.
     for at in 0..32 {
         cpu.program(&child).write_u64(page(area, at), 200 + at).unwrap();
     }
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 32));
     assert_filled(&cpu, &space, area, 32);
     assert_audit(&machine);
-    // The owner has gone, its group too; what is left of it is paid for until the last page.
+    // The owner has exited, its group is removed; what is left of it is charged until the last page.
     drop(space);
     assert_eq!((usage(&machine, owner), groups.swap_usage(owner)), (0, 0));
     groups.remove(owner).unwrap();
@@ -242,7 +243,7 @@ fn a_slot_keeps_its_group_whoever_brings_it_in() {
 }
 
 #[test]
-fn a_removed_group_is_paid_until_its_last_slot_is_free() {
+fn a_removed_group_is_charged_until_its_last_slot_is_free() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
@@ -266,7 +267,8 @@ fn the_program_with_the_highest_score_is_ended() {
     let machine = machine(16, OomAction::Kill);
     let cpu = machine.vcpu(0).unwrap();
     let group = group(&machine, "killed", &[(Limit::Max, 256)]);
-    // The largest is protected, the second has asked for it, the third is larger than the fourth.
+    // The largest is protected by OOM_SCORE_ADJ, the second has raised its own, the third is larger than the
+    // OOM scores: the first gets -1000, the third 1000 later; the fourth grows.
     let spaces: Vec<_> = (0..4).map(|_| space_in(&machine, group)).collect();
     let outside = machine.memory().create_space().unwrap();
     assert_eq!(fill(&cpu, &outside, 600).2, Ok(()));
@@ -294,7 +296,7 @@ fn the_program_with_the_highest_score_is_ended() {
         "it gets nothing any more"
     );
     assert_audit(&machine);
-    // Now the fourth is the largest that may be ended: it is its own victim.
+    // Now the fourth is the largest that may be killed: it is its own victim.
     let own = loop {
         match cpu.program(&spaces[3]).write_u64(page(more, at), 1) {
             Ok(()) => at += 1,
@@ -334,7 +336,7 @@ fn tables(space: &HostSpace<'_>) -> u64 {
 }
 
 #[test]
-fn freed_pages_go_without_a_device_and_their_tables_too() {
+fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
     for device in [false, true] {
         let machine = machine(16, OomAction::Refuse);
         if device {
@@ -367,7 +369,7 @@ fn freed_pages_go_without_a_device_and_their_tables_too() {
             assert_eq!(cpu.program(&space).read_u64(page(area, at)), Ok(200 + at));
         }
         assert_eq!(cpu.program(&space).read_u64(page(area, 4)), Ok(0));
-        // All of the first table's pages go, and it with them.
+        // All of the first table's pages are freed, and the table with them.
         space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
         machine.memory().reclaim(GroupId::ROOT, 2 * pages);
         assert_audit(&machine);
@@ -383,18 +385,18 @@ fn freed_pages_go_without_a_device_and_their_tables_too() {
         }
         space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
         machine.memory().reclaim(GroupId::ROOT, pages);
-        // More was asked for than was there to free: with a device the page elsewhere went too.
+        // More was asked for than was there to free: with a device the other page was swapped out too.
         assert_eq!(space.figures().resident, if device { 0 } else { PAGE });
         assert_eq!(tables(&space), few, "the tables are empty");
-        // Those that were needed again went out once, too.
+        // Those that were needed again were swapped out once, too.
         assert!(events.sum(VmEvent::Pswpout) <= if device { 8 } else { 0 }, "little was worth to be written");
         assert_audit(&machine);
     }
 }
 
-/// The text of `memory.stat` follows what the group's programs do.
+/// `memory.stat` counts what the group's programs do.
 #[test]
-fn statistics_of_a_group_tell_what_its_programs_did() {
+fn statistics_of_a_group_count_its_programs() {
     let machine = machine(16, OomAction::Refuse);
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
     machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
@@ -413,7 +415,7 @@ fn statistics_of_a_group_tell_what_its_programs_did() {
     told("anon 65536");
     told("pgfault 16");
     space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
-    // As Linux does, what a program asked for is not counted as reclaim.
+    // As in Linux, pages that a program asked to be paged out are not counted as reclaim.
     ["anon 0", "pswpout 12", "swpout_zero 4", "pgsteal 0"].into_iter().for_each(told);
     assert_eq!(cpu.program(&space).read_u64(area), Ok(100));
     assert_eq!(cpu.program(&space).read_u64(page(area, 15)), Ok(0));
@@ -424,7 +426,7 @@ fn statistics_of_a_group_tell_what_its_programs_did() {
     let stolen = ["pgscan_direct 0", "pgsteal_direct 0", "pgsteal_proactive 2", "pgsteal 2"];
     stolen.into_iter().for_each(told);
     let events = machine.memory().frames().events();
-    // Those by cause tell of searches of the whole machine.
+    // Those by cause count scans of the whole machine.
     let causes =
         [VmEvent::PgscanDirect, VmEvent::PgstealDirect, VmEvent::PgscanProactive, VmEvent::PgstealProactive];
     assert_eq!(causes.map(|event| events.sum(event)), [0; 4]);

@@ -1,5 +1,5 @@
-//! Whose a large folio is that is on its way out, or back in for nobody: processes that share it see nothing of each other's
-//! writes.
+//! Exclusivity of a large folio that is being written or was read ahead: processes that share it see nothing
+//! of each other's writes.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -7,7 +7,7 @@ mod common;
 
 use common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, assert_filled, fill, map_at, page, read, write};
 use quire_arch::VirtAddr;
-use quire_host::swap::{Answers, SlowConfig, SlowDevice};
+use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
     Advice, HugeConfig, HugePolicy, MemoryConfig, OrderSet, Overcommit, RamDisk, SizeEnabled, SwapOnOptions,
@@ -15,7 +15,7 @@ use quire_mm::{
 
 const PAGES: u64 = MIB2 / PAGE;
 
-/// A machine with 2 MiB folios, whose device answers when it is told to, or at once.
+/// A machine with 2 MiB folios, whose device completes when it is told to, or at once.
 fn machine(late: bool) -> Machine {
     let policy = HugePolicy::MADVISE.with_sizes(OrderSet::PMD, SizeEnabled::Always);
     let huge = HugeConfig { policy, ..HugeConfig::default() };
@@ -24,7 +24,7 @@ fn machine(late: bool) -> Machine {
     let disk = RamDisk::new(machine.memory().frames(), 2 * PAGES).unwrap();
     let options = SwapOnOptions::default();
     if late {
-        let config = SlowConfig { answers: Answers::AfterReaps(1000), ..SlowConfig::default() };
+        let config = SlowConfig { completion: Completion::AfterReaps(1000), ..SlowConfig::default() };
         machine.memory().swapon(SlowDevice::new(disk, config), options).unwrap();
     } else {
         machine.memory().swapon(disk, options).unwrap();
@@ -32,7 +32,7 @@ fn machine(late: bool) -> Machine {
     machine
 }
 
-/// A space with one folio that was written to and is wanted out.
+/// A space with one folio that was written to and is being paged out.
 fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
@@ -42,16 +42,16 @@ fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) 
     (space, area)
 }
 
-/// The folio still says that one process has it alone, as it did when its last mapping went.
+/// The folio is still marked exclusive, as it was when its last mapping was removed.
 #[test]
-fn a_folio_that_is_being_written_belongs_to_both_sides_of_a_fork() {
+fn a_folio_under_writeback_is_shared_after_fork() {
     for parent_writes in [false, true] {
         let machine = machine(true);
         let cpu = machine.vcpu(0).unwrap();
         let (space, area) = paged_out(&machine, &cpu);
         let child = space.fork().unwrap();
         let (writer, other) = if parent_writes { (&space, &child) } else { (&child, &space) };
-        // The one who writes has it mapped first.
+        // The writer has it mapped first.
         assert_eq!(read(&cpu, writer, page(area, 3)), 103);
         write(&cpu, writer, page(area, 3), 7);
         write(&cpu, writer, page(area, 4), 8);
@@ -61,9 +61,9 @@ fn a_folio_that_is_being_written_belongs_to_both_sides_of_a_fork() {
     }
 }
 
-/// A part that one process has alone says nothing of the rest.
+/// A part that one process has alone does not make the rest exclusive.
 #[test]
-fn a_folio_that_came_back_for_nobody_belongs_to_one_process_in_part_only() {
+fn a_readahead_folio_is_partly_exclusive() {
     for first_reads in [false, true] {
         let machine = machine(false);
         let cpu = machine.vcpu(0).unwrap();

@@ -1,4 +1,4 @@
-//! Every step of the technique of the swap cache: what goes out comes back as it was, whatever the step.
+//! Every value of the technique `swap`: what is swapped out is read back as it was.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -14,7 +14,7 @@ use quire_mm::{
 };
 use std::sync::Barrier;
 
-/// A machine under one step; with 2 MiB folios if `huge`.
+/// A machine with one value of the technique; with 2 MiB folios if `huge`.
 fn machine(technique: SwapTechnique, mib: u64, cpus: usize, huge: bool) -> Machine {
     let sizes = if huge { OrderSet::PMD } else { OrderSet::EMPTY };
     machine_with(technique, (mib, cpus), HugePolicy::MADVISE.with_sizes(sizes, SizeEnabled::Always))
@@ -59,7 +59,7 @@ fn count(machine: &Machine, event: VmEvent) -> u64 {
 }
 
 #[test]
-fn pages_come_back_alone_shared_and_by_swapoff() {
+fn pages_swap_in_alone_shared_and_by_swapoff() {
     for technique in SwapTechnique::ALL {
         let machine = machine(technique, 32, 1, false);
         let cpu = machine.vcpu(0).unwrap();
@@ -71,7 +71,7 @@ fn pages_come_back_alone_shared_and_by_swapoff() {
         assert_read(&cpu, &space, area, 64);
         let pages_in = count(&machine, VmEvent::Pswpin) + count(&machine, VmEvent::SwpinZero);
         assert_eq!((count(&machine, VmEvent::Pgmajfault), pages_in), (64, 64));
-        // Nothing is left on the device of what only one program has.
+        // The device keeps nothing that only one program has.
         assert_eq!(machine.memory().swap().free_slots(), 2048, "{technique:?}");
         space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
         let child = space.fork().unwrap();
@@ -84,7 +84,7 @@ fn pages_come_back_alone_shared_and_by_swapoff() {
 }
 
 #[test]
-fn a_folio_that_one_entry_maps_goes_out_whole_and_comes_back_as_the_step_says() {
+fn a_pmd_mapped_folio_swaps_out_whole_and_in_as_the_technique_says() {
     for technique in SwapTechnique::ALL {
         let machine = machine(technique, 32, 1, true);
         let cpu = machine.vcpu(0).unwrap();
@@ -107,9 +107,9 @@ fn a_folio_that_one_entry_maps_goes_out_whole_and_comes_back_as_the_step_says() 
     }
 }
 
-/// Slots in a row are no reason for a size that faults may not have.
+/// Consecutive slots do not make a folio of a size that faults may not use.
 #[test]
-fn what_does_not_come_back_whole_comes_back_in_sizes_that_the_policy_allows() {
+fn swap_in_uses_the_folio_sizes_that_the_policy_allows() {
     for (sizes, pages) in
         [(OrderSet::PMD, 1), (OrderSet::PMD.union(OrderSet::of(Order::new(7).unwrap())), 128)]
     {
@@ -118,7 +118,8 @@ fn what_does_not_come_back_whole_comes_back_in_sizes_that_the_policy_allows() {
         let cpu = machine.vcpu(0).unwrap();
         let space = machine.memory().create_space().unwrap();
         let area = map_at(&space, GIB, MIB2, RW);
-        // There is a page already, so that there is no room for a folio of 2 MiB, and it is not of zeros as all others are.
+        // There is a page already, so a folio of 2 MiB does not fit, and it is not of zeros as all others
+        // are.
         cpu.program(&space).write_u64(page(area, 500), 1).unwrap();
         space.madvise(area, MIB2, Advice::HugePage).unwrap();
         space.madvise(area, MIB2, Advice::PopulateWrite).unwrap();
@@ -132,7 +133,7 @@ fn what_does_not_come_back_whole_comes_back_in_sizes_that_the_policy_allows() {
 
 /// A batch may be full just where a table ends.
 #[test]
-fn a_folio_goes_out_behind_a_full_batch_of_pages() {
+fn a_folio_swaps_out_after_a_full_batch_of_pages() {
     const PAGES: u64 = 32 + MIB2 / PAGE;
     let machine = machine(SwapTechnique::All, 32, 1, true);
     let cpu = machine.vcpu(0).unwrap();
@@ -147,7 +148,7 @@ fn a_folio_goes_out_behind_a_full_batch_of_pages() {
 }
 
 #[test]
-fn a_pinned_folio_stays_where_it_is() {
+fn a_pinned_folio_is_not_swapped_out() {
     let machine = machine(SwapTechnique::All, 32, 1, true);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -196,7 +197,7 @@ fn threads_that_want_the_same_page_all_get_it() {
 }
 
 #[test]
-fn a_limited_program_waits_for_a_device_that_takes_its_time() {
+fn a_limited_program_waits_for_a_slow_device() {
     let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
     let machine = Machine::new(&HostConfig::with_ram(32 << 20), config).unwrap();
     let path = std::env::temp_dir().join(format!("quire-swap-steps-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Memory that a program says it will need (MADV_WILLNEED): what of it was paged out is on its way before anybody waits for it.
+//! MADV_WILLNEED: pages that were swapped out are read before an access waits for them.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -24,7 +24,7 @@ fn machine_with(change: impl FnOnce(&mut MemoryConfig)) -> Machine {
     Machine::new(&HostConfig::with_ram(32 << 20).cpus(1).paranoid(), config).unwrap()
 }
 
-/// A machine whose device has done its work when it was reaped twice since.
+/// A machine whose device completes a request after two reaps.
 fn late(config: SlowConfig) -> Machine {
     let machine = machine_with(|_| ());
     let disk = RamDisk::new(machine.memory().frames(), SLOTS).unwrap();
@@ -47,7 +47,7 @@ fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64
     assert_eq!(space.figures().swapped, pages * PAGE);
 }
 
-/// A space whose pages are out.
+/// A space whose pages are swapped out.
 fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu, pages: u64) -> (HostSpace<'m>, VirtAddr) {
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, pages * PAGE, RW);
@@ -68,7 +68,7 @@ fn counts<const N: usize>(machine: &Machine, events: [VmEvent; N]) -> [u64; N] {
 }
 
 #[test]
-fn pages_are_read_and_not_mapped_and_nobody_waits_for_them_any_more() {
+fn willneed_reads_pages_into_the_swap_cache() {
     const IN: [VmEvent; 4] =
         [VmEvent::Pswpin, VmEvent::SwpinZero, VmEvent::SwapRa, VmEvent::WorkingsetRefaultAnon];
     for technique in SwapTechnique::ALL {
@@ -88,7 +88,7 @@ fn pages_are_read_and_not_mapped_and_nobody_waits_for_them_any_more() {
         let zeros = u64::from(count(&machine, VmEvent::SwpoutZero) > 0);
         assert_eq!(counts(&machine, IN), [32 - zeros, zeros, 0, 32], "{technique:?}");
         assert_audit(&machine);
-        // What is there is left alone.
+        // Resident pages are left alone.
         space.madvise(area, 32 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!(counts(&machine, IN), [32 - zeros, zeros, 0, 32]);
         assert_filled(&cpu, &space, area, 32, 0);
@@ -97,7 +97,7 @@ fn pages_are_read_and_not_mapped_and_nobody_waits_for_them_any_more() {
         assert_filled(&cpu, &space, area, 64, 0);
         assert_eq!(count(&machine, VmEvent::Pgmajfault), 32);
         assert_eq!(machine.memory().swap().free_slots(), SLOTS, "{technique:?}");
-        // Nor what was never out.
+        // Nor pages that were never swapped out.
         space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!(space.figures().resident, 64 * PAGE);
         assert_audit(&machine);
@@ -105,7 +105,7 @@ fn pages_are_read_and_not_mapped_and_nobody_waits_for_them_any_more() {
 }
 
 #[test]
-fn a_device_that_answers_late_is_not_waited_for() {
+fn willneed_does_not_wait_for_a_slow_device() {
     let machine = late(SlowConfig { queue: 64, ..SlowConfig::default() });
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = paged_out(&machine, &cpu, 64);
@@ -113,7 +113,7 @@ fn a_device_that_answers_late_is_not_waited_for() {
     assert_eq!(count(&machine, VmEvent::Pswpin), 64);
     assert_eq!(in_memory(&space, area, 64), 0, "nothing has come yet");
     assert_audit(&machine);
-    // Whoever comes too early waits for what is on its way.
+    // An access that comes too early waits for the read.
     assert_eq!(common::read(&cpu, &space, page(area, 63)), 163);
     assert_eq!(in_memory(&space, area, 64), 64);
     assert_filled(&cpu, &space, area, 64, 100);
@@ -124,9 +124,9 @@ fn a_device_that_answers_late_is_not_waited_for() {
     assert_audit(&machine);
 }
 
-/// More than the device takes at a time.
+/// More than the device's queue holds.
 #[test]
-fn a_full_queue_is_no_end() {
+fn willneed_continues_after_a_full_queue() {
     let machine = late(SlowConfig { queue: 4, ..SlowConfig::default() });
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = paged_out(&machine, &cpu, 64);
@@ -138,7 +138,7 @@ fn a_full_queue_is_no_end() {
 }
 
 #[test]
-fn a_page_that_cannot_be_read_is_asked_for_again() {
+fn a_failed_read_is_retried_by_the_fault() {
     let machine = late(SlowConfig { fail_read: Some(3), queue: 64, ..SlowConfig::default() });
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = paged_out(&machine, &cpu, 8);
@@ -151,9 +151,9 @@ fn a_page_that_cannot_be_read_is_asked_for_again() {
     assert_audit(&machine);
 }
 
-/// Pages whose memory goes while they are on their way leave nothing behind.
+/// Pages that are unmapped while they are read leave nothing behind.
 #[test]
-fn nothing_stays_of_what_was_unmapped_meanwhile() {
+fn munmap_during_willneed_leaves_nothing() {
     let machine = late(SlowConfig { queue: 64, ..SlowConfig::default() });
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = paged_out(&machine, &cpu, 16);
@@ -170,7 +170,7 @@ fn nothing_stays_of_what_was_unmapped_meanwhile() {
 }
 
 #[test]
-fn a_hole_is_told_after_the_rest_was_read() {
+fn willneed_reports_a_hole_after_reading_the_rest() {
     let machine = machine_with(|_| ());
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
@@ -179,7 +179,7 @@ fn a_hole_is_told_after_the_rest_was_read() {
     assert_eq!(space.madvise(area, 16 * PAGE, Advice::WillNeed), Err(Error::NotMapped));
     assert_eq!((in_memory(&space, area, 4), in_memory(&space, page(area, 5), 11)), (4, 11));
     assert_eq!(space.madvise(page(area, 16), PAGE, Advice::WillNeed), Err(Error::NotMapped));
-    // The advice fits memory of any kind.
+    // The advice is allowed for memory of any kind.
     let shared = MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(PAGE, RW) };
     let file = MappedFile::new(7, 0);
     let file = MapRequest { file: Some(file), ..MapRequest::anonymous(PAGE, RW) };
@@ -191,7 +191,7 @@ fn a_hole_is_told_after_the_rest_was_read() {
 }
 
 #[test]
-fn a_large_folio_comes_as_it_went() {
+fn willneed_reads_a_large_folio_whole() {
     let machine = machine_with(|config| {
         let policy = HugePolicy::MADVISE.with_sizes(OrderSet::of(Order::PMD), SizeEnabled::Always);
         config.huge = HugeConfig { policy, ..HugeConfig::default() };
@@ -209,7 +209,7 @@ fn a_large_folio_comes_as_it_went() {
     let faults = count(&machine, VmEvent::Pgfault);
     assert_filled(&cpu, &space, area, 512, 100);
     assert_eq!(counts(&machine, [VmEvent::Pgfault, VmEvent::Pgmajfault]), [faults + 1, 0]);
-    // A part of it comes in pages.
+    // A part of it is read in pages.
     send_out(&machine, &space, area, 512);
     space.madvise(page(area, 3), 510 * PAGE, Advice::WillNeed).unwrap_err();
     space.madvise(page(area, 3), 500 * PAGE, Advice::WillNeed).unwrap();
@@ -220,9 +220,9 @@ fn a_large_folio_comes_as_it_went() {
     assert_audit(&machine);
 }
 
-/// Others make room; what does not fit stays where it is, and nobody is killed for it.
+/// Other pages are reclaimed; what does not fit stays in swap, and no program is killed for it.
 #[test]
-fn a_group_that_is_full_ends_neither_the_call_nor_a_program() {
+fn a_full_memory_group_fails_neither_willneed_nor_the_program() {
     let machine = machine_with(|config| config.oom = OomAction::Kill);
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
@@ -240,7 +240,7 @@ fn a_group_that_is_full_ends_neither_the_call_nor_a_program() {
     assert!(read > 256 && groups.usage(group) <= 128, "{read} read, {} charged", groups.usage(group));
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 512, 100);
-    // What is locked makes no room.
+    // Locked memory cannot be reclaimed.
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
     space.mlock(area, 128 * PAGE, false).unwrap();
     let before = count(&machine, VmEvent::Pswpin);

@@ -1,14 +1,14 @@
 //! Which vCPUs the calling thread is.
 //!
-//! A thread is on a stack of CPUs: each call through a [`Vcpu`](crate::Vcpu) handle puts that CPU on top for its
-//! duration, and a pinned section on a machine none of whose CPUs is in the stack puts a borrowed one there. For
-//! each machine, the topmost of its CPUs is the thread's current one. The top is kept apart from the rest, since
-//! it is nearly always the only one.
+//! A thread is on a stack of CPUs: each call through a [`Vcpu`](crate::Vcpu) handle puts that CPU on top for
+//! its duration, and a pinned section on a machine none of whose CPUs is in the stack puts a borrowed one
+//! there. For each machine, the topmost of its CPUs is the thread's current one. The top is kept apart from
+//! the rest, since it is nearly always the only one.
 //!
-//! An entry's pointer is followed only when its machine is known to live: because that machine is at hand and its
-//! number, which is never used twice, is the entry's; or because the entry was made by a call through a handle,
-//! which keeps the machine alive and cannot be left without taking the entry away. (A borrowed entry can stay
-//! behind its machine, if somebody forgets a `Pin`.)
+//! An entry's pointer is followed only when its machine is known to live: because that machine is at hand and
+//! its number, which is never used twice, is the entry's; or because the entry was made by a call through a
+//! handle, which keeps the machine alive and cannot be left without removing the entry. (A borrowed entry
+//! outlives its machine if a `Pin` is leaked by `mem::forget`.)
 
 use super::{Cpu, Owner};
 use crate::counters::Event;
@@ -51,7 +51,7 @@ fn push(cpu: &Cpu, borrowed: bool) {
     TOP.with(|top| top.set(Place { machine: cpu.machine, cpu, borrowed, below }));
 }
 
-/// Takes away the topmost place on `cpu`.
+/// Removes the topmost place on `cpu`.
 #[inline]
 fn remove(cpu: *const Cpu) {
     let top = TOP.with(Cell::get);
@@ -174,8 +174,8 @@ pub(crate) struct Stay<'v> {
 }
 
 impl<'v> Stay<'v> {
-    /// Puts the thread on `cpu`, inside if `inside` and if it costs no second step. `stays` belongs to the CPU's only
-    /// handle.
+    /// Puts the thread on `cpu`, inside if `inside` and if it costs no second step. `stays` belongs to the
+    /// CPU's only handle.
     ///
     /// # Panics
     ///
@@ -253,8 +253,8 @@ pub(crate) fn lend<R>(wait: impl FnOnce() -> R) -> R {
         if place.borrowed || lent.0.contains(&place.cpu) {
             return;
         }
-        // SAFETY: the place was made by a call through a handle, which is under way, so the machine lives; and a
-        // thread owns the CPUs of its places.
+        // SAFETY: the place was made by a call through a handle, which is under way, so the machine lives;
+        // and a thread owns the CPUs of its places.
         let owner = unsafe { Owner::assume(&*place.cpu) };
         if !owner.is_pinned() {
             owner.disown();

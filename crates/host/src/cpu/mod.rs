@@ -49,8 +49,8 @@ pub(crate) struct Cpu {
     activations: Cell<u64>,
 }
 
-// SAFETY: the cells are touched only through `Owner`, i.e. by the thread that owns the CPU; `Door` orders one owner's
-// accesses before the next one's (release in `disown`, acquire in `try_own`).
+// SAFETY: the cells are touched only through `Owner`, i.e. by the thread that owns the CPU; `Door` orders one
+// owner's accesses before the next one's (release in `disown`, acquire in `try_own`).
 unsafe impl Sync for Cpu {}
 
 impl Cpu {
@@ -177,8 +177,8 @@ impl<'c> Owner<'c> {
     #[inline]
     pub(crate) fn leave_guest(self) {
         if self.cpu.inside.replace(false) {
-            // SAFETY: this thread owns the CPU and is inside; references to the cache live only within `translate`
-            // and `serve_mail`, which do not call out while they hold one.
+            // SAFETY: this thread owns the CPU and is inside; references to the cache live only within
+            // `translate` and `serve_mail`, which do not call out while they hold one.
             unsafe { self.cpu.door.exit() };
         }
     }
@@ -205,7 +205,8 @@ impl<'c> Owner<'c> {
         }
     }
 
-    /// How often the current tables were set. Whoever finds another number than before may be on other tables.
+    /// How often the current tables were set. If the number differs from an earlier one, the tables may
+    /// differ too.
     #[inline]
     pub(crate) fn activations(self) -> u64 {
         self.cpu.activations.get()

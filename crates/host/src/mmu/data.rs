@@ -1,10 +1,10 @@
 //! Program data in the machine's RAM.
 //!
-//! Threads of a program race with each other as they like, and Rust must not be made to believe that they do not. So
-//! every program access is made of relaxed atomic accesses to the same aligned 8-byte words: a shorter read takes
-//! its part of a word, a shorter write merges its part by compare-exchange (and so, as on hardware, leaves the
-//! neighbouring bytes alone whatever happens to them at the same time). No accesses of mixed sizes, no data race.
-//! An access that spans words is not atomic as a whole.
+//! Threads of a program race with each other, and the Rust compiler must not assume that they do not. So
+//! every program access is made of relaxed atomic accesses to the same aligned 8-byte words: a shorter read
+//! takes its part of a word, a shorter write merges its part by compare-exchange (so that, as on hardware,
+//! the neighbouring bytes keep what other threads write at the same time). No accesses of mixed sizes, no
+//! data race. An access that spans words is not atomic as a whole.
 
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -29,11 +29,11 @@ unsafe fn word<'a>(at: *mut u8) -> (&'a AtomicU64, usize) {
 pub(crate) unsafe fn read(from: *mut u8, into: &mut [u8]) {
     let (head, rest) = into.split_at_mut(bytes_to_word(from).min(into.len()));
     let mut at = from.wrapping_add(head.len());
-    // SAFETY: the caller vouches for the bytes of the head, which lie in one word.
+    // SAFETY: the caller guarantees the bytes of the head, which lie in one word.
     unsafe { read_part(from, head) };
     let (words, tail) = rest.as_chunks_mut::<WORD>();
     for bytes in words {
-        // SAFETY: the word is one that the caller vouches for.
+        // SAFETY: the word is one that the caller guarantees.
         *bytes = unsafe { read_word(at) }.to_ne_bytes();
         at = at.wrapping_add(WORD);
     }
@@ -48,12 +48,12 @@ pub(crate) unsafe fn read(from: *mut u8, into: &mut [u8]) {
 /// The `data.len()` bytes at `to` lie in one page of RAM that stays the program's during the call.
 pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) {
     let (head, rest) = data.split_at(bytes_to_word(to).min(data.len()));
-    // SAFETY: the caller vouches for the bytes of the head, which lie in one word.
+    // SAFETY: the caller guarantees the bytes of the head, which lie in one word.
     unsafe { write_part(to, head) };
     let mut at = to.wrapping_add(head.len());
     let (words, tail) = rest.as_chunks::<WORD>();
     for &bytes in words {
-        // SAFETY: the word is one that the caller vouches for.
+        // SAFETY: the word is one that the caller guarantees.
         unsafe { write_word(at, u64::from_ne_bytes(bytes)) };
         at = at.wrapping_add(WORD);
     }

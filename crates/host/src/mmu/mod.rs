@@ -1,4 +1,4 @@
-//! The software MMU: a translation cache a vCPU, walks of the tables, and program data.
+//! The software MMU: a TLB per vCPU, walks of the tables, and program data.
 
 pub(crate) mod data;
 pub(crate) mod tlb;
@@ -12,8 +12,8 @@ use core::ptr::NonNull;
 use quire_arch::{Access, LeafFlags, PagingFormat, VirtAddr};
 use tlb::Slot;
 
-/// What a cached translation must have for an access to go through without a walk. A first write walks, since the
-/// dirty bit in the tables has to be set.
+/// What a cached translation must have for an access to go through without a walk. A first write walks, since
+/// the dirty bit in the tables has to be set.
 #[inline]
 fn cached_needs(access: Access) -> LeafFlags {
     match access {
@@ -22,8 +22,8 @@ fn cached_needs(access: Access) -> LeafFlags {
     }
 }
 
-/// Where the byte at `addr` is for the vCPU's program, or `None`, which is a page fault. The pointer holds for the
-/// page until the vCPU polls its mailbox or leaves guest mode.
+/// Where the byte at `addr` is for the vCPU's program, or `None`, which is a page fault. The pointer holds
+/// for the page until the vCPU polls its mailbox or leaves guest mode.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
-//! The translation cache of one vCPU.
+//! The TLB of one vCPU.
 //!
-//! Set-associative for base pages, a small fully associative array for large ones, as in current CPUs. Replacement is
-//! round-robin, so a run with the same accesses has the same misses.
+//! Set-associative for base pages, a small fully associative array for large ones, as in current CPUs.
+//! Replacement is round-robin, so a run with the same accesses has the same misses.
 
 use quire_arch::{Asid, Leaf, LeafFlags, Level, PAGE_SHIFT, Pfn, TlbFlush, VirtAddr, VirtRange};
 
@@ -35,7 +35,8 @@ impl Slot {
         shift: PAGE_SHIFT as u8,
     };
 
-    /// The translation of `addr` in space `asid` by a `leaf` at `level`, whose entries cover `1 << shift` bytes.
+    /// The translation of `addr` in space `asid` by a `leaf` at `level`, whose entries cover `1 << shift`
+    /// bytes.
     #[inline]
     pub(crate) fn new(asid: Asid, addr: VirtAddr, level: Level, shift: u32, leaf: Leaf) -> Self {
         Self { page: addr.0 >> shift, pfn: leaf.pfn, asid, flags: leaf.flags, level, shift: shift as u8 }
@@ -123,8 +124,8 @@ impl Tlb {
         if self.has_large { self.large.iter().find(|slot| slot.is_for(asid, addr)) } else { None }
     }
 
-    /// Adds a translation in the place of the one that [`lookup`](Self::lookup) would find for the same address, or
-    /// else of an old one.
+    /// Adds a translation in the place of the one that [`lookup`](Self::lookup) would find for the same
+    /// address, or else of an old one.
     pub(crate) fn insert(&mut self, addr: VirtAddr, new: Slot) {
         self.drop_page(new.asid, addr);
         let (ways, victim) = if new.shift == PAGE_SHIFT as u8 {
@@ -142,8 +143,8 @@ impl Tlb {
         ways[way] = new;
     }
 
-    /// Drops every translation of `addr`, as a CPU does before it walks again because the cached one does not allow
-    /// the access.
+    /// Drops every translation of `addr`, as a CPU does before it walks again because the cached one does not
+    /// allow the access.
     pub(crate) fn drop_page(&mut self, asid: Asid, addr: VirtAddr) {
         let page = addr.0 >> PAGE_SHIFT;
         let large = if self.has_large { &mut self.large[..] } else { &mut [] };
@@ -251,8 +252,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was flushed is gone, and what is there was inserted since: the cache is a subset of a list
-        /// from which the flushes are applied one by one.
+        /// Whatever was flushed is gone, and what is there was inserted since: the cache is a subset of a
+        /// list from which the flushes are applied one by one.
         #[test]
         fn a_flush_leaves_nothing_that_it_covers(steps in prop::collection::vec(step(), 1..200)) {
             let mut tlb = Tlb::new();

@@ -4,12 +4,12 @@ use crate::arena::Arena;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, VirtAddr};
 use std::sync::atomic::Ordering;
 
-/// The leaf for `addr` and its level, with its accessed bit (and its dirty bit, for a write) set in the tables; or
-/// `None`, which is a page fault.
+/// The leaf for `addr` and its level, with its accessed bit (and its dirty bit, for a write) set in the
+/// tables; or `None`, which is a page fault.
 ///
 /// # Panics
 ///
-/// When the tables are broken: a table or a page outside RAM, a leaf at a level or at an alignment that the
+/// When the tables are corrupt: a table or a page outside RAM, a leaf at a level or at an alignment that the
 /// format does not have.
 pub(crate) fn walk<F: PagingFormat>(
     arena: &Arena,
@@ -27,8 +27,8 @@ pub(crate) fn walk<F: PagingFormat>(
     };
     loop {
         let entry = arena.entry(table, F::index(addr, level));
-        // Acquire pairs with the release by which the memory manager publishes an entry: a table is reached only
-        // after it was filled.
+        // Acquire pairs with the release by which the memory manager publishes an entry: a table is reached
+        // only after it was filled.
         let mut raw = entry.load(Ordering::Acquire);
         loop {
             match F::decode(raw, level) {
@@ -62,7 +62,7 @@ pub(crate) fn walk<F: PagingFormat>(
     }
 }
 
-/// What the tables say about `addr`, and at which level, with nothing changed.
+/// What the tables hold for `addr`, and at which level, with nothing changed.
 pub(crate) fn peek<F: PagingFormat>(arena: &Arena, root: Pfn, addr: VirtAddr) -> (Level, Entry) {
     let (mut table, mut level) = (root, F::root_level());
     if addr.0 >= F::table_bytes(level) {

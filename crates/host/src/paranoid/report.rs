@@ -15,8 +15,8 @@ pub enum Staleness {
     OtherFrame,
     /// The cached entry permits what the tables do not.
     MorePermission,
-    /// A write goes through the cached entry, and the dirty bit in the tables was cleared: the write is lost to
-    /// whoever looks at it.
+    /// A write goes through the cached entry, and the dirty bit in the tables was cleared: the write is lost
+    /// to every reader of that bit.
     LostDirty,
 }
 
@@ -38,7 +38,7 @@ pub struct StaleHit {
     pub table_level: Level,
     /// The difference.
     pub staleness: Staleness,
-    /// Whether the frame belonged to nobody any more.
+    /// Whether the frame was free.
     pub frame_is_free: bool,
     /// Flushes that the CPU had not done yet.
     pub pending: Vec<TlbFlush>,

@@ -1,6 +1,6 @@
 //! The state word and the mailbox of one vCPU: who may touch its TLB, and how a flush reaches it.
 //!
-//! See [`shootdown`](super) for the protocol and the argument why it is right.
+//! See [`shootdown`](super) for the protocol and the proof.
 
 use super::mailbox::Mailbox;
 use crate::wait::{Innermost, pause};
@@ -9,11 +9,11 @@ use quire_arch::{LockClass, TlbFlush};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 
-/// Some thread is the vCPU just now.
+/// A thread is the vCPU now.
 const OWNED: u32 = 1 << 0;
 /// The owner runs program accesses; the TLB is the owner's.
 const INSIDE: u32 = 1 << 1;
-/// Somebody flushes the TLB while the vCPU is outside; the TLB is theirs.
+/// A flusher has the TLB while the vCPU is outside.
 const FLUSHING: u32 = 1 << 2;
 
 /// What a door guards: something that translations can be dropped from.
@@ -36,14 +36,14 @@ pub(crate) struct Door<C> {
     state: AtomicU32,
     /// Requests that were ever posted. Changes under the mailbox's lock.
     posted: AtomicU64,
-    /// Requests that are done. Written by whoever holds the cache.
+    /// Requests that are done. Written by the holder of the cache.
     acknowledged: AtomicU64,
     mailbox: SpinLock<Mailbox, Innermost>,
     cache: UnsafeCell<C>,
 }
 
-// SAFETY: the cache is reached only by the holder of `INSIDE` or of `FLUSHING`, and the state word admits one of
-// them at a time; all else is atomic or locked.
+// SAFETY: the cache is reached only by the holder of `INSIDE` or of `FLUSHING`, and the state word admits one
+// of them at a time; all else is atomic or locked.
 unsafe impl<C: Send> Sync for Door<C> {}
 // SAFETY: a door owns its cache.
 unsafe impl<C: Send> Send for Door<C> {}
@@ -61,8 +61,8 @@ impl<C: Cache> Door<C> {
 
     /// One attempt at changing the state from `from` to `to`.
     ///
-    /// Acquire pairs with the releases in `disown`, `exit`, `exit_and_disown` and `try_hold`: whatever the last
-    /// owner or flusher did to the cache and to the owner's cells is visible.
+    /// Acquire pairs with the releases in `disown`, `exit`, `exit_and_disown` and `try_hold`: whatever the
+    /// last owner or flusher did to the cache and to the owner's cells is visible.
     #[inline]
     fn change(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -113,7 +113,7 @@ impl<C: Cache> Door<C> {
     /// The calling thread is the owner, is inside, and holds no reference to the cache any more.
     #[inline]
     pub(crate) unsafe fn exit(&self) {
-        // While `INSIDE` is set nobody else changes the word, so a plain store loses nothing.
+        // While `INSIDE` is set no other thread changes the word, so a plain store loses nothing.
         self.state.store(OWNED, Ordering::Release);
     }
 
@@ -142,7 +142,8 @@ impl<C: Cache> Door<C> {
     /// Whether requests wait.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
-        // Acquire pairs with the release in `post`: who sees a request sees the table change behind it.
+        // Acquire pairs with the release in `post`: a CPU that sees a request sees the table change before
+        // it.
         self.posted.load(Ordering::Acquire) != self.acknowledged.load(Ordering::Relaxed)
     }
 
@@ -163,12 +164,12 @@ impl<C: Cache> Door<C> {
         for &flush in mail.requests() {
             cache.apply(flush);
         }
-        // Release pairs with the acquire in `has_acknowledged`: the initiator goes on after every access that was
-        // made through what is gone now.
+        // Release pairs with the acquire in `has_acknowledged`: the initiator goes on after every access that
+        // was made through what is gone now.
         self.acknowledged.store(upto, Ordering::Release);
     }
 
-    /// Posts a request and answers its number, and whether it found a place of its own.
+    /// Posts a request and returns its number, and whether it found a place of its own.
     pub(crate) fn post(&self, flush: TlbFlush) -> (u64, bool) {
         let mut mailbox = self.mailbox.lock();
         let separate = mailbox.push(flush);
@@ -189,7 +190,7 @@ impl<C: Cache> Door<C> {
         self.acknowledged.load(Ordering::Acquire) >= number
     }
 
-    /// Calls `action` with the cache, mail done, if the vCPU is outside and nobody else flushes it.
+    /// Calls `action` with the cache, mail done, if the vCPU is outside and has no other flusher.
     pub(crate) fn try_hold<R>(&self, action: impl FnOnce(&mut C) -> R) -> Option<R> {
         if !self.change(0, FLUSHING) && !self.change(OWNED, OWNED | FLUSHING) {
             return None;
@@ -217,7 +218,7 @@ impl<C: Cache> Door<C> {
         }
     }
 
-    /// Waits until request `number` is done, doing it oneself when the target turns out to be outside.
+    /// Waits until request `number` is done; flushes itself when the target turns out to be outside.
     pub(crate) fn await_acknowledgement(&self, number: u64) -> Reached {
         let mut attempt = 0;
         loop {
@@ -233,7 +234,7 @@ impl<C: Cache> Door<C> {
     }
 }
 
-/// Gives the cache back when dropped, also when a flush panics.
+/// Releases the cache when dropped, also when a flush panics.
 struct Release<'d>(&'d AtomicU32);
 
 impl Drop for Release<'_> {

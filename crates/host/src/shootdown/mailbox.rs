@@ -20,7 +20,7 @@ impl Default for Mailbox {
 }
 
 impl Mailbox {
-    /// Adds a request and tells whether it still had a place of its own.
+    /// Adds a request and returns whether it still had a place of its own.
     pub(crate) fn push(&mut self, flush: TlbFlush) -> bool {
         if self.len < CAPACITY {
             self.requests[self.len] = flush;

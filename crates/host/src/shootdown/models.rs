@@ -1,8 +1,8 @@
 //! Loom models of the door. Run by `scripts/models.sh loom`.
 //!
-//! The machine in small: a page-table entry that names a frame, TLBs of one entry, and frames as cells that programs
-//! read and that are overwritten when they are freed. Loom finds the read of a freed frame as a wrong value, and the
-//! read that does not *happen before* the overwriting as a race.
+//! The machine in small: a page-table entry that names a frame, TLBs of one entry, and frames as cells that
+//! programs read and that are overwritten when they are freed. Loom finds the read of a freed frame as a
+//! wrong value, and the read that does not *happen before* the overwriting as a race.
 
 use super::door::{Cache, Door, Reached};
 use crate::wait::pause;
@@ -64,7 +64,7 @@ impl Small {
         unsafe { door.exit() };
     }
 
-    /// Changes the entry, shoots at `targets`, frees the old frame.
+    /// Changes the entry, flushes `targets`, frees the old frame.
     fn replace(&self, new: usize, targets: &[usize]) {
         let old = self.entry.swap(new, Ordering::AcqRel);
         let waiting: Vec<usize> = targets
@@ -109,7 +109,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// races.md, "every module": freeing before the TLB shootdown is acknowledged.
+/// Hazard: a frame is freed before the TLB shootdown is acknowledged.
 #[test]
 fn loom_a_frame_is_freed_only_when_no_program_can_use_it() {
     check(4, || {
@@ -128,7 +128,7 @@ fn loom_a_frame_is_freed_only_when_no_program_can_use_it() {
     });
 }
 
-/// Two initiators shoot at each other, each with a program of its own: both get through.
+/// Two initiators flush each other, each with a program of its own: both make progress.
 #[test]
 fn loom_initiators_that_shoot_at_each_other_get_through() {
     check(3, || {
@@ -150,8 +150,8 @@ fn loom_initiators_that_shoot_at_each_other_get_through() {
     });
 }
 
-/// Two requests to one target at a time: neither is answered by the acknowledgement of the other. (Both come from one
-/// thread: loom lets two waiting threads yield to each other for ever.)
+/// Two requests to one target at a time: neither is completed by the acknowledgement of the other. (Both come
+/// from one thread: loom lets two waiting threads yield to each other for ever.)
 #[test]
 fn loom_two_requests_at_one_target() {
     check(4, || {
@@ -177,7 +177,7 @@ fn loom_two_requests_at_one_target() {
     });
 }
 
-/// A CPU changes hands while somebody flushes it: no owner is lost and none is added.
+/// A CPU changes owners while another thread flushes it: no owner is lost and none is added.
 #[test]
 fn loom_ownership_passes_a_flusher_by() {
     check(4, || {

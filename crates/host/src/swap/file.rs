@@ -1,7 +1,7 @@
 //! A swap device on a file or a block device of the host.
 //!
-//! Pages go directly between the file and the machine's RAM. Whoever begins work only notes it down; threads of the
-//! device do it (`ring`, `pool`), and wake whoever waits for the device.
+//! Pages go directly between the file and the machine's RAM. A submission only queues the work; threads of
+//! the device do it (`ring`, `pool`), and wake the threads that wait for the device.
 
 mod header;
 mod pool;
@@ -33,8 +33,8 @@ use crate::platform::HostPlatform;
 pub struct FileDeviceOptions {
     /// What does the work; `None` is the best that the host permits.
     pub engine: Option<Engine>,
-    /// Ask for input and output past the host's page cache. Some file systems cannot; then it goes through the cache
-    /// ([`FileDevice::is_direct`]).
+    /// Ask for input and output past the host's page cache. Some file systems cannot; then it goes through
+    /// the cache ([`FileDevice::is_direct`]).
     pub direct: bool,
     /// Requests that may be under way at once, those included that wait to be reaped; at least 1.
     pub depth: usize,
@@ -49,7 +49,7 @@ impl Default for FileDeviceOptions {
 /// What does the work of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Engine {
-    /// One thread with an io_uring: all that is begun meanwhile goes to the host in one call.
+    /// One thread with an io_uring: all that is queued meanwhile goes to the host in one call.
     Ring,
     /// A few threads, each with one request at a time.
     Pool,
@@ -83,7 +83,7 @@ impl fmt::Display for FileDeviceError {
             Kind::Version(version) => write!(f, "the swap header has version {version}, which is not 1"),
             Kind::BadPages(count) => write!(f, "the swap header lists {count} bad pages; use another device"),
             Kind::Short { pages, has } => {
-                write!(f, "the swap header tells of {pages} pages, but there are {has}; use mkswap again")
+                write!(f, "the swap header says {pages} pages, but there are {has}; use mkswap again")
             }
             Kind::TooSmall => f.write_str("swap needs two pages of 4 KiB at least"),
             Kind::Busy => f.write_str("it is in use"),
@@ -116,7 +116,7 @@ impl<F: PagingFormat> FileDevice<F> {
     ///
     /// # Errors
     ///
-    /// [`FileDeviceError`]: it cannot be opened, it is in use, or it is not what it should be.
+    /// [`FileDeviceError`]: it cannot be opened, it is in use, or it is no swap file.
     pub fn open(
         platform: &HostPlatform<F>,
         path: &Path,
@@ -161,7 +161,7 @@ fn open(path: &Path, direct: bool) -> Result<(File, Header, bool), Kind> {
     let attempt = |direct: bool| {
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
         flags.set(OFlags::DIRECT, direct);
-        // Of a block device: nobody has it mounted, and nobody will.
+        // For a block device: it is not mounted, and cannot be while it is open.
         flags.set(OFlags::EXCL, is_block);
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
             Errno::BUSY => Kind::Busy,
@@ -235,11 +235,11 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
 }
 
 impl<F: PagingFormat> Drop for FileDevice<F> {
-    /// Waits for all that was begun: the host may be writing to the machine's RAM.
+    /// Waits for all that was submitted: the host may be writing to the machine's RAM.
     fn drop(&mut self) {
         self.shared.stop();
         for worker in self.workers.drain(..) {
-            // A worker that panicked has said so.
+            // A worker that panicked has printed its message.
             let _ = worker.join();
         }
     }

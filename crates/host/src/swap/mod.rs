@@ -11,6 +11,6 @@ mod zstd;
 #[cfg(not(any(loom, shuttle)))]
 pub use file::{Engine, FileDevice, FileDeviceError, FileDeviceOptions, make_swap};
 pub use ram::HostRam;
-pub use slow::{Answers, SlowConfig, SlowDevice};
+pub use slow::{Completion, SlowConfig, SlowDevice};
 #[cfg(not(any(loom, shuttle)))]
 pub use zstd::{Zstd, ZstdWorkspace};

@@ -14,7 +14,8 @@ const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
 
 type Page = Box<[u64; WORDS]>;
 
-/// A swap device that keeps pages in memory of the host: as fast as can be, and of the machine's own RAM it takes nothing.
+/// A swap device that keeps pages in memory of the host: as fast as can be, and it takes none of the
+/// machine's own RAM.
 ///
 /// Memory is taken when a slot is written, and goes back when the slot is free.
 pub struct HostRam {
@@ -58,8 +59,8 @@ impl HostRam {
 
 /// The words of a frame that programs may be writing.
 fn words_of<'f>(base: NonNull<u8>) -> &'f [AtomicU64; WORDS] {
-    // SAFETY: the direct map of a frame in RAM is one valid, aligned page (contract of `Platform`), which whoever submits work
-    // keeps until it is done; programs access it by atomics.
+    // SAFETY: the direct map of a frame in RAM is one valid, aligned page (contract of `Platform`), which the
+    // submitter keeps until the work is done; programs access it by atomics.
     unsafe { base.cast().as_ref() }
 }
 

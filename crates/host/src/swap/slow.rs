@@ -1,4 +1,4 @@
-//! A device that answers later: for the ways through the memory manager that only such devices take.
+//! A device that completes requests later: for the paths of the memory manager that only such devices take.
 
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Platform};
@@ -10,11 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What a frame holds while, and if, reading into it has not succeeded.
 const UNREAD: u8 = 0xee;
 
-/// When a [`SlowDevice`] has done its work.
+/// When a [`SlowDevice`] completes a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answers {
-    /// When it is reaped for so many times since; the first time, if zero. As long as work waits for that, the device
-    /// [has something](SwapDevice::has_done), so that nobody sleeps for ever.
+pub enum Completion {
+    /// After so many reaps since; at the first one, if zero. As long as requests wait for that, the device
+    /// [has something](SwapDevice::has_done), so that no thread sleeps for ever.
     AfterReaps(u32),
     /// When [`SlowDevice::complete`] says so.
     WhenTold,
@@ -23,8 +23,8 @@ pub enum Answers {
 /// How a [`SlowDevice`] behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlowConfig {
-    /// When work is done.
-    pub answers: Answers,
+    /// When requests complete.
+    pub completion: Completion,
     /// Requests that it takes before its queue is full.
     pub queue: usize,
     /// The read that fails, counted from 1.
@@ -35,14 +35,15 @@ pub struct SlowConfig {
 
 impl Default for SlowConfig {
     fn default() -> Self {
-        Self { answers: Answers::AfterReaps(2), queue: 16, fail_read: None, fail_write: None }
+        Self { completion: Completion::AfterReaps(2), queue: 16, fail_read: None, fail_write: None }
     }
 }
 
-/// A device `D`, which does its work at once, made to do it later, in the order in which it was asked.
+/// A device `D`, which completes at once, made to complete later, in the order of submission.
 ///
-/// The work is not begun before it is done: a page whose frame is given back too early is lost, and what is read is not
-/// there before the device says so. A frame that is being read into holds no zeros and nothing that was there before.
+/// The work is not begun before it completes: a page whose frame is freed too early is lost, and what is read
+/// is not there before the device says so. A frame that is being read into holds no zeros and nothing that
+/// was there before.
 pub struct SlowDevice<D> {
     inner: D,
     config: SlowConfig,
@@ -81,12 +82,12 @@ impl<D> SlowDevice<D> {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // A panic elsewhere leaves the queue whole: no call that could panic is made with the lock.
+        // A panic elsewhere leaves the queue consistent: no call that could panic is made with the lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does the work of the first `count` requests that wait, all of the machine of `frames`, and wakes whoever waits for them.
-    /// Answers how many there were.
+    /// Completes the first `count` requests that wait, all of the machine of `frames`, and wakes their
+    /// waiters. Returns how many there were.
     pub fn complete<P: Platform>(&self, frames: &Frames<P>, count: usize) -> usize
     where
         D: SwapDevice<P>,
@@ -147,20 +148,20 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
         if io.direction == Direction::Read {
             for nth in 0..u64::from(io.pages) {
                 let page = frames.platform().direct_map(io.pfn.offset(nth));
-                // SAFETY: whoever reads a page from a device owns the frame it goes to.
+                // SAFETY: the reader of a page owns the frame that it is read to.
                 unsafe { page.write_bytes(UNREAD, PAGE_SIZE as usize) };
             }
         }
-        let reaps = match self.config.answers {
-            Answers::AfterReaps(reaps) => reaps.saturating_sub(1),
-            Answers::WhenTold => 0,
+        let reaps = match self.config.completion {
+            Completion::AfterReaps(reaps) => reaps.saturating_sub(1),
+            Completion::WhenTold => 0,
         };
         queue.waiting.push_back(Request { io, fails, reaps });
         Submitted::Begun
     }
 
     fn reap(&self, frames: &Frames<P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
-        if let Answers::AfterReaps(_) = self.config.answers {
+        if let Completion::AfterReaps(_) = self.config.completion {
             let ready = {
                 let mut queue = self.queue();
                 let ready = queue.waiting.iter().take_while(|request| request.reaps == 0).count();
@@ -177,7 +178,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
 
     fn has_done(&self) -> bool {
         let queue = self.queue();
-        let counts = matches!(self.config.answers, Answers::AfterReaps(_));
+        let counts = matches!(self.config.completion, Completion::AfterReaps(_));
         !queue.done.is_empty() || counts && !queue.waiting.is_empty()
     }
 

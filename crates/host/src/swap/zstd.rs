@@ -89,7 +89,7 @@ mod tests {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 if at as u32 % 4 < kind { (state >> 24) as u8 } else { (at / 64) as u8 }
             });
-            let length = codec.compress(&mut workspace, &page, &mut output).expect("there is room");
+            let length = codec.compress(&mut workspace, &page, &mut output).expect("it fits");
             assert!(kind > 0 || length < 1024, "{length}");
             let mut back = [0; 4096];
             assert_eq!(codec.decompress(&mut workspace, &output[..length], &mut back), Ok(()));

@@ -1,4 +1,4 @@
-//! A swap device in the host's memory, whose pages and errors a test decides on.
+//! A swap device in the host's memory, whose pages and errors a test controls.
 
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::Frames;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const BYTES: usize = PAGE_SIZE as usize;
 
-/// What a test knows and decides of a [`Disk`].
+/// The state of a [`Disk`] that a test reads and sets.
 #[derive(Debug, Default)]
 pub(crate) struct Medium {
     pages: BTreeMap<u64, Box<[u8; BYTES]>>,
@@ -23,7 +23,7 @@ pub(crate) struct Medium {
     /// Nothing can be read, or written.
     pub(crate) unreadable: bool,
     pub(crate) unwritable: bool,
-    /// Somebody has closed the device.
+    /// The device was closed.
     pub(crate) closed: bool,
 }
 
@@ -54,7 +54,7 @@ impl Medium {
             let page = frames.platform().direct_map(io.pfn.offset(nth)).as_ptr();
             match io.direction {
                 Direction::Read => {
-                    // A slot that was freed, or never written, reads as what no test wrote.
+                    // A slot that was freed, or never written, reads as bytes that no test wrote.
                     let stored = self.pages.get(&(io.slot + nth));
                     let bytes = stored.map_or([0xdd; BYTES], |page| **page);
                     // SAFETY: the frame is the caller's, who waits for it to be filled.
@@ -62,7 +62,7 @@ impl Medium {
                 }
                 Direction::Write => {
                     let mut bytes = Box::new([0; BYTES]);
-                    // SAFETY: the frame is in RAM as long as it is written. Nobody maps it any more.
+                    // SAFETY: the frame is in RAM as long as it is written, and no entry maps it.
                     unsafe { page.copy_to_nonoverlapping(bytes.as_mut_ptr(), BYTES) };
                     self.pages.insert(io.slot + nth, bytes);
                 }

@@ -1,4 +1,4 @@
-//! What the tests of the space room share.
+//! What the tests of `quire-space` on the host machine share.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -15,14 +15,14 @@ pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 pub(crate) const READ: Protection = Protection::READ;
 pub(crate) const NONE: Protection = Protection::empty();
 pub(crate) const PAGE: u64 = PAGE_SIZE;
-/// What one bottom table covers with 512-entry tables.
+/// What one PTE table covers with 512-entry tables.
 pub(crate) const MIB2: u64 = 2 << 20;
 /// What one table of the second level covers.
 pub(crate) const GIB: u64 = 1 << 30;
 
 /// A host space on the usual machine.
 pub(crate) type HostSpace<'m, F = X86_64Level4> = Space<'m, HostPlatform<F>>;
-/// What an access says.
+/// The result of an access.
 pub(crate) type AccessResult<T> = Result<T, AccessError<FaultError>>;
 /// A program in a host space.
 pub(crate) type HostProgram<'v, 'm, F = X86_64Level4> = Program<'v, HostSpace<'m, F>, F>;
@@ -35,7 +35,7 @@ pub(crate) fn machine(mib: u64, cpus: usize) -> Machine {
     machine_of(&HostConfig::with_ram(mib << 20).cpus(cpus).paranoid())
 }
 
-/// A machine of any format, all of whose memory may be used. It is audited at its end.
+/// A machine of any format, without a reserve of free memory. It is audited at its end.
 pub(crate) fn machine_of<F: PagingFormat>(host: &HostConfig) -> Machine<F> {
     machine_with(host, MemoryConfig::default())
 }
@@ -54,7 +54,7 @@ pub(crate) fn assert_audit<F: PagingFormat>(machine: &Machine<F>) {
     assert!(findings.is_empty(), "{}", findings.iter().map(|f| format!("{f}\n")).collect::<String>());
 }
 
-/// What is in use when nothing waits for an epoch any more.
+/// What is in use when all epochs have passed.
 pub(crate) fn in_use<F: PagingFormat>(machine: &Machine<F>) -> InUse {
     machine.memory().in_use()
 }
@@ -116,7 +116,7 @@ pub(crate) fn anonymous_frames(machine: &Machine) -> u64 {
     count
 }
 
-/// Takes a RAM disk of `slots` slots into use as swap.
+/// Adds a RAM disk of `slots` slots as swap.
 pub(crate) fn swap_on_ram(machine: &Machine, slots: u64) -> DeviceId {
     let disk = RamDisk::new(machine.memory().frames(), slots).expect("there is memory enough");
     machine.memory().swapon(disk, SwapOnOptions::default()).expect("there is memory enough")
@@ -129,7 +129,7 @@ pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u
     all
 }
 
-/// A small generator of numbers (SplitMix64): the same seed gives the same numbers everywhere.
+/// A small random number generator (SplitMix64): the same seed gives the same numbers everywhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 

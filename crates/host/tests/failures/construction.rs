@@ -15,8 +15,8 @@ fn construct(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
     Spaces::new(swap, SpacesConfig::default(), &NoReclaim)
 }
 
-/// Fails each allocation of a construction. A construction that fails drops the frames, and with them the record of the
-/// callers. So the callers are taken from one that succeeds, and aimed at by their lines.
+/// Fails each allocation of a construction. A construction that fails drops the frames, and with them the
+/// record of the callers. So the callers are taken from one that succeeds, and aimed at by their lines.
 pub(crate) fn each_failure(report: &mut Report) {
     const NAME: &str = "constructing a machine";
     let made = construct(FaultPlan::COUNT).expect("nothing fails");

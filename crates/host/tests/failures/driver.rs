@@ -10,14 +10,15 @@ use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::SizeEnabled;
 use std::thread;
 
-/// Where pages are faulted in: a failure there may be kept from the caller of `mmap` and some others.
+/// Where pages are faulted in: `mmap` and some other calls hide a failure there.
 const FAULTS: [&str; 3] =
     ["crates/space/src/fault.rs", "crates/space/src/resolve.rs", "crates/space/src/cow.rs"];
 
-/// Where there is another way: pages that find no frame are not read ahead, and pages of zeros come back as others do.
+/// Where there is a fallback: pages that find no frame are not read ahead, and pages of zeros are read like
+/// others.
 const OTHERWISE: [&str; 2] = ["crates/space/src/readahead.rs", "crates/space/src/swap_in/zeros.rs"];
 
-/// Names of what takes frames; all others are objects of caches, but for [`DEVICE`].
+/// Sites that allocate frames; all others are objects of slab caches, except [`DEVICE`].
 pub(crate) const FRAMES: [&str; 11] = [
     "table",
     "anonymous",
@@ -32,13 +33,13 @@ pub(crate) const FRAMES: [&str; 11] = [
     "zswap",
 ];
 
-/// Reading and writing, which plans that are aimed at nothing make to fail too.
+/// Reads and writes of devices, which plans without an aim make fail too.
 pub(crate) const DEVICE: &str = "swap";
 
-/// Where pages are paged out: what fails there is told to nobody, since the page stays.
+/// Where pages are paged out: a failure there is not reported, since the page stays.
 const PAGING_OUT: &str = "crates/swap/src/";
 
-/// Tags for address spaces, the first of which is none: few, so that all can be asked for.
+/// Address-space tags, the first of which is the shared one: few, so that all can be allocated.
 const TAGS: u32 = 6;
 
 /// A machine for scenarios.
@@ -47,7 +48,7 @@ pub(crate) struct Driver {
     machine: Machine,
 }
 
-/// Names what ran when a check panics.
+/// Prints the name of what ran when a check panics.
 struct Running<'s>(&'s Scenario, FaultPlan);
 
 impl Drop for Running<'_> {
@@ -68,7 +69,8 @@ impl Driver {
         Self { cpu: machine.vcpu(0).expect("the CPU is free"), machine }
     }
 
-    /// Runs `scenario` with its first allocation failing, then its second, and so on until it passes untouched.
+    /// Runs `scenario` with its first allocation failing, then its second, and so on until it passes
+    /// untouched.
     pub(crate) fn each_failure(&self, scenario: &Scenario, report: &mut Report) {
         let failing = (1..1000).find(|&nth| !self.run(scenario, FaultPlan::nth(nth), report));
         let allocations = failing.unwrap_or_else(|| panic!("`{}` never passes", scenario.name)) - 1;
@@ -80,7 +82,8 @@ impl Driver {
         );
     }
 
-    /// Runs `scenario` once under `plan`, and once more without a plan if it failed. Answers whether the plan struck.
+    /// Runs `scenario` once under `plan`, and once more without a plan if it failed. Returns whether the plan
+    /// struck.
     pub(crate) fn run(&self, scenario: &Scenario, plan: FaultPlan, report: &mut Report) -> bool {
         let _running = Running(scenario, plan);
         let faults = self.machine.memory().frames().faults();
@@ -128,15 +131,15 @@ impl Driver {
         struck
     }
 
-    /// Panics unless each tag can be had: with too few, spaces share one, and nothing else tells.
+    /// Panics unless every tag can be allocated: with too few, spaces share one, and nothing else shows it.
     fn assert_tags_free(&self) {
         let create = |_| self.machine.memory().create_space().expect("no failure is planned any more");
         let spaces: Vec<_> = (1..TAGS).map(create).collect();
         assert!(spaces.iter().all(|space| space.asid() != Asid::NONE), "a tag is lost");
     }
 
-    /// Makes every cache and CPU give back what it keeps for the next time, so that each object of a call takes frames:
-    /// an allocation that cannot be served collects all there is.
+    /// Empties every slab cache and CPU list, so that each object of a call takes frames: an allocation that
+    /// cannot be served collects all free memory.
     fn empty_caches(&self) {
         let frames = self.machine.memory().frames();
         let pin = self.machine.memory().platform().pin();
@@ -148,10 +151,10 @@ impl Driver {
     }
 }
 
-/// A call that succeeds though allocations failed says so in its scenario, and what failed was populating.
+/// A scenario whose call succeeds though allocations failed says so; only populating may have failed.
 fn assert_may_hide(scenario: &Scenario, callers: &[FaultCaller]) {
-    // A fault asks for one kind of object, the group of a mapping, and so for frames for those. Who asked for an object
-    // is not known where the plan was aimed at frames only.
+    // A fault allocates one kind of object, the anon_vma of a mapping, and so frames for those. Which site
+    // asked for an object is not known where the plan was aimed at frames only.
     let group =
         callers.iter().any(|caller| caller.site == "anon_vma" && FAULTS.contains(&caller.location.file()))
             || callers.iter().all(|caller| FRAMES.contains(&caller.site));

@@ -1,4 +1,4 @@
-//! Memory that is really full.
+//! RAM that is full.
 
 use crate::common::{PAGE, RW, assert_audit, in_use, machine, map_at, page};
 use crate::scene::{BASE, Scene};
@@ -13,7 +13,7 @@ fn memory_that_is_full_can_be_emptied_and_used_again() {
     let before = in_use(&machine);
     let scene = Scene::new(&machine, &cpu);
     let len = 8 << 20;
-    // More than there is, so promised without being counted.
+    // More than RAM, so NORESERVE.
     let request = MapRequest::anonymous(len, RW).at(VirtAddr(BASE), MapFlags::FIXED | MapFlags::NORESERVE);
     let addr = scene.space.mmap(&request).expect("nothing is promised");
     let mut written = 0;

@@ -1,4 +1,4 @@
-//! No memory is short, but a space has as many mappings as it may.
+//! No memory is short, but a space has as many mappings as `vm.max_map_count` allows.
 
 use crate::common::{NONE, PAGE, READ, assert_audit, machine, map_at};
 use crate::scene::{BASE, Scene, Snapshot, filled};
@@ -8,7 +8,7 @@ use quire_mm::{Advice, Errno, Error, Limits};
 /// In the middle of a mapping.
 const INSIDE: VirtAddr = VirtAddr(BASE + 4 * PAGE);
 
-/// What Linux 6.18 answers at `vm.max_map_count`: whoever splits a mapping is refused, advice in its own words.
+/// A split of a mapping at `vm.max_map_count` fails as on Linux 6.18: ENOMEM, or EAGAIN from madvise.
 #[test]
 fn no_mapping_is_split_at_the_limit() {
     type Split = fn(&Scene<'_>) -> Result<(), Error>;
@@ -30,7 +30,7 @@ fn no_mapping_is_split_at_the_limit() {
         assert_eq!(Snapshot::of(&scene), before, "{name}");
         assert_audit(&machine);
     }
-    // What changes as a whole is split nowhere.
+    // A mapping that changes as a whole is not split.
     assert_eq!(scene.space.mprotect(VirtAddr(BASE), 16 * PAGE, READ, false), Ok(()));
     scene.space.set_limits(Limits::default());
     assert_eq!(scene.space.munmap(INSIDE, PAGE), Ok(()));

@@ -1,8 +1,9 @@
-//! Every allocation of every call fails: nothing is left half done, and nobody is told a lie.
+//! Every allocation of every call fails: nothing is left half done, and each failure is reported as in Linux.
 //!
-//! A list of scenarios ([`scenarios`]) is driven by one loop ([`driver`]) under one fault plan after another. What each
-//! caller of the allocator went through is collected in a report ([`report`]); the last word has a scan of the sources
-//! ([`sources`]): every call that can fail for want of memory must have failed. See docs/failures.md.
+//! One loop ([`driver`]) drives a list of scenarios ([`scenarios`]) under one fault plan after another. A
+//! report ([`report`]) collects what each caller of the allocator went through. A scan of the sources
+//! ([`sources`]) checks it: every call that can fail for want of memory must have failed. See
+//! docs/failures.md.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -23,8 +24,8 @@ use quire_frame::{FaultAim, FaultClass, FaultPlan, FaultSite};
 use report::Report;
 use std::sync::OnceLock;
 
-/// Calls that stand in the sources and never come to allocate, by file and function (and what it calls, if it calls more),
-/// with the reason.
+/// Calls in the sources that never allocate, by file and function (and what it calls, if it calls more), with
+/// the reason.
 const NEVER: &[(&str, &str, &str)] = &[
     (
         "crates/vma-tree/src/tree/insert.rs",
@@ -47,7 +48,7 @@ const NEVER: &[(&str, &str, &str)] = &[
 /// The scan does not know types: what is called is another function.
 const SAME_NAME: &str = "a function with the name and as many arguments as one that allocates";
 
-/// What became of each caller with each single allocation failing. Several tests look at it, one makes it.
+/// The report of each caller with each single allocation failing. Several tests read it, one makes it.
 fn each_in_turn() -> &'static Report {
     static REPORT: OnceLock<Report> = OnceLock::new();
     REPORT.get_or_init(|| {
@@ -78,7 +79,7 @@ fn every_kth_allocation_fails() {
     println!("each 1st to 8th: {}", report.summary());
 }
 
-/// Aimed at a kind, a name or a line, a plan fails those allocations and lets all others be.
+/// Aimed at a kind, a name or a line, a plan fails those allocations and no others.
 #[test]
 fn allocations_of_one_kind_fail() {
     let classes = [FaultClass::Frames, FaultClass::Object].map(FaultAim::Class);

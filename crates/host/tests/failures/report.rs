@@ -1,4 +1,4 @@
-//! What became of each caller of the allocator.
+//! The results of each caller of the allocator.
 
 use quire_frame::{FaultAim, FaultCaller};
 use quire_mm::Error;
@@ -26,7 +26,7 @@ struct Fate {
     reached: u64,
     failed: u64,
     reached_by: BTreeSet<&'static str>,
-    /// What a call answered of which an allocation here failed, and how often, by scenario.
+    /// What a call returned of which an allocation here failed, and how often, by scenario.
     ends: BTreeMap<&'static str, BTreeMap<String, u64>>,
 }
 
@@ -34,7 +34,7 @@ struct Fate {
 pub(crate) struct Row<'r>(&'r Place, &'r Fate);
 
 impl Report {
-    /// Adds a run of `scenario` that ended with `error`, or well.
+    /// Adds a run of `scenario` that ended with `error`, or successfully.
     pub(crate) fn note(&mut self, scenario: &'static str, callers: &[FaultCaller], error: Option<Error>) {
         self.runs += 1;
         self.struck += u64::from(callers.iter().any(|caller| caller.failed > 0));
@@ -112,7 +112,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.summary())?;
         writeln!(f, "reached  failed  in  call of the allocator (what for)")?;
-        writeln!(f, "{:21}scenario whose allocation failed there, and what its call answered", "")?;
+        writeln!(f, "{:21}scenario whose allocation failed there, and what its call returned", "")?;
         for row in self.rows() {
             let Fate { reached, failed, reached_by, ends } = row.1;
             writeln!(f, "{reached:7} {failed:7} {:3}  {row}", reached_by.len())?;

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 #[derive(Clone)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// Sets the scene. Nothing fails yet.
+    /// Prepares the scene. Nothing fails yet.
     pub(crate) prepare: fn(&Scene<'_>),
     /// The call. It is made again after it failed, and must succeed then.
     pub(crate) attempt: fn(&Scene<'_>) -> Result<(), Error>,
@@ -23,12 +23,12 @@ pub(crate) struct Scenario {
     pub(crate) allocations: RangeInclusive<u64>,
 }
 
-/// What becomes of the scene in a call that failed.
+/// What a failed call leaves of the scene.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Undone {
     /// It is as before.
     All,
-    /// Mappings may be split, tables and pages more; no contents are lost.
+    /// Mappings may be split, tables and pages added; no contents are lost.
     Contents,
     /// What the scenario itself checks.
     AsChecked,

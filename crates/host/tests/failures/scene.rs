@@ -1,4 +1,4 @@
-//! What a scenario works on, and what a failure must leave as it was.
+//! The state that a scenario works on, and what a failure must leave as it was.
 
 use crate::common::{AccessResult, HostSpace, PAGE, RW, map_at, mappings};
 use quire_arch::VirtAddr;
@@ -21,8 +21,8 @@ pub(crate) struct Scene<'m> {
     pub(crate) pins: RefCell<Vec<PinnedPage<'m, HostPlatform>>>,
     /// Swap devices in use; they go with the scene.
     pub(crate) devices: RefCell<Vec<DeviceId>>,
-    /// The address that the last successful attempt answered.
-    pub(crate) answer: Cell<VirtAddr>,
+    /// The address that the last successful attempt returned.
+    pub(crate) returned: Cell<VirtAddr>,
 }
 
 impl<'m> Scene<'m> {
@@ -35,7 +35,7 @@ impl<'m> Scene<'m> {
             others: RefCell::default(),
             pins: RefCell::default(),
             devices: RefCell::default(),
-            answer: Cell::default(),
+            returned: Cell::default(),
         }
     }
 
@@ -63,9 +63,9 @@ impl<'m> Scene<'m> {
         }
     }
 
-    /// Keeps what a call answered for the checks.
+    /// Keeps the address that a call returned, for the checks.
     pub(crate) fn keep(&self, addr: VirtAddr) {
-        self.answer.set(addr);
+        self.returned.set(addr);
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn small(scene: &Scene<'_>) {
 pub(crate) fn access<T>(result: AccessResult<T>) -> Result<(), Error> {
     result.map(drop).map_err(|error| match error {
         AccessError::Fault(FaultError::OutOfMemory(cause)) => Error::NoFrames(cause),
-        // What a call says of a page that cannot be read.
+        // What a call returns for a page that cannot be read.
         AccessError::Fault(FaultError::Bus) => Error::BadAddress,
         other => panic!("{other}"),
     })
@@ -110,7 +110,7 @@ pub(crate) struct Snapshot {
     spaces: Vec<Image>,
     /// All spaces of the machine.
     count: usize,
-    /// Pages that programs were promised.
+    /// Pages that are charged to the commit count.
     promised: u64,
 }
 

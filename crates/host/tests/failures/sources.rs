@@ -1,8 +1,9 @@
 //! The calls in the sources that can fail for want of memory.
 //!
-//! Which functions these are is read from the sources too: the allocator's entry points, and what lies between them and
-//! the places where a failure is undone, carry `#[cfg_attr(debug_assertions, track_caller)]`. A call from inside of
-//! such a function is its caller's: at run time the location is handed on, so only the outermost call counts.
+//! Which functions these are is read from the sources too: the allocator's entry points, and the functions
+//! between them and the places where a failure is undone, carry `#[cfg_attr(debug_assertions,
+//! track_caller)]`. A call inside such a function is its caller's: at run time the location is handed on, so
+//! only the outermost call counts.
 
 use proc_macro2::Span;
 use std::fmt;
@@ -25,7 +26,8 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Whether it stands in `function` of `file`. A colon after the function goes before the name of what is called.
+    /// Whether it stands in `function` of `file`. A colon after the function goes before the name of what is
+    /// called.
     pub(crate) fn is_in(&self, file: &str, function: &str) -> bool {
         let named = match function.split_once(": ") {
             Some((function, callee)) => self.function == function && self.callee == callee,

@@ -10,12 +10,13 @@ use quire_host::{Machine, Vcpu};
 use quire_mm::{Advice, Errno, Error, MapFlags, MapRequest, RemapFlags};
 use std::thread;
 
-/// Pages of each thread; the threads' areas lie side by side, so they share tables, and the border of tables is
-/// inside of the first.
+/// Pages of each thread; the threads' areas lie side by side, so they share tables, and the border of tables
+/// is inside of the first.
 const PAGES: u64 = 24;
 const STEPS: u64 = 4000;
 
-/// One thread: its pages, and what it wrote there last. A page that it never wrote to, or gave back, reads as zero.
+/// One thread: its pages, and what it wrote there last. A page that it never wrote to, or dropped, reads as
+/// zero.
 struct Owner<'t, 'm> {
     cpu: &'t Vcpu,
     space: &'t HostSpace<'m>,
@@ -31,7 +32,7 @@ impl Owner<'_, '_> {
         VirtAddr(self.start + page * PAGE)
     }
 
-    /// Counts a failure for want of memory. Any other is wrong: the thread is alone with its pages.
+    /// Counts a failure for want of memory. Any other is an error: the thread is alone with its pages.
     fn done(&mut self, result: Result<(), Error>) -> bool {
         match result {
             Ok(()) => true,
@@ -100,7 +101,8 @@ impl Owner<'_, '_> {
         }
     }
 
-    /// A child has the pages of whoever makes it; what the other thread writes meanwhile may be there or not.
+    /// A child has the pages of the thread that forks; what the other thread writes meanwhile may be there or
+    /// not.
     fn fork(&mut self) {
         let child = match self.space.fork() {
             Ok(child) => child,
@@ -155,7 +157,7 @@ fn two_threads_lose_nothing_while_allocations_fail() {
             threads.map(|thread| thread.join().expect("a thread found something wrong")).into_iter().sum()
         });
         faults.set(FaultPlan::OFF);
-        // Each failure is told to somebody, once: nothing here hides one.
+        // Each failure is reported once: nothing here hides one.
         assert_eq!(refused, faults.failed());
         assert!(refused > 20, "only {refused} failures");
         assert_audit(&machine);

@@ -1,4 +1,4 @@
-//! Pages that a program gave free: whoever discards them, beside those who write to them, share them or do away with them.
+//! Discarding lazily freed pages (MADV_FREE) against writes, forks and unmaps of them.
 
 use crate::common::{NOT_MAPPED, PAGE};
 use crate::harness::{Fact, check_some, on_cpu};
@@ -8,7 +8,7 @@ use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
 
-/// A program says that it needs the page no more, and writes to it nevertheless: what it wrote is not discarded.
+/// A program frees the page lazily and writes to it nevertheless: what it wrote is not discarded.
 #[test]
 fn shuttle_a_discard_against_a_write() {
     check_some(739, SOME, || {
@@ -33,7 +33,8 @@ fn shuttle_a_discard_against_a_write() {
     });
 }
 
-/// The same beside a fork: what was written before it is in both, and what the parent writes after it is not lost.
+/// The same beside a fork: what was written before it is in both, and what the parent writes after it is not
+/// lost.
 #[test]
 fn shuttle_a_discard_against_a_fork() {
     check_some(740, SOME, || {

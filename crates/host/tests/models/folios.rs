@@ -1,4 +1,4 @@
-//! Pages that processes share, and large leaves: who copies, who is last, and what a walk may find.
+//! Shared pages and PMD leaves: which process copies, which is the last owner, and what a walk may find.
 
 use crate::common::RW;
 use crate::common::{HostSpace, MIB2, NOT_MAPPED, PAGE, map_at, page};
@@ -16,7 +16,7 @@ const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
 const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
 /// Far from it, and as near to a border of tables.
 const ALIKE: VirtAddr = VirtAddr((1 << 40) - PAGE);
-/// Of what has large leaves: each split is a thousand steps.
+/// For models with PMD leaves: each split is a thousand steps.
 const FEW: u64 = 600;
 
 fn write(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
@@ -57,7 +57,8 @@ fn shuttle_two_processes_write_to_one_page_at_once() {
     });
 }
 
-/// Whoever is left keeps the page; the one who goes must not take it along, nor see the other's writes before.
+/// The process that remains keeps the page; the exit of the other neither frees it, nor lets it see a write
+/// that came before the exit.
 #[test]
 fn shuttle_the_last_owner_writes_while_the_other_exits() {
     check(502, || {
@@ -80,7 +81,8 @@ fn shuttle_the_last_owner_writes_while_the_other_exits() {
     });
 }
 
-/// One page is shared with a child already, one is not there yet; both are written to while another child is made.
+/// One page is shared with a child already, one is not mapped yet; both are written to while another child is
+/// made.
 #[test]
 fn shuttle_a_fork_against_a_copy_and_a_first_write() {
     check(503, || {
@@ -158,7 +160,7 @@ fn shuttle_a_first_write_against_a_move() {
             // Its first page is below a border of tables, the others are beyond, where there is no table yet.
             map(space, ADDR, 3);
             let second = page(ADDR, 1);
-            // The mapping has its group already: the write takes no mmap lock.
+            // The mapping has its anon_vma already: the write takes no mmap lock.
             as_one_step(|| write(machine, 0, space, ADDR, 1));
             let written = Fact::default();
             thread::scope(|scope| {
@@ -179,7 +181,8 @@ fn shuttle_a_first_write_against_a_move() {
     });
 }
 
-/// A machine with room for a few folios of 2 MiB, and a space that has one, shared with a child and mapped by a leaf.
+/// A machine with memory for a few folios of 2 MiB, and a space that has one, shared with a child and mapped
+/// by a leaf.
 fn with_leaf(model: impl FnOnce(&Machine, &HostSpace<'_>, &HostSpace<'_>)) {
     with_leaf_of(MemoryConfig::default(), model);
 }
@@ -202,7 +205,7 @@ fn with_leaf_of(config: MemoryConfig, model: impl FnOnce(&Machine, &HostSpace<'_
     });
 }
 
-/// races.md, "Every module": the leaf is cut by a write while another thread drops the contents of all of it.
+/// Hazard: a write splits the leaf while another thread drops the contents of all of it.
 #[test]
 fn shuttle_a_pmd_being_split_is_not_taken_for_a_hole() {
     check_some(506, FEW, || {
@@ -227,7 +230,7 @@ fn shuttle_a_pmd_being_split_is_not_taken_for_a_hole() {
     });
 }
 
-/// A part is dropped while another thread writes to another part: both cut the leaf.
+/// A part is dropped while another thread writes to another part: both split the leaf.
 #[test]
 fn shuttle_a_pmd_split_by_dontneed_against_a_fault() {
     check_some(507, FEW, || {
@@ -252,7 +255,7 @@ fn shuttle_a_pmd_split_by_dontneed_against_a_fault() {
     });
 }
 
-/// A leaf that is cut between the preparation of a move and the move itself moves page by page.
+/// A leaf that is split between the preparation of a move and the move itself moves page by page.
 #[test]
 fn shuttle_a_pmd_split_by_a_fault_against_mremap() {
     check_some(508, FEW, || {
@@ -276,7 +279,8 @@ fn shuttle_a_pmd_split_by_a_fault_against_mremap() {
     });
 }
 
-/// Splitting the folio for the child makes tables of the parent's leaf too, also while the parent cuts a part off.
+/// Splitting the folio for the child makes a table of the parent's leaf too, also while the parent unmaps a
+/// part of it.
 #[test]
 fn shuttle_a_folio_split_against_a_partial_munmap() {
     check_some(511, FEW, || {
@@ -301,7 +305,7 @@ fn shuttle_a_folio_split_against_a_partial_munmap() {
     });
 }
 
-/// The same while the parent's leaf moves, to where nothing was prepared for a table. Tables do not move here.
+/// The same while the parent's leaf moves, to where no table was prepared. Tables do not move here.
 #[test]
 fn shuttle_a_folio_split_against_mremap() {
     check_some(512, FEW, || {
@@ -338,7 +342,7 @@ fn small_folios(machine: &Machine) {
 /// Four aligned pages.
 const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
 
-/// The splitter counts entries while others take some away and make new ones.
+/// The splitter counts entries while others clear some and set new ones.
 #[test]
 fn shuttle_a_split_against_an_unmapping_and_a_fork() {
     check(509, || {
@@ -351,7 +355,7 @@ fn shuttle_a_split_against_an_unmapping_and_a_fork() {
             let child = fork(space);
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    // Too busy, or done: nobody notices.
+                    // Busy, or done: both are right.
                     let _ = space.split_folio(page(FOUR, 3), Order::ZERO);
                 });
                 scope.spawn(|| {
@@ -379,7 +383,7 @@ fn shuttle_a_split_against_an_unmapping_and_a_fork() {
     });
 }
 
-/// A folio that waits to be split goes away whole while somebody splits those that wait.
+/// A folio on the deferred split queue is freed while another thread splits the queue.
 #[test]
 fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
     check(510, || {
@@ -408,7 +412,7 @@ fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
     });
 }
 
-/// Runs `model` with a space that may have large leaves and has none yet.
+/// Runs `model` with a space that may have PMD leaves and has none yet.
 fn with_untouched(model: impl FnOnce(&Machine, &HostSpace<'_>)) {
     with_spaces(HostConfig::with_ram(8 << 20).cpus(2), |machine, [space]| {
         as_one_step(|| {
@@ -419,7 +423,8 @@ fn with_untouched(model: impl FnOnce(&Machine, &HostSpace<'_>)) {
     });
 }
 
-/// One CPU reads where another writes for the first time: a leaf with zeros may come before the folio, never after it.
+/// One CPU reads where another writes for the first time: a leaf with zeros may come before the folio, never
+/// after it.
 #[test]
 fn shuttle_no_cpu_reads_huge_zeros_after_another_cpu_wrote() {
     check_some(511, FEW, || {
@@ -444,7 +449,7 @@ fn shuttle_no_cpu_reads_huge_zeros_after_another_cpu_wrote() {
     });
 }
 
-/// The huge page of zeros is given back while an entry that maps it goes, and while another one comes.
+/// The huge zero page is freed while an entry that maps it is cleared, and while another one is set.
 #[test]
 fn shuttle_the_huge_zero_page_is_freed_beside_faults() {
     check_some(512, FEW, || {

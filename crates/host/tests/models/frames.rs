@@ -1,4 +1,4 @@
-//! Frames: per-CPU lists against drains from elsewhere, and frames that wait for readers.
+//! Frames: per-CPU lists against remote drains, and frames that wait for readers.
 
 use crate::harness::{Fact, audit, check, machine, machine_with};
 use quire_arch::{CpuId, Order, Pfn, PfnRange, Platform};
@@ -10,7 +10,7 @@ use shuttle::thread;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-/// Who has which frame: each may have one owner. std's lock, since this is no part of the model.
+/// Which thread has which frame: each may have one owner. std's lock, since this is no part of the model.
 #[derive(Default)]
 struct Owners(Mutex<HashSet<Pfn>>);
 
@@ -24,7 +24,8 @@ impl Owners {
     }
 }
 
-/// Takes `count` frames through the CPU's list, then gives them back through it; each in a pinned section of its own.
+/// Takes `count` frames through the CPU's list, then frees them through it; each in a pinned section of its
+/// own.
 fn take_and_give(machine: &Machine, cpu: usize, count: usize, owners: &Owners) {
     let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
     machine.vcpu(cpu).expect("each CPU has one thread").run(|| {
@@ -49,7 +50,7 @@ fn shuttle_a_cpu_uses_its_list_while_another_drains_it() {
         let frames = machine.memory().frames();
         let free = as_one_step(|| frames.free_frames());
         let owners = Owners::default();
-        // Something is on the list when the drains begin, and the list is used until they end.
+        // The list is not empty when the drains begin, and it is used until they end.
         as_one_step(|| take_and_give(&machine, 0, 3, &owners));
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -71,7 +72,7 @@ fn shuttle_a_cpu_uses_its_list_while_another_drains_it() {
     });
 }
 
-/// A table is reached through one word, as through an entry of its parent. Its content tells what it is.
+/// A table is reached through one word, as through an entry of its parent. Its content says what it is.
 #[test]
 fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
     const TABLE: u64 = 7;
@@ -81,7 +82,7 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
         let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
         let make = |request: AllocRequest, content: u64| {
             let pfn = frames.allocate(&platform.pin(), request).expect("there is memory enough");
-            // SAFETY: the frame has just been given out to this thread.
+            // SAFETY: the frame has just been allocated by this thread.
             let entries = unsafe { frames.table(pfn) };
             entries[0].store(content, Ordering::Relaxed);
             pfn
@@ -96,7 +97,8 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
                         let _epoch = frames.epoch().enter(&pin);
                         let table = hooked.load(Ordering::Acquire);
                         if table != 0 {
-                            // SAFETY: it was found hooked, inside of the epoch; that this suffices is the model.
+                            // SAFETY: it was found linked, inside the epoch; that this suffices is what the
+                            // model checks.
                             let entries = unsafe { frames.table(Pfn(table)) };
                             assert_eq!(entries[0].load(Ordering::Relaxed), TABLE, "the table was reused");
                         }
@@ -110,7 +112,7 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
                     let pin = platform.pin();
                     frames.retire(&pin, table, Order::ZERO).expect("the table is ours");
                     frames.reap_all(&pin);
-                    // The list gives out what it got last, if it is of the block's type.
+                    // The list hands out what it got last, if it is of the block's type.
                     let next = make(AllocRequest::anonymous(), REUSED);
                     frames.free(&pin, next, Order::ZERO).expect("the frame is ours");
                 });
@@ -120,8 +122,8 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
     });
 }
 
-/// Frames that one CPU took are freed by another, whose lists are full: they go back by the stack of returned blocks,
-/// while their owner takes from it and a third CPU drains.
+/// Frames that one CPU took are freed by another, whose lists are full: they go back by the stack of returned
+/// blocks, while their owner takes from it and a third CPU drains.
 #[test]
 fn shuttle_returned_blocks_against_their_owner_and_a_drain() {
     check(103, || {
@@ -163,8 +165,8 @@ fn shuttle_returned_blocks_against_their_owner_and_a_drain() {
     });
 }
 
-/// A page block leaves while two CPUs allocate from it and free: once it has left, nobody gets a frame of it, and if it
-/// cannot leave nothing is lost.
+/// A page block goes offline while two CPUs allocate from it and free: once it is offline, no CPU gets a
+/// frame of it, and if it cannot go offline nothing is lost.
 #[test]
 fn shuttle_a_page_block_leaves_under_traffic() {
     check(104, || {
@@ -177,7 +179,7 @@ fn shuttle_a_page_block_leaves_under_traffic() {
         let leaving = PfnRange::new(Pfn(512), Pfn(1024));
         let get = || frames.allocate(&platform.pin(), AllocRequest::anonymous().uninitialised());
         let put = |pfn| frames.free(&platform.pin(), pfn, Order::ZERO).expect("the frame is ours");
-        // All the other memory is taken, so that the traffic is in what leaves.
+        // All other memory is allocated, so that the traffic is in the block that goes offline.
         let kept: Vec<Pfn> = as_one_step(|| {
             machine.vcpu(0).expect("each CPU has one thread").run(|| {
                 let all: Vec<Pfn> = std::iter::from_fn(|| get().ok()).collect();

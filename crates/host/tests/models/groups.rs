@@ -1,5 +1,5 @@
-//! Memory groups that end while others still find their numbers: in slots, in spaces, on CPUs. A number is given to the next
-//! group only when nothing is charged to it and nobody is about to charge something.
+//! Memory groups that are removed while others still find their numbers: in slots, in spaces, on CPUs. A
+//! number is reused only when nothing is charged to it and no thread is about to charge something.
 
 use crate::common::PAGE;
 use crate::harness::{check_some, map, on_cpu};
@@ -21,8 +21,8 @@ fn nested(machine: &Machine) -> (GroupId, GroupId) {
     })
 }
 
-/// Removes `old`, which no space is in, and makes another group as soon as may be, elsewhere in the tree. It may have the same
-/// number.
+/// Removes `old`, which no space is in, and makes another group as soon as possible, elsewhere in the tree.
+/// It may have the same number.
 fn replace(machine: &Machine, cpu: usize, old: GroupId) -> GroupId {
     let cpu = machine.vcpu(cpu).expect("each CPU has one thread");
     cpu.run(|| {
@@ -32,7 +32,8 @@ fn replace(machine: &Machine, cpu: usize, old: GroupId) -> GroupId {
     })
 }
 
-/// Each group is charged what frames and slots say that they are, and no frame is charged to a group that is gone.
+/// The charges of each group equal the frames and slots that name it, and no frame is charged to a removed
+/// group.
 fn assert_charges(machine: &Machine) {
     as_one_step(|| {
         let (groups, frames) = (machine.memory().groups(), machine.memory().frames());
@@ -54,7 +55,7 @@ fn assert_charges(machine: &Machine) {
     });
 }
 
-/// Nothing belongs to these groups any more: they can be removed, and then they are gone.
+/// Nothing is charged to these groups: they can be removed, and then they are gone.
 fn assert_over(machine: &Machine, all: &[GroupId]) {
     assert_charges(machine);
     as_one_step(|| {
@@ -66,8 +67,8 @@ fn assert_over(machine: &Machine, all: &[GroupId]) {
     });
 }
 
-/// The page goes, and with it the group's last charge, while another CPU is about to bring it back: it asked whose it is before
-/// that, and charges it after.
+/// The page is freed, and with it the group's last charge, while another CPU is about to swap it in: it read
+/// the group before that, and charges it after.
 #[test]
 fn shuttle_a_swap_in_for_a_group_that_ends() {
     for (seed, value) in [(781, 1), (782, 0)] {
@@ -97,7 +98,7 @@ fn shuttle_a_swap_in_for_a_group_that_ends() {
     }
 }
 
-/// The group's last charge goes from its slot to its page just when somebody looks whether there is one.
+/// The group's last charge moves from its slot to its page while another thread looks whether there is one.
 #[test]
 fn shuttle_the_last_charge_moves_while_its_group_ends() {
     check_some(783, SOME, || {

@@ -15,15 +15,16 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Schedules of each model, three with few preemptions to each one with many, unless `QUIRE_SCHEDULES` says otherwise.
+/// Schedules of each model, three with few preemptions to each one with many, unless `QUIRE_SCHEDULES` says
+/// otherwise.
 const SCHEDULES: u64 = 1500;
 /// Schedules of each model that are run twice.
 const REPLAYED: usize = 10;
-/// Preemptions, plus one, in a schedule of the kind that has few: most bugs need no more, and this many places for them
-/// are found far more often than by chance.
+/// Preemptions, plus one, in a schedule of the kind that has few: most bugs need no more, and this many
+/// places for them are found far more often than by chance.
 const DEPTH: usize = 4;
-/// A model takes some thousand steps, and one that brings 512 pages back one by one 200 000; one that takes this many waits for what
-/// never comes.
+/// A model takes some thousand steps, and one that swaps in 512 pages one by one 200 000; one that takes this
+/// many waits for what never comes.
 const STEPS: usize = 500_000;
 /// The stack of a thread: debug builds of the memory manager need more than shuttle's default.
 const STACK: usize = 512 << 10;
@@ -33,13 +34,13 @@ fn config() -> Config {
     config.stack_size = STACK;
     config.max_steps = MaxSteps::FailAfter(STEPS);
     config.silence_warnings = true;
-    // What the other threads do after one has failed is of no interest.
+    // What the other threads do after one has failed does not matter.
     config.ungraceful_shutdown_config.immediately_return_on_panic = true;
     config
 }
 
 fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
-    /// Says at a failure how far the run had come.
+    /// Prints at a failure how far the run had come.
     struct Begun(Arc<AtomicUsize>);
     impl Drop for Begun {
         fn drop(&mut self) {
@@ -56,13 +57,14 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     });
 }
 
-/// Runs `model` under schedules that follow from `seed`; or under the one schedule that `QUIRE_SCHEDULE` holds, as a
-/// failure printed it.
+/// Runs `model` under schedules that follow from `seed`; or under the one schedule that `QUIRE_SCHEDULE`
+/// holds, as a failure printed it.
 pub(crate) fn check(seed: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
     check_some(seed, SCHEDULES, model);
 }
 
-/// As [`check`], for a model of so many steps that it runs under `schedules` only, unless `QUIRE_SCHEDULES` says otherwise.
+/// As [`check`], for a model of so many steps that it runs under `schedules` only, unless `QUIRE_SCHEDULES`
+/// says otherwise.
 pub(crate) fn check_some(seed: u64, schedules: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
     if let Ok(schedule) = std::env::var("QUIRE_SCHEDULE") {
         let mut replay = ReplayScheduler::new_from_encoded(&schedule);
@@ -96,8 +98,8 @@ pub(crate) fn audit(machine: &Machine) {
     as_one_step(|| assert_audit(machine));
 }
 
-/// A machine of `cpus` and a space in it. When `model` is done with them everything must be accounted for, and after
-/// the space's exit everything must be gone.
+/// A machine of `cpus` and a space in it. When `model` is done with them everything must be accounted for,
+/// and after the space's exit everything must be gone.
 pub(crate) fn with_space(cpus: usize, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
     with_spaces(HostConfig::with_ram(1 << 20).cpus(cpus), |machine, [space]| model(machine, space));
 }
@@ -145,8 +147,8 @@ pub(crate) fn on_cpu<'m, R>(
     cpu.run(|| action(&cpu.program(space)))
 }
 
-/// A fact that one thread tells another. Not part of what is modelled, so no point of choice: whatever was done before
-/// it is told was done before it is heard.
+/// A fact that one thread tells another. Not part of what is modelled, so no scheduling point: what was done
+/// before `tell` was done before `is_told` returns true.
 #[derive(Default)]
 pub(crate) struct Fact(AtomicBool);
 

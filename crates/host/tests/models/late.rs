@@ -1,5 +1,5 @@
-//! A device that answers later: a thread of its own does its work, and whoever waits sleeps until then. What is read or written
-//! goes, is wanted by others, or its device goes, meanwhile.
+//! A slow device: a thread of its own does its work, and waiters sleep until then. Meanwhile the page is
+//! unmapped, wanted by others, or its device is removed.
 
 use crate::common::{HostSpace, NOT_MAPPED, PAGE, anonymous_frames};
 use crate::harness::{Fact, check_some, on_cpu};
@@ -18,7 +18,8 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Such a device, which is the machine's and the model's. The work is done when its thread comes to it, and not begun before.
+/// Such a device, which is the machine's and the model's. The work is done when its thread comes to it, and
+/// not begun before.
 #[derive(Clone)]
 struct Late(Arc<Inner>);
 
@@ -26,7 +27,7 @@ struct Inner {
     disk: RamDisk<HostPlatform>,
     kind: Behaviour,
     queue: Mutex<Queue>,
-    /// Threads that run beside the device's. Without any it does its work at once, and answers later.
+    /// Threads that run beside the device's. Without any it does its work at once, and completes later.
     beside: AtomicUsize,
 }
 
@@ -48,7 +49,7 @@ struct Queue {
 }
 
 impl Late {
-    /// Takes such a device into use.
+    /// Adds such a device.
     fn on(machine: &Machine, slots: u64, kind: Behaviour) -> Self {
         as_one_step(|| {
             let disk = RamDisk::new(machine.memory().frames(), slots).expect("there is memory enough");
@@ -76,13 +77,13 @@ impl Late {
                         thread::yield_now();
                     }
                 }
-                // What nobody waits for.
+                // Requests without a waiter.
                 while self.work(machine.memory().frames()) {}
             });
         });
     }
 
-    /// Does one piece of work, and wakes whoever waits. False if there is none.
+    /// Does one request, and wakes its waiters. Returns false if there is none.
     fn work(&self, frames: &Frames<HostPlatform>) -> bool {
         let Some(io) = self.queue().waiting.pop_front() else { return false };
         let result = if self.fails(io) {
@@ -133,7 +134,7 @@ impl SwapDevice<HostPlatform> for Late {
             }
             if io.direction == Direction::Read {
                 let page = frames.platform().direct_map(io.pfn);
-                // SAFETY: whoever reads a page from a device owns the frame it goes to.
+                // SAFETY: the reader of a page owns the frame that it is read to.
                 unsafe { page.write_bytes(0xee, PAGE as usize) };
             }
             queue.waiting.push_back(io);
@@ -156,7 +157,7 @@ impl SwapDevice<HostPlatform> for Late {
     }
 
     fn wait_key(&self) -> usize {
-        // An address would be another in each run.
+        // An address would differ in each run.
         8
     }
 
@@ -173,7 +174,7 @@ impl SwapDevice<HostPlatform> for Late {
     }
 }
 
-/// What is being written is written, and what can go goes.
+/// Completes what is being written, and frees what can be freed.
 fn settle(machine: &Machine) {
     as_one_step(|| {
         for _ in 0..2 {
@@ -192,7 +193,7 @@ fn put_out(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, value: u64)
     assert_eq!(as_one_step(|| anonymous_frames(machine)), before, "the cache has the page still");
 }
 
-/// Who comes second sleeps on the folio that the first one waits for, while the page goes.
+/// The second fault sleeps on the folio that the first one waits for, while the page is unmapped.
 #[test]
 fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
     for (seed, unmaps) in [(791, true), (792, false)] {
@@ -223,13 +224,13 @@ fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
                 );
                 let swap = machine.memory().swap();
                 let slots = as_one_step(|| (swap.free_slots(), swap.total_slots()));
-                assert_eq!(slots.0, slots.1, "a slot that nobody names is not free");
+                assert_eq!(slots.0, slots.1, "a slot without an entry is not free");
             });
         });
     }
 }
 
-/// The read fails after others have come to wait for it: they hear of it too, and nobody sees what was read.
+/// The read fails after others have come to wait for it: all get the error, and none sees what was read.
 #[test]
 fn shuttle_a_late_read_error_is_never_wrong_bytes() {
     check_some(793, SOME, || {
@@ -248,7 +249,7 @@ fn shuttle_a_late_read_error_is_never_wrong_bytes() {
                 machine,
                 vec![Box::new(|| look(0, space)), Box::new(|| look(1, space)), Box::new(|| look(2, &*child))],
             );
-            assert!(failed.into_inner() > 0, "nobody heard of the error");
+            assert!(failed.into_inner() > 0, "no thread got the error");
             as_one_step(|| {
                 assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (7, 7));
                 drop(ManuallyDrop::into_inner(child));
@@ -257,8 +258,8 @@ fn shuttle_a_late_read_error_is_never_wrong_bytes() {
     });
 }
 
-/// A page is wanted again, and written to, while it is being written to the device; its slot is the only one, and another page
-/// waits for that.
+/// A page is wanted again, and written to, while it is being written to the device; its slot is the only one,
+/// and another page waits for that.
 #[test]
 fn shuttle_a_late_write_against_the_return_of_its_page() {
     check_some(794, SOME, || {
@@ -293,7 +294,8 @@ fn shuttle_a_late_write_against_the_return_of_its_page() {
     });
 }
 
-/// The device takes one request at a time: who finds it full sleeps until another's is done, and is not forgotten.
+/// The device takes one request at a time: a thread that finds it full sleeps until another's is done, and is
+/// woken.
 #[test]
 fn shuttle_a_full_queue_wakes_every_waiter() {
     check_some(795, SOME, || {
@@ -310,7 +312,7 @@ fn shuttle_a_full_queue_wakes_every_waiter() {
     });
 }
 
-/// Pages that are read ahead go into the cache while whoever ends their device walks its slots.
+/// Pages that are read ahead go into the cache while swapoff walks the slots of their device.
 #[test]
 fn shuttle_swapoff_against_readahead() {
     check_some(796, SOME, || {
@@ -338,8 +340,8 @@ fn shuttle_swapoff_against_readahead() {
     });
 }
 
-/// Nobody wants what was read ahead: it goes with its mapping while the device is at it. Its slot is free as soon as that has
-/// answered, and nobody has to reclaim it.
+/// What was read ahead is unmapped while the device reads it. Its slot is free as soon as the read has
+/// completed, without a reclaim.
 #[test]
 fn shuttle_readahead_against_the_unmapping_of_its_pages() {
     for (seed, reclaims) in [(797, true), (798, false)] {

@@ -1,8 +1,9 @@
 //! Models of whole machines: real frames, spaces, tables and TLBs, under schedules that shuttle chooses.
 //!
-//! Every atomic operation of the code under test is a point where another CPU may run (`quire_sync::atomic`), and every
-//! wait gives way, so a few hundred schedules reach what hours of real threads do not, and a wake-up that is lost is
-//! found as a deadlock. Each model ends with the auditor. `scripts/models.sh` runs them; see docs/models.md.
+//! Every atomic operation of the code under test is a point where another CPU may run (`quire_sync::atomic`),
+//! and every wait yields, so a few hundred schedules reach what hours of real threads do not, and a wake-up
+//! that is lost is found as a deadlock. Each model ends with the auditor. `scripts/models.sh` runs them; see
+//! docs/models.md.
 
 #![cfg(shuttle)]
 

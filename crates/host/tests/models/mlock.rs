@@ -1,5 +1,6 @@
-//! Pages that are locked and unlocked while reclaim has them in its hands: none is left among the locked ones. That the lists agree
-//! with the marks, and the marks with the mappings, is the auditor's to see, with which each model ends.
+//! Pages that are locked and unlocked while reclaim has isolated them: none is left on the unevictable list.
+//! The auditor, with which each model ends, checks that the lists agree with the flags, and the flags with
+//! the mappings.
 
 use crate::common::{HostSpace, PAGE};
 use crate::harness::{audit, check_some, on_cpu};
@@ -17,8 +18,8 @@ fn unlock(space: &HostSpace<'_>) {
     space.munlock(ADDR, PAGE).expect("the mapping is there");
 }
 
-/// Reclaim takes the page off its list, and puts it back while it is locked and unlocked. The window is small: a bug in it showed in
-/// one of a thousand schedules.
+/// Reclaim isolates the page, and puts it back while it is locked and unlocked. The window is small: a bug in
+/// it showed in one of a thousand schedules.
 #[test]
 fn shuttle_mlock_against_reclaim() {
     check_some(801, 5000, || {
@@ -40,8 +41,8 @@ fn shuttle_mlock_against_reclaim() {
     });
 }
 
-/// A page of two, which one of them locked. It comes to reclaim's hands all the same, since the other unlocked it; the one whose it
-/// is copies it, or ends.
+/// A page of two processes, locked by one of them. Reclaim isolates it all the same, since the other unlocked
+/// it; the process that locked it copies it, or exits.
 #[test]
 fn shuttle_munlock_against_reclaim() {
     for (seed, copies) in [(802, true), (803, false)] {
@@ -78,7 +79,7 @@ fn shuttle_munlock_against_reclaim() {
     }
 }
 
-/// The same while the other one changes his mapping, so that reclaim cannot look at the mappings a second time.
+/// The same while the other process changes its mapping, so that reclaim cannot walk the rmap a second time.
 #[test]
 fn shuttle_munlock_while_mappings_change() {
     check_some(804, SOME, || {

@@ -1,4 +1,4 @@
-//! Page-out: who takes a page out of memory, beside those who use it, share it, move it, pin it or do away with it.
+//! Page-out against accesses, forks, moves, pins and unmaps of the page.
 
 use crate::common::{DENIED, HostSpace, NOT_MAPPED, PAGE, READ, RW, map_at, page};
 use crate::harness::{Fact, check_some, map, on_cpu};
@@ -9,7 +9,7 @@ use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
 
-/// What a bottom table, and what a PMD table, is responsible for.
+/// What a PTE table, and what a PMD table, covers.
 const PMD: u64 = 2 << 20;
 const PUD: u64 = 1 << 30;
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
@@ -20,7 +20,7 @@ fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
     space.mremap(start(from), bytes, bytes, MOVE, start(to)).expect("there is memory enough");
 }
 
-/// A program goes on writing to a page that two others page out: what it wrote is there, at every look.
+/// A program writes to a page while two CPUs page it out: each read returns what it wrote.
 #[test]
 fn shuttle_a_page_out_against_writes() {
     check_some(721, SOME, || {
@@ -43,7 +43,7 @@ fn shuttle_a_page_out_against_writes() {
     });
 }
 
-/// A page of both is paged out while both write to it: each has its own afterwards.
+/// A shared page is paged out while both write to it: each has its own afterwards.
 #[test]
 fn shuttle_a_page_out_against_two_processes() {
     check_some(722, SOME, || {
@@ -53,7 +53,7 @@ fn shuttle_a_page_out_against_two_processes() {
             thread::scope(|scope| {
                 for (cpu, space) in [(0, space), (1, &*child)] {
                     scope.spawn(move || {
-                        assert_eq!(read(machine, cpu, space, ADDR), 1, "somebody else's write");
+                        assert_eq!(read(machine, cpu, space, ADDR), 1, "another process's write");
                         write(machine, cpu, space, ADDR, 10 + cpu as u64);
                         assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64);
                     });
@@ -68,7 +68,8 @@ fn shuttle_a_page_out_against_two_processes() {
     });
 }
 
-/// A fork shares a page that is being paged out: parent and child see what it was, and nothing that the other wrote since.
+/// A fork shares a page that is being paged out: parent and child see what it was, and nothing that the other
+/// wrote since.
 #[test]
 fn shuttle_a_fork_against_a_page_out() {
     check_some(723, SOME, || {
@@ -95,8 +96,8 @@ fn shuttle_a_fork_against_a_page_out() {
     });
 }
 
-/// Translations of what is being paged out are in TLBs until the batch is flushed. Once a call that does away with the page has
-/// returned nobody sees it any more.
+/// Translations of what is being paged out are in TLBs until the batch is flushed. Once a call that unmaps
+/// the page has returned no access reaches it.
 #[test]
 fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
     for (seed, unmaps) in [(724, true), (725, false)] {
@@ -134,7 +135,7 @@ fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
     }
 }
 
-/// The child exits while what it has, alone and with its parent, is paged out.
+/// The child exits while its pages, its own and those shared with its parent, are paged out.
 #[test]
 fn shuttle_a_page_out_against_an_exit() {
     check_some(726, SOME, || {
@@ -161,7 +162,7 @@ fn shuttle_a_page_out_against_an_exit() {
     });
 }
 
-/// After `mprotect` has returned nobody writes any more, though the page was being paged out.
+/// After `mprotect` has returned no write succeeds, though the page was being paged out.
 #[test]
 fn shuttle_a_page_out_against_a_change_of_permissions() {
     check_some(727, SOME, || {
@@ -192,7 +193,7 @@ fn shuttle_a_page_out_against_a_change_of_permissions() {
     });
 }
 
-/// A page moves, alone or with its tables, while it is paged out and brought back.
+/// A page moves, alone or with its tables, while it is paged out and swapped in.
 fn move_against_paging(seed: u64, schedules: u64, bytes: u64, mremap: RemapTechnique, out: bool) {
     check_some(seed, schedules, move || {
         Swapping::on(3).mremap(mremap).run(|machine, space| {
@@ -235,7 +236,8 @@ fn move_against_paging(seed: u64, schedules: u64, bytes: u64, mremap: RemapTechn
     });
 }
 
-/// races.md, E: between the two ends of a move nobody pages out what moves, and what names a slot moves like a page.
+/// Hazard: between the two ends of a move reclaim does not page out what moves; a swap entry moves like a
+/// present one.
 #[test]
 fn shuttle_a_page_out_against_a_move() {
     move_against_paging(728, SOME, PAGE, RemapTechnique::Ptes, false);
@@ -278,7 +280,7 @@ fn shuttle_a_page_out_against_a_move_of_its_leaf() {
     });
 }
 
-/// races.md, D: the table goes, and those above it, while its page is paged out, or comes back.
+/// Hazard: the table is freed, and those above it, while its page is paged out, or swapped in.
 #[test]
 fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
     for (seed, bytes, out) in [(735, PMD, false), (736, PUD, false), (737, PMD, true), (738, PUD, true)] {
@@ -318,7 +320,8 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
     }
 }
 
-/// A page that a device has is the program's, whatever page-out did meanwhile: each sees what the other writes.
+/// A page that a device has pinned stays the program's, whatever page-out did meanwhile: each sees what the
+/// other writes.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out() {
     check_some(742, SOME, || {
@@ -362,8 +365,8 @@ fn shuttle_a_fast_pin_against_a_page_out() {
     });
 }
 
-/// A pin stops a page-out that has unmapped the page. What one thread writes then, whose CPU may still have the translation from
-/// before, is there as well as what another writes after a fault.
+/// A pin stops a page-out that has unmapped the page. No write is lost: neither of a thread whose CPU may
+/// still have the old translation, nor of another after a fault.
 #[test]
 fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
     check_some(745, SOME, || {
@@ -392,7 +395,8 @@ fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
     });
 }
 
-/// The page is shared, and page-out has taken it from one of the two already: it is not the other's own because of that.
+/// The page is shared, and page-out has unmapped it from one of the two already: that does not make it the
+/// other's own.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
     check_some(743, SOME, || {
@@ -424,7 +428,7 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
     });
 }
 
-/// Folios that are off their list for a moment go with the last who has them, and come back to one list only.
+/// Isolated folios are freed by the last user, and return to one list only.
 #[test]
 fn shuttle_lru_lists_against_faults_and_reclaim() {
     check_some(744, SOME, || {

@@ -1,4 +1,5 @@
-//! The rmap: walkers against whatever changes mappings. A page that stays mapped is found at one place, always.
+//! The rmap: walks against calls that change mappings. A page that stays mapped is found at one place,
+//! always.
 
 use crate::common::{HostSpace, PAGE, READ, RW};
 use crate::harness::{check, map, on_cpu, with_space};
@@ -30,7 +31,8 @@ fn private_pages(machine: &Machine) -> Vec<Pfn> {
     pages
 }
 
-/// Maps `pages` pages at `addr`, writes to the last one, and answers its frame: the only private page of the machine.
+/// Maps `pages` pages at `addr`, writes to the last one, and returns its frame: the only private page of the
+/// machine.
 fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, pages: u64) -> Pfn {
     map(space, addr, pages);
     let last = VirtAddr(addr.0 + (pages - 1) * PAGE);
@@ -45,8 +47,8 @@ fn places(machine: &Machine, page: Pfn) -> Vec<VirtAddr> {
     places
 }
 
-/// The page goes and comes back. On the way back its mapping grows, so that a walker looks at the new place first: only
-/// the family lock keeps the page from going from the old place to the new one behind its back.
+/// The page moves away and back. On the way back its mapping grows, so that a walk visits the new place
+/// first: only the Rmap lock keeps the page from moving from the old place to the new one behind the walk.
 #[test]
 fn shuttle_a_walk_against_a_move() {
     check(401, || {
@@ -97,7 +99,7 @@ fn shuttle_a_walk_against_splits_and_merges() {
     });
 }
 
-/// The page goes, its tables and its group go, and all of that may be used anew.
+/// The page is unmapped, its tables and its anon_vma are freed, and all of that may be reused.
 #[test]
 fn shuttle_a_walk_against_an_unmapping() {
     check(403, || {
@@ -131,7 +133,7 @@ fn shuttle_a_walk_against_an_unmapping() {
     });
 }
 
-/// Children come and go below the group of the page; the last of them takes the family down beside a walker.
+/// Children of the page's anon_vma are made and exit; the last of them frees the tree beside a walk.
 #[test]
 fn shuttle_a_walk_against_a_fork_and_an_exit() {
     check(404, || {
@@ -158,7 +160,7 @@ fn shuttle_a_walk_against_a_fork_and_an_exit() {
     });
 }
 
-/// The child of a page's group goes, with its pages: the walker that is on its way finds them or nothing.
+/// The child of a page's anon_vma exits, with its pages: the walk that is under way finds them or nothing.
 #[test]
 fn shuttle_a_walk_against_the_exit_of_a_child() {
     check(406, || {
@@ -184,7 +186,7 @@ fn shuttle_a_walk_against_the_exit_of_a_child() {
     });
 }
 
-/// Two faults give one mapping its group; a walker comes as soon as there is a page.
+/// Two faults give one mapping its anon_vma; a walk comes as soon as there is a page.
 #[test]
 fn shuttle_a_walk_against_the_first_page_of_a_mapping() {
     check(405, || {

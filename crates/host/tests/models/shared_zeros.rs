@@ -1,6 +1,6 @@
-//! Pages of zeros of a folio that is split, whose place the shared page takes: beside writes, pins, forks and their end. Whoever
-//! shares them reads their contents in one step of the model; between that and the change of the entry there is much that
-//! others can do.
+//! Pages of zeros of a folio that is split, which the zero page replaces: against writes, pins, forks and
+//! unmaps. The splitter reads their contents in one step of the model; between that and the change of the
+//! entry the others run.
 
 use crate::common::{HostSpace, NOT_MAPPED, PAGE, RW, map_at, page};
 use crate::harness::{check_some, on_cpu};
@@ -16,8 +16,8 @@ use std::mem::ManuallyDrop;
 const ZEROS: VirtAddr = VirtAddr(FOUR.0 + PAGE);
 const SECOND: VirtAddr = VirtAddr(ZEROS.0 + 8);
 
-/// Maps a folio of four pages. The first one is written to; the second holds zeros, and CPU 0 may write to it by its translation,
-/// which it has from a write of zero.
+/// Maps a folio of four pages. The first one is written to; the second holds zeros, and CPU 0 has a writable
+/// translation of it, from a write of zero.
 fn folio(machine: &Machine, space: &HostSpace<'_>) {
     as_one_step(|| {
         small_folios(machine);
@@ -27,13 +27,13 @@ fn folio(machine: &Machine, space: &HostSpace<'_>) {
     });
 }
 
-/// Splits the folio, as CPU `cpu`. With others at it that may fail.
+/// Splits the folio, as CPU `cpu`. That may fail while others use it.
 fn split(machine: &Machine, cpu: usize, space: &HostSpace<'_>) {
     let _ = on_cpu(machine, cpu, space, |_| space.split_folio(FOUR, Order::ZERO));
 }
 
-/// What was never written to shares the page of zeros: only so many pages are the program's. A split that others made fail comes
-/// now.
+/// Pages that were never written to share the zero page: only so many pages are the program's. A split that
+/// failed is repeated now.
 fn assert_pages(machine: &Machine, cpu: usize, space: &HostSpace<'_>, pages: u64) {
     as_one_step(|| {
         split(machine, cpu, space);
@@ -69,7 +69,7 @@ fn shuttle_zeros_are_shared_beside_writes() {
     });
 }
 
-/// What a device writes to a page that was zeros is the program's to read.
+/// A device that pinned a page of zeros writes to it: the program reads that.
 #[test]
 fn shuttle_zeros_are_shared_beside_a_fast_pin() {
     check_some(762, SOME, || {
@@ -111,7 +111,8 @@ fn shuttle_zeros_are_shared_beside_a_fast_pin() {
     });
 }
 
-/// The folio is shared with a child, or comes to be: zeros of both are found in both, and what one writes is not the other's.
+/// The folio is shared with a child, before or meanwhile: both read the zeros of both, and a write of one is
+/// not seen by the other.
 #[test]
 fn shuttle_zeros_are_shared_beside_a_fork() {
     for (seed, before) in [(763, true), (764, false)] {
@@ -149,7 +150,7 @@ fn shuttle_zeros_are_shared_beside_a_fork() {
     }
 }
 
-/// The page goes, alone or with its mapping, or is written to anew.
+/// The page is unmapped, alone or with its mapping, or is written to anew.
 #[test]
 fn shuttle_zeros_are_shared_beside_munmap() {
     for (seed, unmaps) in [(765, true), (766, false)] {

@@ -1,4 +1,4 @@
-//! Shootdowns: flushes against CPUs that come, go and change their address space.
+//! Shootdowns: flushes against CPUs that switch their address space.
 
 use crate::common::{NOT_MAPPED, PAGE, page};
 use crate::harness::{Fact, check, map, on_cpu, with_space, with_spaces};
@@ -47,13 +47,13 @@ fn shuttle_a_flush_reaches_a_cpu_that_changes_its_space() {
     check(301, || switching_against_a_flush(8));
 }
 
-/// With one tag for all spaces, coming back flushes what another space left.
+/// With one tag for all spaces, a switch flushes what another space left.
 #[test]
 fn shuttle_a_flush_reaches_a_cpu_that_changes_its_space_under_one_tag() {
     check(302, || switching_against_a_flush(1));
 }
 
-/// Both CPUs run the space and change it: each shoots at the other, in guest mode and out of it.
+/// Both CPUs run the space and change it: each flushes the other, in guest mode and out of it.
 #[test]
 fn shuttle_two_cpus_that_flush_each_other_make_progress() {
     check(303, || {
@@ -77,7 +77,8 @@ fn shuttle_two_cpus_that_flush_each_other_make_progress() {
     });
 }
 
-/// A read maps the shared zero page; the first write elsewhere replaces it. This flush runs under the table's lock.
+/// A read maps the shared zero page; the first write elsewhere replaces it. This flush runs under the table's
+/// lock.
 #[test]
 fn shuttle_no_cpu_reads_zeros_after_another_cpu_wrote() {
     check(304, || {
@@ -103,7 +104,8 @@ fn shuttle_no_cpu_reads_zeros_after_another_cpu_wrote() {
     });
 }
 
-/// The thread with the handle of CPU 0 comes and goes; a thread without one borrows a CPU for each pinned section.
+/// The thread with the handle of CPU 0 comes and goes; a thread without one borrows a CPU for each pinned
+/// section.
 #[test]
 fn shuttle_a_flush_by_a_thread_that_borrows_a_cpu() {
     check(305, || {
@@ -131,8 +133,8 @@ fn shuttle_a_flush_by_a_thread_that_borrows_a_cpu() {
     });
 }
 
-/// CPU 0 goes elsewhere and comes back while two others flush at once, each a page of its own: what the flushes of both
-/// have passed by must be gone when CPU 0 is back.
+/// CPU 0 switches away and back while two others flush at once, each a page of its own: what both flushes
+/// left on CPU 0 must be gone when it is back.
 #[test]
 fn shuttle_two_flushes_pass_by_a_cpu_that_comes_back() {
     check(306, || {
@@ -168,8 +170,8 @@ fn shuttle_two_flushes_pass_by_a_cpu_that_comes_back() {
     });
 }
 
-/// A space exits while a CPU that ran it changes over to another one. The next space gets its tag, its root and its
-/// core, and must see nothing of it on either CPU.
+/// A space exits while a CPU that ran it switches to another one. The next space gets its tag, its root and
+/// its core, and must see nothing of it on either CPU.
 #[test]
 fn shuttle_an_exit_against_a_cpu_that_switches_spaces() {
     check(307, || {
@@ -185,7 +187,7 @@ fn shuttle_an_exit_against_a_cpu_that_switches_spaces() {
                 scope.spawn(move || {
                     let cpu = machine.vcpu(0).expect("each CPU has one thread");
                     cpu.program(&handle).write_u64(ADDR, 1).expect("mapped");
-                    // Whoever comes last with its handle exits the space.
+                    // The last handle to be dropped exits the space.
                     drop(handle);
                     cpu.program(space).write_u64(ADDR, 2).expect("mapped");
                 });

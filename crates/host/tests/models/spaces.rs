@@ -9,7 +9,8 @@ use shuttle::thread;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The last page below a border of every level of tables: what is mapped here and beyond has tables of its own.
+/// The last page below a border of every level of tables: what is mapped here and beyond has tables of its
+/// own.
 const ADDR: VirtAddr = VirtAddr((1 << 39) - PAGE);
 /// The page before.
 const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
@@ -47,8 +48,8 @@ fn shuttle_a_fault_against_the_unmapping_of_its_table() {
     });
 }
 
-/// As above with as few steps as can be, so that most pairs of places are tried: the fault goes the way without the mmap
-/// lock, and its VMA is removed.
+/// As above with as few steps as possible, so that most pairs of places are tried: the fault takes the path
+/// without the mmap lock, and its VMA is removed.
 #[test]
 fn shuttle_a_fault_against_the_removal_of_its_mapping() {
     check(210, || {
@@ -105,8 +106,8 @@ fn shuttle_the_mmu_sets_dirty_in_an_entry_being_cleared() {
     });
 }
 
-/// The MMU sets the dirty bit of a page while its permissions change: it must not be lost. Nothing is flushed here, so
-/// a TLB would know more than the tables, which the audit finds.
+/// The MMU sets the dirty bit of a page while its permissions change: it must not be lost. Nothing is flushed
+/// here, so a TLB would know more than the tables, which the audit finds.
 #[test]
 fn shuttle_the_mmu_sets_dirty_in_an_entry_being_protected() {
     check(212, || {
@@ -127,7 +128,7 @@ fn shuttle_the_mmu_sets_dirty_in_an_entry_being_protected() {
     });
 }
 
-/// The same table goes and comes back under a neighbour's page.
+/// The same table is freed and made again under a neighbour's page.
 #[test]
 fn shuttle_a_table_that_is_refilled_is_not_freed() {
     check(202, || {
@@ -156,7 +157,7 @@ fn shuttle_a_table_that_is_refilled_is_not_freed() {
     });
 }
 
-/// Both find the stack above and let the mmap lock go to take it alone: whoever comes second finds it grown.
+/// Both find the stack above and drop the mmap lock to take it for writing: the second finds it grown.
 #[test]
 fn shuttle_two_threads_grow_one_stack() {
     check(213, || {
@@ -247,7 +248,7 @@ fn shuttle_two_faults_of_one_page_give_one_page() {
 fn shuttle_a_page_moves_under_writes() {
     check(205, || {
         with_space(2, |machine, space| {
-            // The neighbour keeps the table, whose going would flush as well.
+            // The neighbour keeps the table, whose freeing would flush as well.
             map(space, BEFORE, 2);
             as_one_step(|| on_cpu(machine, 0, space, |program| program.write_u64(ADDR, 7)).expect("mapped"));
             let moved = Fact::default();
@@ -259,7 +260,7 @@ fn shuttle_a_page_moves_under_writes() {
                             for addr in [ADDR, ELSEWHERE] {
                                 match program.read_u64(addr) {
                                     Ok(seen) => {
-                                        assert_eq!(seen, 7, "a page of nobody's");
+                                        assert_eq!(seen, 7, "a page that was not written");
                                         assert!(!late || addr == ELSEWHERE, "the old place after the move");
                                         assert!(program.write_u64(addr, 7).is_ok() || addr == ADDR);
                                     }
@@ -312,11 +313,7 @@ fn shuttle_no_write_gets_through_after_protection() {
                         space.mprotect(ADDR, PAGE, READ, false).expect("there is memory enough");
                         protected.tell();
                         let seen = program.read_u64(ADDR);
-                        assert_eq!(
-                            program.read_u64(ADDR),
-                            seen,
-                            "the page changes though nobody may write it"
-                        );
+                        assert_eq!(program.read_u64(ADDR), seen, "the page changes though it is read-only");
                     });
                 });
             });
@@ -415,7 +412,8 @@ fn shuttle_every_sleeper_on_the_mmap_lock_is_woken() {
                     });
                 }
                 scope.spawn(|| {
-                    // The first private page of a mapping takes the lock shared; so does what is not mapped.
+                    // The first private page of a mapping takes the lock for reading; so does a fault on a
+                    // hole.
                     on_cpu(machine, 0, space, |program| {
                         program.write_u64(ADDR, 1).expect("mapped");
                         assert_eq!(program.read_u64(ELSEWHERE), Err(NOT_MAPPED));

@@ -1,4 +1,4 @@
-//! Swap-in: who brings a page back, beside those who take it away, share it, or take its device out of use.
+//! Swap-in against other swap-ins, unmaps, forks and swapoff.
 
 use crate::common::{NOT_MAPPED, PAGE, map_at, page};
 use crate::harness::{Fact, check_some, map, on_cpu};
@@ -10,8 +10,8 @@ use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
 
-/// races.md, C: two swap-ins of one entry; the second is done, its slot is used for another page, and for a newer version of the
-/// first.
+/// Hazard: two swap-ins of one entry; the second is done, its slot is used for another page, and for a newer
+/// version of the first.
 #[test]
 fn shuttle_two_swap_ins_against_reuse_of_the_slot() {
     check_some(701, SOME, || {
@@ -42,7 +42,7 @@ fn shuttle_two_swap_ins_against_reuse_of_the_slot() {
     });
 }
 
-/// The same for a page that is read for nobody: whoever takes its name away meanwhile leaves the folio to who reads it.
+/// The same for readahead: a thread that drops the last entry meanwhile leaves the folio to the reader.
 #[test]
 fn shuttle_willneed_against_reuse_of_the_slot() {
     check_some(761, SOME, || {
@@ -70,7 +70,7 @@ fn shuttle_willneed_against_reuse_of_the_slot() {
     });
 }
 
-/// A page goes while it is read for nobody: neither its frame nor its slot is left behind.
+/// A page is unmapped while it is read ahead: neither its frame nor its slot leaks.
 #[test]
 fn shuttle_willneed_against_the_unmapping_of_its_page() {
     check_some(762, SOME, || {
@@ -90,7 +90,7 @@ fn shuttle_willneed_against_the_unmapping_of_its_page() {
     });
 }
 
-/// races.md, C: who comes second waits for the folio of the first, and reads nothing.
+/// Hazard: the second fault waits for the folio of the first, and reads nothing.
 #[test]
 fn shuttle_two_faults_of_one_swapped_page_read_it_once() {
     check_some(702, SOME, || {
@@ -108,7 +108,7 @@ fn shuttle_two_faults_of_one_swapped_page_read_it_once() {
     });
 }
 
-/// A fork while the page comes back: each of both keeps what it wrote, and nobody sees what the other did.
+/// A fork while the page is swapped in: each keeps what it wrote, and neither sees what the other wrote.
 #[test]
 fn shuttle_a_fork_against_a_swap_in() {
     check_some(703, SOME, || {
@@ -137,7 +137,7 @@ fn shuttle_a_fork_against_a_swap_in() {
     });
 }
 
-/// What a program does away with while another CPU brings it back.
+/// What a program unmaps while another CPU swaps it in.
 #[derive(Clone, Copy, PartialEq)]
 enum Gone {
     Unmapped,
@@ -176,14 +176,14 @@ fn shuttle_a_swap_in_against_the_unmapping_of_its_page() {
                 as_one_step(|| {
                     assert_eq!(read(machine, 0, space, BEFORE), 2);
                     let swap = machine.memory().swap();
-                    assert_eq!(swap.free_slots(), swap.total_slots(), "a slot that nobody names is not free");
+                    assert_eq!(swap.free_slots(), swap.total_slots(), "a slot without an entry is not free");
                 });
             });
         });
     }
 }
 
-/// The child exits, or is the last who has the page, while its parent brings it back.
+/// The child exits, or is the last user of the page, while its parent swaps it in.
 #[test]
 fn shuttle_a_swap_in_against_an_exit() {
     check_some(706, SOME, || {
@@ -206,7 +206,7 @@ fn shuttle_a_swap_in_against_an_exit() {
     });
 }
 
-/// Beside the device that goes.
+/// What runs beside swapoff.
 #[derive(Clone, Copy, PartialEq)]
 enum Beside {
     Fault,
@@ -215,7 +215,7 @@ enum Beside {
     PageOut,
 }
 
-/// races.md, C: the device goes while pages are brought back, shared, given up, and paged out.
+/// Hazard: swapoff while pages are swapped in, shared, unmapped, and paged out.
 #[test]
 fn shuttle_swapoff_against_fault_fork_exit_and_page_out() {
     let ways = [(707, Beside::Fault), (708, Beside::Fork), (709, Beside::Exit), (710, Beside::PageOut)];
@@ -264,7 +264,8 @@ fn shuttle_swapoff_against_fault_fork_exit_and_page_out() {
     }
 }
 
-/// races.md, C: a large folio comes back whole, while one of its pages comes back alone, or a part of it is given up.
+/// Hazard: a large folio is swapped in whole, while one of its pages is swapped in alone, or a part of it is
+/// unmapped.
 #[test]
 fn shuttle_a_large_swap_in_against_a_part_of_it() {
     for (seed, part) in [(711, false), (712, true)] {
@@ -312,8 +313,8 @@ fn shuttle_a_large_swap_in_against_a_part_of_it() {
     }
 }
 
-/// races.md, C: a page that cannot be read is a SIGBUS for all who wait for it, and nobody sees what was read of it; who
-/// comes later may be luckier.
+/// Hazard: a page that cannot be read is a SIGBUS for all faults that wait for it, and none sees what was
+/// read of it; a later fault tries again.
 #[test]
 fn shuttle_a_read_error_is_never_wrong_bytes() {
     check_some(713, SOME, || {
@@ -336,7 +337,7 @@ fn shuttle_a_read_error_is_never_wrong_bytes() {
                 scope.spawn(|| two = look(1, space));
                 scope.spawn(|| three = look(2, &child));
             });
-            assert!(!(one && two && three), "nobody heard of the error");
+            assert!(!(one && two && three), "no thread got the error");
             as_one_step(|| {
                 assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (7, 7));
                 drop(ManuallyDrop::into_inner(child));
@@ -345,7 +346,8 @@ fn shuttle_a_read_error_is_never_wrong_bytes() {
     });
 }
 
-/// A device comes while pages are written for the first time: each is found on a list, once, or is listed by the fault.
+/// A device is added while pages are written for the first time: each is on an LRU list, once, or is listed
+/// by the fault.
 #[test]
 fn shuttle_a_new_device_lists_pages_beside_faults() {
     check_some(714, SOME, || {

@@ -53,8 +53,8 @@ impl Swapping {
         Self { mremap, ..self }
     }
 
-    /// Runs `model` with a space on this machine, and a device of RAM. In the end every slot must be free, the device can go, and
-    /// nothing is left behind.
+    /// Runs `model` with a space on this machine, and a device of RAM. In the end every slot must be free,
+    /// the device can be removed, and nothing leaks.
     pub(crate) fn run(self, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
         let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
         config.techniques.mremap = self.mremap;
@@ -82,13 +82,13 @@ impl Swapping {
     }
 }
 
-/// Takes the device into use.
+/// Adds the device.
 pub(crate) fn swap_on(machine: &Machine, slots: u64) {
     let disk = RamDisk::new(machine.memory().frames(), slots).expect("there is memory enough");
     machine.memory().swapon(disk, SwapOnOptions::default()).expect("there is memory enough");
 }
 
-/// Takes it out of use.
+/// Removes it.
 pub(crate) fn swap_off(machine: &Machine) -> Result<(), SwapOffError> {
     machine.memory().swapoff(DeviceId::new(0).expect("the first one"), || true)
 }
@@ -106,14 +106,14 @@ pub(crate) fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
     ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
 }
 
-/// Maps `bytes` that end behind `addr`, and writes `value` there. CPU 0 has the translation; the mark of use is gone, so that
-/// whoever reclaims takes the page at his first look.
+/// Maps `bytes` that end behind `addr`, and writes `value` there. CPU 0 has the translation; the accessed bit
+/// is clear, so that reclaim takes the page at its first look.
 pub(crate) fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, bytes: u64, value: u64) {
     as_one_step(|| {
         map_at(space, addr.0 + PAGE - bytes, bytes, RW);
         write(machine, 0, space, addr, value);
         let pinned = space.pin_page_fast(addr, Access::Read).expect("it is there");
-        machine.memory().spaces().referenced(pinned.pfn()).expect("nobody else is there");
+        machine.memory().spaces().referenced(pinned.pfn()).expect("no other thread runs");
     });
 }
 
@@ -127,12 +127,12 @@ pub(crate) fn swapped(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, 
     });
 }
 
-/// Pages out what can be, under the mmap lock.
+/// Pages out what can be paged out, under the mmap lock.
 pub(crate) fn page_out(space: &HostSpace<'_>, addr: VirtAddr, bytes: u64) {
     space.madvise(addr, bytes, Advice::PageOut).expect("the mapping is there");
 }
 
-/// Pages out whatever was not used of late, as CPU `cpu`, with no lock on any space.
+/// Pages out whatever was not referenced recently, as CPU `cpu`, with no lock on any space.
 pub(crate) fn reclaim(machine: &Machine, cpu: usize) {
     let cpu = machine.vcpu(cpu).expect("each CPU has one thread");
     cpu.run(|| machine.memory().reclaim(GroupId::ROOT, 1));
@@ -149,7 +149,7 @@ pub(crate) fn small_folios(machine: &Machine) {
     machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
 }
 
-/// What a device does that has the page.
+/// What a device does with a page that it has pinned.
 pub(crate) fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>, value: u64) {
     // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
     unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write_volatile(value) };

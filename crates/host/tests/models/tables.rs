@@ -1,5 +1,5 @@
-//! Tables that go when they are empty and tables that move, and those who find them without the mmap lock: faults, walkers of
-//! the rmap, fast pins.
+//! Tables that are freed when they are empty and tables that move, against those that find them without the
+//! mmap lock: faults, rmap walks, fast pins.
 
 use crate::common::{HostSpace, NOT_MAPPED, PAGE, RW, map_at, page};
 use crate::harness::{Fact, check_some, map, on_cpu, with_spaces_by};
@@ -13,23 +13,23 @@ use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::mem::ManuallyDrop;
 
-/// The last page below a border of every level of tables. What a table of the top level is responsible for begins above the
-/// addresses that only privileged callers may map.
+/// The last page below a border of every level of tables. What a table of the top level covers begins above
+/// the addresses that only privileged callers may map.
 const ADDR: VirtAddr = VirtAddr((2 << 39) - PAGE);
 /// The page before.
 const BEFORE: VirtAddr = VirtAddr(ADDR.0 - PAGE);
-/// What a bottom table, and what a PMD table, is responsible for.
+/// What a PTE table, and what a PMD table, covers.
 const PMD: u64 = 2 << 20;
 const PUD: u64 = 1 << 30;
 /// As near to borders as `ADDR`, behind other tables of every level.
 const ELSEWHERE: VirtAddr = VirtAddr((3 << 39) - PAGE);
-/// Schedules of what has large leaves: each split is a thousand steps.
+/// Schedules of models with PMD leaves: each split is a thousand steps.
 const FEW: u64 = 600;
 /// Of the others: there are many.
 const SOME: u64 = 2000;
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
-/// A small machine that promises more than it has, since tables cover much, and a space in it.
+/// A small machine that overcommits, since tables cover much, and a space in it.
 fn roomy(cpus: usize, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
     let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
     with_spaces_by(HostConfig::with_ram(1 << 20).cpus(cpus), config, |machine, [space]| {
@@ -37,7 +37,7 @@ fn roomy(cpus: usize, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
     });
 }
 
-/// The same with room for a few folios of 2 MiB.
+/// The same with memory for a few folios of 2 MiB.
 fn roomy_with_leaves(mremap: RemapTechnique, model: impl FnOnce(&Machine, &HostSpace<'_>)) {
     let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
     config.techniques.mremap = mremap;
@@ -56,12 +56,14 @@ fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
     ManuallyDrop::new(as_one_step(|| space.fork()).expect("there is memory enough"))
 }
 
-/// Drops the contents of the bottom table of `addr`, of its PMD table, or of its PUD table: the call covers all of it.
+/// Drops the contents of the PTE table of `addr`, of its PMD table, or of its PUD table: the call covers all
+/// of it.
 fn drop_all(space: &HostSpace<'_>, addr: VirtAddr, bytes: u64) {
     space.madvise(VirtAddr(addr.0 & !(bytes - 1)), bytes, Advice::DontNeed).expect("cannot fail");
 }
 
-/// Maps `bytes` that end behind `addr`, and writes `value` there: the mapping has its group, so a fault takes no mmap lock.
+/// Maps `bytes` that end behind `addr`, and writes `value` there: the mapping has its anon_vma, so a fault
+/// takes no mmap lock.
 fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, bytes: u64, value: u64) {
     as_one_step(|| {
         map_at(space, addr.0 + PAGE - bytes, bytes, RW);
@@ -69,7 +71,7 @@ fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, bytes: u64,
     });
 }
 
-/// Gives back what waits for an epoch that has passed.
+/// Frees what waits for an epoch that has passed.
 fn reap(machine: &Machine) {
     let pin = machine.memory().platform().pin();
     machine.memory().frames().reap_all(&pin);
@@ -88,8 +90,8 @@ fn private_page(machine: &Machine) -> Pfn {
     found.expect("a page was written to")
 }
 
-/// races.md, D: a fault finds a table that goes, and the tables above it go too. Its write is there afterwards, or was dropped;
-/// no table stays behind, and none goes with the page.
+/// Hazard: a fault finds a table that is being freed, and the tables above it too. Its write is there
+/// afterwards, or was dropped; no table leaks, and none is freed with the page.
 #[test]
 fn shuttle_a_fault_against_the_freeing_of_its_tables() {
     for (seed, bytes) in [(601, PMD), (602, PUD), (603, PUD << 9)] {
@@ -132,8 +134,8 @@ fn shuttle_a_fault_against_the_freeing_of_its_tables() {
     }
 }
 
-/// A table is gone, and its epoch has passed, and its frame is a table for other addresses, while a fault is about to put a page
-/// into it: only its own section of the epoch keeps that from happening.
+/// A table is freed, its epoch has passed, and its frame is a table for other addresses, while a fault is
+/// about to set an entry in it: only the fault's own section of the epoch prevents that.
 #[test]
 fn shuttle_a_table_is_not_reused_under_a_fault() {
     check_some(622, SOME, || {
@@ -160,8 +162,8 @@ fn shuttle_a_table_is_not_reused_under_a_fault() {
     });
 }
 
-/// The first tables of a space go while a fault makes them: no table is counted out before it was counted in, which would show
-/// a space that has nothing as one that has more than there is, to whoever looks, and to the OOM choice.
+/// The first tables of a space are freed while a fault makes them: no table is subtracted from VmPTE before
+/// it was added. Otherwise a space without tables shows a huge count, to readers and to the OOM choice.
 #[test]
 fn shuttle_tables_are_counted_before_they_go() {
     check_some(630, SOME, || {
@@ -170,7 +172,7 @@ fn shuttle_tables_are_counted_before_they_go() {
             let plausible = |when: &str| {
                 let figures = space.figures();
                 let (now, peak) = (figures.page_tables, figures.peak_page_tables);
-                // Three, and as many that are unhooked and not counted out yet.
+                // Three, and as many that are unlinked and not subtracted yet.
                 assert!(now <= 6 * PAGE && peak <= 6 * PAGE, "{now} bytes of tables, {peak} at most, {when}");
             };
             thread::scope(|scope| {
@@ -183,7 +185,8 @@ fn shuttle_tables_are_counted_before_they_go() {
     });
 }
 
-/// Two tables of one PMD table die, and it too, while faults make new ones: one that finds the PMD table dead looks again.
+/// Two tables of one PMD table die, and it too, while faults make new ones: one that finds the PMD table dead
+/// starts again.
 #[test]
 fn shuttle_a_fault_makes_tables_below_a_dying_one() {
     check_some(604, SOME, || {
@@ -207,7 +210,7 @@ fn shuttle_a_fault_makes_tables_below_a_dying_one() {
     });
 }
 
-/// The same for a large leaf, which goes into a PMD table by itself.
+/// The same for a PMD leaf, which goes into a PMD table by itself.
 #[test]
 fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
     check_some(605, 2 * FEW, || {
@@ -233,7 +236,7 @@ fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
     });
 }
 
-/// A table is spared, and goes when another is emptied; faults in it come before, after, or find it dead.
+/// A kept empty table is freed when another is emptied; faults in it come before, after, or find it dead.
 #[test]
 fn shuttle_a_fault_in_an_empty_table_that_was_kept() {
     check_some(606, SOME, || {
@@ -271,8 +274,8 @@ fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>) -> u64
     unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read_volatile() }
 }
 
-/// Pins the page at `ADDR` without a lock while `others` go on with it on CPU 1, which map `ELSEWHERE` and write 9 there. What
-/// the device writes to its page in the end must be nobody else's memory.
+/// Pins the page at `ADDR` without a lock while `others` runs on CPU 1, which maps `ELSEWHERE` and writes 9
+/// there. What the device writes to its page in the end must not be another owner's memory.
 fn pin_against(machine: &Machine, space: &HostSpace<'_>, others: impl FnOnce() + Send) {
     let mut pinned = None;
     thread::scope(|scope| {
@@ -288,13 +291,13 @@ fn pin_against(machine: &Machine, space: &HostSpace<'_>, others: impl FnOnce() +
     });
 }
 
-/// races.md, D: a fast pin reads tables that are going, and pins what its frame has become.
+/// Hazard: a fast pin reads tables that are being freed, and pins what its frame has become.
 #[test]
 fn shuttle_a_fast_pin_against_the_freeing_of_its_tables() {
     check_some(607, SOME, || {
         roomy(2, |machine, space| {
             written(machine, space, ADDR, PMD, 1);
-            // It has its group, by another page.
+            // It has its anon_vma, by another page.
             written(machine, space, ELSEWHERE, 2 * PAGE, 1);
             as_one_step(|| space.madvise(ELSEWHERE, PAGE, Advice::DontNeed)).expect("cannot fail");
             pin_against(machine, space, || {
@@ -309,7 +312,7 @@ fn shuttle_a_fast_pin_against_the_freeing_of_its_tables() {
     });
 }
 
-/// The frame is unmapped and used anew: by a page, or by one that a fault gives back unused, since another was faster.
+/// The frame is unmapped and reused: as a page, or by a fault that frees it unused, since another was faster.
 #[test]
 fn shuttle_a_fast_pin_against_the_reuse_of_its_frame() {
     check_some(608, SOME, || {
@@ -333,7 +336,7 @@ fn shuttle_a_fast_pin_against_the_reuse_of_its_frame() {
     });
 }
 
-/// races.md, "Huge pages and fork": what is pinned is never shared, and stays the parent's.
+/// Hazard: a pinned page is never shared, and stays the parent's.
 #[test]
 fn shuttle_a_fast_pin_against_a_fork() {
     check_some(609, SOME, || {
@@ -406,7 +409,7 @@ fn shuttle_a_fast_pin_against_a_move_of_its_table() {
     }
 }
 
-/// A collapse looks for pins, and a pin may come after that look: one of the two must give way.
+/// A collapse looks for pins, and a pin may come after that look: one of the two must give up.
 #[test]
 fn shuttle_a_fast_pin_against_a_collapse() {
     check_some(612, FEW, || {
@@ -418,7 +421,7 @@ fn shuttle_a_fast_pin_against_a_collapse() {
                     pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write));
                 });
                 scope.spawn(|| {
-                    // Done, or too busy.
+                    // Done, or busy.
                     let start = VirtAddr(ADDR.0 + PAGE - PMD);
                     let _ = on_cpu(machine, 1, space, |_| space.madvise(start, PMD, Advice::Collapse));
                 });
@@ -441,7 +444,7 @@ fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
     space.mremap(start(from), bytes, bytes, MOVE, start(to)).expect("there is memory enough");
 }
 
-/// races.md, E: faults in both ranges and beside them while whole tables move.
+/// Hazard: faults in both ranges and beside them while whole tables move.
 #[test]
 fn shuttle_faults_against_a_move_of_their_table() {
     for (seed, bytes) in [(613, PMD), (614, PUD)] {
@@ -460,7 +463,8 @@ fn shuttle_faults_against_a_move_of_their_table() {
                                     Err(error) => assert_eq!(error, NOT_MAPPED),
                                 }
                             }
-                            // The MMU finds the new place at once, but a fault only when the locks of the move are gone.
+                            // The MMU finds the new place at once, but a fault only when the locks of the
+                            // move are released.
                             if space.fault(ELSEWHERE, Access::Write).is_ok() {
                                 assert_eq!(
                                     program.read_u64(ADDR),
@@ -488,7 +492,7 @@ fn shuttle_faults_against_a_move_of_their_table() {
     }
 }
 
-/// A neighbour makes the table that covers the target in part: a table that moved there would lie over it.
+/// A neighbour makes the table that covers the target in part: a table that moved there would replace it.
 #[test]
 fn shuttle_a_neighbour_makes_a_table_where_a_move_goes() {
     check_some(623, SOME, || {
@@ -496,7 +500,7 @@ fn shuttle_a_neighbour_makes_a_table_where_a_move_goes() {
             let neighbour = VirtAddr(ELSEWHERE.0 - PAGE);
             written(machine, space, ADDR, PAGE, 1);
             as_one_step(|| {
-                // It has its group, by a page behind another table.
+                // It has its anon_vma, by a page behind another table.
                 let start = map_at(space, neighbour.0 + PAGE - PMD, PMD, RW);
                 write(machine, 0, space, start, 1);
             });
@@ -515,7 +519,8 @@ fn shuttle_a_neighbour_makes_a_table_where_a_move_goes() {
     });
 }
 
-/// The rmap finds a page at one place at any time, though its table moves; there and back, so that either place comes first.
+/// The rmap finds a page at one place at any time, though its table moves; there and back, so that either
+/// place comes first.
 #[test]
 fn shuttle_a_walk_against_a_move_of_its_table() {
     for (seed, bytes) in [(615, PMD), (616, PUD)] {
@@ -544,7 +549,7 @@ fn shuttle_a_walk_against_a_move_of_its_table() {
     }
 }
 
-/// races.md, D: walkers of the rmap read tables that are going; a third CPU gives them back and uses them anew.
+/// Hazard: rmap walks read tables that are being freed; a third CPU frees and reuses them.
 #[test]
 fn shuttle_a_walk_against_the_freeing_of_its_tables() {
     check_some(617, SOME, || {
@@ -577,7 +582,8 @@ fn small_folios(machine: &Machine) {
     machine.memory().spaces().huge().change(|policy| policy.with_sizes(four, SizeEnabled::Always));
 }
 
-/// A split counts what maps a folio while one process drops it with the tables, and the other moves it with them.
+/// A split counts the entries of a folio while one process drops it with the tables, and the other moves it
+/// with them.
 #[test]
 fn shuttle_a_split_against_tables_that_go_and_move() {
     check_some(618, SOME, || {
@@ -587,7 +593,7 @@ fn shuttle_a_split_against_tables_that_go_and_move() {
             let child = fork(space);
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    // Too busy, or done: nobody notices.
+                    // Busy, or done: both are right.
                     machine.memory().spaces().split_deferred(u64::MAX);
                     let _ = space.split_folio(ADDR, Order::ZERO);
                 });
@@ -642,7 +648,7 @@ fn shuttle_a_folio_split_by_a_relative_against_mremap() {
     }
 }
 
-/// A relative forks and exits while tables move: the counts of what both map, and the family of both.
+/// A relative forks and exits while tables move: the counts of shared pages, and the tree of anon_vmas.
 #[test]
 fn shuttle_a_fork_of_a_relative_against_a_move_of_tables() {
     check_some(621, SOME, || {
@@ -672,7 +678,7 @@ fn shuttle_a_fork_of_a_relative_against_a_move_of_tables() {
     });
 }
 
-/// A page moves over another. Once somebody has written to the new one nobody reads the old one any more.
+/// A page moves over another. Once the new one was written to, no CPU reads the old one.
 #[test]
 fn shuttle_a_page_that_is_replaced_is_flushed_before_another_comes() {
     check_some(624, SOME, || {
@@ -723,7 +729,7 @@ fn shuttle_a_page_that_is_replaced_is_flushed_before_another_comes() {
     });
 }
 
-/// races.md, E: a collapse of what moves, at either place, and a fork beside the move of whole tables.
+/// Hazard: a collapse of what moves, at either place, and a fork beside the move of whole tables.
 #[test]
 fn shuttle_a_collapse_and_a_fork_against_a_move_of_their_table() {
     for (seed, bytes) in [(625, PMD), (626, PUD)] {
@@ -741,7 +747,7 @@ fn shuttle_a_collapse_and_a_fork_against_a_move_of_their_table() {
                     scope.spawn(|| {
                         for addr in places {
                             let start = VirtAddr(addr.0 + PAGE - PMD);
-                            // There, or not there any more or yet.
+                            // There, or not any more, or not yet.
                             let _ =
                                 on_cpu(machine, 0, space, |_| space.madvise(start, PMD, Advice::Collapse));
                         }

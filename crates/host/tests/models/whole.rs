@@ -1,5 +1,5 @@
-//! A folio as large as a PMD entry's comes back whole: one insertion and one store for 512 slots, beside those who want, or do
-//! away with, a part of it.
+//! A folio of the PMD order is swapped in whole: one insertion and one store for 512 slots, against faults
+//! on, and unmaps of, a part of it.
 
 use crate::common::{HostSpace, PAGE, RW, map_at, page};
 use crate::harness::{Fact, check_some, on_cpu};
@@ -39,7 +39,7 @@ fn out(machine: &Machine, space: &HostSpace<'_>) {
     assert_eq!(count(machine, VmEvent::Pswpout), 512, "it did not go whole");
 }
 
-/// A part goes, or all of it, while all of it comes.
+/// A part is unmapped, or all of it, while all of it is swapped in.
 #[test]
 fn shuttle_a_whole_swap_in_against_the_unmapping_of_its_pages() {
     for (seed, pages) in [(771, 8), (772, 512)] {
@@ -74,7 +74,7 @@ fn shuttle_a_whole_swap_in_against_the_unmapping_of_its_pages() {
     }
 }
 
-/// The parent gets it whole. The child, which has not all of it any more, wants one page.
+/// The parent gets it whole. The child, which has not all of it any more, faults on one page.
 #[test]
 fn shuttle_a_whole_swap_in_against_one_page_in_a_child() {
     check_some(773, FEWER, || {
@@ -104,7 +104,7 @@ fn shuttle_a_whole_swap_in_against_one_page_in_a_child() {
     });
 }
 
-/// Whoever ends the device brings back page by page what a fault brings back whole.
+/// swapoff reads page by page what a fault reads whole.
 #[test]
 fn shuttle_a_whole_swap_in_against_swapoff() {
     check_some(774, FEWER / 5, || {

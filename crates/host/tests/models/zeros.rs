@@ -1,4 +1,4 @@
-//! Pages of zeros, which come back without the cache: beside each other, a fork, the end of the page and that of its device.
+//! Pages of zeros, which are swapped in without the cache: against each other, a fork, an unmap and swapoff.
 
 use crate::common::PAGE;
 use crate::harness::{check_some, on_cpu};
@@ -12,7 +12,7 @@ use std::mem::ManuallyDrop;
 /// Another word of the page at `ADDR`.
 const SECOND: VirtAddr = VirtAddr(ADDR.0 + 8);
 
-/// Two CPUs write to the page: had each put a page of its own there, one write would be lost.
+/// Two CPUs write to the page: if each mapped a page of its own there, one write would be lost.
 #[test]
 fn shuttle_two_faults_of_one_page_of_zeros() {
     check_some(751, SOME, || {
@@ -56,7 +56,7 @@ fn shuttle_a_fork_against_the_return_of_zeros() {
     });
 }
 
-/// The slot is used for another page as soon as it is free: nobody sees that one in the place of zeros.
+/// The slot is used for another page as soon as it is free: no fault maps that one in the place of zeros.
 #[test]
 fn shuttle_a_swap_in_of_zeros_against_reuse_of_the_slot() {
     check_some(753, SOME, || {
@@ -82,7 +82,7 @@ fn shuttle_a_swap_in_of_zeros_against_reuse_of_the_slot() {
     });
 }
 
-/// Both the fault and the end of the device bring the page back: one of them does.
+/// Both the fault and swapoff swap the page in: one of them does.
 #[test]
 fn shuttle_a_swap_in_of_zeros_against_swapoff() {
     check_some(754, SOME, || {

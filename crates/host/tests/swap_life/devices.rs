@@ -3,7 +3,7 @@
 use crate::common::Random;
 use crate::disk::Disk;
 use quire_host::Machine;
-use quire_host::swap::{Answers, SlowConfig, SlowDevice};
+use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 use quire_mm::{CompressedRam, DeviceId, Lz4, RamDisk, SwapOffError, SwapOnOptions};
 
 /// What a device is.
@@ -11,7 +11,7 @@ use quire_mm::{CompressedRam, DeviceId, Lz4, RamDisk, SwapOffError, SwapOnOption
 pub(crate) enum Kind {
     /// In the host's memory.
     Disk,
-    /// The same, but it answers later.
+    /// The same, but it completes later.
     Slow,
     /// In the machine's memory, as it is.
     RamDisk,
@@ -32,7 +32,7 @@ pub(crate) struct Choice {
 pub(crate) struct Devices(Vec<(Choice, Option<DeviceId>)>);
 
 impl Devices {
-    /// Takes all of `choices` into use.
+    /// Adds all of `choices`.
     pub(crate) fn new(machine: &Machine, choices: &[Choice]) -> Self {
         let on = |&choice: &Choice| (choice, Some(begin(machine, choice).expect("there is memory")));
         Self(choices.iter().map(on).collect())
@@ -42,7 +42,7 @@ impl Devices {
         self.0.is_empty()
     }
 
-    /// Takes a device out of use, or back into it. Answers what happened.
+    /// Removes a device, or adds it again. Returns what happened.
     pub(crate) fn change(
         &mut self,
         machine: &Machine,
@@ -80,7 +80,7 @@ impl Devices {
         }
     }
 
-    /// Takes all devices out of use, which nobody needs any more.
+    /// Removes all devices, which hold no page.
     pub(crate) fn end_all(&mut self, machine: &Machine) {
         for (choice, id) in &mut self.0 {
             if let Some(id) = id.take() {
@@ -101,7 +101,8 @@ fn begin(machine: &Machine, choice: Choice) -> Option<DeviceId> {
             memory.swapon(CompressedRam::new(memory.frames(), slots, Lz4).ok()?, options).ok()
         }
         Kind::Slow => {
-            let config = SlowConfig { answers: Answers::AfterReaps(2), queue: 8, ..SlowConfig::default() };
+            let config =
+                SlowConfig { completion: Completion::AfterReaps(2), queue: 8, ..SlowConfig::default() };
             let slow = SlowDevice::new(Disk::new(slots).0, config);
             memory.swapon(slow, options).ok()
         }

@@ -1,4 +1,4 @@
-//! A life of random calls and accesses, each of which is held against the model.
+//! A life of random calls and accesses, each of which is compared with the model.
 
 use crate::common::{AccessResult, DENIED, HostSpace, MIB2, PAGE, READ, RW, Random};
 use crate::devices::Devices;
@@ -36,13 +36,13 @@ pub(crate) struct Mind<'m> {
 pub(crate) struct Habits {
     /// Devices fail in so many of a thousand requests, by turns.
     pub(crate) errors: u32,
-    /// Large folios come and go.
+    /// Large folios are enabled and disabled.
     pub(crate) large: bool,
     /// Spaces live in memory groups.
     pub(crate) groups: bool,
-    /// Devices come and go.
+    /// Devices are added and removed.
     pub(crate) swapoff: bool,
-    /// Nobody else is on the machine.
+    /// No other program is on the machine.
     pub(crate) alone: bool,
 }
 
@@ -53,9 +53,9 @@ pub(crate) struct Life<'m> {
     minds: Vec<Mind<'m>>,
     groups: Vec<GroupId>,
     pub(crate) devices: Devices,
-    /// Values tell whose page it is: no two writes of a run write the same.
+    /// Values identify their page: no two writes of a run write the same.
     next_value: u64,
-    /// Devices may fail just now.
+    /// Devices may fail now.
     pub(crate) failing: bool,
     pub(crate) tally: BTreeMap<&'static str, u64>,
 }
@@ -88,7 +88,8 @@ impl<'m> Life<'m> {
         *self.tally.entry(what).or_default() += 1;
     }
 
-    /// Counts what a call said, if that was nothing but a want of memory, an error of a device, or what the model does not know.
+    /// Counts the error of a call, if it was only a want of memory, an error of a device, or something that
+    /// the model does not know.
     fn note(&mut self, what: &'static str, error: Error) {
         let expected = matches!(
             error,
@@ -204,7 +205,7 @@ impl<'m> Life<'m> {
         let mut done = 0;
         let result: AccessResult<()> = if full {
             let bytes = Page::bytes(value);
-            // The first word tells whether anything was written.
+            // The first word shows whether anything was written.
             program.write(addr, &bytes[..8]).and_then(|()| {
                 done = 1;
                 program.write(VirtAddr(addr.0 + 8), &bytes[8..])
@@ -225,7 +226,7 @@ impl<'m> Life<'m> {
             Err(DENIED) => assert!(!page.writable, "a write to page {number} was refused"),
             Err(error) => {
                 if done > 0 {
-                    // Half of it is there.
+                    // Half of it was written.
                     let advice = Advice::DontNeedLocked;
                     mind.space.madvise(addr, PAGE, advice).expect("dropping a page cannot fail");
                     *page = Page { writable: page.writable, locked: page.locked, ..Page::NEW };
@@ -245,7 +246,7 @@ impl<'m> Life<'m> {
         }
     }
 
-    /// Reads a page, which must hold what the model says. Answers whether it could be read.
+    /// Reads a page, which must hold what the model says. Returns whether it could be read.
     fn check(&mut self, cpu: &Vcpu, at: usize, number: u64) -> bool {
         let mind = &mut self.minds[at];
         let program = cpu.program(&mind.space);
@@ -290,7 +291,7 @@ impl<'m> Life<'m> {
         }
     }
 
-    /// Makes room: limits go, or a space.
+    /// Frees memory: removes limits, or exits a space.
     fn give_way(&mut self) {
         let groups = self.machine.memory().groups();
         for &group in &self.groups {
@@ -319,7 +320,8 @@ impl<'m> Life<'m> {
         }
     }
 
-    /// After a call that stopped half way: rights and locks as they are now. What is mapped anew is zero, and nothing is.
+    /// After a call that stopped half way: rights and locks as they are now. What is mapped anew is zero, and
+    /// nothing is.
     fn match_mappings(&mut self, at: usize) {
         let mind = &mut self.minds[at];
         let mut now = Pages::new();
@@ -410,7 +412,7 @@ impl<'m> Life<'m> {
                 mind.pages.extend(new.zip(pages));
                 self.count("moved");
             }
-            // The range is of several mappings, or there is no room behind it.
+            // The range is of several mappings, or nothing is free behind it.
             Err(Error::BadAddress | Error::CannotGrow | Error::NoFrames(_)) => {
                 self.count("not moved");
                 self.match_mappings(at);
@@ -605,7 +607,7 @@ impl<'m> Life<'m> {
         }
     }
 
-    /// Everything goes. Answers the devices.
+    /// Exits all spaces. Returns the devices.
     pub(crate) fn die(mut self) -> (Devices, BTreeMap<&'static str, u64>) {
         self.minds.clear();
         let groups = self.machine.memory().groups();

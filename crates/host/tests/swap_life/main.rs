@@ -1,7 +1,7 @@
 //! No page is ever lost: random programs larger than memory, each of whose pages is known.
 //!
-//! `QUIRE_SWAP_OPS` makes the runs longer, `QUIRE_SEED` starts elsewhere. What happened is printed: operations, faults,
-//! pages out and in.
+//! `QUIRE_SWAP_OPS` makes the runs longer, `QUIRE_SEED` starts elsewhere. What happened is printed:
+//! operations, faults, pages out and in.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -49,14 +49,14 @@ fn machine(run: &Run) -> Machine {
     Machine::new(&host, config).expect("a machine can be built")
 }
 
-/// Makes the frames that groups keep for the next of them, so that nothing seems lost in the end.
+/// Allocates the frames that groups keep for the next of them, so that nothing seems lost in the end.
 fn make_groups(machine: &Machine, count: u64) {
     let groups = machine.memory().groups();
     let all: Vec<GroupId> = (0..count)
         .map(|at| groups.create(GroupId::ROOT, &format!("first{at}")).expect("there is memory"))
         .collect();
     for group in all {
-        groups.remove(group).expect("nobody is in it");
+        groups.remove(group).expect("no space is in it");
     }
 }
 
@@ -138,11 +138,11 @@ fn go_together(run: &Run, seed: u64) {
     assert_audit(&machine);
     let remains = sharers.into_iter().map(Sharer::die).collect();
     drop(space);
-    groups.into_iter().for_each(|group| machine.memory().groups().remove(group).expect("nobody is in it"));
+    groups.into_iter().for_each(|group| machine.memory().groups().remove(group).expect("no space is in it"));
     assert_nothing_is_left(run, &machine, remains, before, started);
 }
 
-/// Everybody is gone, leaving devices and what was counted.
+/// Exits all spaces, leaving devices and what was counted.
 fn assert_nothing_is_left(
     run: &Run,
     machine: &Machine,
@@ -167,7 +167,7 @@ fn assert_nothing_is_left(
         event(VmEvent::Pswpin),
         started.elapsed().as_secs_f64(),
     );
-    // What a device was writing when its last owner went.
+    // Pages that a device was writing when their last owner exited.
     for _ in 0..8 {
         swap.reap();
         swap.reclaim_unnamed();
@@ -224,7 +224,7 @@ fn small_pages_in_compressed_memory() {
 }
 
 #[test]
-fn pages_in_a_disk_of_ram() {
+fn pages_on_a_ram_disk() {
     const DEVICES: &[Choice] = &[choice(Kind::RamDisk, 6000, None)];
     go(
         &Run {
@@ -296,7 +296,7 @@ fn two_threads_of_one_program_with_large_folios() {
     );
 }
 
-/// Memory is there; the groups are what is full.
+/// Memory is free; the groups are full.
 #[test]
 fn two_threads_of_one_program_in_memory_groups() {
     let habits = Habits { alone: false, groups: true, ..PLAIN };

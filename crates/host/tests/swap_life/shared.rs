@@ -1,4 +1,5 @@
-//! Threads of one program: they share a space, its tables, its folios and its mappings, and each knows what its own pages hold.
+//! Threads of one program: they share a space, its tables, its folios and its mappings, and each knows what
+//! its own pages hold.
 
 use crate::common::{AccessResult, DENIED, HostSpace, MIB2, PAGE, READ, RW, Random};
 use crate::devices::Devices;
@@ -13,7 +14,7 @@ use std::ops::Range;
 
 /// Pages that one thread locks at once.
 const LOCKED: usize = 24;
-/// Tries of a write that another thread forbids for the moment.
+/// Tries of a write to a page that another thread has made PROT_NONE for the moment.
 const TRIES: u32 = 10_000;
 
 /// One thread. Every page whose number leaves `number` when it is divided by `threads` is its own.
@@ -125,7 +126,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         self.random.below(ARENA / self.threads) * self.threads + self.number
     }
 
-    /// Any pages, whosever they are.
+    /// Any pages, of any thread.
     fn any_range(&mut self) -> Range<u64> {
         let longest = self.random.pick(&[1, 16, 64, 640]);
         let len = 1 + self.random.below(longest);
@@ -155,12 +156,12 @@ impl<'s, 'm> Sharer<'s, 'm> {
                     return self.count("written");
                 }
                 Err(DENIED) => {
-                    // Another thread forbids it just now, or could not allow it again.
+                    // Another thread has made it PROT_NONE, or could not undo that.
                     let _ = self.space.mprotect(addr(at), PAGE, RW, false);
                     self.count("denied");
                 }
                 Err(error) => {
-                    // Perhaps half of it is there.
+                    // Perhaps half of it was written.
                     self.space.madvise(addr(at), PAGE, Advice::DontNeedLocked).expect("this cannot fail");
                     let page = self.pages.get_mut(&at).expect("the caller looked");
                     *page = Page { locked: page.locked, ..Page::NEW };
@@ -207,7 +208,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         }
     }
 
-    /// A call failed that may have taken what was there before, as in Linux.
+    /// A call failed that may have unmapped what was there before, as in Linux.
     fn lost(&mut self, at: u64) {
         self.count("no mapping");
         let mut mapped = false;
@@ -231,7 +232,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         self.count("dropped");
     }
 
-    /// What changes nothing that a program can see. Others unmap pages of the range.
+    /// Calls without effect on contents. Others unmap pages of the range.
     fn advise(&mut self, advice: Advice) {
         let range = self.any_range();
         let _ = self.space.madvise(addr(range.start), (range.end - range.start) * PAGE, advice);
@@ -259,7 +260,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         }
     }
 
-    /// Forbids all threads to write to a range, and allows it again.
+    /// Makes a range PROT_NONE for all threads, and writable again.
     fn forbid_for_a_moment(&mut self) {
         let range = self.any_range();
         let len = (range.end - range.start) * PAGE;
@@ -310,7 +311,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         }
     }
 
-    /// The child, whose only thread is this one, has what this thread's pages held when it was forked off.
+    /// The child, whose only thread is this one, has what this thread's pages held at the fork.
     fn use_child(&mut self, cpu: &Vcpu) {
         let Some((space, mut pages)) = self.child.take() else { return };
         let first = self.any_place();
@@ -318,7 +319,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
             self.next_value += 1;
             let value = self.next_value;
             let result = if self.random.chance(30) {
-                // It may have been forked off while another thread forbade it.
+                // It may have been forked while another thread had it PROT_NONE.
                 let _ = space.mprotect(addr(at), PAGE, RW, false);
                 write_page(cpu, &space, at, value, false)
                     .map(|()| *page = Page { value, full: false, lazy: false, ..*page })
@@ -327,7 +328,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
             };
             match result {
                 Ok(()) => self.count("used by a child"),
-                // It may be half written: this was its last moment.
+                // It may be half written: this was its last write.
                 Err(DENIED) => return self.count("a child could not be allowed to write"),
                 Err(error) => return self.refused(error),
             }
@@ -373,7 +374,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         all.into_iter().for_each(|at| self.check(cpu, at));
     }
 
-    /// It has nothing of its own any more. Answers the devices.
+    /// Ends the thread. Returns the devices.
     pub(crate) fn die(self) -> (Devices, BTreeMap<&'static str, u64>) {
         (self.devices, self.tally)
     }

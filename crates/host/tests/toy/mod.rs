@@ -1,5 +1,5 @@
-//! A memory manager in small, for the tests of the machine: frames from a stack, tables under one lock, a fault handler
-//! that fills a window of addresses.
+//! A small memory manager for the tests of the machine: frames from a stack, tables under one lock, a fault
+//! handler that maps a window of addresses.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use quire_arch::{
@@ -60,7 +60,7 @@ impl<F: PagingFormat> Toy<F> {
         start
     }
 
-    /// Gives a frame back and poisons it.
+    /// Frees a frame and poisons it.
     pub(crate) fn free(&self, pfn: Pfn) {
         assert!(!self.is_free[pfn.0 as usize].swap(true, Ordering::SeqCst), "double free");
         self.word(pfn).store(POISON, Ordering::Relaxed);
@@ -86,7 +86,7 @@ pub(crate) struct Space<'t, F: PagingFormat> {
     pub(crate) cpus: AtomicCpuMask,
     /// Where faults map zeroed pages whose first word is the page number, readable and writable.
     pub(crate) window: VirtRange,
-    /// Set to make the fault handler lie.
+    /// Set to make the fault handler return success without a mapping.
     pub(crate) idle_handler: AtomicBool,
     lock: Mutex<()>,
 }
@@ -144,7 +144,7 @@ impl<'t, F: PagingFormat> Space<'t, F> {
         }
     }
 
-    /// Replaces the entry of the base page at `addr` and answers what it mapped. No flush.
+    /// Replaces the entry of the base page at `addr` and returns what it mapped. No flush.
     pub(crate) fn exchange(&self, addr: VirtAddr, new: Entry) -> Option<Leaf> {
         let old = self.entry(addr, Level::PTE).swap(F::encode(new, Level::PTE), Ordering::AcqRel);
         match F::decode(old, Level::PTE) {
@@ -160,7 +160,7 @@ impl<'t, F: PagingFormat> Space<'t, F> {
         self.toy.platform.shootdown(&pin, &self.cpus.load(), TlbFlush::Range { asid: self.asid, range });
     }
 
-    /// Unmaps the page at `addr` as one should.
+    /// Unmaps the page at `addr`, with a flush.
     pub(crate) fn unmap(&self, addr: VirtAddr) -> bool {
         let _guard = self.lock();
         let Some(leaf) = self.exchange(addr, Entry::None) else { return false };

@@ -10,7 +10,8 @@ pub(super) const PAGE: usize = 4096;
 /// At the end of the page.
 const SIGNATURE: &[u8; 10] = b"SWAPSPACE2";
 const VERSION: u32 = 1;
-/// Where the version, the number of the last page and the number of bad pages are: boot loaders may use what precedes.
+/// Where the version, the number of the last page and the number of bad pages are: boot loaders may use what
+/// precedes.
 const VERSION_AT: usize = 1024;
 const LAST_PAGE_AT: usize = 1028;
 const BAD_PAGES_AT: usize = 1032;
@@ -69,8 +70,8 @@ fn pages(mut file: &File) -> io::Result<u64> {
     Ok(file.seek(SeekFrom::End(0))? / PAGE as u64)
 }
 
-/// Makes swap space for `slots` pages: a new file, or a new header in one that is there. A block device keeps its size,
-/// which must suffice.
+/// Makes swap space for `slots` pages: a new file, or a new header in one that is there. A block device keeps
+/// its size, which must suffice.
 ///
 /// # Errors
 ///

@@ -19,8 +19,8 @@ pub(super) struct Bytes {
     pub(super) offset: u64,
 }
 
-// SAFETY: the pointer is an address in the machine's RAM, which any thread may use; who may use the frames is the
-// caller's affair (`SwapDevice::submit`).
+// SAFETY: the pointer is an address in the machine's RAM, which any thread may use; who may use the frames is
+// the caller's affair (`SwapDevice::submit`).
 unsafe impl Send for Bytes {}
 
 /// One request.
@@ -53,7 +53,7 @@ pub(super) struct Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Queues are whole between two steps, whoever panicked.
+    // Queues are consistent between two steps, so a panic of another thread does not matter.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -81,7 +81,7 @@ impl Shared {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Takes a request up, unless there are too many.
+    /// Submits a request, unless there are too many.
     pub(super) fn begin(&self, io: PageIo, bytes: Bytes) -> bool {
         let more = |count| (count < self.depth).then_some(count + 1);
         if self.under_way.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
@@ -124,21 +124,21 @@ impl Shared {
         }
     }
 
-    /// Hands over all requests that wait. Answers whether more may come.
+    /// Hands over all requests that wait. Returns whether more may come.
     pub(super) fn take_requests(&self, mut each: impl FnMut(Request)) -> bool {
         let mut pending = lock(&self.pending);
         pending.requests.drain(..).for_each(&mut each);
         !pending.stop
     }
 
-    /// A request is done. Whoever waits is woken by [`wake`](Self::wake) when a few are.
+    /// A request is done. [`wake`](Self::wake) wakes the waiters when a few are.
     pub(super) fn finish(&self, io: PageIo, result: Result<(), DeviceError>) {
         let mut done = lock(&self.done);
         done.push_back((io, result));
         self.done_count.store(done.len(), Ordering::Release);
     }
 
-    /// Wakes whoever waits.
+    /// Wakes the threads that wait.
     pub(super) fn wake(&self) {
         (self.wake)(self.wait_key());
     }

@@ -1,7 +1,8 @@
 //! One thread with an io_uring.
 //!
-//! The host ties a request to the thread that hands it in, and cancels what a thread leaves behind when it ends. So
-//! only the device's own thread does; others note their work down and ring a bell, which the ring listens to as well.
+//! The host ties a request to the thread that hands it in, and cancels what a thread leaves behind when it
+//! ends. So only the device's own thread does; others queue their work and ring a bell, which the ring
+//! listens to as well.
 
 use super::queue::{Request, Shared, error};
 use io_uring::types::Fd;
@@ -70,7 +71,7 @@ impl<'s> Ring<'s> {
             self.submit(1);
             if self.collect() {
                 let mut count = [0; 8];
-                // Silence, before work is looked for: a bell that rings in between is heard again.
+                // Cleared before work is looked for: a bell that rings in between is heard again.
                 let _ = rustix::io::read(&self.shared.bell, &mut count);
                 self.push(&listen);
             }
@@ -95,8 +96,8 @@ impl<'s> Ring<'s> {
 
     fn push(&mut self, entry: &squeue::Entry) {
         // SAFETY: a request's frames lie in the machine's RAM and stay what they are until it is done
-        // (`SwapDevice::submit`); the device waits for all that the host has before it goes. The bell and the file
-        // live as long as `shared`.
+        // (`SwapDevice::submit`); the device waits for all that the host has before it goes. The bell and the
+        // file live as long as `shared`.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
             self.submit(0);
         }
@@ -116,7 +117,7 @@ impl<'s> Ring<'s> {
         }
     }
 
-    /// Takes what is done. Answers whether the bell rang.
+    /// Takes what is done. Returns whether the bell rang.
     fn collect(&mut self) -> bool {
         let (mut rang, mut any) = (false, false);
         let done: Vec<(u64, i32)> =

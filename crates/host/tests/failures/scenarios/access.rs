@@ -1,4 +1,4 @@
-//! Page faults, and faulting in by advice.
+//! Page faults, and populating by advice.
 
 use crate::common::{PAGE, READ, RW};
 use crate::scenario::{Scenario, Undone};
@@ -11,7 +11,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_read_fails_and_can_be_repeated", small, |scene| access(scene.read(BASE)))
         .undone(Undone::Contents)
         .allocations(3..=3),
-    // The same, the page, and the group with frames for it.
+    // The same, the page, and the anon_vma with frames for it.
     Scenario::new("a_write_fails_and_can_be_repeated", small, |scene| access(scene.write(BASE, 1)))
         .undone(Undone::Contents)
         .succeeded(|scene| assert_eq!(scene.read(BASE), Ok(1)))

@@ -26,19 +26,19 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         |scene| {
             let children = scene.others.borrow();
             is_a_copy(scene, &children[0]);
-            // One mapping is kept from the child, one is wiped for it.
+            // DONTFORK for one mapping, WIPEONFORK for another.
             assert_eq!(children[0].figures().mappings + 1, scene.space.figures().mappings);
             assert_eq!(scene.read_in(&children[0], BASE + 24 * PAGE), Ok(0));
         },
     ),
-    // What a device may be writing to is copied at once.
+    // A pinned page is copied at once.
     Scenario::new("a_fork_with_pinned_pages_leaves_no_child", pinned, fork_once).refused(no_child).succeeded(
         |scene| {
             let children = scene.others.borrow();
             is_a_copy(scene, &children[0]);
         },
     ),
-    // Pinning what a child shares copies it.
+    // Pinning a shared page copies it.
     Scenario::new("a_shared_page_cannot_be_pinned", with_child, |scene| {
         match scene.space.pin_page(VirtAddr(BASE + PAGE), Access::Read) {
             Ok(page) => scene.pins.borrow_mut().push(page),
@@ -66,7 +66,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             assert_eq!(scene.read_in(space, BASE + 15 * PAGE), Ok(115));
         }
     }),
-    // The first write to memory that both had not touched; and to what both have.
+    // The first write to memory that neither had touched; and to memory that both have.
     Scenario::new("a_first_write_of_a_child_fails_and_can_be_repeated", with_child, |scene| {
         let children = scene.others.borrow();
         access(scene.write_in(&children[0], BASE + 20 * PAGE, 5))?;
@@ -117,7 +117,7 @@ fn pinned(scene: &Scene<'_>) {
     }
 }
 
-/// The filled range in three mappings, and beside it one of each kind that a child gets otherwise.
+/// The filled range in three mappings, and beside it one of each other kind that fork handles.
 fn many(scene: &Scene<'_>) {
     filled(scene);
     let advise = |at, advice| {

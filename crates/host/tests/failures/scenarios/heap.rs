@@ -1,4 +1,4 @@
-//! `brk`, which answers the old break instead of an error.
+//! `brk`, which returns the old break instead of an error.
 
 use crate::common::{PAGE, RW, map_at};
 use crate::scenario::Scenario;
@@ -7,7 +7,7 @@ use quire_arch::VirtAddr;
 use quire_mm::{Error, LockAll};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("brk_answers_the_old_break", empty, |scene| move_break(scene, 10 * PAGE + 5))
+    Scenario::new("brk_returns_the_old_break", empty, |scene| move_break(scene, 10 * PAGE + 5))
         .refused(is_refused)
         .succeeded(|scene| assert_eq!(scene.read(scene.space.program_break().0 - 8), Ok(0))),
     Scenario::new("growing_the_heap_further_allocates_nothing", four_pages, |scene| {
@@ -16,12 +16,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .never(),
     Scenario::new("shrinking_the_heap_allocates_nothing", four_pages, |scene| move_break(scene, PAGE))
         .never(),
-    // What lies behind the heap may be one mapping with it: then taking the end of the heap cuts a hole.
-    Scenario::new("shrinking_a_heap_that_goes_on_answers_the_old_break", goes_on, |scene| {
-        move_break(scene, PAGE)
-    })
-    .refused(is_refused)
-    .succeeded(|scene| assert_eq!(scene.read(scene.space.layout().brk.0 + 4 * PAGE), Ok(44))),
+    // What lies behind the heap may be merged with it: then shrinking the heap splits the mapping.
+    Scenario::new("shrinking_a_heap_in_use_returns_the_old_break", goes_on, |scene| move_break(scene, PAGE))
+        .refused(is_refused)
+        .succeeded(|scene| assert_eq!(scene.read(scene.space.layout().brk.0 + 4 * PAGE), Ok(44))),
     Scenario::new("a_locked_heap_hides_its_pages", locks_the_future, |scene| move_break(scene, 8 * PAGE))
         .refused(is_refused)
         .succeeded(|scene| assert_eq!(scene.space.figures().resident, 24 * PAGE))
@@ -31,7 +29,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         }),
 ];
 
-/// Moves the break to `len` behind its start; that it stays where it was stands for the error.
+/// Moves the break to `len` behind its start; an unchanged break stands for the error.
 fn move_break(scene: &Scene<'_>, len: u64) -> Result<(), Error> {
     let old = scene.space.program_break();
     let wanted = VirtAddr(scene.space.layout().brk.0 + len);

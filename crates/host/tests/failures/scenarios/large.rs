@@ -1,4 +1,4 @@
-//! Large folios: faults that want one, and what becomes of them in fork and moves.
+//! Large folios: faults that allocate one, and their fork and moves.
 
 use crate::common::{HostSpace, MIB2, PAGE, RW, map_at};
 use crate::scenario::{Scenario, Undone};
@@ -8,11 +8,11 @@ use quire_mm::{Advice, Error, PageState, RemapFlags};
 
 /// A border of every level of tables.
 const LARGE: u64 = 1 << 39;
-/// Aligned alike as far as a large leaf asks for it, below other tables.
+/// Aligned alike for a PMD leaf, below other tables.
 const TARGET: u64 = (1 << 40) + MIB2;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    // Whatever is missing for the large folio, the page is had without it.
+    // Whatever is missing for the large folio, the fault falls back to a page.
     Scenario::new("a_fault_wants_a_folio_for_a_pmd_entry", advised, |scene| access(scene.write(LARGE, 1)))
         .undone(Undone::Contents)
         .hides(|scene| assert_eq!(scene.read(LARGE), Ok(1)))
@@ -65,35 +65,35 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.space.figures().resident, MIB2);
     })
     .allocations(2..=2),
-    // Whatever is missing for the huge page of zeros, there is the small one.
-    Scenario::new("a_read_wants_the_huge_page_of_zeros", advised, |scene| access(scene.read(LARGE)))
+    // Whatever is missing for the huge zero page, the fault falls back to the zero page.
+    Scenario::new("a_read_wants_the_huge_zero_page", advised, |scene| access(scene.read(LARGE)))
         .undone(Undone::Contents)
         .hides(|scene| assert!(!maps_zeros(&scene.space, LARGE)))
         .succeeded(|scene| assert_eq!(scene.space.figures().resident, 0)),
-    Scenario::new("a_write_to_the_huge_page_of_zeros", zeros, |scene| access(scene.write(LARGE, 1)))
+    Scenario::new("a_write_to_the_huge_zero_page", zeros, |scene| access(scene.write(LARGE, 1)))
         .undone(Undone::Contents)
         .hides(|scene| {
             assert_eq!((scene.read(LARGE), scene.read(LARGE + PAGE)), (Ok(1), Ok(0)));
             assert_eq!(scene.space.figures().resident, PAGE);
         })
         .succeeded(|scene| assert_eq!(scene.read(LARGE), Ok(1))),
-    Scenario::new("a_fork_with_the_huge_page_of_zeros_leaves_no_child", zeros, |scene| {
+    Scenario::new("a_fork_with_the_huge_zero_page_leaves_no_child", zeros, |scene| {
         let child = scene.space.fork()?;
         scene.others.borrow_mut().push(child);
         Ok(())
     })
     .succeeded(|scene| assert!(maps_zeros(&scene.others.borrow()[0], LARGE))),
-    Scenario::new("the_huge_page_of_zeros_moves_or_stays", zeros, |scene| shift(scene, MIB2))
+    Scenario::new("the_huge_zero_page_moves_or_stays", zeros, |scene| shift(scene, MIB2))
         .refused(|scene, error| {
             crate::scenario::is_no_frames(scene, error);
             assert!(maps_zeros(&scene.space, LARGE));
         })
         .succeeded(|scene| assert!(maps_zeros(&scene.space, TARGET))),
-    Scenario::new("the_huge_page_of_zeros_is_cut_without_memory", zeros, |scene| {
+    Scenario::new("the_huge_zero_page_is_split_without_memory", zeros, |scene| {
         scene.space.madvise(VirtAddr(LARGE + PAGE), PAGE, Advice::DontNeed)
     })
     .never(),
-    // What splitting needs was deposited.
+    // The table for the split was deposited.
     Scenario::new("a_large_leaf_is_split_without_memory", large, |scene| {
         scene.space.madvise(VirtAddr(LARGE + PAGE), PAGE, Advice::DontNeed)
     })
@@ -112,7 +112,7 @@ fn with_table(scene: &Scene<'_>) {
     scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("as above");
 }
 
-/// The huge page of zeros.
+/// The huge zero page.
 fn zeros(scene: &Scene<'_>) {
     advised(scene);
     scene.read(LARGE).expect("nothing fails yet");

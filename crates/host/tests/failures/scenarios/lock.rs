@@ -1,4 +1,4 @@
-//! `mlock` and its kin.
+//! `mlock` and its variants.
 
 use crate::common::PAGE;
 use crate::scenario::{Scenario, Undone};
@@ -7,7 +7,7 @@ use quire_arch::VirtAddr;
 use quire_mm::{AllocError, Error, LockAll, MapRequest};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("locking_tells_by_which_step_it_failed", small, |scene| {
+    Scenario::new("mlock_returns_the_error_of_the_step_that_failed", small, |scene| {
         scene.space.mlock(VirtAddr(BASE + PAGE), 4 * PAGE, false)
     })
     .undone(Undone::Contents)
@@ -50,7 +50,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .succeeded(|scene| assert_eq!(scene.space.figures().resident, 24 * PAGE))
     .hides(|scene| {
         assert!(scene.space.figures().resident < 24 * PAGE);
-        assert_eq!(scene.write(scene.answer.get().0, 1), Ok(()));
+        assert_eq!(scene.write(scene.returned.get().0, 1), Ok(()));
     }),
     Scenario::new("unlocking_everything_allocates_nothing", locked, |scene| {
         scene.space.munlockall();

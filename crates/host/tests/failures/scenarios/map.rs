@@ -9,7 +9,7 @@ use quire_mm::{Errno, Error, MapFlags, MapRequest, MappedFile};
 pub(crate) const SCENARIOS: &[Scenario] = &[
     // A VMA and a node of the tree, and the frames of both.
     Scenario::new("a_new_mapping_fails_whole", empty, |scene| map(scene, MapRequest::anonymous(PAGE, RW)))
-        .succeeded(|scene| assert_eq!(scene.read(scene.answer.get().0), Ok(0)))
+        .succeeded(|scene| assert_eq!(scene.read(scene.returned.get().0), Ok(0)))
         .allocations(4..=4),
     Scenario::new("a_mapping_of_a_file_fails_whole", filled, |scene| {
         let file = MappedFile::new(3, 5);
@@ -39,7 +39,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         map(scene, MapRequest::anonymous(6 * PAGE, READ).at(VirtAddr(BASE + 3 * PAGE), MapFlags::FIXED))
     })
     .succeeded(|scene| scene.assert_filled((0..3).chain(9..16))),
-    // Linux has unmapped what was there when the file's own operation is asked.
+    // Linux has unmapped the old range when the file's own operation is called.
     Scenario::new("a_fixed_mapping_that_its_file_refuses_leaves_a_hole_or_fails_whole", filled, |scene| {
         let (file, objection) = (Some(MappedFile::new(3, 0)), Some(Error::RefusedByFile(Errno::EINVAL)));
         let request = MapRequest { file, objection, ..MapRequest::anonymous(2 * PAGE, READ) };
@@ -69,16 +69,16 @@ fn map(scene: &Scene<'_>, request: MapRequest) -> Result<(), Error> {
     scene.space.mmap(&request).map(|addr| scene.keep(addr))
 }
 
-/// The mapping is there, and each of its pages can still be had.
+/// The mapping is there, and each of its pages can still be faulted in.
 fn partly_resident(scene: &Scene<'_>) {
     let figures = scene.space.figures();
     assert!(figures.mapped == 8 * PAGE && figures.resident < 8 * PAGE);
     for at in 0..8 {
-        assert_eq!(scene.write(scene.answer.get().0 + at * PAGE, at), Ok(()));
+        assert_eq!(scene.write(scene.returned.get().0 + at * PAGE, at), Ok(()));
     }
 }
 
-/// As many mappings as a node of the tree holds, with room between them.
+/// As many mappings as a node of the tree holds, with holes between them.
 fn full_node(scene: &Scene<'_>) {
     for at in 0..15 {
         map_at(&scene.space, BASE + 2 * at * PAGE, PAGE, RW);

@@ -34,7 +34,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             assert_eq!(scene.write(BASE + 18 * PAGE, 0), Err(DENIED));
             assert_eq!(scene.write(BASE + 20 * PAGE, 0), Ok(()));
         }),
-    // Locked memory that becomes writable gets its pages at once, or later if there are none.
+    // Locked memory that becomes writable gets its pages at once, or later if there is no memory.
     Scenario::new("locked_memory_made_writable_hides_its_pages", locked_for_reading, |scene| {
         scene.space.mprotect(VirtAddr(BASE), 8 * PAGE, RW, false)
     })
@@ -62,12 +62,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .never(),
 ];
 
-/// Takes writing away from pages of the filled range.
+/// Makes pages of the filled range read-only.
 fn protect(scene: &Scene<'_>, first: u64, pages: u64) -> Result<(), Error> {
     scene.space.mprotect(VirtAddr(BASE + first * PAGE), pages * PAGE, READ, false)
 }
 
-/// Two mappings side by side that cannot be one.
+/// Two mappings side by side that cannot be merged.
 fn two(scene: &Scene<'_>) {
     filled(scene);
     map_at(&scene.space, BASE + 16 * PAGE, 8 * PAGE, RW);

@@ -16,7 +16,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .refused(all_is_there)
         .succeeded(|scene| moved(scene, 0, 16))
         .allocations(4..=14),
-    // races.md, E: failure half way: everything moves back, no page is lost and no page is mapped twice.
+    // Hazard: failure half way: everything moves back, no page is lost and no page is mapped twice.
     Scenario::new("a_move_of_a_part_fails_whole", filled, |scene| remap(scene, 2, 7, 7, MOVE, TARGET))
         .refused(all_is_there)
         .succeeded(|scene| moved(scene, 2, 9))
@@ -24,15 +24,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_move_of_an_end_fails_whole", filled, |scene| remap(scene, 2, 14, 14, MOVE, TARGET))
         .refused(all_is_there)
         .succeeded(|scene| moved(scene, 2, 16)),
-    Scenario::new("a_move_that_shrinks_cuts_first", filled, |scene| {
-        // Once the end is cut off the source is shorter.
+    Scenario::new("a_move_that_shrinks_unmaps_first", filled, |scene| {
+        // The shrunk source stays shorter.
         let cut = scene.read(BASE + 5 * PAGE) == Err(NOT_MAPPED);
         remap(scene, 2, if cut { 3 } else { 8 }, 3, MOVE, TARGET)
     })
     .undone(Undone::AsChecked)
     .refused(|scene, error| {
         is_no_frames(scene, error);
-        // What goes, goes before the move; the rest is where it was.
+        // What is unmapped is unmapped before the move; the rest is where it was.
         scene.assert_filled((0..5).chain(10..16));
     })
     .succeeded(|scene| {
@@ -48,7 +48,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         all_is_there(scene, error);
         assert_eq!(scene.read(TARGET - PAGE), Ok(1));
         assert_eq!(scene.read(TARGET + 16 * PAGE), Ok(2));
-        // Whole, or gone: what FIXED replaces is unmapped before, and stays so.
+        // Whole, or unmapped: what FIXED replaces is unmapped before, and stays so.
         let left = scene.read(TARGET);
         assert!(left == Ok(3) || left == Err(NOT_MAPPED), "{left:?}");
     })
@@ -81,7 +81,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     })
     .refused(all_is_there)
     .succeeded(|scene| {
-        assert_eq!(scene.read(scene.answer.get().0), Ok(100));
+        assert_eq!(scene.read(scene.returned.get().0), Ok(100));
         assert_eq!(scene.read(BASE), Ok(0));
     }),
     Scenario::new("a_move_that_keeps_a_part_as_its_source_fails_whole", filled, |scene| {
@@ -89,7 +89,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     })
     .refused(all_is_there)
     .succeeded(|scene| {
-        assert_eq!(scene.read(scene.answer.get().0), Ok(103));
+        assert_eq!(scene.read(scene.returned.get().0), Ok(103));
         assert_eq!(scene.read(BASE + 3 * PAGE), Ok(0));
         scene.assert_filled((0..3).chain(8..16));
     }),
@@ -102,7 +102,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         remap(scene, 0, 16, 64, RemapFlags::MAYMOVE, 0)
     })
     .refused(all_is_there)
-    .succeeded(|scene| assert_eq!(scene.read(page(scene.answer.get(), 15).0), Ok(115))),
+    .succeeded(|scene| assert_eq!(scene.read(page(scene.returned.get(), 15).0), Ok(115))),
     Scenario::new("an_alias_of_shared_memory_fails_whole", shared, |scene| {
         remap(scene, 0, 0, 8, RemapFlags::MAYMOVE, 0)
     })
@@ -136,8 +136,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .succeeded(|scene| assert_eq!(scene.space.figures().resident, 24 * PAGE))
     .hides(|scene| {
         assert!(scene.space.figures().resident < 24 * PAGE);
-        assert_eq!(scene.read(page(scene.answer.get(), 15).0), Ok(115));
-        assert_eq!(scene.write(page(scene.answer.get(), 23).0, 1), Ok(()));
+        assert_eq!(scene.read(page(scene.returned.get(), 15).0), Ok(115));
+        assert_eq!(scene.write(page(scene.returned.get(), 23).0, 1), Ok(()));
     }),
 ];
 
@@ -161,16 +161,16 @@ fn all_is_there(scene: &Scene<'_>, error: Error) {
     scene.assert_filled(0..16);
 }
 
-/// Pages `first..end` are where the call said, and no longer where they were; the rest is.
+/// Pages `first..end` are at the returned address, and no longer where they were; the rest is.
 fn moved(scene: &Scene<'_>, first: u64, end: u64) {
     for at in first..end {
-        assert_eq!(scene.read(page(scene.answer.get(), at - first).0), Ok(100 + at));
+        assert_eq!(scene.read(page(scene.returned.get(), at - first).0), Ok(100 + at));
         assert_eq!(scene.read(BASE + at * PAGE), Err(NOT_MAPPED));
     }
     scene.assert_filled(0..first);
 }
 
-/// Something longer lies where the pages are to go.
+/// A longer mapping lies where the pages are to go.
 fn with_target(scene: &Scene<'_>) {
     filled(scene);
     map_at(&scene.space, TARGET - PAGE, 18 * PAGE, RW);
@@ -191,7 +191,7 @@ fn move_what_is_left(scene: &Scene<'_>) -> Result<(), Error> {
     remap(scene, first, 16 - first, 16 - first, MOVE, TARGET + first * PAGE)
 }
 
-/// No room to grow.
+/// No free range to grow into.
 fn hemmed_in(scene: &Scene<'_>) {
     filled(scene);
     map_at(&scene.space, BASE + 16 * PAGE, PAGE, NONE);

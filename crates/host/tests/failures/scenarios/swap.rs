@@ -1,4 +1,4 @@
-//! Pages that leave memory and come back, and the devices that they go to.
+//! Pages that are swapped out and in, and their devices.
 
 use crate::common::PAGE;
 use crate::driver::DEVICE;
@@ -13,16 +13,14 @@ use quire_mm::{
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("a_page_comes_back_or_stays_out", paged_out, |scene| access(scene.read(BASE)))
+    Scenario::new("a_swap_in_succeeds_or_leaves_the_page_out", paged_out, |scene| access(scene.read(BASE)))
         .refused(is_unavailable)
         .succeeded(|scene| scene.assert_filled(0..16))
         .allocations(1..=2),
-    Scenario::new("a_write_to_a_page_that_is_out", paged_out, |scene| {
-        access(scene.write(BASE + 5 * PAGE, 105))
-    })
-    .refused(is_unavailable)
-    .succeeded(|scene| scene.assert_filled(0..16)),
-    Scenario::new("a_write_to_a_shared_page_that_is_out", paged_out_and_shared, |scene| {
+    Scenario::new("a_write_to_a_swapped_page", paged_out, |scene| access(scene.write(BASE + 5 * PAGE, 105)))
+        .refused(is_unavailable)
+        .succeeded(|scene| scene.assert_filled(0..16)),
+    Scenario::new("a_write_to_a_shared_swapped_page", paged_out_and_shared, |scene| {
         access(scene.write(BASE + 5 * PAGE, 7))
     })
     .undone(Undone::Contents)
@@ -31,7 +29,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         assert_eq!(scene.read(BASE + 5 * PAGE), Ok(7));
     }),
-    Scenario::new("a_fork_of_pages_that_are_out_leaves_no_child", paged_out, |scene| {
+    Scenario::new("a_fork_of_swapped_pages_leaves_no_child", paged_out, |scene| {
         let child = scene.space.fork()?;
         scene.others.borrow_mut().push(child);
         Ok(())
@@ -40,30 +38,30 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         scene.assert_filled(0..16);
     }),
-    // A page that finds no room on its way stays where it is, and nobody is told.
-    Scenario::new("pages_leave_or_stay", compressed, page_out)
+    // A page that gets no memory on its way out stays, and no error is reported.
+    Scenario::new("pages_are_swapped_out_or_stay", compressed, page_out)
         .hides(|scene| scene.assert_filled(0..16))
         .succeeded(|scene| {
             assert_eq!(scene.space.figures().swapped, 16 * PAGE);
             scene.assert_filled(0..16);
         }),
-    Scenario::new("pages_leave_for_plain_memory_or_stay", on_ramdisk, page_out)
+    Scenario::new("pages_are_swapped_to_a_ram_disk_or_stay", on_ramdisk, page_out)
         .hides(|scene| scene.assert_filled(0..16))
         .succeeded(|scene| {
             assert_eq!(scene.space.figures().swapped, 16 * PAGE);
             scene.assert_filled(0..16);
         }),
-    Scenario::new("pages_leave_for_a_compressed_cache_or_stay", cached, page_out)
+    Scenario::new("pages_are_swapped_to_a_compressed_cache_or_stay", cached, page_out)
         .hides(|scene| scene.assert_filled(0..16))
         .succeeded(|scene| scene.assert_filled(0..16)),
-    // The cache takes nothing, and looks for older pages to send on their way.
-    Scenario::new("pages_go_by_a_full_compressed_cache_or_stay", cache_of_nothing, page_out)
+    // The cache accepts nothing, and looks for older pages to write back.
+    Scenario::new("pages_are_swapped_past_a_full_compressed_cache_or_stay", cache_of_nothing, page_out)
         .hides(|scene| scene.assert_filled(0..16))
         .succeeded(|scene| scene.assert_filled(0..16)),
-    // Pages around the one that is wanted need not come.
-    Scenario::new("pages_come_back_with_those_around_them", far_away, |scene| {
+    // Pages around the faulting one need not be read.
+    Scenario::new("a_swap_in_with_readahead_fails_or_succeeds", far_away, |scene| {
         let result = (0..16).try_for_each(|at| access(scene.read(BASE + at * PAGE)));
-        // Nobody waits for what was read ahead.
+        // No access waits for what was read ahead.
         (0..16).for_each(|_| scene.machine.memory().swap().reap());
         result
     })
@@ -71,24 +69,24 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .refused(is_unavailable)
     .hides(|scene| scene.assert_filled(0..16))
     .succeeded(|scene| scene.assert_filled(0..16)),
-    // What will be needed is read, or left where it is.
-    Scenario::new("what_will_be_needed_comes_or_stays_out", paged_out, will_need)
+    // WILLNEED reads pages, or leaves them where they are.
+    Scenario::new("willneed_reads_pages_or_leaves_them_out", paged_out, will_need)
         .hides(|scene| scene.assert_filled(0..16))
         .succeeded(all_in_memory),
-    Scenario::new("what_will_be_needed_comes_later_or_stays_out", far_away, |scene| {
+    Scenario::new("willneed_on_a_slow_device_reads_pages_or_leaves_them_out", far_away, |scene| {
         let result = will_need(scene);
         (0..16).for_each(|_| scene.machine.memory().swap().reap());
         result
     })
     .hides(|scene| scene.assert_filled(0..16))
     .succeeded(all_in_memory),
-    Scenario::new("a_page_of_zeros_comes_back_one_way_or_another", zeros_paged_out, |scene| {
+    Scenario::new("a_swap_in_of_zeros_fails_or_reads_zeros", zeros_paged_out, |scene| {
         access(scene.read(BASE))
     })
     .refused(is_unavailable)
     .hides(|scene| assert_eq!(scene.read(BASE), Ok(0)))
     .succeeded(|scene| assert_eq!(scene.read(BASE), Ok(0))),
-    Scenario::new("a_device_goes_or_stays", paged_out, |scene| {
+    Scenario::new("swapoff_succeeds_or_keeps_the_device", paged_out, |scene| {
         let id = *scene.devices.borrow().last().expect("there is one");
         match scene.machine.memory().swapoff(id, || true) {
             Ok(()) => {
@@ -129,7 +127,7 @@ fn is_unavailable(scene: &Scene<'_>, error: Error) {
     }
 }
 
-/// Panics unless each page reads as it was written, or could not be read from the device while that went.
+/// Panics unless each page reads as it was written, or could not be read from the device during swapoff.
 fn assert_kept(scene: &Scene<'_>) {
     let mut callers = scene.machine.memory().frames().faults().callers();
     let failed = callers.any(|caller| caller.site == DEVICE && caller.failed > 0);
@@ -151,13 +149,13 @@ const SLOTS: u64 = 1024;
 enum Keeps {
     Compressed,
     Plain,
-    /// As they are, behind a compressed cache of so many bytes.
+    /// Uncompressed, behind a compressed cache of so many bytes.
     Cached(u64),
-    /// As they are, and answers late.
+    /// Uncompressed, and completes late.
     Late,
 }
 
-/// Takes a device in RAM into use.
+/// Adds a device in RAM.
 fn swapon(scene: &Scene<'_>, keeps: Keeps) -> Result<(), Error> {
     let memory = scene.machine.memory();
     let frames = memory.frames();
@@ -230,7 +228,7 @@ fn cache_of_nothing(scene: &Scene<'_>) {
     with(scene, Keeps::Cached(0));
 }
 
-/// The filled range on a device that answers late, and nothing of it in memory.
+/// The filled range on a slow device, and nothing of it in memory.
 fn far_away(scene: &Scene<'_>) {
     with(scene, Keeps::Late);
     page_out(scene).expect("nothing fails yet");
