@@ -12,14 +12,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bounds='
 bench 5
-checks 15
+checks 13
 crates/arch 9
 tools/cli 10
 tools/diff 49
 crates/frame 196
 tools/fuzz 10
 crates/group 78
-crates/host 272
 tools/lab 155
 crates/mm 18
 crates/reclaim 26
@@ -27,7 +26,7 @@ crates/space 300
 crates/swap 150
 crates/sync 21
 tools/trace 40
-docs 68
+docs 67
 '
 plain=19
 
