@@ -107,5 +107,5 @@ done
 
 printf '\n%-34s %12s %9s\n' 'swap, a page of 16 MiB of zeros' all atomic
 for way in out-4k in-4k out-2m in-2m; do
-    compare "$way" 4096 bypass cached multi layer delayed all
+    compare "$way" 4096 bypass all
 done

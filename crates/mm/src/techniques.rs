@@ -17,7 +17,7 @@ pub struct Techniques {
     pub tables: TablesTechnique,
     /// In which pieces `mremap` moves: `ptes`, `pmds` or `puds`.
     pub mremap: RemapTechnique,
-    /// How swap synchronises: `bypass`, `cached`, `multi`, `layer`, `delayed` or `all`.
+    /// How swap synchronises: `bypass` or `all`.
     pub swap: SwapTechnique,
 }
 
@@ -46,7 +46,7 @@ impl Techniques {
     pub const NAMES: &'static [&'static str] = &["pcp", "gather", "tables", "mremap", "swap"];
     const GATHER_VALUES: &'static [&'static str] = &["pages", "runs"];
     const MREMAP_VALUES: &'static [&'static str] = &["ptes", "pmds", "puds"];
-    const SWAP_VALUES: &'static [&'static str] = &["bypass", "cached", "multi", "layer", "delayed", "all"];
+    const SWAP_VALUES: &'static [&'static str] = &["bypass", "all"];
     const TABLES_VALUES: &'static [&'static str] = &["keep", "free"];
     const PCP_VALUES: &'static [&'static str] = &["none", "order0", "posted", "all"];
 

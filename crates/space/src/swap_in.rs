@@ -5,7 +5,7 @@
 //! its slots are not free, so they cannot stand for other contents in the meantime.
 //!
 //! Whoever inserts the folio reads it. Everybody else who wants it finds it in the cache and sleeps until the reader lets go
-//! of the folio lock. What techniques before this one do otherwise is in [`before`], how
+//! of the folio lock. What the technique before does otherwise is in [`before`], how
 //! much comes back at once is up to [`reach`], and pages that need not be read are in [`zeros`].
 
 mod before;
@@ -73,10 +73,7 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
         let then = self.then.get();
         let left = match then {
             CacheFate::Kept | CacheFate::Removable => {
-                !self.is_being_written() && self.spaces.swap().remove_unnamed(self.head) && {
-                    self.spaces.after_removal(self.slot);
-                    true
-                }
+                !self.is_being_written() && self.spaces.swap().remove_unnamed(self.head)
             }
             CacheFate::Removed => true,
             CacheFate::PastCache => {
@@ -187,11 +184,7 @@ impl<'s, P: Platform> Spaces<P> {
                 return Ok(None);
             };
             let first = slot.block_start(order);
-            let inserted = match self.look_again(slot) {
-                None => self.swap().insert(first, head),
-                Some(page) => Inserted::Found(page),
-            };
-            match inserted {
+            match self.swap().insert(first, head) {
                 Inserted::Won { shadow, zero, group: now } => {
                     self.settle_charge(order, charged, GroupId::from_bits(now));
                     self.note_major(&self.platform().pin(), head, shadow);

@@ -56,7 +56,7 @@ fn ways(technique: SwapTechnique, order: Order) {
 }
 
 fn main() {
-    for technique in [SwapTechnique::All, SwapTechnique::Layer, SwapTechnique::Cached] {
+    for technique in SwapTechnique::ALL {
         for order in [0, 4, 9].map(order) {
             ways(technique, order);
         }

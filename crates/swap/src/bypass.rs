@@ -1,5 +1,5 @@
-//! What the techniques before this one need: reading a page past the cache where a device answers at once, and shadows that
-//! are looked up and cleared on their own.
+//! What the technique before needs: reading a page past the cache where a device is done at once, and shadows that are looked
+//! up and cleared on their own.
 
 use crate::Swap;
 use crate::shadow::Shadow;

@@ -10,7 +10,7 @@ use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
     /// The memory group of a slot whose page is all zeros, on the device only, and named by one entry: a moment's view. None of
-    /// any other slot, and while techniques before have everything go through the device.
+    /// any other slot, and with the technique before, which has everything go through the device.
     pub fn zeros(&self, slot: SlotId) -> Option<u16> {
         if !self.technique().knows_zeros() {
             return None;

@@ -15,8 +15,7 @@ use std::thread;
 /// Both threads page out, page in, drop names and look; each name in the pool is one entry that somebody owns.
 #[test]
 fn two_cpus_at_the_same_slots_leave_everything_sound() {
-    for (seed, technique) in [(1, SwapTechnique::All), (2, SwapTechnique::Bypass), (3, SwapTechnique::Multi)]
-    {
+    for (seed, technique) in [(1, SwapTechnique::All), (2, SwapTechnique::Bypass)] {
         println!("seed {seed}");
         let swap = swap(1 << 13, 2, technique);
         for _ in 0..2 {

@@ -202,7 +202,7 @@ pub(crate) struct MachineArguments {
     #[arg(long)]
     pub(crate) contents: bool,
     /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
-    /// tables=keep|free, mremap=ptes|pmds|puds, swap=bypass|cached|multi|layer|delayed|all)
+    /// tables=keep|free, mremap=ptes|pmds|puds, swap=bypass|all)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Hold every TLB hit against the page tables

@@ -18,7 +18,7 @@ fn of(report: &Swap, case: &str, metric: &str, technique: SwapTechnique) -> f64 
 }
 
 #[test]
-fn everything_goes_out_and_comes_back_with_every_step_of_the_technique() {
+fn everything_goes_out_and_comes_back_before_and_now() {
     let mut steps = Vec::new();
     let report = swap::run(&Scale::TINY, &mut |what, done, total| {
         steps.push((what.to_owned(), done, total));
@@ -49,7 +49,7 @@ fn everything_goes_out_and_comes_back_with_every_step_of_the_technique() {
         assert!((4096.0..6000.0).contains(&used), "{technique:?}: {used}");
     }
     // Half of the data does not fit, so a store faults.
-    for technique in [SwapTechnique::Bypass, SwapTechnique::All] {
+    for technique in SwapTechnique::ALL {
         let major = of(&report, "key-value, half in memory, RAM disk", "major_faults", technique);
         assert!((50.0..900.0).contains(&major), "{technique:?}: {major}");
     }
@@ -71,5 +71,5 @@ fn check_records(report: &Swap) {
         assert!(object["linux"].is_null(), "the host's Linux is left alone: {line}");
         assert!(cases.insert((record.case, record.metric)), "twice: {line}");
     }
-    assert!(cases.len() > 200, "{}", cases.len());
+    assert!(cases.len() > 100, "{}", cases.len());
 }

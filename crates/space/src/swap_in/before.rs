@@ -1,15 +1,15 @@
-//! What techniques before this one do otherwise ([`SwapTechnique`](quire_swap::SwapTechnique)), to be measured against it.
+//! What the technique before ([`SwapTechnique::Bypass`](quire_swap::SwapTechnique::Bypass)) does otherwise, to be measured against
+//! the present one.
 //!
-//! `bypass` reads past the cache from a device that answers at once: the slot is marked busy, the shadow is looked up and
-//! cleared on its own, and whoever finds the mark sleeps a tick and tries again. `cached` and `multi` take every page through the
-//! cache, but look at it again once they have a folio, and ask whether the slot is in use, before they try to insert. `layer`
-//! asks the insertion alone, and still looks twice.
+//! It reads past the cache from a device that is done at once: the slot is marked busy, and the shadow is looked up and cleared
+//! on its own. A thread that finds the mark sleeps a tick and tries again. Where several entries name the slot, and on devices that
+//! take their time, a page goes through the cache.
 
 use super::{CacheFate, SwappedIn};
 use crate::error::FaultError;
 use crate::spaces::Spaces;
 use core::cell::Cell;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Order, Platform};
 use quire_group::GroupId;
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
@@ -71,26 +71,6 @@ impl<'s, P: Platform> Spaces<P> {
             swap.clear_shadow(slot);
         }
         swap.end_bypass(slot);
-    }
-
-    /// A folio left the cache and its slots are free: what is eager about shadows looks for one.
-    pub(super) fn after_removal(&self, slot: SlotId) {
-        if !self.swap().technique().insertion_decides() {
-            self.swap().clear_shadow(slot);
-        }
-    }
-
-    /// The looks between a folio and its insertion: the page, if the cache has it by now.
-    pub(super) fn look_again(&self, slot: SlotId) -> Option<Pfn> {
-        let technique = self.swap().technique();
-        if technique.single_lookup() {
-            return None;
-        }
-        if !technique.insertion_decides() {
-            // An insertion says so too; here it is asked before.
-            let _ = self.swap().count(slot);
-        }
-        self.swap().lookup(slot)
     }
 
     /// Sleeps a tick, if somebody may be reading the page past the cache.

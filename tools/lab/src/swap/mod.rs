@@ -1,7 +1,6 @@
 //! The experiment `swap`: what it saves and costs that the swap cache is the one layer at which everybody meets.
 //!
-//! The posted table is measured with each step of the technique, and on the host's Linux where a swap device of its own can
-//! be had; what a program notices with the first and the last step.
+//! The posted table is also measured on the host's Linux, where a swap device of its own can be had.
 
 mod count;
 mod latency;
@@ -25,9 +24,6 @@ use quire_swap::SwapTechnique;
 pub const NAME: &str = "swap";
 
 const TIME_RATIO: Metric = Metric::lower(RATIO, "to bypass");
-
-/// The first step and the last.
-const ENDS: [SwapTechnique; 2] = [SwapTechnique::Bypass, SwapTechnique::All];
 
 /// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there are.
 ///

@@ -1,9 +1,9 @@
 //! A full device is taken out of use while a program goes on: how long that takes a page, and how long the program waits.
 
+use super::TIME_RATIO;
 use super::latency::Latencies;
 use super::scale::Scale;
 use super::stage::{Contents, Patterns, Stage, page_at};
-use super::{ENDS, TIME_RATIO};
 use crate::crew::on_threads;
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
@@ -37,7 +37,7 @@ pub(super) fn run(
         let name = format!("swapoff of {} MiB, {folios}", scale.device >> 20);
         step(&name);
         let mut outcomes = Vec::new();
-        for technique in ENDS {
+        for technique in SwapTechnique::ALL {
             let (time, latencies, findings) = swap_off(technique, folios, scale)?;
             report.findings.extend(findings.into_iter().map(|finding| format!("{name}, {finding}")));
             outcomes.push((technique, time, latencies));

@@ -1,8 +1,7 @@
 //! Threads that want the same page at the same moment: how long those wait who do not read it.
 //!
-//! The device answers at once, so that the first technique reads past the cache, but takes as long as a fast disk.
+//! The device answers at once, so that the technique before reads past the cache, but takes as long as a fast disk.
 
-use super::ENDS;
 use super::latency::Latencies;
 use super::scale::Scale;
 use super::stage::{Contents, Patterns, Stage, page_at};
@@ -22,7 +21,7 @@ use std::sync::Arc;
 const THREADS: [usize; 2] = [2, 4];
 /// What a read takes.
 const READ: u64 = 100_000;
-/// With the first technique each race is a tick of sleep, so it runs but a part of them: one in this many.
+/// With the technique before, each race is a tick of sleep, so it runs but a part of them: one in this many.
 const SLEEPERS_PART: u64 = 8;
 
 const WINNER: Metric = Metric::lower("winner_p50", "us");
@@ -105,7 +104,7 @@ pub(super) fn run(
         let name = format!("{threads} threads want the same page, read in {} us", READ / 1000);
         step(&name);
         let mut outcomes = Vec::new();
-        for technique in ENDS {
+        for technique in SwapTechnique::ALL {
             let (outcome, findings) = race(technique, threads, scale)?;
             report.findings.extend(findings.into_iter().map(|finding| format!("{name}, {finding}")));
             outcomes.push((technique, outcome));
@@ -131,7 +130,7 @@ pub(super) fn run(
 fn race(technique: SwapTechnique, threads: usize, scale: &Scale) -> Result<(Outcome, Vec<String>), LabError> {
     let races = match technique {
         SwapTechnique::Bypass => scale.races / SLEEPERS_PART,
-        _ => scale.races,
+        SwapTechnique::All => scale.races,
     };
     let bytes = races * PAGE_SIZE;
     let reader = Arc::new(AtomicU64::new(0));

@@ -4,10 +4,10 @@
 //! of the data in memory, the rest on a plain disk in RAM. *Rows* is the shape of a read-only OLTP load: rows of 200 bytes,
 //! zipfian, a quarter in memory, the rest compressed, or in a file of the host.
 
+use super::TIME_RATIO;
 use super::latency::Latencies;
 use super::scale::Scale;
 use super::stage::{Contents, Patterns, Stage, page_at, timed};
-use super::{ENDS, TIME_RATIO};
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
 use crate::linux::now;
@@ -268,8 +268,10 @@ fn run_case(
     figures: &mut Vec<Figure<SwapTechnique>>,
 ) -> Result<(), LabError> {
     let patterns = Patterns::of(Contents::Half);
-    let stages =
-        ENDS.into_iter().map(|technique| case.stage(technique, scale)).collect::<Result<Vec<_>, _>>()?;
+    let stages = SwapTechnique::ALL
+        .into_iter()
+        .map(|technique| case.stage(technique, scale))
+        .collect::<Result<Vec<_>, _>>()?;
     let limit = Some(case.limit(scale.store));
     let spaces =
         stages.iter().map(|stage| stage.program(scale.store, limit)).collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,4 @@
-//! The posted table: memory is swapped out from its first page to its last, and back in, with every step of the technique.
+//! The posted table: memory is swapped out from its first page to its last, and back in.
 //!
 //! A window of it is populated at a time, which is not timed, and swapped out by `MADV_PAGEOUT`. When all is out, a window at a
 //! time is read, page after page, and given up.
