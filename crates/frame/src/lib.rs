@@ -43,7 +43,7 @@ pub use folio::{
     Folio, FolioGuard, FolioList, FolioSplit, LockedFolio, MAX_MAPS, MapsLeft, Pinned, SplitError,
 };
 pub use folio_counters::FolioCounter;
-pub use frames::{FrameConfig, FrameTotals, Frames, PcpReport, Reclaimer};
+pub use frames::{FrameConfig, FrameTotals, Frames, PcpReport};
 pub use map::{Frame, FrameFlags, Kind, MAX_REFS, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
 pub use pcp::PcpTechnique;
 pub use request::AllocRequest;

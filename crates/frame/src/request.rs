@@ -24,9 +24,7 @@ pub struct AllocRequest {
     pub(crate) site: FaultSite,
     pub(crate) highest_zone: ZoneKind,
     pub(crate) may_drain: bool,
-    pub(crate) may_sleep: bool,
     pub(crate) atomic: bool,
-    pub(crate) no_fail: bool,
     pub(crate) below_min: bool,
 }
 
@@ -42,9 +40,7 @@ impl AllocRequest {
             site,
             highest_zone: ZoneKind::Normal,
             may_drain: true,
-            may_sleep: true,
             atomic: false,
-            no_fail: false,
             below_min: false,
         }
     }
@@ -103,27 +99,11 @@ impl AllocRequest {
         self
     }
 
-    /// For callers that must not wait for reclaim ([`Frames::allocate_with`](crate::Frames::allocate_with) is then
-    /// [`Frames::allocate`](crate::Frames::allocate)).
-    #[inline]
-    pub const fn without_sleep(mut self) -> Self {
-        self.may_sleep = false;
-        self
-    }
-
     /// For callers that cannot wait and for whom failure is costly, e.g. in an interrupt: may go deeper below the `min`
     /// watermark, and for more than one frame into the high-order atomic reserve.
     #[inline]
     pub const fn atomic(mut self) -> Self {
         self.atomic = true;
-        self.without_sleep()
-    }
-
-    /// Never fails in [`Frames::allocate_with`](crate::Frames::allocate_with), which waits as long as it takes; fault
-    /// plans leave it alone there. For callers that cannot undo what they began; they must be able to sleep.
-    #[inline]
-    pub const fn no_fail(mut self) -> Self {
-        self.no_fail = true;
         self
     }
 

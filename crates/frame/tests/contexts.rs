@@ -1,4 +1,4 @@
-//! What an allocation may do to succeed: watermarks, the high-order atomic reserve, reclaim, and not failing at all.
+//! What an allocation may do to succeed: watermarks, the high-order atomic reserve, and what mixed page blocks ask of background reclaim.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -7,11 +7,8 @@ mod common;
 
 use common::{Machine, TEST, assert_sound, frames, frames_with_watermarks, make_low, order};
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{
-    AllocError, AllocRequest, FaultPlan, FrameConfig, Frames, Migratetype, PcpTechnique, Reclaimer, ZoneKind,
-};
+use quire_frame::{AllocRequest, FrameConfig, Frames, Migratetype, PcpTechnique, ZoneKind};
 use std::cell::Cell;
-use std::sync::Mutex;
 
 const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
 
@@ -91,103 +88,6 @@ fn the_reserve_stays_small() {
     let report = frames.zone_report(ZoneKind::Dma32);
     let blocks = report.pageblocks[Migratetype::HighAtomic.index()];
     assert!((1..=1 + report.managed / 100 / 512).contains(&blocks), "{blocks}");
-    assert_sound(&frames);
-}
-
-/// Gives back what it was handed, a few frames a round, and then kills somebody who has more.
-struct Giver<'f> {
-    frames: &'f Frames<Machine>,
-    cache: Mutex<Vec<(Pfn, Order)>>,
-    victim: Mutex<Vec<(Pfn, Order)>>,
-    rounds: Mutex<(u32, u32, u32)>,
-}
-
-impl<'f> Giver<'f> {
-    fn new(frames: &'f Frames<Machine>) -> Self {
-        Self { frames, cache: Mutex::default(), victim: Mutex::default(), rounds: Mutex::default() }
-    }
-
-    fn give(&self, from: &Mutex<Vec<(Pfn, Order)>>, most: usize) -> u64 {
-        let mut from = from.lock().unwrap();
-        let given: Vec<_> = {
-            let first = from.len().saturating_sub(most);
-            from.drain(first..).collect()
-        };
-        let pin = self.frames.platform().pin();
-        given.iter().for_each(|&(pfn, order)| self.frames.free(&pin, pfn, order).unwrap());
-        given.iter().map(|(_, order)| order.pages()).sum()
-    }
-}
-
-impl Reclaimer<Machine> for Giver<'_> {
-    fn reclaim(&self, _frames: &Frames<Machine>, _request: &AllocRequest) -> u64 {
-        self.rounds.lock().unwrap().0 += 1;
-        self.give(&self.cache, 2)
-    }
-
-    fn out_of_memory(&self, _frames: &Frames<Machine>, _request: &AllocRequest) -> bool {
-        self.rounds.lock().unwrap().1 += 1;
-        self.give(&self.victim, usize::MAX) > 0
-    }
-
-    fn wait(&self, _frames: &Frames<Machine>) {
-        let mut rounds = self.rounds.lock().unwrap();
-        rounds.2 += 1;
-        assert!(rounds.2 < 100, "the allocation loops for ever");
-    }
-}
-
-#[test]
-fn an_allocation_that_may_wait_reclaims_then_kills_then_fails() {
-    let frames = machine();
-    let giver = Giver::new(&frames);
-    let mut all = exhaust(&frames, ONE);
-    giver.cache.lock().unwrap().extend((0..3).filter_map(|_| Some((all.pop()?, Order::ZERO))));
-    giver.victim.lock().unwrap().extend((0..2).filter_map(|_| Some((all.pop()?, Order::ZERO))));
-    for _ in 0..5 {
-        assert!(frames.allocate_with(ONE, &giver).is_ok());
-    }
-    assert_eq!(giver.rounds.lock().unwrap().1, 1, "one was killed for the last two");
-    assert_eq!(frames.allocate_with(ONE, &giver), Err(AllocError::OutOfMemory));
-    let (before, ..) = *giver.rounds.lock().unwrap();
-    assert!(frames.allocate_with(ONE.without_sleep(), &giver).is_err());
-    assert_eq!(giver.rounds.lock().unwrap().0, before, "who may not sleep reclaims nothing");
-    assert!(frames.allocate_with(ONE.atomic(), &giver).is_ok());
-    assert_sound(&frames);
-}
-
-/// A costly order is given up early: nobody is killed for it.
-#[test]
-fn nobody_is_killed_for_a_costly_order() {
-    let frames = machine();
-    let giver = Giver::new(&frames);
-    let all = exhaust(&frames, ONE);
-    giver.victim.lock().unwrap().push((all[0], Order::ZERO));
-    let costly = AllocRequest::new(order(9), TEST);
-    assert_eq!(frames.allocate_with(costly, &giver), Err(AllocError::OutOfMemory));
-    assert_eq!(*giver.rounds.lock().unwrap(), (1, 0, 0));
-}
-
-/// races.md A: "`NOFAIL` at a costly order loops for ever without the OOM path".
-#[test]
-fn a_costly_order_that_must_not_fail_comes_to_the_oom_path() {
-    let frames = machine();
-    let giver = Giver::new(&frames);
-    let huge = AllocRequest::new(order(9), TEST);
-    let pin = frames.platform().pin();
-    let mut blocks: Vec<(Pfn, Order)> =
-        exhaust(&frames, huge).into_iter().map(|pfn| (pfn, order(9))).collect();
-    let victim = blocks.pop().unwrap();
-    drop(pin);
-    // Reclaim always finds single frames, which never form the block.
-    let small = exhaust(&frames, ONE);
-    giver.cache.lock().unwrap().extend(small.into_iter().step_by(2).map(|pfn| (pfn, Order::ZERO)));
-    giver.victim.lock().unwrap().push(victim);
-    frames.faults().set(FaultPlan::every(1));
-    let got = frames.allocate_with(huge.no_fail(), &giver);
-    frames.faults().set(FaultPlan::OFF);
-    assert_eq!(got, Ok(victim.0), "neither the fault plan nor fragments make it fail");
-    assert!(giver.rounds.lock().unwrap().1 >= 1);
     assert_sound(&frames);
 }
 
@@ -278,44 +178,6 @@ fn a_large_block_does_not_reach_below_the_watermark() {
     }
 }
 
-/// Frees single frames for ever, that others take again at once, and a block only when it is told to kill.
-struct Treadmill<'f> {
-    frames: &'f Frames<Machine>,
-    victim: Mutex<Option<(Pfn, Order)>>,
-    rounds: Cell<u32>,
-}
-
-// SAFETY: each test has one thread.
-unsafe impl Sync for Treadmill<'_> {}
-
-impl Reclaimer<Machine> for Treadmill<'_> {
-    fn reclaim(&self, _frames: &Frames<Machine>, _request: &AllocRequest) -> u64 {
-        self.rounds.set(self.rounds.get() + 1);
-        assert!(self.rounds.get() < 1000, "reclaim goes on for ever");
-        1
-    }
-
-    fn out_of_memory(&self, _frames: &Frames<Machine>, _request: &AllocRequest) -> bool {
-        let Some((pfn, order)) = self.victim.lock().unwrap().take() else { return false };
-        self.frames.free(&self.frames.platform().pin(), pfn, order).unwrap();
-        true
-    }
-
-    fn wait(&self, _frames: &Frames<Machine>) {}
-}
-
-/// As above, where reclaim never stops finding single frames: they are no progress towards the block.
-#[test]
-fn single_frames_do_not_keep_a_costly_order_from_the_oom_path() {
-    let frames = machine();
-    let huge = AllocRequest::new(order(9), TEST);
-    let victim = exhaust(&frames, huge).pop().unwrap();
-    let treadmill =
-        Treadmill { frames: &frames, victim: Mutex::new(Some((victim, order(9)))), rounds: Cell::new(0) };
-    assert_eq!(frames.allocate_with(huge.no_fail(), &treadmill), Ok(victim));
-    assert_sound(&frames);
-}
-
 /// A block of two page blocks that makes the reserve grow puts both into it, and comes back to it whole.
 #[test]
 fn a_request_for_two_page_blocks_reserves_both() {
@@ -342,23 +204,4 @@ fn what_lies_beside_a_reserved_block_is_on_no_list() {
     assert_eq!(frames.zone_report(ZoneKind::Dma32).pcp, 0);
     let other = frames.allocate(&pin, AllocRequest::new(order(1), TEST).below_min()).unwrap();
     assert_ne!(frames.map().block_migratetype(other), Migratetype::HighAtomic);
-}
-
-/// Somebody else is always faster: reclaim makes progress for ever and the block never forms. That ends.
-#[test]
-fn progress_that_never_forms_the_block_comes_to_an_end() {
-    struct Faster;
-    impl Reclaimer<Machine> for Faster {
-        fn reclaim(&self, _: &Frames<Machine>, _: &AllocRequest) -> u64 {
-            1
-        }
-        fn out_of_memory(&self, _: &Frames<Machine>, _: &AllocRequest) -> bool {
-            false
-        }
-        fn wait(&self, _: &Frames<Machine>) {}
-    }
-    let frames = frames(&[(0, 4096)], 1, PcpTechnique::All);
-    while frames.allocate(&frames.platform().pin(), ONE).is_ok() {}
-    let request = AllocRequest::new(order(2), TEST);
-    assert_eq!(frames.allocate_with(request, &Faster), Err(AllocError::OutOfMemory));
 }

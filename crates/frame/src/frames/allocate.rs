@@ -31,7 +31,7 @@ impl<P: Platform> Frames<P> {
     /// descriptor is whatever the last user left.
     ///
     /// Takes, one after another, locks of the classes Slab, Limbo, Pcp and Zone, unless the request forbids to
-    /// drain: then Pcp and Zone only. Never sleeps; [`allocate_with`](Self::allocate_with) does.
+    /// drain: then Pcp and Zone only. Never sleeps, and does not reclaim.
     ///
     /// # Errors
     ///

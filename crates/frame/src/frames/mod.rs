@@ -1,6 +1,7 @@
 //! [`Frames`]: one machine's memory, put together.
 
 mod allocate;
+mod background;
 mod boot;
 mod drain;
 mod offline;
@@ -11,11 +12,9 @@ mod retire;
 #[cfg(not(loom))]
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 pub(crate) use boot::zone_of_block;
 pub use report::{FrameTotals, PcpReport};
-pub use waiting::Reclaimer;
 
 use crate::counters::VmEvents;
 use crate::faults::Faults;

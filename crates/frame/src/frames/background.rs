@@ -1,0 +1,24 @@
+//! What background reclaim asks and tells.
+
+use super::Frames;
+use quire_arch::Platform;
+
+impl<P: Platform> Frames<P> {
+    /// Frames that background reclaim should still free in the zones of the machine: none as long as every zone is above
+    /// its `low` watermark, boost included; once one fell below, as many as it lacks of `high`.
+    pub fn background_target(&self) -> u64 {
+        let lacking = self.zones.populated().map(|zone| {
+            let marks = zone.levels.get();
+            let free = zone.free() + super::report::listed_pages(zone);
+            if free >= marks.low + marks.boost { 0 } else { marks.high + marks.boost - free }
+        });
+        lacking.sum()
+    }
+
+    /// Background reclaim has done its round: boosts that called for it end.
+    pub fn end_boost(&self) {
+        for zone in self.zones.populated() {
+            zone.lock(&self.platform).clear_boost();
+        }
+    }
+}
