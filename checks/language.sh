@@ -22,11 +22,11 @@ crates/group 78
 tools/lab 155
 crates/mm 18
 crates/reclaim 26
-crates/space 300
-crates/swap 150
+crates/space 298
+crates/swap 146
 crates/sync 21
 tools/trace 40
-docs 67
+docs 65
 '
 plain=19
 

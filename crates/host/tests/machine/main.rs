@@ -1,0 +1,14 @@
+//! The machine itself: the software MMU, TLB shootdowns, paranoid mode, sleeping locks, the README's example.
+
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[path = "../toy/mod.rs"]
+mod toy;
+
+mod mmu;
+mod paranoid;
+mod readme;
+mod shootdown;
+mod sleep_locks;
+mod smoke;

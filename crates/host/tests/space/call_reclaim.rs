@@ -1,0 +1,89 @@
+//! Calls that allocate reclaim before they fail: fork, and the calls that split or move mappings.
+
+use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, fill, map_at, page, read, write};
+use quire_arch::VirtAddr;
+use quire_host::swap::HostRam;
+use quire_host::{HostConfig, Machine};
+use quire_mm::{Error, MemoryConfig, Overcommit, Protection, RemapFlags, SwapOnOptions};
+
+const RAM: u64 = 16 << 20;
+/// More than RAM: a part is always in swap.
+const AREA: u64 = 12 * MIB2;
+const PAGES: u64 = AREA / PAGE;
+/// Children that live at once. Their tables alone take more than the free reserve.
+const CHILDREN: u64 = 60;
+
+fn machine(swap_bytes: u64) -> Machine {
+    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    let machine = Machine::new(&HostConfig::with_ram(RAM).paranoid(), config).unwrap();
+    if swap_bytes > 0 {
+        let device = HostRam::new((swap_bytes / PAGE) as usize);
+        machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+    }
+    machine
+}
+
+#[test]
+fn fork_reclaims_before_it_fails() {
+    let machine = machine(8 * AREA);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, AREA, RW);
+    fill(&cpu, &space, area, PAGES, 100);
+    let children: Vec<HostSpace<'_>> = (0..CHILDREN).map(|_| space.fork().unwrap()).collect();
+    assert_audit(&machine);
+    write(&cpu, &space, page(area, 5), 7);
+    for (number, child) in children.iter().enumerate() {
+        let at = 5 + number as u64 * 40;
+        assert_eq!([5, at].map(|at| read(&cpu, child, page(area, at))), [105, 100 + at]);
+    }
+    assert_eq!(read(&cpu, &space, page(area, 5)), 7);
+    assert_audit(&machine);
+}
+
+/// Each page becomes a mapping of its own, and then all move to a place without tables.
+#[test]
+fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
+    let machine = machine(8 * AREA);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, AREA, RW);
+    fill(&cpu, &space, area, PAGES, 100);
+    for at in (0..PAGES).step_by(2) {
+        space.mprotect(page(area, at), PAGE, Protection::READ, false).unwrap();
+    }
+    assert_audit(&machine);
+    // Each page goes into a table of its own.
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    let far = |at: u64| VirtAddr(64 * GIB + at * MIB2);
+    for at in 0..PAGES / 4 {
+        space.mremap(page(area, at), PAGE, PAGE, flags, far(at)).unwrap();
+    }
+    for at in 0..PAGES / 4 {
+        assert_eq!(read(&cpu, &space, far(at)), 100 + at);
+    }
+    assert_eq!(read(&cpu, &space, page(area, PAGES - 1)), 100 + PAGES - 1);
+    assert_audit(&machine);
+}
+
+#[test]
+fn without_swap_fork_fails_and_leaves_nothing_behind() {
+    let machine = machine(0);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, RAM / 2, RW);
+    fill(&cpu, &space, area, RAM / 2 / PAGE, 100);
+    let mut children: Vec<HostSpace<'_>> = Vec::new();
+    let error = loop {
+        match space.fork() {
+            Ok(child) => children.push(child),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NoFrames(_)), "{error:?}");
+    assert_audit(&machine);
+    assert_eq!(read(&cpu, &children[0], page(area, 9)), 109);
+    drop(children);
+    assert!(space.fork().is_ok());
+    assert_audit(&machine);
+}

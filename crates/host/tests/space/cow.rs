@@ -1,0 +1,255 @@
+//! Copy-on-write after fork: which process copies, which reuses the page, what a pin keeps.
+
+use crate::common::{
+    GIB, HostSpace, MIB2, PAGE, RW, Random, anonymous_frames, assert_audit, in_use, machine, machine_with,
+    map_at, page, read, setting, write,
+};
+use quire_arch::Order;
+use quire_arch::{Access, Platform, VirtAddr};
+use quire_host::HostConfig;
+use quire_host::Machine;
+use quire_mm::{
+    Advice, GatherTechnique, HugeConfig, HugeEnabled, HugePolicy, MapFlags, MapRequest, MemoryConfig,
+    OrderSet, RemapFlags, SizeEnabled, Techniques, VmEvent,
+};
+use std::collections::BTreeMap;
+
+#[test]
+fn the_last_owner_keeps_the_page() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let reused = || machine.memory().frames().events().sum(VmEvent::Pgreuse);
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 4 * PAGE, RW);
+    for at in 0..4 {
+        write(&cpu, &space, page(area, at), at);
+    }
+    let child = space.fork().unwrap();
+    assert_eq!(anonymous_frames(&machine), 4);
+    write(&cpu, &child, area, 10);
+    assert_eq!((anonymous_frames(&machine), reused()), (5, 0));
+    // Only the parent still has the old page.
+    write(&cpu, &space, area, 11);
+    assert_eq!((anonymous_frames(&machine), reused()), (5, 1));
+    drop(child);
+    for at in 1..4 {
+        write(&cpu, &space, page(area, at), 20 + at);
+    }
+    assert_eq!((anonymous_frames(&machine), reused()), (4, 4));
+    assert_eq!(read(&cpu, &space, area), 11);
+    assert_audit(&machine);
+}
+
+/// A page that both only read stays one page, and `mprotect` makes it writable for neither.
+#[test]
+fn a_shared_page_does_not_become_writable_by_a_change_of_protection() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    write(&cpu, &space, area, 1);
+    let child = space.fork().unwrap();
+    child.mprotect(area, PAGE, crate::common::READ, false).unwrap();
+    child.mprotect(area, PAGE, RW, false).unwrap();
+    write(&cpu, &child, area, 2);
+    assert_eq!((read(&cpu, &space, area), read(&cpu, &child, area)), (1, 2));
+    assert_audit(&machine);
+}
+
+/// Hazard: a fork copies a pinned page at once, whichever process writes first.
+#[test]
+fn a_pinned_page_stays_the_parents() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 2 * PAGE, RW);
+    write(&cpu, &space, area, 1);
+    write(&cpu, &space, page(area, 1), 2);
+    let pinned = space.pin_page(area, Access::Write).unwrap();
+    let child = space.fork().unwrap();
+    assert_eq!(anonymous_frames(&machine), 3);
+    write(&cpu, &space, area, 3);
+    let device = machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>();
+    // SAFETY: the page is pinned, and no other thread runs.
+    assert_eq!(unsafe { device.read() }, 3, "the program and its device see the same page");
+    // SAFETY: as above.
+    unsafe { device.write(4) };
+    assert_eq!((read(&cpu, &space, area), read(&cpu, &child, area)), (4, 1));
+    space.munmap(area, 2 * PAGE).unwrap();
+    assert_audit(&machine);
+    // SAFETY: as above.
+    assert_eq!(unsafe { device.read() }, 4, "a pinned page outlives its mapping");
+    drop(pinned);
+    assert_audit(&machine);
+}
+
+/// Hazard: what a device reads is the program's own page from then on.
+#[test]
+fn pinning_a_shared_page_copies_it_first() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    write(&cpu, &space, area, 1);
+    let child = space.fork().unwrap();
+    let pinned = space.pin_page(area, Access::Read).unwrap();
+    assert_eq!(anonymous_frames(&machine), 2);
+    write(&cpu, &space, area, 5);
+    // SAFETY: the page is pinned, and no other thread runs.
+    let device = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
+    assert_eq!(device, 5);
+    write(&cpu, &child, area, 6);
+    assert_eq!((read(&cpu, &space, area), anonymous_frames(&machine)), (5, 2));
+    drop(pinned);
+    assert_audit(&machine);
+}
+
+/// Shared memory that was touched before the fork is one page for both.
+#[test]
+fn shared_memory_that_was_touched_is_shared_with_a_child() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let request = MapRequest::anonymous(4 * PAGE, RW).at(VirtAddr(GIB), MapFlags::FIXED | MapFlags::SHARED);
+    let area = space.mmap(&request).unwrap();
+    for at in 0..4 {
+        write(&cpu, &space, page(area, at), at);
+    }
+    let child = space.fork().unwrap();
+    write(&cpu, &child, area, 7);
+    write(&cpu, &space, page(area, 1), 8);
+    assert_eq!((read(&cpu, &space, area), read(&cpu, &child, page(area, 1))), (7, 8));
+    assert_audit(&machine);
+}
+
+/// More pages of a table are shared than a gather notes: dropping their contents takes several flushes,
+/// unmapping them one.
+#[test]
+fn unmapped_shared_pages_are_flushed_in_a_table_that_stays() {
+    let machine = machine(32, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let before = in_use(&machine);
+    {
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, MIB2, RW);
+        for at in 0..512 {
+            write(&cpu, &space, page(area, at), at + 1);
+        }
+        let child = space.fork().unwrap();
+        let other = space.fork().unwrap();
+        child.madvise(page(area, 5), 400 * PAGE, Advice::DontNeed).unwrap();
+        other.munmap(page(area, 1), 511 * PAGE).unwrap();
+        assert_audit(&machine);
+        for at in 0..512 {
+            let dropped = (5..405).contains(&at);
+            assert_eq!(read(&cpu, &child, page(area, at)), if dropped { 0 } else { at + 1 }, "page {at}");
+            assert_eq!(read(&cpu, &space, page(area, at)), at + 1, "page {at}");
+        }
+        assert_eq!(read(&cpu, &other, area), 1);
+        assert_eq!(other.figures().resident, PAGE);
+        assert_audit(&machine);
+    }
+    assert_eq!(in_use(&machine), before);
+}
+
+/// Children of children, each writing some pages: each process sees what it wrote, or what there was when it
+/// was forked.
+#[test]
+fn a_random_tree_of_processes_keeps_its_contents_apart() {
+    let huge = |enabled, sizes: &[u8]| {
+        let orders: OrderSet = sizes.iter().filter_map(|&order| Order::new(order)).collect();
+        let policy = HugePolicy::default().with_enabled(enabled).with_sizes(orders, SizeEnabled::Always);
+        HugeConfig { policy, ..HugeConfig::default() }
+    };
+    let mut pages = Techniques::default();
+    pages.gather = GatherTechnique::Pages;
+    let all = huge(HugeEnabled::Always, &[2, 3, 4, 5, 6, 7, 8]);
+    let configs = [
+        MemoryConfig::default(),
+        MemoryConfig { techniques: pages, ..MemoryConfig::default() },
+        MemoryConfig { huge: huge(HugeEnabled::Never, &[2]), ..MemoryConfig::default() },
+        MemoryConfig { huge: huge(HugeEnabled::Never, &[4, 6]), ..MemoryConfig::default() },
+        MemoryConfig { huge: all, ..MemoryConfig::default() },
+        MemoryConfig { huge: all, techniques: pages, ..MemoryConfig::default() },
+    ];
+    for seed in 1..=setting("QUIRE_SEEDS", 3) {
+        for config in configs {
+            println!("seed {seed}, {config:?}");
+            random_tree(&mut Random(seed), config);
+        }
+    }
+}
+
+const PAGES: u64 = 700;
+
+struct Process<'m> {
+    space: HostSpace<'m>,
+    pages: BTreeMap<u64, u64>,
+}
+
+fn random_tree(random: &mut Random, config: MemoryConfig) {
+    let machine: Machine = machine_with(&HostConfig::with_ram(64 << 20).paranoid(), config);
+    let cpu = machine.vcpu(0).unwrap();
+    let before = in_use(&machine);
+    {
+        let space = machine.memory().create_space().unwrap();
+        // Over the border of two tables.
+        let area = map_at(&space, GIB - 100 * PAGE, PAGES * PAGE, RW);
+        let mut processes = vec![Process { space, pages: BTreeMap::new() }];
+        for step in 0..1500 {
+            let which = random.below(processes.len() as u64) as usize;
+            let count = processes.len();
+            let process = &mut processes[which];
+            let at = random.below(PAGES);
+            let len = (random.below(200) + 1).min(PAGES - at);
+            match random.below(100) {
+                0..60 => {
+                    write(&cpu, &process.space, page(area, at), step + 1);
+                    process.pages.insert(at, step + 1);
+                }
+                60..85 => {
+                    let expected = process.pages.get(&at).copied().unwrap_or(0);
+                    assert_eq!(read(&cpu, &process.space, page(area, at)), expected, "page {at}");
+                }
+                85..90 if count < 12 => {
+                    let child =
+                        Process { space: process.space.fork().unwrap(), pages: process.pages.clone() };
+                    processes.push(child);
+                }
+                90..93 => {
+                    process.space.madvise(page(area, at), len * PAGE, Advice::DontNeed).unwrap();
+                    process.pages.retain(|&page, _| page < at || page >= at + len);
+                }
+                93..95 => {
+                    // Moved away and back.
+                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                    let away = page(VirtAddr(5 * GIB), random.below(1000));
+                    process.space.mremap(page(area, at), len * PAGE, len * PAGE, flags, away).unwrap();
+                    process.space.mremap(away, len * PAGE, len * PAGE, flags, page(area, at)).unwrap();
+                }
+                95..97 => {
+                    map_at(&process.space, page(area, at).0, len * PAGE, RW);
+                    process.pages.retain(|&page, _| page < at || page >= at + len);
+                }
+                97..99 => {
+                    let range = (page(area, at), len * PAGE);
+                    process.space.mprotect(range.0, range.1, crate::common::READ, false).unwrap();
+                    process.space.mprotect(range.0, range.1, RW, false).unwrap();
+                }
+                _ if count > 1 => drop(processes.swap_remove(which)),
+                _ => {}
+            }
+            if step % 100 == 0 {
+                assert_audit(&machine);
+            }
+        }
+        for process in &processes {
+            for at in 0..PAGES {
+                let expected = process.pages.get(&at).copied().unwrap_or(0);
+                assert_eq!(read(&cpu, &process.space, page(area, at)), expected, "page {at}");
+            }
+        }
+        assert_audit(&machine);
+    }
+    assert_eq!(in_use(&machine), before);
+}

@@ -1,0 +1,228 @@
+//! Large folios that are partly unmapped while memory is short: the unmapped parts must be freed before a
+//! fault fails.
+//!
+//! The programs keep less mapped than half of RAM. So whatever is missing when a fault finds no memory is in
+//! folios on the deferred split queue, and no fault may fail.
+
+use crate::common::{
+    GIB, HostSpace, MIB2, PAGE, RW, Random, assert_audit, in_use, machine_with, map_at, page, setting,
+};
+use quire_arch::{Order, Platform, VirtAddr};
+use quire_host::{HostConfig, Machine, Vcpu};
+use quire_mm::{
+    Advice, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, Overcommit,
+    SizeEnabled,
+};
+use std::collections::BTreeMap;
+use std::thread;
+
+const RAM: u64 = 32 << 20;
+/// Bytes that all programs together keep mapped, about: each may exceed it by one folio.
+const MOST_MAPPED: u64 = RAM / 2 - 2 * MIB2;
+/// Blocks of 2 MiB that one program uses.
+const BLOCKS: u64 = 64;
+const PAGES: u64 = MIB2 / PAGE;
+
+/// A machine where private pages come in folios of these orders wherever they fit.
+fn machine_of(orders: &[u8], cpus: usize) -> Machine {
+    let sizes: OrderSet = orders.iter().filter_map(|&order| Order::new(order)).collect();
+    let policy =
+        HugePolicy::default().with_enabled(HugeEnabled::Never).with_sizes(sizes, SizeEnabled::Always);
+    let huge = HugeConfig { policy, ..HugeConfig::default() };
+    let host = HostConfig::with_ram(RAM).cpus(cpus).paranoid();
+    machine_with(&host, MemoryConfig { huge, overcommit: Overcommit::Always, ..MemoryConfig::default() })
+}
+
+/// A program and what it wrote, by the page's number in its area.
+struct Tenant<'v, 'm> {
+    cpu: &'v Vcpu,
+    space: &'v HostSpace<'m>,
+    area: VirtAddr,
+    /// Bytes that its space may have mapped.
+    most: u64,
+    /// Pages of the smallest folio.
+    folio: u64,
+    written: BTreeMap<u64, u64>,
+    random: Random,
+}
+
+impl<'v, 'm> Tenant<'v, 'm> {
+    fn new(cpu: &'v Vcpu, space: &'v HostSpace<'m>, area: u64, most: u64, folio: u64, seed: u64) -> Self {
+        let area = map_at(space, area, BLOCKS * MIB2, RW);
+        Self { cpu, space, area, most, folio, written: BTreeMap::new(), random: Random(seed) }
+    }
+
+    fn write(&mut self, at: u64) {
+        let value = self.random.next();
+        let result = self.cpu.program(self.space).write_u64(page(self.area, at), value);
+        let resident = self.space.figures().resident >> 10;
+        assert_eq!(result, Ok(()), "page {at}, with {resident} kB mapped");
+        self.written.insert(at, value);
+    }
+
+    fn check(&self, at: u64) {
+        let expected = self.written.get(&at).copied().unwrap_or(0);
+        assert_eq!(self.cpu.program(self.space).read_u64(page(self.area, at)), Ok(expected), "page {at}");
+    }
+
+    fn populate(&self, first: u64, pages: u64) {
+        let populated = self.space.madvise(page(self.area, first), pages * PAGE, Advice::PopulateWrite);
+        assert_eq!(populated, Ok(()), "{pages} pages from {first} on");
+    }
+
+    fn drop_contents(&mut self, first: u64, pages: u64) {
+        self.space.madvise(page(self.area, first), pages * PAGE, Advice::DontNeed).unwrap();
+        self.forget(first, pages);
+    }
+
+    fn map_anew(&mut self, first: u64, pages: u64) {
+        self.space.munmap(page(self.area, first), pages * PAGE).unwrap();
+        map_at(self.space, page(self.area, first).0, pages * PAGE, RW);
+        self.forget(first, pages);
+    }
+
+    fn forget(&mut self, first: u64, pages: u64) {
+        self.written.retain(|at, _| !(first..first + pages).contains(at));
+    }
+
+    /// Drops all pages but the first of each folio, or everything, from each block.
+    fn shrink(&mut self) {
+        for block in (0..BLOCKS).map(|block| block * PAGES) {
+            if self.random.chance(30) {
+                self.drop_contents(block, PAGES);
+                continue;
+            }
+            for folio in (0..PAGES).step_by(self.folio as usize) {
+                self.drop_contents(block + folio + 1, self.folio - 1);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        if self.space.figures().resident > self.most {
+            self.shrink();
+        }
+        let block = self.random.below(BLOCKS) * PAGES;
+        let first = self.random.below(PAGES);
+        let pages = self.random.below(PAGES - first) + 1;
+        // The first page of a folio is left: that keeps the folio.
+        let folio = block + first - first % self.folio;
+        let start = self.random.below(self.folio - 1) + 1;
+        let part = self.random.below(self.folio - start) + 1;
+        match self.random.below(100) {
+            0..40 => self.write(block + first),
+            40..60 => (0..pages).for_each(|nth| self.write(block + first + nth)),
+            60..65 => self.populate(block + first, pages),
+            65..80 => self.check(block + first),
+            80..88 => self.drop_contents(folio + start, part),
+            88..96 => self.map_anew(folio + start, part),
+            96 => self.drop_contents(block + first, pages),
+            97 => self.drop_contents(block, PAGES),
+            // A block without a table may get a large folio again.
+            _ => self.map_anew(block, PAGES),
+        }
+    }
+
+    fn check_all(&self) {
+        self.written.keys().for_each(|&at| self.check(at));
+        (0..BLOCKS * PAGES).step_by(7).for_each(|at| self.check(at));
+    }
+}
+
+/// Frames that are not free, with nothing on CPU lists.
+fn used(machine: &Machine) -> u64 {
+    let pin = machine.memory().frames().platform().pin();
+    machine.memory().frames().reap_all(&pin);
+    let totals = machine.memory().frames().totals();
+    totals.managed - totals.free
+}
+
+#[track_caller]
+fn assert_pressure(machine: &Machine, orders: &[u8]) {
+    let events = machine.memory().frames().events();
+    let split = |order: &u8| events.folios(Order::new(*order).unwrap(), FolioCounter::Split);
+    assert!(orders.iter().map(split).sum::<u64>() > 0, "no folio was ever split: memory was not short");
+}
+
+/// The smallest first.
+const ORDERS: [&[u8]; 3] = [&[9], &[4], &[4, 9]];
+
+#[test]
+fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
+    for seed in 1..=setting("QUIRE_SEEDS", 3) {
+        for orders in ORDERS {
+            println!("seed {seed}, orders {orders:?}");
+            let machine = machine_of(orders, 1);
+            let cpu = machine.vcpu(0).unwrap();
+            let before = in_use(&machine);
+            {
+                let space = machine.memory().create_space().unwrap();
+                let unused = used(&machine);
+                let mut tenant = Tenant::new(&cpu, &space, GIB, MOST_MAPPED, 1 << orders[0], seed);
+                for step in 0..setting("QUIRE_STEPS", 1000) {
+                    tenant.step();
+                    if step % 250 == 0 {
+                        assert_audit(&machine);
+                    }
+                }
+                tenant.check_all();
+                assert_pressure(&machine, orders);
+                // Only what is mapped is left when the deferred split queue is empty.
+                machine.memory().spaces().split_deferred(u64::MAX);
+                assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+                let figures = space.figures();
+                let mapped = (figures.resident + figures.page_tables) / PAGE;
+                let kept = used(&machine) - unused - mapped;
+                // Reads may have mapped the huge zero page, of which there is one.
+                let kept = if kept >= PAGES { kept - PAGES } else { kept };
+                assert!(kept < 16, "{kept} frames are held without a mapping");
+                assert_audit(&machine);
+                tenant.check_all();
+            }
+            assert_eq!(in_use(&machine), before);
+        }
+    }
+}
+
+/// Each in a space of its own, or both in one.
+#[test]
+fn no_fault_of_two_threads_fails_while_unmapped_parts_of_folios_would_do() {
+    for seed in 1..=setting("QUIRE_SEEDS", 3) {
+        for orders in ORDERS {
+            for spaces in [1, 2] {
+                println!("seed {seed}, orders {orders:?}, {spaces} spaces");
+                let machine = machine_of(orders, 2);
+                let before = in_use(&machine);
+                {
+                    let spaces: Vec<_> =
+                        (0..spaces).map(|_| machine.memory().create_space().unwrap()).collect();
+                    thread::scope(|scope| {
+                        for thread in 0..2 {
+                            let (machine, space) = (&machine, &spaces[thread % spaces.len()]);
+                            let most = MOST_MAPPED / spaces.len() as u64;
+                            scope.spawn(move || {
+                                let cpu = machine.vcpu(thread).unwrap();
+                                let area = GIB * (thread as u64 + 1);
+                                let mut tenant = Tenant::new(
+                                    &cpu,
+                                    space,
+                                    area,
+                                    most,
+                                    1 << orders[0],
+                                    2 * seed + thread as u64,
+                                );
+                                for _ in 0..setting("QUIRE_STEPS", 1000) {
+                                    tenant.step();
+                                }
+                                tenant.check_all();
+                            });
+                        }
+                    });
+                    assert_pressure(&machine, orders);
+                    assert_audit(&machine);
+                }
+                assert_eq!(in_use(&machine), before);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Runs of a folio's entries, at the ends where other memory managers had bugs: see docs/locking.md.
+
+use crate::common::{
+    GIB, HostSpace, PAGE, RW, assert_audit, in_use, machine_with, map_at, page, read, write,
+};
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{Access, Order, Pfn, VirtAddr};
+use quire_host::{HostConfig, Machine};
+use quire_mm::{Advice, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, SizeEnabled};
+
+/// A paranoid machine that uses folios of `order` for every program.
+fn machine_of_order(order: u8) -> Machine<X86_64Level4> {
+    let policy = HugePolicy::default()
+        .with_enabled(HugeEnabled::Never)
+        .with_sizes(OrderSet::of(Order::new(order).unwrap()), SizeEnabled::Always);
+    let huge = HugeConfig { policy, ..HugeConfig::default() };
+    machine_with(&HostConfig::with_ram(32 << 20).paranoid(), MemoryConfig { huge, ..MemoryConfig::default() })
+}
+
+fn frame_of(space: &HostSpace<'_>, addr: VirtAddr) -> Pfn {
+    space.pin_page(addr, Access::Read).unwrap().pfn()
+}
+
+/// Hazard: a run that spans two folios. Neighbours in memory and in the table are two runs all the same.
+#[test]
+fn a_run_ends_where_its_folio_ends() {
+    let machine = machine_of_order(2);
+    let cpu = machine.vcpu(0).unwrap();
+    let before = in_use(&machine);
+    {
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, 128 * PAGE, RW);
+        for at in 0..128 {
+            write(&cpu, &space, page(area, at), at + 1);
+        }
+        let follows = |at| frame_of(&space, page(area, at)).0 + 4 == frame_of(&space, page(area, at + 4)).0;
+        assert!((0..124).step_by(4).any(follows), "no folio follows another");
+        let child = space.fork().unwrap();
+        child.madvise(page(area, 2), 100 * PAGE, Advice::DontNeed).unwrap();
+        assert_audit(&machine);
+        space.munmap(page(area, 1), 126 * PAGE).unwrap();
+        assert_audit(&machine);
+        let kept: Vec<_> = (0..128).map(|at| read(&cpu, &child, page(area, at))).collect();
+        let expected: Vec<_> = (0..128).map(|at| if (2..102).contains(&at) { 0 } else { at + 1 }).collect();
+        assert_eq!(kept, expected);
+    }
+    assert_eq!(in_use(&machine), before);
+}
+
+/// Hazard: a run of zero pages that drops a reference for each, or for all of them.
+#[test]
+fn zero_pages_are_in_no_run() {
+    let machine = machine_of_order(2);
+    let cpu = machine.vcpu(0).unwrap();
+    let zero = machine.memory().spaces().zero_page();
+    let counts = || {
+        let frame = machine.memory().frames().frame(zero).unwrap();
+        (frame.refs(), frame.word().kind(), machine.memory().frames().folio(zero).order())
+    };
+    let before = counts();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 600 * PAGE, RW);
+    for at in 0..600 {
+        assert_eq!(read(&cpu, &space, page(area, at)), 0);
+    }
+    let child = space.fork().unwrap();
+    child.madvise(page(area, 10), 300 * PAGE, Advice::DontNeed).unwrap();
+    space.munmap(page(area, 1), 598 * PAGE).unwrap();
+    drop(child);
+    assert_eq!(counts(), before);
+    assert_audit(&machine);
+}
+
+/// Hazard: a run past the end of the range, of the mapping or of the table: what is outside stays.
+#[test]
+fn a_run_ends_with_its_range() {
+    for order in [4, 9] {
+        let machine = machine_of_order(order);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        // Over a border of tables, and with a mapping after it.
+        let area = map_at(&space, GIB - 512 * PAGE, 1024 * PAGE, RW);
+        for at in 0..1024 {
+            write(&cpu, &space, page(area, at), at + 1);
+        }
+        let child = space.fork().unwrap();
+        let mut gone = vec![];
+        for (at, len) in [(3, 2), (13, 22), (500, 24), (1000, 24)] {
+            space.madvise(page(area, at), len * PAGE, Advice::DontNeed).unwrap();
+            gone.extend(at..at + len);
+            assert_audit(&machine);
+        }
+        space.mprotect(page(area, 100), 7 * PAGE, crate::common::READ, false).unwrap();
+        space.munmap(page(area, 100), 7 * PAGE).unwrap();
+        assert_audit(&machine);
+        for at in (0..1024).filter(|at| !(100..107).contains(at)) {
+            let expected = if gone.contains(&at) { 0 } else { at + 1 };
+            assert_eq!(read(&cpu, &space, page(area, at)), expected, "order {order}, page {at}");
+        }
+        for at in 0..1024 {
+            assert_eq!(read(&cpu, &child, page(area, at)), at + 1, "order {order}, page {at} of the child");
+        }
+    }
+}
+
+/// Hazard: the run takes the first entry's bits for all. One page in the middle is writable, the first is
+/// not.
+#[test]
+fn each_entry_of_a_run_keeps_its_own_bits() {
+    let machine = machine_of_order(4);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 16 * PAGE, RW);
+    for at in 0..16 {
+        write(&cpu, &space, page(area, at), at + 1);
+    }
+    drop(space.fork().unwrap());
+    // The last owner again: only this entry becomes writable again.
+    write(&cpu, &space, page(area, 5), 50);
+    let child = space.fork().unwrap();
+    for at in 0..16 {
+        write(&cpu, &space, page(area, at), 100 + at);
+    }
+    for at in 0..16 {
+        assert_eq!(read(&cpu, &child, page(area, at)), if at == 5 { 50 } else { at + 1 }, "page {at}");
+    }
+    assert_audit(&machine);
+}
+
+/// A folio that is unmapped in part stays whole, with its counts right, until its last page is unmapped.
+#[test]
+fn a_partly_unmapped_folio_is_freed_with_its_last_page() {
+    for order in [2, 4, 9] {
+        let machine = machine_of_order(order);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let pages = 1 << order;
+        let area = map_at(&space, GIB, pages * PAGE, RW);
+        write(&cpu, &space, area, 1);
+        write(&cpu, &space, page(area, pages - 1), 2);
+        let head = frame_of(&space, area);
+        let frames = machine.memory().frames();
+        let maps = || frames.lock_folio(head).maps();
+        space.munmap(area, PAGE).unwrap();
+        assert_eq!((u64::from(maps()), frames.folio(head).order().pages()), (pages - 1, pages));
+        assert_audit(&machine);
+        space.madvise(page(area, 1), (pages - 2) * PAGE, Advice::DontNeed).unwrap();
+        assert_eq!((maps(), read(&cpu, &space, page(area, pages - 1))), (1, 2));
+        assert_audit(&machine);
+        space.munmap(page(area, 1), (pages - 1) * PAGE).unwrap();
+        assert!(!frames.frame(head).unwrap().kind().is_given_out(), "order {order}");
+        assert_audit(&machine);
+    }
+}

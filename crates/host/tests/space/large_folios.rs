@@ -1,0 +1,328 @@
+//! Large folios: how they are split, collapsed, and partly freed.
+
+use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, in_use, machine_with, map_at, page};
+use quire_arch::{Access, Order, Platform, VirtAddr};
+use quire_host::{HostConfig, Machine, Vcpu};
+use quire_mm::text::HugeFile;
+use quire_mm::{
+    Advice, Errno, Error, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, KhugepagedSetting, MemoryConfig,
+    SizeEnabled, SplitError, VmEvent,
+};
+
+const BASE: u64 = GIB;
+
+/// A machine where every private page comes in folios of `order`, if one fits.
+fn machine_of_order(mib: u64, order: u8) -> Machine {
+    let sizes = Order::new(order).into_iter().collect();
+    let policy =
+        HugePolicy::default().with_enabled(HugeEnabled::Never).with_sizes(sizes, SizeEnabled::Always);
+    let huge = HugeConfig { policy, ..HugeConfig::default() };
+    let host = HostConfig::with_ram(mib << 20).paranoid();
+    machine_with(&host, MemoryConfig { huge, ..MemoryConfig::default() })
+}
+
+fn fill(cpu: &Vcpu, space: &HostSpace<'_>, pages: std::ops::Range<u64>) {
+    for at in pages {
+        cpu.program(space).write_u64(VirtAddr(BASE + at * PAGE), at + 1).unwrap();
+    }
+}
+
+#[track_caller]
+fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, pages: impl IntoIterator<Item = u64>) {
+    for at in pages {
+        assert_eq!(cpu.program(space).read_u64(VirtAddr(BASE + at * PAGE)).unwrap(), at + 1, "page {at}");
+    }
+}
+
+fn count(machine: &Machine, order: u8, counter: FolioCounter) -> u64 {
+    machine.memory().frames().events().folios(Order::new(order).unwrap(), counter)
+}
+
+fn sum(machine: &Machine, event: VmEvent) -> u64 {
+    machine.memory().frames().events().sum(event)
+}
+
+/// Frames that are not free, with nothing on CPU lists.
+fn used(machine: &Machine) -> u64 {
+    let pin = machine.memory().frames().platform().pin();
+    machine.memory().frames().reap_all(&pin);
+    let totals = machine.memory().frames().totals();
+    totals.managed - totals.free
+}
+
+#[test]
+fn a_mapped_folio_is_split_to_every_lower_order() {
+    for to in 0..4 {
+        let machine = machine_of_order(32, 4);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        map_at(&space, BASE, 64 * PAGE, RW);
+        fill(&cpu, &space, 0..64);
+        assert_eq!(count(&machine, 4, FolioCounter::NrAnon), 4);
+        let before = used(&machine);
+        let order = Order::new(to).unwrap();
+        assert_eq!(space.split_folio(VirtAddr(BASE + 5 * PAGE), order), Ok(0));
+        assert_eq!(space.split_folio(VirtAddr(BASE + 5 * PAGE), order), Err(SplitError::NotLarger));
+        assert_eq!(used(&machine), before);
+        assert_eq!(
+            (count(&machine, 4, FolioCounter::NrAnon), count(&machine, 4, FolioCounter::Split)),
+            (3, 1)
+        );
+        assert_audit(&machine);
+        assert_filled(&cpu, &space, 0..64);
+        fill(&cpu, &space, 0..64);
+        space.munmap(VirtAddr(BASE + 3 * PAGE), 7 * PAGE).unwrap();
+        assert_audit(&machine);
+        assert_filled(&cpu, &space, (0..3).chain(10..64));
+    }
+}
+
+#[test]
+fn a_folio_that_several_spaces_map_is_split_for_all() {
+    let machine = machine_of_order(32, 9);
+    let cpu = machine.vcpu(0).unwrap();
+    let before = in_use(&machine);
+    {
+        let space = machine.memory().create_space().unwrap();
+        map_at(&space, BASE, MIB2, RW);
+        fill(&cpu, &space, 0..512);
+        assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
+        let children: Vec<_> = (0..3).map(|_| space.fork().unwrap()).collect();
+        children[0].munmap(VirtAddr(BASE), 100 * PAGE).unwrap();
+        children[1].madvise(VirtAddr(BASE + 50 * PAGE), 400 * PAGE, Advice::DontNeed).unwrap();
+        assert_audit(&machine);
+        assert_eq!(children[2].split_folio(VirtAddr(BASE), Order::new(3).unwrap()), Ok(0));
+        assert_eq!(machine.memory().frames().events().pmd_mapped(), 0);
+        assert_audit(&machine);
+        assert_filled(&cpu, &space, 0..512);
+        assert_filled(&cpu, &children[0], 100..512);
+        assert_filled(&cpu, &children[1], (0..50).chain(450..512));
+        assert_filled(&cpu, &children[2], 0..512);
+    }
+    assert_eq!(in_use(&machine), before);
+}
+
+/// Hazard: the unmapped part of a large folio must be freed under pressure.
+#[test]
+fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
+    let machine = machine_of_order(16, 9);
+    let cpu = machine.vcpu(0).unwrap();
+    let before = in_use(&machine);
+    {
+        let space = machine.memory().create_space().unwrap();
+        map_at(&space, BASE, 2 * MIB2, RW);
+        fill(&cpu, &space, 0..1024);
+        let full = used(&machine);
+        space.munmap(VirtAddr(BASE + 2 * PAGE), 500 * PAGE).unwrap();
+        assert_eq!(machine.memory().spaces().deferred_splits(), 1);
+        assert_eq!(sum(&machine, VmEvent::ThpDeferredSplitPage), 1);
+        assert_eq!(used(&machine), full, "a part of a folio is not freed at once");
+        assert_audit(&machine);
+        // A second partial unmap finds it on the queue.
+        space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(machine.memory().spaces().deferred_splits(), 1);
+        assert_eq!(machine.memory().spaces().split_deferred(1), 501);
+        assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+        assert_eq!(used(&machine), full - 501);
+        assert_eq!(sum(&machine, VmEvent::ThpSplitPage), 1);
+        assert_audit(&machine);
+        assert_filled(&cpu, &space, (1..2).chain(502..1024));
+
+        // A fault without memory splits it.
+        space.munmap(VirtAddr(BASE + MIB2), 511 * PAGE).unwrap();
+        for part in 0..4 {
+            map_at(&space, 2 * GIB + part * (8 << 20), 8 << 20, RW);
+        }
+        machine
+            .memory()
+            .spaces()
+            .huge()
+            .change(|policy| policy.with_sizes([Order::PMD].into_iter().collect(), SizeEnabled::Never));
+        let mut written = 0;
+        while cpu.program(&space).write_u64(VirtAddr(2 * GIB + written * PAGE), 1).is_ok() {
+            written += 1;
+        }
+        assert_eq!(sum(&machine, VmEvent::ThpSplitPage), 2);
+        assert_audit(&machine);
+    }
+    assert_eq!(in_use(&machine), before);
+}
+
+/// A folio that is freed whole before leaves the queue.
+#[test]
+fn a_freed_folio_leaves_the_deferred_split_queue() {
+    let machine = machine_of_order(32, 4);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    map_at(&space, BASE, 64 * PAGE, RW);
+    fill(&cpu, &space, 0..64);
+    for cut in [17, 33, 49] {
+        space.munmap(VirtAddr(BASE + cut * PAGE), PAGE).unwrap();
+    }
+    assert_eq!(machine.memory().spaces().deferred_splits(), 3);
+    assert_eq!(count(&machine, 4, FolioCounter::NrAnonPartiallyMapped), 3);
+    space.munmap(VirtAddr(BASE + 32 * PAGE), 16 * PAGE).unwrap();
+    assert_eq!(machine.memory().spaces().deferred_splits(), 2);
+    assert_audit(&machine);
+    drop(space);
+    assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+    assert_eq!(
+        (count(&machine, 4, FolioCounter::NrAnon), count(&machine, 4, FolioCounter::NrAnonPartiallyMapped)),
+        (0, 0)
+    );
+}
+
+/// A pinned page keeps its folio from being split, and no page of it is lost.
+#[test]
+fn a_pinned_folio_is_not_split() {
+    let machine = machine_of_order(32, 9);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    map_at(&space, BASE, MIB2, RW);
+    fill(&cpu, &space, 0..512);
+    let pinned = space.pin_page(VirtAddr(BASE + 7 * PAGE), Access::Write).unwrap();
+    space.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
+    assert_eq!(space.split_folio(VirtAddr(BASE), Order::ZERO), Err(SplitError::Busy));
+    assert_eq!(machine.memory().spaces().split_deferred(u64::MAX), 0);
+    assert_eq!(machine.memory().spaces().deferred_splits(), 1);
+    assert_audit(&machine);
+    drop(pinned);
+    assert_eq!(machine.memory().spaces().split_deferred(u64::MAX), 100);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, (0..100).chain(200..512));
+}
+
+#[test]
+fn collapse_makes_one_folio_of_present_pages() {
+    let machine = machine_of_order(32, 2);
+    let cpu = machine.vcpu(0).unwrap();
+    let before = in_use(&machine);
+    {
+        let space = machine.memory().create_space().unwrap();
+        map_at(&space, BASE, 2 * MIB2, RW);
+        fill(&cpu, &space, 0..3);
+        fill(&cpu, &space, 100..140);
+        assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
+        space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
+        assert_eq!(space.figures().resident, MIB2);
+        assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
+        assert_eq!(count(&machine, 2, FolioCounter::NrAnon), 0);
+        assert_audit(&machine);
+        assert_filled(&cpu, &space, (0..3).chain(100..140));
+        assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
+        // Again: nothing to do.
+        space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
+        assert_eq!(sum(&machine, VmEvent::ThpCollapseAlloc), 1);
+        // No table, and no whole block.
+        let einval = |addr, len| space.madvise(VirtAddr(addr), len, Advice::Collapse).map_err(Error::errno);
+        assert_eq!(einval(BASE + MIB2, MIB2), Err(Errno::EINVAL));
+        assert_eq!(einval(BASE + PAGE, MIB2 - 2 * PAGE), Err(Errno::EINVAL));
+        // A range that ends at the border where its first block would start has no block.
+        assert_eq!(einval(BASE + PAGE, MIB2), Ok(()));
+        space.madvise(VirtAddr(BASE), MIB2, Advice::NoHugePage).unwrap();
+        assert_eq!(einval(BASE, MIB2), Err(Errno::EINVAL));
+    }
+    assert_eq!(in_use(&machine), before);
+}
+
+/// A child gets a folio of its own, the parent keeps its pages.
+#[test]
+fn collapse_in_a_child_copies_what_is_shared() {
+    let machine = machine_of_order(32, 3);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    map_at(&space, BASE, MIB2, RW);
+    fill(&cpu, &space, 0..512);
+    let child = space.fork().unwrap();
+    child.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
+    cpu.program(&child).write_u64(page(VirtAddr(BASE), 9), 77).unwrap();
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, 0..512);
+    assert_filled(&cpu, &child, (0..9).chain(10..512));
+    assert_eq!(count(&machine, 3, FolioCounter::NrAnon), 64);
+    // A pinned page is not moved.
+    let pinned = space.pin_page(VirtAddr(BASE), Access::Write).unwrap();
+    let result = space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).map_err(Error::errno);
+    assert_eq!(result, Err(Errno::EAGAIN));
+    drop(pinned);
+    space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, 0..512);
+}
+
+/// A machine where folios of the PMD's order are for khugepaged to make.
+fn machine_of_khugepaged() -> Machine {
+    let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
+    let huge = HugeConfig { policy, ..HugeConfig::default() };
+    machine_with(&HostConfig::with_ram(32 << 20).paranoid(), MemoryConfig { huge, ..MemoryConfig::default() })
+}
+
+#[test]
+fn khugepaged_collapses_within_its_limits() {
+    let machine = machine_of_khugepaged();
+    let cpu = machine.vcpu(0).unwrap();
+    let memory = machine.memory();
+    let spaces: Vec<_> = (0..3).map(|_| memory.create_space().unwrap()).collect();
+    for space in &spaces {
+        map_at(space, BASE, 3 * MIB2, RW);
+        // An existing table keeps faults from mapping large folios.
+        space.madvise(VirtAddr(BASE), 3 * MIB2, Advice::NoHugePage).unwrap();
+        fill(&cpu, space, 0..300);
+        fill(&cpu, space, 512..520);
+        space.madvise(VirtAddr(BASE), 3 * MIB2, Advice::HugePage).unwrap();
+    }
+    let set = |setting, value| memory.spaces().huge().set_khugepaged(setting, value).unwrap();
+    set(KhugepagedSetting::MaxPtesNone, 300);
+    set(KhugepagedSetting::PagesToScan, 512);
+    // A block per step, and nine blocks; the third of each space has no table.
+    let collapsed: u64 = (0..9).map(|_| memory.khugepaged_step().collapsed).sum();
+    assert_eq!(collapsed, 3);
+    assert_eq!(machine.memory().frames().events().pmd_mapped(), 3);
+    assert_audit(&machine);
+    for space in &spaces {
+        assert_filled(&cpu, space, (0..300).chain(512..520));
+        assert_eq!(space.figures().resident, MIB2 + 8 * PAGE);
+    }
+    // With other limits the rest; but not a NOHUGEPAGE mapping.
+    set(KhugepagedSetting::MaxPtesNone, 511);
+    set(KhugepagedSetting::PagesToScan, 100_000);
+    spaces[1].madvise(VirtAddr(BASE), 3 * MIB2, Advice::NoHugePage).unwrap();
+    let step = memory.khugepaged_step();
+    assert_eq!((step.collapsed, step.out_of_memory), (2, false));
+    assert!(step.scanned < 10_000, "all spaces were seen once: {step:?}");
+    assert_eq!(memory.khugepaged_step().collapsed, 0);
+    let (scans, collapsed) = memory.spaces().khugepaged_totals();
+    assert!(scans >= 2);
+    assert_eq!(collapsed, 5);
+    for (file, figure) in [(HugeFile::FullScans, scans), (HugeFile::PagesCollapsed, collapsed)] {
+        let mut text = String::new();
+        file.read(memory, &mut text).unwrap();
+        assert_eq!(text, format!("{figure}\n"), "{file}");
+    }
+    assert_audit(&machine);
+}
+
+/// With more shared pages than `max_ptes_shared`.
+#[test]
+fn khugepaged_leaves_shared_pages() {
+    let machine = machine_of_khugepaged();
+    let cpu = machine.vcpu(0).unwrap();
+    let memory = machine.memory();
+    let space = memory.create_space().unwrap();
+    map_at(&space, BASE, MIB2, RW);
+    space.madvise(VirtAddr(BASE), MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, 0..512);
+    space.madvise(VirtAddr(BASE), MIB2, Advice::HugePage).unwrap();
+    let child = space.fork().unwrap();
+    assert_eq!(memory.khugepaged_step().collapsed, 0);
+    fill(&cpu, &child, 0..300);
+    // Those that the child copied are its own now, and so are the parent's.
+    for at in 0..512 {
+        cpu.program(&child).read_u64(VirtAddr(BASE + at * PAGE)).unwrap();
+        cpu.program(&space).read_u64(VirtAddr(BASE + at * PAGE)).unwrap();
+    }
+    assert_eq!(memory.khugepaged_step().collapsed, 2);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, 0..512);
+    assert_filled(&cpu, &child, 0..512);
+}

@@ -1,0 +1,263 @@
+//! `madvise` of parts of large folios, and of memory that a program frees lazily.
+
+use crate::common::{
+    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, fill, machine, map_at, page, read, swap_on_ram, write,
+};
+use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
+use quire_host::{Machine, Vcpu};
+use quire_mm::{Advice, PageState, RemapFlags};
+
+/// A large folio of which only the first eight pages are not zeros.
+fn sparse<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    fill(cpu, &space, area, 8, 100);
+    assert_eq!(space.figures().resident, MIB2);
+    (space, area)
+}
+
+fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
+    let mut bytes = 0;
+    space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |pages, state| {
+        bytes += if state == PageState::Zero { pages.len() } else { 0 };
+    });
+    bytes / PAGE_SIZE
+}
+
+#[test]
+fn a_folio_split_by_advice_frees_its_zero_pages() {
+    for (advice, len, left) in
+        [(Advice::Cold, 4, 8), (Advice::Free, 4, 8), (Advice::PageOut, 4, 8), (Advice::PageOut, 512, 8)]
+    {
+        let machine = machine(16, 1);
+        let cpu = machine.vcpu(0).unwrap();
+        let (space, area) = sparse(&machine, &cpu);
+        space.madvise(area, len * PAGE, advice).unwrap();
+        assert_eq!(
+            (space.figures().resident, zeros(&space, area)),
+            (left * PAGE, 504),
+            "{advice:?} of {len}"
+        );
+        assert_audit(&machine);
+        for at in [0, 7, 8, 511] {
+            let expected = if at < 8 { 100 + at } else { 0 };
+            assert_eq!(read(&cpu, &space, page(area, at)), expected);
+            write(&cpu, &space, page(area, at), at);
+        }
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn a_folio_of_zeros_is_freed_when_it_is_split() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    write(&cpu, &space, area, 0);
+    space.madvise(page(area, 3), PAGE, Advice::Cold).unwrap();
+    assert_eq!((space.figures().resident, zeros(&space, area)), (0, 512));
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_shared_folio_is_not_split_by_advice() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = sparse(&machine, &cpu);
+    let child = space.fork().unwrap();
+    for advice in [Advice::Cold, Advice::PageOut, Advice::Free] {
+        space.madvise(area, 4 * PAGE, advice).unwrap();
+        assert_eq!((space.figures().resident, child.figures().resident), (MIB2, MIB2), "{advice:?}");
+        let mut entries = 0;
+        space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |_, _| entries += 1);
+        assert_eq!(entries, 1, "{advice:?}: a PMD entry maps it still");
+    }
+    assert_audit(&machine);
+}
+
+#[test]
+fn pageout_without_swap_drops_lazyfree_pages_unless_they_are_dirty() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    fill(&cpu, &space, area, 8, 100);
+    space.madvise(area, 4 * PAGE, Advice::Free).unwrap();
+    write(&cpu, &space, page(area, 1), 7);
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 5 * PAGE);
+    for (at, expected) in [(0, 0), (1, 7), (2, 0), (4, 104)] {
+        assert_eq!(read(&cpu, &space, page(area, at)), expected);
+    }
+    assert_audit(&machine);
+}
+
+/// Every private page can be paged out, whatever it replaced.
+#[test]
+fn copies_of_the_zero_page_and_prot_none_pages_are_dropped() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 4 * PAGE, RW);
+    assert_eq!(read(&cpu, &space, area), 0);
+    fill(&cpu, &space, area, 4, 100);
+    space.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, PAGE);
+    space.mprotect(page(area, 2), 2 * PAGE, crate::common::NONE, false).unwrap();
+    space.madvise(page(area, 2), 2 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!((space.figures().swapped, space.figures().resident), (3 * PAGE, PAGE));
+    assert_eq!(read(&cpu, &space, area), 100);
+    assert_audit(&machine);
+}
+
+/// The last owner of a large folio may have it split, also if it was shared before.
+#[test]
+fn a_large_folio_that_became_exclusive_is_split() {
+    for advice in [Advice::Cold, Advice::Free, Advice::PageOut] {
+        let machine = machine(16, 1);
+        let cpu = machine.vcpu(0).unwrap();
+        let (space, area) = sparse(&machine, &cpu);
+        let child = space.fork().unwrap();
+        space.madvise(area, MIB2, Advice::DontNeed).unwrap();
+        child.madvise(page(area, 20), PAGE, advice).unwrap();
+        assert_eq!((child.figures().resident, zeros(&child, area)), (8 * PAGE, 504), "{advice:?}");
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn prot_none_memory_is_marked_lazyfree() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = sparse(&machine, &cpu);
+    space.mprotect(area, MIB2, crate::common::NONE, false).unwrap();
+    space.madvise(page(area, 2), 2 * PAGE, Advice::Free).unwrap();
+    assert_eq!(zeros(&space, area), 504);
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 6 * PAGE);
+    space.mprotect(area, MIB2, RW, false).unwrap();
+    for at in 0..8 {
+        let expected = if (2..4).contains(&at) { 0 } else { 100 + at };
+        assert_eq!(read(&cpu, &space, page(area, at)), expected);
+    }
+    assert_audit(&machine);
+}
+
+#[test]
+fn populate_write_clears_lazyfree() {
+    for len in [8 * PAGE, MIB2] {
+        let machine = machine(16, 1);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, len, RW);
+        space.madvise(area, len, Advice::HugePage).unwrap();
+        write(&cpu, &space, area, 100);
+        space.madvise(area, len, Advice::PopulateWrite).unwrap();
+        space.madvise(area, len, Advice::Free).unwrap();
+        space.madvise(area, len, Advice::PopulateWrite).unwrap();
+        space.madvise(area, len, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().resident, len);
+        assert_eq!(read(&cpu, &space, area), 100);
+        assert_audit(&machine);
+    }
+}
+
+/// One of two sharers frees a page lazily. The other wrote it, and keeps what it wrote.
+#[test]
+fn a_shared_page_is_not_lazyfree_for_the_other_process() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    write(&cpu, &space, area, 7);
+    let child = space.fork().unwrap();
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    space.munmap(area, PAGE).unwrap();
+    child.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(child.figures().resident, PAGE);
+    assert_eq!(read(&cpu, &child, area), 7);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_page_that_both_processes_freed_lazily_is_dropped() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    write(&cpu, &space, area, 7);
+    let child = space.fork().unwrap();
+    for one in [&space, &child] {
+        one.madvise(area, PAGE, Advice::Free).unwrap();
+    }
+    space.munmap(area, PAGE).unwrap();
+    child.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(child.figures().resident, 0);
+    assert_audit(&machine);
+}
+
+/// A page is mlocked where it is mapped, not where it was.
+#[test]
+fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 4 * PAGE, RW);
+    fill(&cpu, &space, area, 4, 100);
+    let target = VirtAddr(2 * GIB);
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    space.mremap(page(area, 1), PAGE, PAGE, flags, target).unwrap();
+    map_at(&space, area.0 + PAGE, PAGE, RW);
+    space.mlock(page(area, 1), PAGE, false).unwrap();
+    space.madvise(target, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, PAGE);
+    assert_eq!(read(&cpu, &space, target), 101);
+    assert_audit(&machine);
+}
+
+/// Splitting a locked mapping inside a folio and unlocking it, as `mlockall`, MADV_DONTFORK and `munlockall`
+/// do, leaves no MLOCKED folio.
+#[test]
+fn munlock_in_parts_by_several_mappings_unlocks_a_folio() {
+    let machine = machine(32, 1);
+    swap_on_ram(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, area) = sparse(&machine, &cpu);
+    space.mlock(area, MIB2, false).unwrap();
+    space.madvise(page(area, 7), PAGE, Advice::DontFork).unwrap();
+    space.munlock(area, MIB2).unwrap();
+    space.madvise(area, MIB2, Advice::Cold).unwrap();
+    assert_eq!(zeros(&space, area), 504, "the folio is split and gives its zeros back");
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0);
+    assert_audit(&machine);
+}
+
+/// A dirty page stays dirty while it is PROT_NONE.
+#[test]
+fn a_dirty_page_made_prot_none_is_not_dropped() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 2 * PAGE, RW);
+    for at in 0..2 {
+        write(&cpu, &space, page(area, at), 1);
+    }
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    write(&cpu, &space, area, 7);
+    space.mprotect(area, 2 * PAGE, crate::common::NONE, false).unwrap();
+    space.madvise(page(area, 1), PAGE, Advice::Free).unwrap();
+    space.madvise(area, 2 * PAGE, Advice::Cold).unwrap();
+    space.mprotect(page(area, 1), PAGE, crate::common::READ, false).unwrap();
+    space.madvise(area, 2 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, PAGE);
+    space.mprotect(area, PAGE, RW, false).unwrap();
+    assert_eq!(read(&cpu, &space, area), 7);
+    assert_eq!(read(&cpu, &space, page(area, 1)), 0);
+    assert_audit(&machine);
+}

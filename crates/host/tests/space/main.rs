@@ -1,0 +1,30 @@
+//! Address spaces: calls, faults, tables, large folios, the rmap, their auditor.
+
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod call_reclaim;
+mod cow;
+mod empty_tables;
+mod folio_hazards;
+mod folio_pressure;
+mod folio_runs;
+mod folio_trees;
+mod huge_zero;
+mod large_folios;
+mod madvise;
+mod mlock;
+mod mremap;
+mod nodes;
+mod pageout_window;
+mod rmap;
+mod space_audit;
+mod space_calls;
+mod space_cpus;
+mod space_formats;
+mod space_races;
+mod space_threads;
+mod will_need;

@@ -1,0 +1,253 @@
+//! Folios that one program locks while another maps them too: after munlock they can be reclaimed like
+//! others.
+
+use crate::common::{
+    GIB, HostSpace, MIB2, PAGE, READ, RW, assert_audit, assert_filled, count, fill, machine, map_at, page,
+    read, swap_on_ram, write,
+};
+use quire_arch::{Order, PAGE_SIZE, VirtAddr, VirtRange};
+use quire_host::{Machine, Vcpu};
+use quire_mm::{Advice, GroupId, PageState, RemapFlags, VmEvent};
+
+/// Pages on the unevictable list.
+fn unevictable(machine: &Machine) -> u64 {
+    let mut text = String::new();
+    quire_mm::text::vmstat(machine.memory(), &mut text).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("nr_unevictable ")).unwrap().parse().unwrap()
+}
+
+fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
+    let mut bytes = 0;
+    space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |pages, state| {
+        bytes += if state == PageState::Zero { pages.len() } else { 0 };
+    });
+    bytes / PAGE_SIZE
+}
+
+/// A way in which a program's mapping loses a folio, or pages of one.
+struct Way {
+    name: &'static str,
+    /// The pages that it concerns, of 512.
+    pages: u64,
+    /// Returns the program, unless it has ended.
+    go: for<'m> fn(HostSpace<'m>, &Vcpu, VirtAddr) -> Option<HostSpace<'m>>,
+}
+
+const WAYS: [Way; 8] = [
+    Way { name: "exit", pages: 512, go: |_, _, _| None },
+    Way {
+        name: "munmap",
+        pages: 512,
+        go: |child, _, area| {
+            child.munmap(area, MIB2).unwrap();
+            Some(child)
+        },
+    },
+    Way {
+        name: "munmap of a page",
+        pages: 1,
+        go: |child, _, area| {
+            child.munmap(page(area, 9), PAGE).unwrap();
+            Some(child)
+        },
+    },
+    Way {
+        name: "a mapping over a part",
+        pages: 64,
+        go: |child, _, area| {
+            map_at(&child, area.0, 64 * PAGE, RW);
+            Some(child)
+        },
+    },
+    Way {
+        name: "mremap that shrinks",
+        pages: 256,
+        go: |child, _, area| {
+            child.mremap(area, MIB2, MIB2 / 2, RemapFlags::empty(), VirtAddr(0)).unwrap();
+            Some(child)
+        },
+    },
+    Way {
+        name: "DONTNEED_LOCKED",
+        pages: 16,
+        go: |child, _, area| {
+            child.madvise(area, 16 * PAGE, Advice::DontNeedLocked).unwrap();
+            Some(child)
+        },
+    },
+    Way {
+        name: "the right to write, by which locked pages are copied",
+        pages: 512,
+        go: |child, _, area| {
+            child.mprotect(area, MIB2, RW, false).unwrap();
+            // The copies.
+            child.munlock(area, MIB2).unwrap();
+            Some(child)
+        },
+    },
+    Way {
+        name: "a write to one of those that are locked as they come",
+        pages: 1,
+        go: |child, cpu, area| {
+            child.mlock(area, MIB2, true).unwrap();
+            child.mprotect(area, MIB2, RW, false).unwrap();
+            write(cpu, &child, page(area, 9), 1);
+            child.munlock(page(area, 9), PAGE).unwrap();
+            Some(child)
+        },
+    },
+];
+
+/// A child that may only read what its parent has, and locks it.
+fn locking_child<'m>(space: &HostSpace<'m>, area: VirtAddr) -> HostSpace<'m> {
+    let child = space.fork().unwrap();
+    child.mprotect(area, MIB2, READ, false).unwrap();
+    child.mlock(area, MIB2, false).unwrap();
+    child
+}
+
+/// As on Linux: an unmap of a part of a locked mapping unlocks the large folio; its pages of zeros are freed
+/// when it is split then.
+#[test]
+fn a_large_folio_is_unlocked_when_a_part_leaves_a_locked_mapping() {
+    for way in WAYS {
+        let machine = machine(32, 1);
+        swap_on_ram(&machine, 1024);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, MIB2, RW);
+        space.madvise(area, MIB2, Advice::HugePage).unwrap();
+        fill(&cpu, &space, area, 8, 100);
+        let child = locking_child(&space, area);
+        assert_eq!(unevictable(&machine), 512);
+        assert_audit(&machine);
+        let _child = (way.go)(child, &cpu, area);
+        assert_audit(&machine);
+        assert_eq!(unevictable(&machine), 0, "{}", way.name);
+        space.split_folio(area, Order::ZERO).unwrap();
+        assert_eq!(zeros(&space, area), 504, "{}", way.name);
+        assert_filled(&cpu, &space, area, 8, 100);
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn a_page_is_unlocked_when_it_leaves_a_locked_mapping() {
+    for way in WAYS {
+        let machine = machine(32, 1);
+        swap_on_ram(&machine, 1024);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, MIB2, RW);
+        fill(&cpu, &space, area, 512, 100);
+        let child = locking_child(&space, area);
+        assert_eq!(unevictable(&machine), 512);
+        assert_audit(&machine);
+        let _child = (way.go)(child, &cpu, area);
+        assert_audit(&machine);
+        assert_eq!(unevictable(&machine), 512 - way.pages, "{}", way.name);
+        // No other process has them any more.
+        space.madvise(area, MIB2, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().swapped, way.pages * PAGE, "{}", way.name);
+        assert_filled(&cpu, &space, area, 512, 100);
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn pages_that_a_locked_mapping_collapses_are_unlocked_for_others() {
+    let machine = machine(32, 1);
+    swap_on_ram(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    fill(&cpu, &space, area, 512, 100);
+    let child = locking_child(&space, area);
+    child.madvise(area, MIB2, Advice::Collapse).unwrap();
+    assert_eq!(unevictable(&machine), 512, "the new folio is locked");
+    assert_audit(&machine);
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    assert_eq!((space.figures().swapped, child.figures().resident), (MIB2, MIB2));
+    assert_eq!(read(&cpu, &child, page(area, 511)), 611);
+    assert_filled(&cpu, &space, area, 512, 100);
+    assert_audit(&machine);
+}
+
+/// MREMAP_DONTUNMAP of a part of a locked mapping: as on Linux none of it is locked any more, and the pages
+/// that stayed in it can be reclaimed.
+#[test]
+fn the_rest_of_a_partly_moved_locked_mapping_is_unlocked() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    fill(&cpu, &space, area, 8, 100);
+    space.mlock(area, 8 * PAGE, false).unwrap();
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED | RemapFlags::DONTUNMAP;
+    let target = VirtAddr(2 * GIB);
+    space.mremap(page(area, 6), 2 * PAGE, 2 * PAGE, flags, target).unwrap();
+    assert_eq!(unevictable(&machine), 2, "what was moved stays locked");
+    assert_audit(&machine);
+    space.madvise(area, 6 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, 6 * PAGE);
+    assert_filled(&cpu, &space, area, 6, 100);
+    assert_filled(&cpu, &space, target, 2, 106);
+    assert_audit(&machine);
+}
+
+/// A large folio of which a program locked a page stays, as on Linux, but is not on the unevictable list: the
+/// rest of it can be reclaimed once it is split.
+#[test]
+fn a_partly_locked_folio_is_not_unevictable() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    fill(&cpu, &space, area, 512, 100);
+    space.mlock(page(area, 9), PAGE, false).unwrap();
+    for _ in 0..4 {
+        machine.memory().reclaim(GroupId::ROOT, 512);
+        assert_eq!((space.figures().resident, unevictable(&machine)), (MIB2, 0));
+    }
+    space.split_folio(area, Order::ZERO).unwrap();
+    assert_audit(&machine);
+    for _ in 0..4 {
+        machine.memory().reclaim(GroupId::ROOT, 512);
+    }
+    assert_eq!((space.figures().resident, unevictable(&machine)), (PAGE, 1));
+    assert_filled(&cpu, &space, area, 512, 100);
+    assert_audit(&machine);
+}
+
+/// The counters are those that a program on Linux sees.
+#[test]
+fn locking_and_unlocking_is_counted() {
+    let machine = machine(32, 1);
+    swap_on_ram(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let counts = || {
+        [
+            VmEvent::UnevictablePgsMlocked,
+            VmEvent::UnevictablePgsCulled,
+            VmEvent::UnevictablePgsMunlocked,
+            VmEvent::UnevictablePgsRescued,
+        ]
+        .map(|event| count(&machine, event))
+    };
+    let area = map_at(&space, GIB, 64 * PAGE, RW);
+    fill(&cpu, &space, area, 64, 100);
+    for round in 1..=3 {
+        space.mlock(area, 64 * PAGE, false).unwrap();
+        space.mlock(area, 64 * PAGE, false).unwrap();
+        assert_eq!(counts(), [64 * round, 64 * round, 64 * (round - 1), 64 * (round - 1)]);
+        space.munlock(area, 64 * PAGE).unwrap();
+        assert_eq!(counts(), [64 * round; 4]);
+    }
+    space.mlock(area, 64 * PAGE, false).unwrap();
+    space.munmap(area, 64 * PAGE).unwrap();
+    assert_eq!(counts(), [256; 4]);
+}

@@ -1,0 +1,220 @@
+//! Between the unmapping of a page by page-out and the flush of its batch, translations of it are in TLBs and
+//! its entry is a swap entry. Each call that removes, moves or write-protects such an entry must flush before
+//! it returns.
+
+use crate::common::{
+    DENIED, GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, assert_audit, machine, map_at, page,
+    swap_on_ram,
+};
+use quire_arch::{Access, Platform, VirtAddr};
+use quire_host::{HostPlatform, Machine};
+use quire_mm::{Advice, RemapFlags, VmEvent};
+use quire_space::{UnmapBatch, Unmapped};
+
+const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+
+/// Calls `action` while the page at `addr` is unmapped, and not flushed yet. Then the page-out continues up
+/// to the device.
+fn in_the_window<R>(
+    machine: &Machine,
+    space: &HostSpace<'_>,
+    addr: VirtAddr,
+    action: impl FnOnce() -> R,
+) -> R {
+    let spaces = machine.memory().spaces();
+    let head = {
+        let pinned = space.pin_page_fast(addr, Access::Read).unwrap();
+        pinned.pfn()
+    };
+    let frame = spaces.frames().known(head);
+    assert!(frame.try_get(), "the page is there");
+    let guard = spaces.frames().try_lock_folio_long(head).unwrap();
+    let mut batch: UnmapBatch<'_, HostPlatform> = UnmapBatch::new(spaces);
+    spaces.swap().add_folio(head, 0).unwrap();
+    assert_eq!(spaces.unmap_to_swap(head, &mut batch), Unmapped::All);
+    let result = action();
+    batch.flush();
+    drop(guard);
+    spaces.leave_swap_cache(head);
+    spaces.let_isolated_go(head);
+    result
+}
+
+/// Two pages at [`GIB`], which CPU 0 has used: the second keeps their table in use. `calls` is what CPU 1
+/// does in the window, and `afterwards` what CPU 0 does then, still in the window.
+fn check(calls: impl FnOnce(&HostSpace<'_>), afterwards: impl FnOnce(&crate::common::HostProgram<'_, '_>)) {
+    let machine = machine(16, 2);
+    swap_on_ram(&machine, 1024);
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 2 * PAGE, RW);
+    let (first, second) = (machine.vcpu(0).unwrap(), machine.vcpu(1).unwrap());
+    first.run(|| {
+        let program = first.program(&space);
+        program.write_u64(area, 1).unwrap();
+        program.write_u64(page(area, 1), 2).unwrap();
+        in_the_window(&machine, &space, area, || {
+            assert_eq!(
+                program.read_u64(area),
+                Ok(1),
+                "the translation is there, so that the test means something"
+            );
+            second.run(|| calls(&space));
+            afterwards(&program);
+        });
+    });
+    drop(space);
+    assert_audit(&machine);
+}
+
+#[test]
+fn dontneed_flushes_a_page_being_paged_out() {
+    check(
+        |space| space.madvise(VirtAddr(GIB), PAGE, Advice::DontNeed).unwrap(),
+        |program| {
+            assert_eq!(program.read_u64(VirtAddr(GIB)), Ok(0));
+        },
+    );
+}
+
+#[test]
+fn free_flushes_a_page_being_paged_out() {
+    check(
+        |space| space.madvise(VirtAddr(GIB), PAGE, Advice::Free).unwrap(),
+        |program| {
+            assert_eq!(program.read_u64(VirtAddr(GIB)), Ok(0));
+        },
+    );
+}
+
+#[test]
+fn munmap_flushes_a_page_being_paged_out() {
+    check(
+        |space| space.munmap(VirtAddr(GIB), PAGE).unwrap(),
+        |program| {
+            assert_eq!(program.read_u64(VirtAddr(GIB)), Err(NOT_MAPPED));
+        },
+    );
+}
+
+#[test]
+fn mprotect_flushes_a_page_being_paged_out() {
+    check(
+        |space| space.mprotect(VirtAddr(GIB), PAGE, READ, false).unwrap(),
+        |program| {
+            assert_eq!(program.write_u64(VirtAddr(GIB), 9), Err(DENIED));
+        },
+    );
+}
+
+#[test]
+fn mremap_flushes_a_page_being_paged_out() {
+    let there = VirtAddr(GIB + MIB2);
+    check(
+        |space| {
+            space.mremap(VirtAddr(GIB), PAGE, PAGE, MOVE, there).unwrap();
+        },
+        |program| {
+            assert_eq!(program.write_u64(VirtAddr(GIB), 9), Err(NOT_MAPPED));
+        },
+    );
+}
+
+#[test]
+fn mremap_of_tables_flushes_a_page_being_paged_out() {
+    let there = VirtAddr(4 * GIB);
+    check(
+        |space| {
+            map_at(space, GIB + 2 * PAGE, MIB2 - 2 * PAGE, RW);
+            space.mremap(VirtAddr(GIB), MIB2, MIB2, MOVE, there).unwrap();
+        },
+        |program| {
+            assert_eq!(program.write_u64(VirtAddr(GIB), 9), Err(NOT_MAPPED));
+        },
+    );
+}
+
+/// The page is shared with a child since: a write of the parent goes to a copy, once the page-out is over.
+#[test]
+fn fork_flushes_a_page_being_paged_out() {
+    let machine = machine(16, 2);
+    swap_on_ram(&machine, 1024);
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    let cpu = machine.vcpu(0).unwrap();
+    cpu.run(|| {
+        let program = cpu.program(&space);
+        program.write_u64(area, 1).unwrap();
+        let child = in_the_window(&machine, &space, area, || {
+            let other = machine.vcpu(1).unwrap();
+            let child = other.run(|| space.fork()).unwrap();
+            machine.memory().platform().for_each_cached_translation(&mut |cached| {
+                assert_ne!(cached.addr, area, "a write by the old translation would be the child's too");
+            });
+            child
+        });
+        program.write_u64(area, 2).unwrap();
+        assert_eq!(cpu.program(&child).read_u64(area), Ok(1));
+    });
+    drop(space);
+    assert_audit(&machine);
+}
+
+/// A pin stops the page-out. The page is mapped again, read-only: no old translation may be writable either,
+/// since a fault may be copying the page.
+#[test]
+fn a_page_out_that_is_undone_flushes_the_old_translation() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 1024);
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    let cpu = machine.vcpu(0).unwrap();
+    cpu.run(|| {
+        let program = cpu.program(&space);
+        program.write_u64(area, 1).unwrap();
+        let pinned = space.pin_page_fast(area, Access::Write).unwrap();
+        let (spaces, head) = (machine.memory().spaces(), pinned.pfn());
+        let guard = spaces.frames().try_lock_folio_long(head).unwrap();
+        let mut batch = UnmapBatch::new(spaces);
+        spaces.swap().add_folio(head, 0).unwrap();
+        assert_eq!(spaces.unmap_to_swap(head, &mut batch), Unmapped::Pinned);
+        drop(pinned);
+        let before = machine.memory().frames().events().sum(VmEvent::Pgfault);
+        program.write_u64(area, 2).unwrap();
+        assert_eq!(machine.memory().frames().events().sum(VmEvent::Pgfault), before + 1);
+        batch.flush();
+        drop(guard);
+        spaces.leave_swap_cache(head);
+        assert_eq!(program.read_u64(area), Ok(2));
+    });
+    drop(space);
+    assert_audit(&machine);
+}
+
+/// A batch holds the spaces that it unmapped pages of. Reclaim may hold the mmap lock of its own space when
+/// another space exits with the batch.
+#[test]
+fn a_space_may_end_with_a_page_out_by_another() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 1024);
+    let (own, other) = (machine.memory().create_space().unwrap(), machine.memory().create_space().unwrap());
+    map_at(&own, GIB, PAGE, RW);
+    let area = map_at(&other, GIB, PAGE, RW);
+    let cpu = machine.vcpu(0).unwrap();
+    cpu.program(&other).write_u64(area, 1).unwrap();
+    let spaces = machine.memory().spaces();
+    let head = other.pin_page_fast(area, Access::Read).unwrap().pfn();
+    assert!(spaces.frames().known(head).try_get(), "the page is there");
+    let guard = spaces.frames().try_lock_folio_long(head).unwrap();
+    let mut batch = UnmapBatch::new(spaces);
+    spaces.swap().add_folio(head, 0).unwrap();
+    assert_eq!(spaces.unmap_to_swap(head, &mut batch), Unmapped::All);
+    drop(other);
+    assert_eq!(spaces.count(), 2);
+    own.for_each_mapping(|_| batch.flush());
+    assert_eq!(spaces.count(), 1);
+    drop(guard);
+    spaces.leave_swap_cache(head);
+    spaces.let_isolated_go(head);
+    drop(own);
+    assert_audit(&machine);
+}

@@ -1,0 +1,70 @@
+//! Results and counts of single calls that random programs hardly ever reach. The expected values are
+//! Linux's.
+
+use crate::common::{GIB, MIB2, PAGE, READ, RW, assert_audit, machine, map_at, page};
+use quire_arch::paging::X86_64Level4;
+use quire_arch::{PagingFormat, VirtAddr};
+use quire_mm::{Errno, Error, Limits, MapFlags, MapRequest, RemapFlags};
+
+const BASE: u64 = GIB;
+
+/// `mincore` of a hole of several tables reports each of its pages.
+#[test]
+fn mincore_reports_every_page_of_a_hole_between_tables() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let last = 4 * MIB2 / PAGE - 1;
+    let addr = map_at(&space, BASE, 4 * MIB2, RW);
+    for at in [0, last] {
+        cpu.program(&space).write_u64(page(addr, at), 1).unwrap();
+    }
+    let mut told = Vec::new();
+    space.mincore(addr, 4 * MIB2, |there| told.push(there)).unwrap();
+    let wanted: Vec<bool> = (0..=last).map(|at| at == 0 || at == last).collect();
+    assert_eq!(told, wanted);
+}
+
+/// An address that cannot be mapped at all fails before one that is only not aligned.
+#[test]
+fn the_limit_of_a_fixed_address_is_checked_before_its_alignment() {
+    let machine = machine(16, 1);
+    let space = machine.memory().create_space().unwrap();
+    let errno = |addr| {
+        let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(addr), MapFlags::FIXED);
+        space.mmap(&request).map_err(Error::errno)
+    };
+    let end = X86_64Level4::USER_END.0;
+    assert_eq!(errno(end - PAGE + 1), Err(Errno::ENOMEM));
+    assert_eq!(errno(end - 2 * PAGE + 1), Err(Errno::EINVAL));
+    assert_eq!(errno(end - PAGE), Ok(VirtAddr(end - PAGE)));
+}
+
+/// Memory that was written stays charged when it is made read-only, and so does what it grows by.
+#[test]
+fn memory_that_was_protected_is_charged_for_its_growth() {
+    let machine = machine(16, 1);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let addr = map_at(&space, BASE, PAGE, RW);
+    cpu.program(&space).write_u64(addr, 1).unwrap();
+    space.mprotect(addr, PAGE, READ, false).unwrap();
+    let before = machine.memory().spaces().commit().promised();
+    assert_eq!(space.mremap(addr, PAGE, 3 * PAGE, RemapFlags::empty(), VirtAddr(0)), Ok(addr));
+    assert_eq!(machine.memory().spaces().commit().promised() - before, 2);
+    assert_audit(&machine);
+}
+
+/// Memory that is locked already does not count again; that of its neighbours in the same mapping does.
+#[test]
+fn locking_again_counts_only_the_pages_in_the_range() {
+    let machine = machine(16, 1);
+    let space = machine.memory().create_space().unwrap();
+    space.set_limits(Limits { locked: 2 * PAGE, ..space.limits() });
+    let addr = map_at(&space, BASE, 4 * PAGE, RW);
+    assert_eq!(space.mlock(addr, 2 * PAGE, false), Ok(()));
+    assert_eq!(space.mlock(addr, 2 * PAGE, false), Ok(()));
+    assert_eq!(space.mlock(page(addr, 1), 2 * PAGE, false), Err(Error::LockLimit));
+    assert_eq!(space.figures().locked, 2 * PAGE);
+    assert_audit(&machine);
+}

@@ -1,0 +1,480 @@
+//! Directed tests of the hazards in docs/locking.md.
+
+use crate::common::{
+    DENIED, GIB, HostSpace, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, assert_audit, in_use, machine, map_at,
+    mappings, page,
+};
+use quire_arch::{Access, Platform, VirtAddr};
+use quire_frame::FaultPlan;
+use quire_host::{Machine, Vcpu};
+use quire_mm::{Advice, Errno, MapFlags, MapRequest, RemapFlags, VmFlags};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+/// An address at the border of every level of tables.
+const BORDER: u64 = 1 << 39;
+
+fn one_cpu(mib: u64) -> (Machine, Vcpu) {
+    let machine = machine(mib, 1);
+    let cpu = machine.vcpu(0).expect("the CPU is free");
+    (machine, cpu)
+}
+
+/// Writes `tag + page` to each page.
+fn fill(cpu: &Vcpu, space: &HostSpace<'_>, addr: u64, pages: u64, tag: u64) {
+    let program = cpu.program(space);
+    for at in 0..pages {
+        assert_eq!(program.write_u64(VirtAddr(addr + at * PAGE), tag + at), Ok(()), "page {at} of {addr:#x}");
+    }
+}
+
+#[track_caller]
+fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, addr: u64, pages: u64, tag: u64) {
+    let program = cpu.program(space);
+    for at in 0..pages {
+        assert_eq!(program.read_u64(VirtAddr(addr + at * PAGE)), Ok(tag + at), "page {at} of {addr:#x}");
+    }
+}
+
+/// Every module: a plain store to a PTE loses an A/D bit that the MMU set meanwhile.
+#[test]
+fn protecting_back_and_forth_loses_no_dirty_bit_and_no_data() {
+    let machine = machine(16, 2);
+    let space = machine.memory().create_space().unwrap();
+    let (pages, rounds) = (4, 300);
+    map_at(&space, BORDER, pages * PAGE, RW);
+    let done = AtomicBool::new(false);
+    let written = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            let program = cpu.program(&space);
+            let mut last = vec![0; pages as usize];
+            let mut turn = 0;
+            while !done.load(Ordering::Relaxed) || turn < 100 {
+                turn += 1;
+                let at = turn % pages;
+                let addr = VirtAddr(BORDER + at * PAGE);
+                match program.write_u64(addr, turn) {
+                    Ok(()) => last[at as usize] = turn,
+                    Err(error) => assert_eq!(error, DENIED),
+                }
+                assert_eq!(program.read_u64(addr), Ok(last[at as usize]), "a write was lost");
+                written.store(turn, Ordering::Relaxed);
+            }
+        });
+        let cpu = machine.vcpu(0).unwrap();
+        for round in 0..rounds {
+            let protection = if round % 2 == 0 { READ } else { RW };
+            cpu.run(|| space.mprotect(VirtAddr(BORDER), pages * PAGE, protection, false)).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_audit(&machine);
+}
+
+/// Every module: publishing a table entry before the table, or the page, is filled.
+#[test]
+fn a_new_page_reads_zeros_or_what_was_written() {
+    let machine = machine(32, 2);
+    let space = machine.memory().create_space().unwrap();
+    // Each round takes pages that held other data the round before.
+    for round in 1..20 {
+        let addr = BORDER - 8 * PAGE;
+        map_at(&space, addr, 16 * PAGE, RW);
+        thread::scope(|scope| {
+            for number in 0..2 {
+                let (machine, space) = (&machine, &space);
+                scope.spawn(move || {
+                    let cpu = machine.vcpu(number).unwrap();
+                    let program = cpu.program(space);
+                    for at in 0..16 {
+                        let addr = VirtAddr(addr + at * PAGE);
+                        let seen = program.read_u64(addr).unwrap();
+                        assert!(
+                            seen == 0 || seen >> 8 == round,
+                            "{seen:#x} of another life in round {round}"
+                        );
+                        program.write_u64(addr, round << 8 | number as u64).unwrap();
+                        assert_eq!(program.read_u64(VirtAddr(addr.0 + 2048)), Ok(0));
+                        program.write_u64(VirtAddr(addr.0 + 4000), u64::MAX).unwrap();
+                    }
+                });
+            }
+        });
+        space.munmap(VirtAddr(addr), 16 * PAGE).unwrap();
+        assert_audit(&machine);
+    }
+}
+
+/// Every module: frames or tables are freed before the TLB shootdown is acknowledged. Paranoid mode panics at
+/// the first access through a translation to a free frame.
+#[test]
+fn frames_are_not_free_while_another_cpu_can_reach_them() {
+    let machine = machine(16, 2);
+    let space = machine.memory().create_space().unwrap();
+    let done = AtomicBool::new(false);
+    map_at(&space, BORDER, 8 * PAGE, RW);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            let program = cpu.program(&space);
+            let mut turn = 0u64;
+            while !done.load(Ordering::Relaxed) {
+                turn += 1;
+                let addr = VirtAddr(BORDER + turn % 8 * PAGE);
+                program.inside(|guest| {
+                    for _ in 0..50 {
+                        match guest.write_u64(addr, turn) {
+                            Ok(()) => {}
+                            Err(error) => assert_eq!(error, NOT_MAPPED),
+                        }
+                    }
+                });
+            }
+        });
+        let cpu = machine.vcpu(0).unwrap();
+        for round in 0..300u64 {
+            cpu.run(|| match round % 3 {
+                0 => space.madvise(VirtAddr(BORDER), 8 * PAGE, Advice::DontNeed).unwrap(),
+                1 => space.munmap(VirtAddr(BORDER), 8 * PAGE).unwrap(),
+                _ => drop(map_at(&space, BORDER, 8 * PAGE, RW).0),
+            });
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_audit(&machine);
+}
+
+/// Gather: a run that passes the end of the PTE table, of the PMD or of the VMA.
+#[test]
+fn zapping_stops_at_the_end_of_its_range_at_every_border() {
+    let (machine, cpu) = one_cpu(32);
+    let space = machine.memory().create_space().unwrap();
+    for border in [BORDER + MIB2, BORDER + GIB, BORDER] {
+        let base = border - 8 * PAGE;
+        map_at(&space, base, 16 * PAGE, RW);
+        for (from, to) in [(0, 8), (8, 16), (7, 9), (0, 16), (3, 4), (15, 16)] {
+            fill(&cpu, &space, base, 16, 500);
+            space.madvise(VirtAddr(base + from * PAGE), (to - from) * PAGE, Advice::DontNeed).unwrap();
+            for at in 0..16 {
+                let value = cpu.program(&space).read_u64(VirtAddr(base + at * PAGE));
+                assert_eq!(value, Ok(if (from..to).contains(&at) { 0 } else { 500 + at }), "{from}..{to}");
+            }
+            assert_audit(&machine);
+        }
+        fill(&cpu, &space, base, 16, 900);
+        space.munmap(VirtAddr(border - PAGE), 2 * PAGE).unwrap();
+        assert_filled(&cpu, &space, base, 7, 900);
+        assert_filled(&cpu, &space, border + PAGE, 7, 909);
+        assert_eq!(cpu.program(&space).read_u64(VirtAddr(border)), Err(NOT_MAPPED));
+        assert_audit(&machine);
+    }
+}
+
+/// Gather: thousands of pages, budget by pages; and the run takes each entry's own bits.
+#[test]
+fn a_large_unmapping_gives_every_frame_back() {
+    let (machine, cpu) = one_cpu(64);
+    let space = machine.memory().create_space().unwrap();
+    // Fills the caches, and is too far away to share a table.
+    map_at(&space, 8 * BORDER, PAGE, RW);
+    let before = in_use(&machine);
+    for _ in 0..3 {
+        map_at(&space, BORDER - 8 * MIB2, 16 * MIB2, RW);
+        fill(&cpu, &space, BORDER - 8 * MIB2, 16 * 512, 1);
+        space.munmap(VirtAddr(BORDER - 8 * MIB2), 16 * MIB2).unwrap();
+        assert_eq!(space.figures().page_tables, 0);
+        in_use(&machine);
+        assert_eq!(in_use(&machine), before);
+        assert_audit(&machine);
+    }
+}
+
+/// Tables: a table that still has entries of a neighbour must not be freed with an unmapped range.
+#[test]
+fn tables_are_freed_only_when_no_neighbour_needs_them() {
+    let (machine, cpu) = one_cpu(16);
+    let space = machine.memory().create_space().unwrap();
+    map_at(&space, BORDER, PAGE, RW);
+    map_at(&space, BORDER + PAGE, PAGE, READ);
+    map_at(&space, BORDER + MIB2, PAGE, RW);
+    let program = cpu.program(&space);
+    program.write_u64(VirtAddr(BORDER), 5).unwrap();
+    program.touch(VirtAddr(BORDER + PAGE), Access::Read).unwrap();
+    program.write_u64(VirtAddr(BORDER + MIB2), 6).unwrap();
+    assert_eq!(space.figures().page_tables, 4 * PAGE);
+    space.munmap(VirtAddr(BORDER), PAGE).unwrap();
+    assert_audit(&machine);
+    assert_eq!(space.figures().page_tables, 4 * PAGE);
+    space.munmap(VirtAddr(BORDER + PAGE), PAGE).unwrap();
+    assert_eq!(space.figures().page_tables, 3 * PAGE);
+    assert_eq!(program.read_u64(VirtAddr(BORDER + MIB2)), Ok(6));
+    space.munmap(VirtAddr(BORDER + MIB2), PAGE).unwrap();
+    assert_eq!(space.figures().page_tables, 0);
+    assert_audit(&machine);
+}
+
+/// Tables: lockless walkers read a table, or a VMA, that is being freed. What `munmap` removes waits for
+/// them.
+#[test]
+fn unmapped_tables_wait_for_earlier_epoch_readers() {
+    let (machine, cpu) = one_cpu(16);
+    let space = machine.memory().create_space().unwrap();
+    let addr = map_at(&space, BORDER, PAGE, RW);
+    cpu.program(&space).write_u64(addr, 1).unwrap();
+    let tables = space.figures().page_tables / PAGE;
+    assert_eq!(tables, 3);
+    let frames = machine.memory().frames();
+    let waiting = || {
+        let mappings = frames.caches_report().find(|cache| cache.name == "vm_area_struct").unwrap();
+        (frames.totals().limbo_blocks, mappings.retired)
+    };
+    in_use(&machine);
+    assert_eq!(waiting(), (0, 0));
+    let pin = machine.memory().platform().pin();
+    let reader = frames.epoch().enter(&pin);
+    space.munmap(addr, PAGE).unwrap();
+    assert_eq!(waiting(), (tables, 1));
+    drop(reader);
+    drop(pin);
+    in_use(&machine);
+    assert_eq!(waiting(), (0, 0));
+    assert_audit(&machine);
+}
+
+/// Tables: the PTE lock is dropped in a zap, the table is refilled, the non-empty table is freed. Faults
+/// refill while another CPU drops, and unmaps next to it.
+#[test]
+fn a_table_that_is_refilled_is_not_freed() {
+    let machine = machine(16, 2);
+    let space = machine.memory().create_space().unwrap();
+    let done = AtomicBool::new(false);
+    map_at(&space, BORDER, 4 * PAGE, RW);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            let program = cpu.program(&space);
+            let mut turn = 0u64;
+            while !done.load(Ordering::Relaxed) {
+                turn += 1;
+                // The mapping itself is always there.
+                program.write_u64(VirtAddr(BORDER + turn % 4 * PAGE), turn).unwrap();
+            }
+        });
+        let cpu = machine.vcpu(0).unwrap();
+        for round in 0..200 {
+            cpu.run(|| {
+                space.madvise(VirtAddr(BORDER), 4 * PAGE, Advice::DontNeed).unwrap();
+                let neighbour = BORDER + (8 + round % 4) * PAGE;
+                map_at(&space, neighbour, PAGE, RW);
+                space.fault(VirtAddr(neighbour), Access::Write).unwrap();
+                space.munmap(VirtAddr(neighbour), PAGE).unwrap();
+            });
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_audit(&machine);
+}
+
+/// mremap: a destination with leftover empty tables: they are used.
+#[test]
+fn a_destination_with_leftover_tables_takes_a_move() {
+    let (machine, cpu) = one_cpu(32);
+    let space = machine.memory().create_space().unwrap();
+    let to = BORDER + GIB;
+    // A neighbour keeps the upper tables; dropped pages leave an empty bottom table.
+    map_at(&space, to, 2 * MIB2, RW);
+    fill(&cpu, &space, to, 1024, 7);
+    space.madvise(VirtAddr(to), 2 * MIB2, Advice::DontNeed).unwrap();
+    map_at(&space, BORDER, 2 * MIB2, RW);
+    fill(&cpu, &space, BORDER, 1024, 3000);
+    space.mremap(VirtAddr(BORDER), 2 * MIB2, 2 * MIB2, MOVE, VirtAddr(to)).unwrap();
+    assert_filled(&cpu, &space, to, 1024, 3000);
+    assert_audit(&machine);
+}
+
+/// mremap: aligning the start down over a neighbour destroys its data; a run past the end of the table or VMA
+/// does too.
+#[test]
+fn a_move_leaves_the_neighbours_of_both_ends_alone() {
+    for (from_page, to_page, pages) in
+        [(3, 3, 509), (1, 1, 512), (0, 0, 512), (5, 9, 700), (511, 0, 2), (1, 0, 1024), (0, 1, 513)]
+    {
+        let (machine, cpu) = one_cpu(32);
+        let space = machine.memory().create_space().unwrap();
+        // Three tables' worth of neighbours on both sides, then the middle of one moves into the middle of
+        // the other.
+        let (source, target) = (BORDER - 2 * MIB2, BORDER + GIB - 2 * MIB2);
+        let all = 4 * MIB2 / PAGE;
+        map_at(&space, source, all * PAGE, RW);
+        map_at(&space, target, all * PAGE, RW);
+        fill(&cpu, &space, source, all, 10_000);
+        fill(&cpu, &space, target, all, 20_000);
+        let (from, to) = (512 + from_page, 512 + to_page);
+        let result = space.mremap(
+            VirtAddr(source + from * PAGE),
+            pages * PAGE,
+            pages * PAGE,
+            MOVE,
+            VirtAddr(target + to * PAGE),
+        );
+        assert_eq!(result, Ok(VirtAddr(target + to * PAGE)));
+        assert_filled(&cpu, &space, source, from, 10_000);
+        let behind = from + pages;
+        assert_filled(&cpu, &space, source + behind * PAGE, all - behind, 10_000 + behind);
+        assert_filled(&cpu, &space, target, to, 20_000);
+        assert_filled(&cpu, &space, target + to * PAGE, pages, 10_000 + from);
+        let behind = to + pages;
+        assert_filled(&cpu, &space, target + behind * PAGE, all - behind, 20_000 + behind);
+        assert_eq!(cpu.program(&space).read_u64(VirtAddr(source + from * PAGE)), Err(NOT_MAPPED));
+        assert_audit(&machine);
+    }
+}
+
+/// mremap: overlapping source and destination; destination wraps; size zero; the same address.
+#[test]
+fn invalid_moves_are_refused_whole() {
+    let (machine, cpu) = one_cpu(16);
+    let space = machine.memory().create_space().unwrap();
+    map_at(&space, BORDER, 8 * PAGE, RW);
+    fill(&cpu, &space, BORDER, 8, 1);
+    let before = mappings(&space);
+    let (from, len) = (VirtAddr(BORDER), 8 * PAGE);
+    for (old, new, to) in [
+        (len, len, BORDER),
+        (len, len, BORDER + 7 * PAGE),
+        (len, len, BORDER - 7 * PAGE),
+        (len, 2 * len, BORDER - 15 * PAGE),
+        (len, len, u64::MAX - PAGE + 1),
+        (len, len, (1 << 47) - 8 * PAGE),
+        (len, 0, BORDER + GIB),
+        (0, len, BORDER + GIB),
+        (len, len, BORDER + GIB + 1),
+    ] {
+        let result = space.mremap(from, old, new, MOVE, VirtAddr(to));
+        assert_eq!(result.map_err(quire_mm::Error::errno), Err(Errno::EINVAL), "{old:#x} {new:#x} {to:#x}");
+    }
+    assert_eq!(mappings(&space), before);
+    assert_filled(&cpu, &space, BORDER, 8, 1);
+    assert_audit(&machine);
+}
+
+/// mremap: a batch that spreads the first PTE's write bit over a run.
+#[test]
+fn each_moved_page_keeps_its_own_bits() {
+    let (machine, cpu) = one_cpu(16);
+    let space = machine.memory().create_space().unwrap();
+    map_at(&space, BORDER, 8 * PAGE, RW);
+    let program = cpu.program(&space);
+    program.write_u64(VirtAddr(BORDER), 1).unwrap();
+    // The zero page stays what it is behind a written page, and in front of one.
+    assert_eq!(program.read_u64(VirtAddr(BORDER + PAGE)), Ok(0));
+    program.write_u64(VirtAddr(BORDER + 2 * PAGE), 3).unwrap();
+    let to = VirtAddr(BORDER + GIB - PAGE);
+    space.mremap(VirtAddr(BORDER), 8 * PAGE, 8 * PAGE, MOVE, to).unwrap();
+    assert_audit(&machine);
+    program.write_u64(page(to, 1), 2).unwrap();
+    program.write_u64(page(to, 3), 4).unwrap();
+    assert_eq!([0, 1, 2, 3, 4].map(|at| program.read_u64(page(to, at)).unwrap()), [1, 2, 3, 4, 0]);
+    let other = machine.memory().create_space().unwrap();
+    map_at(&other, BORDER, PAGE, READ);
+    assert_eq!(cpu.program(&other).read_u64(VirtAddr(BORDER)), Ok(0), "the zero page was written to");
+    assert_audit(&machine);
+}
+
+/// mremap: TLB entries of the old range that outlive the move.
+#[test]
+fn translations_of_the_old_place_do_not_outlive_a_move() {
+    let machine = machine(16, 2);
+    let space = machine.memory().create_space().unwrap();
+    let (here, there) = (BORDER - 2 * PAGE, BORDER + GIB - 2 * PAGE);
+    map_at(&space, here, 4 * PAGE, RW);
+    let moves = AtomicU64::new(0);
+    let total = 200;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            let program = cpu.program(&space);
+            let mut turn = 0u64;
+            while moves.load(Ordering::Acquire) < total {
+                turn += 1;
+                for place in [here, there] {
+                    let addr = VirtAddr(place + turn % 4 * PAGE);
+                    if let Err(error) = program.write_u64(addr, turn) {
+                        assert_eq!(error, NOT_MAPPED);
+                    }
+                }
+            }
+        });
+        let cpu = machine.vcpu(0).unwrap();
+        let program = cpu.program(&space);
+        for round in 0..total {
+            let (from, to) = if round % 2 == 0 { (here, there) } else { (there, here) };
+            cpu.run(|| space.mremap(VirtAddr(from), 4 * PAGE, 4 * PAGE, MOVE, VirtAddr(to))).unwrap();
+            moves.fetch_add(1, Ordering::Release);
+            for at in 0..4 {
+                assert_eq!(program.read_u64(VirtAddr(from + at * PAGE)), Err(NOT_MAPPED));
+                assert!(program.read_u64(VirtAddr(to + at * PAGE)).is_ok());
+            }
+        }
+    });
+    assert_audit(&machine);
+}
+
+/// mremap: failure half way; every page is where it was, for each allocation that can fail.
+#[test]
+fn a_move_that_fails_half_way_moves_nothing() {
+    let (machine, cpu) = one_cpu(64);
+    let space = machine.memory().create_space().unwrap();
+    let pages = 3 * MIB2 / PAGE;
+    let (from, to) = (BORDER - MIB2 - 5 * PAGE, BORDER + 512 * GIB - MIB2 - 100 * PAGE);
+    map_at(&space, from, pages * PAGE, RW);
+    fill(&cpu, &space, from, pages, 77);
+    let faults = machine.memory().frames().faults();
+    for nth in 1.. {
+        let before = (mappings(&space), space.figures().page_tables);
+        faults.set(FaultPlan::nth(nth));
+        let result = space.mremap(VirtAddr(from), pages * PAGE, pages * PAGE, MOVE, VirtAddr(to));
+        faults.set(FaultPlan::OFF);
+        assert_audit(&machine);
+        match result {
+            Ok(_) => {
+                assert!(nth > 6, "tables for both sides of a border are made");
+                break;
+            }
+            Err(error) => assert_eq!(error.errno(), Errno::ENOMEM),
+        }
+        assert_eq!((mappings(&space), space.figures().page_tables), before);
+        assert_filled(&cpu, &space, from, pages, 77);
+    }
+    assert_filled(&cpu, &space, to, pages, 77);
+}
+
+/// Every module: state is relied on after a lock was dropped. Two threads grow one stack; the guard gap
+/// holds.
+#[test]
+fn a_stack_grows_down_to_its_guard_gap_and_no_further() {
+    let (machine, cpu) = one_cpu(16);
+    let space = machine.memory().create_space().unwrap();
+    let stack =
+        MapRequest::anonymous(PAGE, RW).at(VirtAddr(BORDER + MIB2), MapFlags::FIXED | MapFlags::GROWSDOWN);
+    space.mmap(&stack).unwrap();
+    map_at(&space, BORDER, PAGE, RW);
+    let program = cpu.program(&space);
+    let gap = 256 * PAGE;
+    let lowest = BORDER + PAGE + gap;
+    assert_eq!(program.write_u64(VirtAddr(lowest - PAGE), 1), Err(NOT_MAPPED));
+    assert_eq!(program.write_u64(VirtAddr(lowest), 1), Ok(()));
+    assert_eq!(program.write_u64(VirtAddr(lowest - 8), 1), Err(NOT_MAPPED));
+    assert_eq!(mappings(&space)[1].0, lowest);
+    assert!(mappings(&space)[1].2.contains(VmFlags::GROWSDOWN));
+    // A PROT_NONE neighbour does not stop it.
+    space.mprotect(VirtAddr(BORDER), PAGE, NONE, false).unwrap();
+    assert_eq!(program.write_u64(VirtAddr(lowest - PAGE), 1), Ok(()));
+    // Only MAP_FIXED maps into the gap.
+    let hint = MapRequest::anonymous(PAGE, RW).at(VirtAddr(BORDER + 2 * PAGE), MapFlags::empty());
+    assert_ne!(space.mmap(&hint), Ok(VirtAddr(BORDER + 2 * PAGE)));
+    assert_audit(&machine);
+}

@@ -1,0 +1,18 @@
+//! Swap: devices, the swap cache, errors, memcgs, counters.
+
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/disk.rs"]
+mod disk;
+
+mod paging;
+mod slow_device;
+mod swap_counters;
+mod swap_errors;
+mod swap_file;
+mod swap_groups;
+mod swap_sharers;
+mod swap_techniques;

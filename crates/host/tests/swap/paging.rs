@@ -1,0 +1,233 @@
+//! Pages that are swapped out and in.
+
+use crate::common::{
+    GIB, PAGE, RW, anonymous_frames, assert_audit, assert_filled, count, fill, machine, map_at, page, read,
+    swap_on_ram, write,
+};
+use quire_host::swap::{SlowConfig, SlowDevice};
+use quire_host::{HostConfig, Machine};
+use quire_mm::{Advice, CompressedRam, Lz4, MemoryConfig, Overcommit, RamDisk, SwapOnOptions, VmEvent};
+
+fn overcommitted(mib: u64) -> Machine {
+    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    Machine::new(&HostConfig::with_ram(mib << 20).cpus(1).paranoid(), config).unwrap()
+}
+
+fn compressed(machine: &Machine, slots: u64) -> quire_mm::DeviceId {
+    let disk = CompressedRam::new(machine.memory().frames(), slots, Lz4).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap()
+}
+
+#[test]
+fn a_page_that_is_paged_out_comes_back_as_it_was() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    fill(&cpu, &space, area, 8, 100);
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0, "all is out");
+    assert_eq!(space.figures().swapped, 8 * PAGE);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, 8, 100);
+    assert_eq!(space.figures().swapped, 0);
+    assert_eq!((count(&machine, VmEvent::Pswpout), count(&machine, VmEvent::Pswpin)), (8, 8));
+    assert_eq!(count(&machine, VmEvent::Pgmajfault), 8);
+    assert_audit(&machine);
+    drop(space);
+    assert_eq!(machine.memory().swap().free_slots(), 1024);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_program_larger_than_memory_keeps_what_it_wrote() {
+    let machine = overcommitted(16);
+    compressed(&machine, 16 << 10);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let pages = 8 << 10;
+    let area = map_at(&space, GIB, pages * PAGE, RW);
+    for round in 0..3 {
+        for at in 0..pages {
+            if round > 0 {
+                assert_eq!(read(&cpu, &space, page(area, at)), (round - 1) << 32 | at, "page {at}");
+            }
+            write(&cpu, &space, page(area, at), round << 32 | at);
+        }
+        assert_audit(&machine);
+    }
+    assert!(count(&machine, VmEvent::Pswpout) > pages);
+    drop(space);
+    assert_audit(&machine);
+}
+
+#[test]
+fn both_sides_of_a_fork_keep_what_is_paged_out() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    fill(&cpu, &space, area, 8, 100);
+    space.madvise(area, 4 * PAGE, Advice::PageOut).unwrap();
+    let child = space.fork().unwrap();
+    assert_audit(&machine);
+    for at in 0..8 {
+        write(&cpu, &child, page(area, at), 200 + at);
+        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
+    }
+    assert_audit(&machine);
+    machine.memory().swapoff(quire_mm::DeviceId::new(0).unwrap(), || true).unwrap();
+    assert_filled(&cpu, &child, area, 8, 200);
+    assert_filled(&cpu, &space, area, 8, 100);
+    assert_audit(&machine);
+}
+
+#[test]
+fn swapoff_reads_everything_in() {
+    let machine = machine(16, 1);
+    let id = compressed(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 512 * PAGE, RW);
+    fill(&cpu, &space, area, 512, 100);
+    space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, 512 * PAGE);
+    machine.memory().swapoff(id, || true).unwrap();
+    assert_eq!(space.figures().swapped, 0);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, 512, 100);
+}
+
+/// A slow device, with a program that reads in order.
+#[test]
+fn readahead_from_a_slow_device() {
+    let machine = overcommitted(16);
+    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
+    let slow = SlowDevice::new(disk, SlowConfig::default());
+    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 256 * PAGE, RW);
+    fill(&cpu, &space, area, 256, 100);
+    space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
+    // Once written, they are freed by the next pass.
+    for _ in 0..3 {
+        machine.memory().swap().reap();
+        machine.memory().reclaim(quire_mm::GroupId::ROOT, 256);
+    }
+    assert_eq!(anonymous_frames(&machine), 0);
+    assert_eq!(space.figures().swapped, 256 * PAGE);
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, 256, 100);
+    let (ahead, hits) = (count(&machine, VmEvent::SwapRa), count(&machine, VmEvent::SwapRaHit));
+    assert!(hits > 128 && ahead >= hits, "{ahead} read ahead, {hits} of them used");
+    machine.memory().swap().reap();
+    assert_audit(&machine);
+    drop(space);
+    machine.memory().swap().reap();
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 1024);
+    assert_eq!(machine.memory().swap().free_slots(), 1024);
+    assert_audit(&machine);
+}
+
+/// A lazily freed page reads what was written last, or zeros, but never what a device still has from before.
+#[test]
+fn a_lazily_freed_page_never_reads_old_data_of_the_device() {
+    let machine = overcommitted(16);
+    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
+    let slow = SlowDevice::new(disk, SlowConfig::default());
+    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, PAGE, RW);
+    write(&cpu, &space, area, 1);
+    space.madvise(area, PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0);
+    // As long as the device writes it the folio stays in the cache, whatever maps it; and the device gets
+    // this.
+    assert_eq!(read(&cpu, &space, area), 1);
+    (0..2).for_each(|_| machine.memory().swap().reap());
+    write(&cpu, &space, area, 2);
+    space.madvise(area, PAGE, Advice::Free).unwrap();
+    for _ in 0..3 {
+        machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+        machine.memory().swap().reap();
+    }
+    assert_eq!(space.figures().resident, 0);
+    let found = read(&cpu, &space, area);
+    assert!(found == 2 || found == 0, "{found} was overwritten");
+    assert_audit(&machine);
+}
+
+/// A lazily freed page is not written again because it was swapped out before.
+#[test]
+fn a_lazily_freed_page_is_dropped_without_a_write() {
+    let machine = overcommitted(16);
+    swap_on_ram(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 8 * PAGE, RW);
+    (0..8).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    (0..8).for_each(|at| write(&cpu, &space, page(area, at), 200 + at));
+    space.madvise(area, 8 * PAGE, Advice::Free).unwrap();
+    write(&cpu, &space, area, 300);
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 64);
+    assert_eq!((count(&machine, VmEvent::Pglazyfreed), count(&machine, VmEvent::Pswpout)), (7, 9));
+    assert_eq!(read(&cpu, &space, area), 300);
+    (1..8).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0));
+    assert_audit(&machine);
+}
+
+/// What has been written is freed next; what is being written does not stop reclaim.
+#[test]
+fn pages_are_freed_as_soon_as_they_are_written() {
+    let machine = overcommitted(16);
+    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
+    let slow = SlowDevice::new(disk, SlowConfig::default());
+    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 128 * PAGE, RW);
+    (0..128).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
+    // All are on their list now. The others are older, and were not referenced either.
+    machine.memory().reclaim(quire_mm::GroupId::ROOT, 0);
+    space.madvise(page(area, 8), 120 * PAGE, Advice::Cold).unwrap();
+    space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (8, 128));
+    (0..2).for_each(|_| machine.memory().swap().reap());
+    assert_eq!(machine.memory().reclaim(quire_mm::GroupId::ROOT, 8), 8);
+    // Reclaim takes a batch of 32 at a time: these and 24 others, whose writing begins.
+    assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (32, 120));
+    (0..128).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at));
+    assert_audit(&machine);
+}
+
+/// When only pages that have a slot already can be written, reclaim skips the rest: they keep their place on
+/// the list.
+#[test]
+fn pages_skipped_while_the_device_is_full_are_written_later() {
+    let machine = overcommitted(16);
+    swap_on_ram(&machine, 32);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, 256 * PAGE, RW);
+    fill(&cpu, &space, area, 256, 100);
+    space.madvise(area, 256 * PAGE, Advice::Cold).unwrap();
+    let goes = |from: u64| {
+        machine.memory().reclaim(quire_mm::GroupId::ROOT, 32);
+        let mut there = Vec::new();
+        space.mincore(page(area, from), 64 * PAGE, |is| there.push(is)).unwrap();
+        assert!(there.iter().enumerate().all(|(at, &is)| is == (at >= 32)), "from {from}: {there:?}");
+    };
+    goes(0);
+    assert_eq!(machine.memory().swap().free_slots(), 0);
+    assert_eq!(machine.memory().reclaim(quire_mm::GroupId::ROOT, 32), 0);
+    space.munmap(area, 32 * PAGE).unwrap();
+    goes(32);
+    assert_filled(&cpu, &space, page(area, 32), 224, 132);
+    assert_audit(&machine);
+}

@@ -1,0 +1,344 @@
+//! The swap device on a file of the host, with both of its engines.
+
+#![cfg(not(any(loom, shuttle)))]
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, FaultSite};
+use quire_host::swap::{Engine, FileDevice, FileDeviceOptions, make_swap};
+use quire_host::{HostConfig, HostPlatform, Machine};
+use quire_mm::MemoryConfig;
+use quire_swap::{DeviceError, Direction, PageIo, Submitted, SwapDevice};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const PAGE: usize = 4096;
+const SLOTS: u64 = 96;
+
+/// A file of this test's own, in a folder on a disk.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("quire-swap-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn with_swap(slots: u64) -> Self {
+        let file = Self::new();
+        make_swap(&file.0, slots).unwrap();
+        file
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn machine() -> Machine {
+    let mut config = HostConfig::with_ram(16 << 20).cpus(1);
+    config.audit_at_end = true;
+    Machine::new(&config, MemoryConfig::default()).unwrap()
+}
+
+/// Frames of a machine, consecutive, for a test to use as it likes.
+struct Frames<'m> {
+    machine: &'m Machine,
+    first: Pfn,
+    order: Order,
+}
+
+impl<'m> Frames<'m> {
+    fn new(machine: &'m Machine, order: u8) -> Self {
+        let order = Order::new(order).unwrap();
+        let frames = machine.memory().frames();
+        let request = AllocRequest::new(order, FaultSite::new("swap file test"));
+        let first = frames.allocate(&machine.memory().platform().pin(), request).unwrap();
+        Self { machine, first, order }
+    }
+
+    fn platform(&self) -> &HostPlatform {
+        self.machine.memory().platform()
+    }
+
+    fn at(&self, page: u64) -> Pfn {
+        Pfn(self.first.0 + page)
+    }
+
+    fn fill(&self, page: u64, byte: u8) {
+        // SAFETY: the frame is the test's own, and no device uses it now.
+        unsafe { self.platform().direct_map(self.at(page)).as_ptr().write_bytes(byte, PAGE) };
+    }
+
+    /// The byte that the whole page holds.
+    fn byte(&self, page: u64) -> u8 {
+        let start = self.platform().direct_map(self.at(page)).as_ptr();
+        // SAFETY: as in `fill`.
+        let bytes = unsafe { std::slice::from_raw_parts(start, PAGE) };
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "the page is a mixture");
+        bytes[0]
+    }
+}
+
+impl Drop for Frames<'_> {
+    fn drop(&mut self) {
+        let memory = self.machine.memory();
+        memory.frames().free(&memory.platform().pin(), self.first, self.order).unwrap();
+    }
+}
+
+fn open(machine: &Machine, file: &Scratch, engine: Engine, depth: usize) -> Option<FileDevice> {
+    let options = FileDeviceOptions { engine: Some(engine), direct: true, depth };
+    match FileDevice::open(machine.memory().platform(), &file.0, options) {
+        Ok(device) => Some(device),
+        Err(error) if engine == Engine::Ring && error.to_string().contains("permits no io_uring") => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Runs a test with each engine that the host permits.
+fn with_engines(depth: usize, test: impl Fn(&Machine, &Scratch, &FileDevice)) {
+    for engine in [Engine::Ring, Engine::Pool] {
+        let (machine, file) = (machine(), Scratch::with_swap(SLOTS));
+        if let Some(device) = open(&machine, &file, engine, depth) {
+            assert_eq!((device.slots(), device.engine()), (SLOTS, engine));
+            test(&machine, &file, &device);
+        }
+    }
+}
+
+fn io(direction: Direction, slot: u64, pfn: Pfn, pages: u32) -> PageIo {
+    PageIo { direction, slot, pfn, pages }
+}
+
+/// Waits for a completion, as the memory manager does.
+fn wait(machine: &Machine, device: &FileDevice) {
+    machine.memory().platform().park(device.wait_key(), &mut || !device.has_done());
+}
+
+/// Does one request from submission to completion.
+fn finish(machine: &Machine, device: &FileDevice, request: PageIo) -> Result<(), DeviceError> {
+    match device.submit(machine.memory().frames(), request) {
+        Submitted::Done(result) => return result,
+        Submitted::Begun => {}
+        Submitted::QueueFull => panic!("nothing else is under way"),
+    }
+    let mut found = None;
+    while found.is_none() {
+        wait(machine, device);
+        device.reap(machine.memory().frames(), &mut |io, result| {
+            assert_eq!(io, request);
+            found = Some(result);
+        });
+    }
+    found.unwrap()
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    write: bool,
+    slot: u64,
+    pages: u64,
+    byte: u8,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    (any::<bool>(), 0..SLOTS, 1_u64..=8, any::<u8>()).prop_map(|(write, slot, pages, byte)| Step {
+        write,
+        slot,
+        pages: pages.min(SLOTS - slot),
+        byte,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn the_last_write_is_read(steps in vec(step(), 1..60)) {
+        with_engines(8, |machine, _, device| {
+            let frames = Frames::new(machine, 3);
+            let mut kept: HashMap<u64, u8> = HashMap::new();
+            for step in &steps {
+                for page in 0..step.pages {
+                    frames.fill(page, step.byte.wrapping_add(page as u8));
+                }
+                let direction = if step.write { Direction::Write } else { Direction::Read };
+                let request = io(direction, step.slot, frames.first, step.pages as u32);
+                assert_eq!(finish(machine, device, request), Ok(()));
+                for page in 0..step.pages {
+                    let slot = step.slot + page;
+                    if step.write {
+                        kept.insert(slot, step.byte.wrapping_add(page as u8));
+                    } else {
+                        // A new file reads as zeros.
+                        assert_eq!(frames.byte(page), kept.get(&slot).copied().unwrap_or(0), "slot {slot}");
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Requests that are all under way at once are each done once, and a full queue is reported.
+#[test]
+fn concurrent_requests_complete_once_each() {
+    const DEPTH: u64 = 16;
+    with_engines(DEPTH as usize, |machine, _, device| {
+        let frames = Frames::new(machine, 7);
+        for page in 0..SLOTS {
+            frames.fill(page, page as u8 + 1);
+        }
+        for direction in [Direction::Write, Direction::Read] {
+            let (mut begun, mut done) = (0, HashMap::new());
+            let mut was_full = false;
+            while (done.len() as u64) < SLOTS {
+                while begun < SLOTS {
+                    match device.submit(machine.memory().frames(), io(direction, begun, frames.at(begun), 1))
+                    {
+                        Submitted::Begun => begun += 1,
+                        Submitted::QueueFull => {
+                            was_full = true;
+                            assert_eq!(begun - done.len() as u64, DEPTH, "full with fewer under way");
+                            break;
+                        }
+                        Submitted::Done(result) => panic!("{result:?}"),
+                    }
+                }
+                wait(machine, device);
+                device.reap(machine.memory().frames(), &mut |io, result| {
+                    assert_eq!(result, Ok(()));
+                    assert_eq!(done.insert(io.slot, io), None, "slot {} is done twice", io.slot);
+                });
+            }
+            assert!(was_full);
+            assert!(done.iter().all(|(slot, io)| *slot == io.slot && io.pfn == frames.at(*slot)));
+            if direction == Direction::Write {
+                for page in 0..SLOTS {
+                    frames.fill(page, 0);
+                }
+            }
+        }
+        for page in 0..SLOTS {
+            assert_eq!(frames.byte(page), page as u8 + 1);
+        }
+        assert!(!device.has_done());
+    });
+}
+
+/// A device that is dropped with work under way finishes it.
+#[test]
+fn dropping_the_device_completes_all_requests() {
+    for engine in [Engine::Ring, Engine::Pool] {
+        let (machine, file) = (machine(), Scratch::with_swap(SLOTS));
+        let frames = Frames::new(&machine, 4);
+        let Some(device) = open(&machine, &file, engine, 32) else { continue };
+        for page in 0..16 {
+            frames.fill(page, 0x40 + page as u8);
+            let begun =
+                device.submit(machine.memory().frames(), io(Direction::Write, page, frames.at(page), 1));
+            assert_eq!(begun, Submitted::Begun);
+        }
+        drop(device);
+        let bytes = fs::read(&file.0).unwrap();
+        for page in 0..16 {
+            assert!(
+                bytes[(page + 1) * PAGE..(page + 2) * PAGE].iter().all(|byte| *byte == 0x40 + page as u8)
+            );
+        }
+    }
+}
+
+#[test]
+fn io_errors_and_bad_slots_are_reported() {
+    with_engines(4, |machine, file, device| {
+        let frames = Frames::new(machine, 1);
+        for (slot, pages) in [(SLOTS, 1), (SLOTS - 1, 2), (u64::MAX, 1)] {
+            let request = io(Direction::Read, slot, frames.first, pages);
+            assert_eq!(finish(machine, device, request), Err(DeviceError::OutOfRange));
+        }
+        assert_eq!(finish(machine, device, io(Direction::Read, SLOTS - 2, frames.first, 2)), Ok(()));
+        // The file is truncated behind the device's back, in the middle of the request.
+        File::options().write(true).open(&file.0).unwrap().set_len((SLOTS) * PAGE as u64).unwrap();
+        for slot in [SLOTS - 2, SLOTS - 1] {
+            let request = io(Direction::Read, slot, frames.first, (SLOTS - slot) as u32);
+            assert_eq!(finish(machine, device, request), Err(DeviceError::Io));
+        }
+        assert_eq!(finish(machine, device, io(Direction::Read, 0, frames.first, 1)), Ok(()));
+    });
+}
+
+#[test]
+fn a_discarded_slot_takes_no_space_in_the_file() {
+    with_engines(4, |machine, file, device| {
+        let frames = Frames::new(machine, 5);
+        (0..32).for_each(|page| frames.fill(page, 9));
+        assert_eq!(finish(machine, device, io(Direction::Write, 0, frames.first, 32)), Ok(()));
+        let blocks = || fs::metadata(&file.0).unwrap().blocks();
+        let before = blocks();
+        device.discard(machine.memory().frames(), 0, 32);
+        assert!(blocks() < before, "{before} blocks, then {}", blocks());
+        assert_eq!(finish(machine, device, io(Direction::Read, 7, frames.first, 1)), Ok(()));
+        assert_eq!(frames.byte(0), 0);
+    });
+}
+
+#[test]
+fn wrong_files_are_refused_with_their_name() {
+    let machine = machine();
+    let refuse = |file: &Scratch, word: &str| {
+        let error = FileDevice::open(machine.memory().platform(), &file.0, FileDeviceOptions::default());
+        let text = error.expect_err(word).to_string();
+        assert!(text.contains(word) && text.starts_with(file.0.to_str().unwrap()), "{text}");
+        assert!(!text.contains('\n'));
+    };
+    refuse(&Scratch::new(), "No such file");
+    let change = |at: u64, bytes: &[u8]| {
+        let file = Scratch::with_swap(8);
+        File::options().write(true).open(&file.0).unwrap().write_all_at(bytes, at).unwrap();
+        file
+    };
+    refuse(&change(4090, b"x"), "signature");
+    refuse(&change(1024, &[2]), "version 2");
+    refuse(&change(1028, &[9]), "10 pages, but there are 9");
+    refuse(&change(1028, &[0]), "two pages");
+    refuse(&change(1032, &[3]), "3 bad pages");
+    let short = Scratch::new();
+    fs::write(&short.0, b"short").unwrap();
+    refuse(&short, "two pages");
+    assert!(make_swap(&Scratch::new().0, 0).is_err());
+
+    let busy = Scratch::with_swap(8);
+    let first = FileDevice::open(machine.memory().platform(), &busy.0, FileDeviceOptions::default());
+    refuse(&busy, "in use");
+    drop(first);
+    assert!(FileDevice::open(machine.memory().platform(), &busy.0, FileDeviceOptions::default()).is_ok());
+}
+
+/// What mkswap itself makes can be used, if it is installed.
+#[test]
+fn a_file_of_mkswap_is_accepted() {
+    let file = Scratch::new();
+    File::create(&file.0).unwrap().set_len(64 * PAGE as u64).unwrap();
+    let paths = ["/usr/sbin/mkswap", "/sbin/mkswap"];
+    let Some(made) =
+        paths.iter().find_map(|path| std::process::Command::new(path).arg(&file.0).output().ok())
+    else {
+        return eprintln!("skipped: there is no mkswap");
+    };
+    assert!(made.status.success(), "{made:?}");
+    let machine = machine();
+    let device =
+        FileDevice::open(machine.memory().platform(), &file.0, FileDeviceOptions::default()).unwrap();
+    assert_eq!(device.slots(), 63);
+}

@@ -1,0 +1,433 @@
+//! Memory groups whose limits cause reclaim, and pages that were freed lazily.
+
+#[allow(dead_code, reason = "each test binary uses its own part")]
+use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, map_at, page};
+use crate::disk::Disk;
+use quire_arch::{Platform, VirtAddr};
+use quire_host::{AccessError, HostConfig, Machine, Vcpu};
+use quire_mm::{
+    Advice, FaultError, GroupEvent, GroupId, Limit, MemoryConfig, OomAction, Overcommit, RamDisk,
+    SwapOnOptions, VmEvent,
+};
+
+fn machine(mib: u64, oom: OomAction) -> Machine {
+    let config = MemoryConfig { overcommit: Overcommit::Always, oom, ..MemoryConfig::default() };
+    Machine::new(&HostConfig::with_ram(mib << 20).paranoid(), config).unwrap()
+}
+
+fn swapon(machine: &Machine, slots: u64) {
+    machine.memory().swapon(Disk::new(slots).0, SwapOnOptions::default()).unwrap();
+}
+
+/// A group with limits in pages.
+fn group(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> GroupId {
+    let groups = machine.memory().groups();
+    let group = groups.create(GroupId::ROOT, name).unwrap();
+    for &(limit, pages) in limits {
+        let _ = groups.set(group, limit, Some(pages * PAGE)).unwrap();
+    }
+    group
+}
+
+fn space_in<'m>(machine: &'m Machine, group: GroupId) -> HostSpace<'m> {
+    let space = machine.memory().create_space().unwrap();
+    space.set_memory_group(group).unwrap();
+    space
+}
+
+/// Writes to `pages` pages; returns how many succeeded before the first error, and that error.
+fn fill(
+    cpu: &Vcpu,
+    space: &HostSpace<'_>,
+    pages: u64,
+) -> (VirtAddr, u64, Result<(), AccessError<FaultError>>) {
+    let area = map_at(space, GIB, pages * PAGE, RW);
+    for at in 0..pages {
+        if let Err(error) = cpu.program(space).write_u64(page(area, at), 100 + at) {
+            return (area, at, Err(error));
+        }
+    }
+    (area, pages, Ok(()))
+}
+
+fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr, pages: u64) {
+    for at in 0..pages {
+        assert_eq!(cpu.program(space).read_u64(page(area, at)), Ok(100 + at), "page {at}");
+    }
+}
+
+/// Pages charged, without the stock of the CPUs.
+fn usage(machine: &Machine, group: GroupId) -> u64 {
+    let groups = machine.memory().groups();
+    groups.drain_stocks(&machine.memory().platform().pin());
+    groups.usage(group)
+}
+
+fn is_out_of_memory(error: AccessError<FaultError>) -> bool {
+    matches!(error, AccessError::Fault(FaultError::OutOfMemory(_)))
+}
+
+#[test]
+fn a_program_larger_than_its_group_runs_through() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 4096);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "small", &[(Limit::Max, 128)]);
+    let space = space_in(&machine, group);
+    let (area, _, filled) = fill(&cpu, &space, 512);
+    assert_eq!(filled, Ok(()));
+    for _ in 0..2 {
+        assert_filled(&cpu, &space, area, 512);
+        assert!(usage(&machine, group) <= 128, "{} pages", usage(&machine, group));
+        assert!(machine.memory().groups().swap_usage(group) >= 512 - 128);
+        assert_audit(&machine);
+    }
+    assert!(machine.memory().groups().events(group, GroupEvent::Max) > 0);
+    assert_eq!(machine.memory().groups().events(group, GroupEvent::Oom), 0);
+    drop(space);
+    assert_eq!((usage(&machine, group), machine.memory().groups().swap_usage(group)), (0, 0));
+    machine.memory().groups().remove(group).unwrap();
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_group_gets_no_more_swap_than_its_limit() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 4096);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "little swap", &[(Limit::Max, 128), (Limit::SwapMax, 100)]);
+    let space = space_in(&machine, group);
+    let (area, written, filled) = fill(&cpu, &space, 512);
+    assert!(filled.is_err_and(is_out_of_memory), "{filled:?}");
+    assert!((200..=228).contains(&written), "{written} pages");
+    assert!(machine.memory().groups().swap_usage(group) <= 100);
+    assert!(machine.memory().groups().events(group, GroupEvent::SwapMax) > 0);
+    assert_audit(&machine);
+    // Others are not throttled.
+    let other = machine.memory().create_space().unwrap();
+    assert_eq!(fill(&cpu, &other, 512).2, Ok(()));
+    // With more swap it continues.
+    let _ = machine.memory().groups().set(group, Limit::SwapMax, None).unwrap();
+    assert_eq!(cpu.program(&space).write_u64(page(area, written), 100 + written), Ok(()));
+    assert_filled(&cpu, &space, area, written + 1);
+    assert_audit(&machine);
+}
+
+#[test]
+fn no_swap_at_all_keeps_a_group_in_memory() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 4096);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "no swap", &[(Limit::SwapMax, 0)]);
+    let space = space_in(&machine, group);
+    let (area, ..) = fill(&cpu, &space, 64);
+    space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
+    machine.memory().reclaim(group, 64);
+    assert_eq!(space.figures().swapped, 0);
+    assert_filled(&cpu, &space, area, 64);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_high_limit_throttles_and_never_fails() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 4096);
+    let cpu = machine.vcpu(0).unwrap();
+    // A limit of zero is possible: a page that was just swapped in stays until the program has used it.
+    for high in [128, 0] {
+        let group = group(&machine, &format!("high{high}"), &[(Limit::High, high)]);
+        let space = space_in(&machine, group);
+        let (area, _, filled) = fill(&cpu, &space, 512);
+        assert_eq!(filled, Ok(()));
+        assert_filled(&cpu, &space, area, 512);
+        let events = machine.memory().groups().events(group, GroupEvent::High);
+        assert!(events > 10, "the program was held up {events} times");
+        let usage = usage(&machine, group);
+        assert!(usage <= high + 64, "{usage} pages");
+        assert_eq!(machine.memory().groups().events(group, GroupEvent::Oom), 0);
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn a_high_limit_without_swap_never_fails() {
+    let machine = machine(16, OomAction::Refuse);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "high", &[(Limit::High, 16)]);
+    let space = space_in(&machine, group);
+    let (area, _, filled) = fill(&cpu, &space, 128);
+    assert_eq!(filled, Ok(()));
+    assert_filled(&cpu, &space, area, 128);
+}
+
+/// A group over a high limit that cannot be met looks again when there is something to reclaim, and not at
+/// every fault.
+#[test]
+fn a_high_limit_that_cannot_be_met_is_not_retried_at_every_fault() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 4096);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "high", &[(Limit::High, 16), (Limit::SwapMax, 0)]);
+    let space = space_in(&machine, group);
+    assert_eq!(fill(&cpu, &space, 1024).2, Ok(()));
+    let scanned = machine.memory().frames().events().sum(VmEvent::PgscanAnon);
+    assert!(scanned > 0 && scanned < 100 * 1024, "{scanned} pages were looked at");
+    assert_audit(&machine);
+}
+
+/// What a fault swaps in must not be reclaimed for the copy of it: it would be swapped in and out for ever.
+#[test]
+fn reclaim_for_a_swap_in_spares_its_page() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 64);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "full", &[(Limit::Max, 64), (Limit::SwapMax, 1)]);
+    let space = space_in(&machine, group);
+    let (shared, ..) = fill(&cpu, &space, 1);
+    space.madvise(shared, PAGE, Advice::PageOut).unwrap();
+    let child = space.fork().unwrap();
+    let area = map_at(&space, 2 * GIB, 63 * PAGE, RW);
+    (0..63).for_each(|at| cpu.program(&space).write_u64(page(area, at), 7).unwrap());
+    // There is memory for the page or for a copy, and nothing else has a slot or gets one.
+    let written = cpu.program(&space).write_u64(shared, 200);
+    assert!(written.is_err_and(is_out_of_memory), "{written:?}");
+    assert_audit(&machine);
+    let _ = machine.memory().groups().set(group, Limit::Max, Some(65 * PAGE)).unwrap();
+    assert_eq!(cpu.program(&space).write_u64(shared, 200), Ok(()));
+    assert_filled(&cpu, &child, shared, 1);
+    assert_eq!(cpu.program(&space).read_u64(shared), Ok(200));
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_slot_is_charged_to_its_own_memory_group() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let [owner, other] = ["owner", "other"].map(|name| group(&machine, name, &[]));
+    let space = space_in(&machine, owner);
+    let (area, ..) = fill(&cpu, &space, 32);
+    let child = space.fork().unwrap();
+    child.set_memory_group(other).unwrap();
+    let groups = machine.memory().groups();
+    assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0));
+    // Both map the pages, so that only reclaim of the whole machine may page them out.
+    machine.memory().reclaim(GroupId::ROOT, 32);
+    assert_eq!((space.figures().swapped, child.figures().swapped), (32 * PAGE, 32 * PAGE));
+    assert_eq!((usage(&machine, owner), groups.swap_usage(owner)), (0, 32));
+    assert_audit(&machine);
+    assert_filled(&cpu, &child, area, 32);
+    assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0), "the owner pays");
+    assert_eq!(groups.swap_usage(other), 0);
+    // The child owns the pages that it writes to.
+    for at in 0..32 {
+        cpu.program(&child).write_u64(page(area, at), 200 + at).unwrap();
+    }
+    assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 32));
+    assert_filled(&cpu, &space, area, 32);
+    assert_audit(&machine);
+    // The owner has exited, its group is removed; what is left of it is charged until the last page.
+    drop(space);
+    assert_eq!((usage(&machine, owner), groups.swap_usage(owner)), (0, 0));
+    groups.remove(owner).unwrap();
+    drop(child);
+    assert_eq!((usage(&machine, other), groups.swap_usage(other)), (0, 0));
+    groups.remove(other).unwrap();
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_removed_group_is_charged_until_its_last_slot_is_free() {
+    let machine = machine(16, OomAction::Refuse);
+    swapon(&machine, 1024);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "gone", &[]);
+    let space = space_in(&machine, group);
+    let (area, ..) = fill(&cpu, &space, 32);
+    space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().swapped, 32 * PAGE);
+    space.set_memory_group(GroupId::ROOT).unwrap();
+    machine.memory().groups().remove(group).unwrap();
+    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, 32);
+    assert_audit(&machine);
+    drop(space);
+    assert_eq!((usage(&machine, group), machine.memory().groups().swap_usage(group)), (0, 0));
+    assert_audit(&machine);
+}
+
+#[test]
+fn the_program_with_the_highest_score_is_ended() {
+    let machine = machine(16, OomAction::Kill);
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "killed", &[(Limit::Max, 256)]);
+    // The largest is protected by OOM_SCORE_ADJ, the second has raised its own, the third is larger than the
+    // OOM scores: the first gets -1000, the third 1000 later; the fourth grows.
+    let spaces: Vec<_> = (0..4).map(|_| space_in(&machine, group)).collect();
+    let outside = machine.memory().create_space().unwrap();
+    assert_eq!(fill(&cpu, &outside, 600).2, Ok(()));
+    for (space, pages) in spaces.iter().zip([100, 60, 40, 20]) {
+        assert_eq!(fill(&cpu, space, pages).2, Ok(()));
+    }
+    spaces[0].set_oom_score_adj(-1000);
+    let more = map_at(&spaces[3], 2 * GIB, 512 * PAGE, RW);
+    let kills = || machine.memory().groups().events(group, GroupEvent::OomKill);
+    let mut at = 0;
+    let mut grow = |until: u64| {
+        while kills() < until {
+            cpu.program(&spaces[3]).write_u64(page(more, at), 1).unwrap();
+            at += 1;
+        }
+    };
+    spaces[2].set_oom_score_adj(1000);
+    grow(1);
+    let killed = || spaces.iter().map(quire_mm::Space::is_killed).collect::<Vec<_>>();
+    assert_eq!(killed(), [false, false, true, false], "who has asked for it");
+    assert_eq!(spaces[2].figures().resident, 0, "its memory is back");
+    assert_eq!(
+        cpu.program(&spaces[2]).read_u64(VirtAddr(GIB)),
+        Err(AccessError::Fault(FaultError::Killed)),
+        "it gets nothing any more"
+    );
+    assert_audit(&machine);
+    // Now the fourth is the largest that may be killed: it is its own victim.
+    let own = loop {
+        match cpu.program(&spaces[3]).write_u64(page(more, at), 1) {
+            Ok(()) => at += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(own, AccessError::Fault(FaultError::Killed));
+    assert_eq!(killed(), [false, false, true, true]);
+    assert!(!outside.is_killed(), "who is not in the group has nothing to do with it");
+    assert_filled(&cpu, &spaces[0], VirtAddr(GIB), 100);
+    assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 60);
+    assert_eq!(usage(&machine, group), 160);
+    assert_eq!(kills(), 2);
+    assert_eq!(machine.memory().frames().events().sum(VmEvent::OomKill), 2);
+    assert_audit(&machine);
+    drop(spaces);
+    assert_eq!(usage(&machine, group), 0);
+}
+
+#[test]
+fn a_machine_that_is_full_ends_the_largest_program() {
+    let machine = machine(8, OomAction::Kill);
+    let cpu = machine.vcpu(0).unwrap();
+    let [small, large] = [0, 1].map(|_| machine.memory().create_space().unwrap());
+    let (area, ..) = fill(&cpu, &small, 200);
+    let (_, written, result) = fill(&cpu, &large, 4096);
+    assert_eq!(result, Err(AccessError::Fault(FaultError::Killed)), "after {written} pages");
+    assert!(large.is_killed() && !small.is_killed());
+    assert_eq!(large.figures().resident, 0);
+    assert_filled(&cpu, &small, area, 200);
+    assert_audit(&machine);
+}
+
+/// Frames of page tables.
+fn tables(space: &HostSpace<'_>) -> u64 {
+    space.figures().page_tables / PAGE
+}
+
+#[test]
+fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
+    for device in [false, true] {
+        let machine = machine(16, OomAction::Refuse);
+        if device {
+            swapon(&machine, 1024);
+        }
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        // A page elsewhere keeps the tables above.
+        map_at(&space, GIB + 8 * MIB2, PAGE, RW);
+        cpu.program(&space).write_u64(VirtAddr(GIB + 8 * MIB2), 5).unwrap();
+        let few = tables(&space);
+        let area = map_at(&space, GIB, 2 * MIB2, RW);
+        let pages = 2 * MIB2 / PAGE;
+        for at in 0..pages {
+            cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
+        }
+        assert_eq!(tables(&space), few + 2);
+        space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
+        assert_audit(&machine);
+        // Two of them are needed again.
+        for at in [3, pages - 1] {
+            cpu.program(&space).write_u64(page(area, at), 200 + at).unwrap();
+        }
+        let freed = machine.memory().reclaim(GroupId::ROOT, 2 * pages);
+        assert!(freed >= pages - 2, "{freed} came free");
+        assert_audit(&machine);
+        let events = machine.memory().frames().events();
+        assert_eq!(events.sum(VmEvent::Pglazyfreed), pages - 2);
+        for at in [3, pages - 1] {
+            assert_eq!(cpu.program(&space).read_u64(page(area, at)), Ok(200 + at));
+        }
+        assert_eq!(cpu.program(&space).read_u64(page(area, 4)), Ok(0));
+        // All of the first table's pages are freed, and the table with them.
+        space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
+        machine.memory().reclaim(GroupId::ROOT, 2 * pages);
+        assert_audit(&machine);
+        for at in 0..pages {
+            let word = cpu.program(&space).read_u64(page(area, at));
+            let kept = [3, pages - 1].contains(&at) && word == Ok(200 + at);
+            assert!(kept || word == Ok(0), "page {at}: {word:?}");
+        }
+        assert_audit(&machine);
+        space.madvise(area, 2 * MIB2, Advice::DontNeed).unwrap();
+        for at in 0..pages {
+            cpu.program(&space).write_u64(page(area, at), 1).unwrap();
+        }
+        space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
+        machine.memory().reclaim(GroupId::ROOT, pages);
+        // More was asked for than was there to free: with a device the other page was swapped out too.
+        assert_eq!(space.figures().resident, if device { 0 } else { PAGE });
+        assert_eq!(tables(&space), few, "the tables are empty");
+        // Those that were needed again were swapped out once, too.
+        assert!(events.sum(VmEvent::Pswpout) <= if device { 8 } else { 0 }, "little was worth to be written");
+        assert_audit(&machine);
+    }
+}
+
+/// `memory.stat` counts what the group's programs do.
+#[test]
+fn statistics_of_a_group_count_its_programs() {
+    let machine = machine(16, OomAction::Refuse);
+    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let group = group(&machine, "told", &[]);
+    let space = space_in(&machine, group);
+    let (area, ..) = fill(&cpu, &space, 16);
+    for at in 12..16 {
+        cpu.program(&space).write_u64(page(area, at), 0).unwrap();
+    }
+    let told = |line: &str| {
+        let mut text = String::new();
+        machine.memory().groups().read(group, "memory.stat", &mut text).unwrap();
+        assert!(text.contains(&format!("{line}\n")), "no `{line}` in\n{text}");
+    };
+    told("anon 65536");
+    told("pgfault 16");
+    space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
+    // As in Linux, pages that a program asked to be paged out are not counted as reclaim.
+    ["anon 0", "pswpout 12", "swpout_zero 4", "pgsteal 0"].into_iter().for_each(told);
+    assert_eq!(cpu.program(&space).read_u64(area), Ok(100));
+    assert_eq!(cpu.program(&space).read_u64(page(area, 15)), Ok(0));
+    ["anon 8192", "pswpin 1", "swpin_zero 1", "pgmajfault 2", "pgfault 18"].into_iter().for_each(told);
+    space.madvise(page(area, 15), PAGE, Advice::Free).unwrap();
+    machine.memory().reclaim(group, 16);
+    ["pglazyfree 1", "pglazyfreed 1"].into_iter().for_each(told);
+    let stolen = ["pgscan_direct 0", "pgsteal_direct 0", "pgsteal_proactive 2", "pgsteal 2"];
+    stolen.into_iter().for_each(told);
+    let events = machine.memory().frames().events();
+    // Those by cause count scans of the whole machine.
+    let causes =
+        [VmEvent::PgscanDirect, VmEvent::PgstealDirect, VmEvent::PgscanProactive, VmEvent::PgstealProactive];
+    assert_eq!(causes.map(|event| events.sum(event)), [0; 4]);
+    assert_eq!([VmEvent::PgstealAnon, VmEvent::PgstealFile].map(|event| events.sum(event)), [1, 1]);
+    let of_machine =
+        [VmEvent::Pswpout, VmEvent::SwpoutZero, VmEvent::SwpinZero].map(|event| events.sum(event));
+    assert_eq!(of_machine[1..], [4, 1]);
+    drop(space);
+    assert_audit(&machine);
+}

@@ -1,0 +1,87 @@
+//! Exclusivity of a large folio that is being written or was read ahead: processes that share it see nothing
+//! of each other's writes.
+
+use crate::common::{
+    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, assert_filled, fill, map_at, page, read, write,
+};
+use quire_arch::VirtAddr;
+use quire_host::swap::{Completion, SlowConfig, SlowDevice};
+use quire_host::{HostConfig, Machine, Vcpu};
+use quire_mm::{
+    Advice, HugeConfig, HugePolicy, MemoryConfig, OrderSet, Overcommit, RamDisk, SizeEnabled, SwapOnOptions,
+};
+
+const PAGES: u64 = MIB2 / PAGE;
+
+/// A machine with 2 MiB folios, whose device completes when it is told to, or at once.
+fn machine(late: bool) -> Machine {
+    let policy = HugePolicy::MADVISE.with_sizes(OrderSet::PMD, SizeEnabled::Always);
+    let huge = HugeConfig { policy, ..HugeConfig::default() };
+    let config = MemoryConfig { huge, overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    let machine = Machine::new(&HostConfig::with_ram(32 << 20).cpus(1).paranoid(), config).unwrap();
+    let disk = RamDisk::new(machine.memory().frames(), 2 * PAGES).unwrap();
+    let options = SwapOnOptions::default();
+    if late {
+        let config = SlowConfig { completion: Completion::AfterReaps(1000), ..SlowConfig::default() };
+        machine.memory().swapon(SlowDevice::new(disk, config), options).unwrap();
+    } else {
+        machine.memory().swapon(disk, options).unwrap();
+    }
+    machine
+}
+
+/// A space with one folio that was written to and is being paged out.
+fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    fill(cpu, &space, area, PAGES, 100);
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    assert_eq!((space.figures().resident, space.figures().swapped), (0, MIB2));
+    (space, area)
+}
+
+/// The folio is still marked exclusive, as it was when its last mapping was removed.
+#[test]
+fn a_folio_under_writeback_is_shared_after_fork() {
+    for parent_writes in [false, true] {
+        let machine = machine(true);
+        let cpu = machine.vcpu(0).unwrap();
+        let (space, area) = paged_out(&machine, &cpu);
+        let child = space.fork().unwrap();
+        let (writer, other) = if parent_writes { (&space, &child) } else { (&child, &space) };
+        // The writer has it mapped first.
+        assert_eq!(read(&cpu, writer, page(area, 3)), 103);
+        write(&cpu, writer, page(area, 3), 7);
+        write(&cpu, writer, page(area, 4), 8);
+        assert_filled(&cpu, other, area, PAGES, 100);
+        assert_eq!([3, 4].map(|at| read(&cpu, writer, page(area, at))), [7, 8]);
+        assert_audit(&machine);
+    }
+}
+
+/// A part that one process has alone does not make the rest exclusive.
+#[test]
+fn a_readahead_folio_is_partly_exclusive() {
+    for first_reads in [false, true] {
+        let machine = machine(false);
+        let cpu = machine.vcpu(0).unwrap();
+        let (space, area) = paged_out(&machine, &cpu);
+        space.madvise(area, MIB2, Advice::WillNeed).unwrap();
+        // The child shares the upper half only.
+        space.madvise(area, MIB2 / 2, Advice::DontFork).unwrap();
+        let child = space.fork().unwrap();
+        if first_reads {
+            assert_eq!(read(&cpu, &child, page(area, 500)), 600);
+        }
+        // The parent's own part, then the other.
+        write(&cpu, &space, page(area, 3), 7);
+        assert_eq!(read(&cpu, &space, page(area, 300)), 400);
+        write(&cpu, &space, page(area, 300), 8);
+        write(&cpu, &space, page(area, 500), 9);
+        for at in 256..PAGES {
+            assert_eq!(read(&cpu, &child, page(area, at)), 100 + at);
+        }
+        assert_eq!([3, 300, 500].map(|at| read(&cpu, &space, page(area, at))), [7, 8, 9]);
+        assert_audit(&machine);
+    }
+}

@@ -1,0 +1,216 @@
+//! Every value of the technique `swap`: what is swapped out is read back as it was.
+
+use crate::common::{GIB, MIB2, PAGE, RW, assert_audit, map_at, page};
+use quire_arch::{Access, Order, VirtAddr};
+use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
+use quire_host::{HostConfig, Machine, Vcpu};
+use quire_mm::{
+    Advice, DeviceId, FolioCounter, GroupId, HugeConfig, HugePolicy, Limit, MemoryConfig, OrderSet,
+    Overcommit, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique, Techniques, VmEvent,
+};
+use std::sync::Barrier;
+
+/// A machine with one value of the technique; with 2 MiB folios if `huge`.
+fn machine(technique: SwapTechnique, mib: u64, cpus: usize, huge: bool) -> Machine {
+    let sizes = if huge { OrderSet::PMD } else { OrderSet::EMPTY };
+    machine_with(technique, (mib, cpus), HugePolicy::MADVISE.with_sizes(sizes, SizeEnabled::Always))
+}
+
+fn machine_with(technique: SwapTechnique, (mib, cpus): (u64, usize), policy: HugePolicy) -> Machine {
+    let mut techniques = Techniques::default();
+    techniques.swap = technique;
+    let huge = HugeConfig { policy, ..HugeConfig::default() };
+    let config = MemoryConfig { techniques, overcommit: Overcommit::Always, huge, ..MemoryConfig::default() };
+    let host = HostConfig::with_ram(mib << 20).cpus(cpus).paranoid();
+    let machine = Machine::new(&host, config).unwrap();
+    let disk = RamDisk::new(machine.memory().frames(), 2048).unwrap();
+    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    machine
+}
+
+fn swap_off(machine: &Machine) {
+    machine.memory().swapoff(DeviceId::new(0).unwrap(), || true).unwrap();
+}
+
+/// Every third page holds nothing but zeros.
+fn contents(at: u64) -> u64 {
+    if at.is_multiple_of(3) { 0 } else { 100 + at }
+}
+
+fn write(cpu: &Vcpu, space: &crate::common::HostSpace<'_>, area: VirtAddr, pages: u64) {
+    for at in 0..pages {
+        cpu.program(space).write_u64(page(area, at), contents(at)).unwrap();
+    }
+}
+
+#[track_caller]
+fn assert_read(cpu: &Vcpu, space: &crate::common::HostSpace<'_>, area: VirtAddr, pages: u64) {
+    for at in 0..pages {
+        assert_eq!(cpu.program(space).read_u64(page(area, at)).unwrap(), contents(at), "page {at}");
+    }
+}
+
+fn count(machine: &Machine, event: VmEvent) -> u64 {
+    machine.memory().frames().events().sum(event)
+}
+
+#[test]
+fn pages_swap_in_alone_shared_and_by_swapoff() {
+    for technique in SwapTechnique::ALL {
+        let machine = machine(technique, 32, 1, false);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, 64 * PAGE, RW);
+        write(&cpu, &space, area, 64);
+        space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().resident, 0, "{technique:?}");
+        assert_read(&cpu, &space, area, 64);
+        let pages_in = count(&machine, VmEvent::Pswpin) + count(&machine, VmEvent::SwpinZero);
+        assert_eq!((count(&machine, VmEvent::Pgmajfault), pages_in), (64, 64));
+        // The device keeps nothing that only one program has.
+        assert_eq!(machine.memory().swap().free_slots(), 2048, "{technique:?}");
+        space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
+        let child = space.fork().unwrap();
+        assert_read(&cpu, &child, area, 64);
+        assert_audit(&machine);
+        swap_off(&machine);
+        assert_read(&cpu, &space, area, 64);
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn a_pmd_mapped_folio_swaps_out_whole_and_in_as_the_technique_says() {
+    for technique in SwapTechnique::ALL {
+        let machine = machine(technique, 32, 1, true);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, MIB2, RW);
+        write(&cpu, &space, area, 512);
+        space.madvise(area, MIB2, Advice::PageOut).unwrap();
+        assert_eq!((space.figures().resident, space.figures().swapped), (0, MIB2), "{technique:?}");
+        let folios = |counter| machine.memory().frames().events().folios(Order::PMD, counter);
+        assert_eq!(folios(FolioCounter::Swpout), 1);
+        assert_audit(&machine);
+        assert_read(&cpu, &space, area, 512);
+        let (large, faults) = if technique == SwapTechnique::All { (1, 1) } else { (0, 512) };
+        assert_eq!((folios(FolioCounter::Swpin), count(&machine, VmEvent::Pgmajfault)), (large, faults));
+        assert_eq!(machine.memory().swap().free_slots(), 2048, "{technique:?}");
+        write(&cpu, &space, area, 512);
+        assert_audit(&machine);
+        drop(space);
+        assert_audit(&machine);
+    }
+}
+
+/// Consecutive slots do not make a folio of a size that faults may not use.
+#[test]
+fn swap_in_uses_the_folio_sizes_that_the_policy_allows() {
+    for (sizes, pages) in
+        [(OrderSet::PMD, 1), (OrderSet::PMD.union(OrderSet::of(Order::new(7).unwrap())), 128)]
+    {
+        let policy = HugePolicy::MADVISE.with_sizes(sizes, SizeEnabled::Madvise);
+        let machine = machine_with(SwapTechnique::All, (32, 1), policy);
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, MIB2, RW);
+        // There is a page already, so a folio of 2 MiB does not fit, and it is not of zeros as all others
+        // are.
+        cpu.program(&space).write_u64(page(area, 500), 1).unwrap();
+        space.madvise(area, MIB2, Advice::HugePage).unwrap();
+        space.madvise(area, MIB2, Advice::PopulateWrite).unwrap();
+        space.madvise(area, MIB2, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().resident, 0);
+        assert_eq!(cpu.program(&space).read_u64(page(area, 0x116)), Ok(0));
+        assert_eq!(space.figures().resident, pages * PAGE, "{sizes:?}");
+        assert_audit(&machine);
+    }
+}
+
+/// A batch may be full just where a table ends.
+#[test]
+fn a_folio_swaps_out_after_a_full_batch_of_pages() {
+    const PAGES: u64 = 32 + MIB2 / PAGE;
+    let machine = machine(SwapTechnique::All, 32, 1, true);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB - 32 * PAGE, PAGES * PAGE, RW);
+    write(&cpu, &space, area, PAGES);
+    assert_eq!(machine.memory().frames().events().folios(Order::PMD, FolioCounter::AnonFaultAlloc), 1);
+    space.madvise(area, PAGES * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0);
+    assert_read(&cpu, &space, area, PAGES);
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_pinned_folio_is_not_swapped_out() {
+    let machine = machine(SwapTechnique::All, 32, 1, true);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
+    write(&cpu, &space, area, 512);
+    let pinned = space.pin_page(page(area, 7), Access::Write).unwrap();
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    assert_eq!((space.figures().resident, space.figures().swapped), (MIB2, 0));
+    assert_eq!(machine.memory().swap().free_slots(), 2048);
+    assert_audit(&machine);
+    assert_read(&cpu, &space, area, 512);
+    drop(pinned);
+    write(&cpu, &space, area, 512);
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident, 0);
+    assert_read(&cpu, &space, area, 512);
+    assert_audit(&machine);
+}
+
+#[test]
+fn threads_that_want_the_same_page_all_get_it() {
+    for technique in SwapTechnique::ALL {
+        let machine = machine(technique, 32, 3, false);
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, GIB, 64 * PAGE, RW);
+        {
+            let cpu = machine.vcpu(0).unwrap();
+            write(&cpu, &space, area, 64);
+        }
+        space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
+        let barrier = Barrier::new(3);
+        std::thread::scope(|scope| {
+            for nth in 0..3 {
+                let (machine, space, barrier) = (&machine, &space, &barrier);
+                scope.spawn(move || {
+                    let cpu = machine.vcpu(nth).unwrap();
+                    barrier.wait();
+                    assert_read(&cpu, space, area, 64);
+                });
+            }
+        });
+        assert_eq!(count(&machine, VmEvent::Pgmajfault), 64, "{technique:?}: each page is read once");
+        assert_eq!(machine.memory().swap().free_slots(), 2048, "{technique:?}");
+        assert_audit(&machine);
+    }
+}
+
+#[test]
+fn a_limited_program_waits_for_a_slow_device() {
+    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
+    let machine = Machine::new(&HostConfig::with_ram(32 << 20), config).unwrap();
+    let path = std::env::temp_dir().join(format!("quire-swap-steps-{}", std::process::id()));
+    make_swap(&path, 4096).unwrap();
+    let device = FileDevice::open(machine.memory().platform(), &path, FileDeviceOptions::default());
+    std::fs::remove_file(&path).unwrap();
+    machine.memory().swapon(device.unwrap(), SwapOnOptions::default()).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let groups = machine.memory().groups();
+    let group = groups.create(GroupId::ROOT, "small").unwrap();
+    let _ = groups.set(group, Limit::Max, Some(128 * PAGE)).unwrap();
+    space.set_memory_group(group).unwrap();
+    let cpu = machine.vcpu(0).unwrap();
+    let area = map_at(&space, GIB, 1024 * PAGE, RW);
+    for _ in 0..2 {
+        write(&cpu, &space, area, 1024);
+        assert_read(&cpu, &space, area, 1024);
+    }
+    assert!(groups.usage(group) <= 128);
+}
