@@ -37,7 +37,7 @@ words+='|lists? by age|(?<![a-z])let(s|ting)?[ _-]go(?![a-z])'
 words+='|(?<![a-z])rooms(?![a-z])|(?<![a-z])room.s(?= )'
 words+='|(?<![a-z])(core|frame|space|swap|group|reclaim|sync|trace|each|every|whole|this|that|a|the|new|other) room(?![a-z])(?! for| to | between| left)'
 # Notes that no reader of the tree has.
-words+='|races\.md|technique [A-E](?![a-z])'
+words+='|races\.md|(?-i:[Tt]echnique [A-E])(?![a-z])'
 
 usage() {
     sed -n '2,/^$/{ /^#/ s/^# \{0,1\}//p }' "${BASH_SOURCE[0]}" | sed '/^set /,$d' >&2

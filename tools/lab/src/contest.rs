@@ -2,22 +2,22 @@
 
 use crate::error::LabError;
 use crate::folios::Folios;
-use crate::linux::{Answer, Control, FIGURES, Linux, OnHost};
+use crate::linux::{Control, FIGURES, Linux, OnHost, RoundFigures};
 use crate::process::{Process, Quire};
 use crate::report::{Compared, Figure, Metric};
 use crate::rounds::{Series, in_turn};
 use crate::site::Site;
 use quire_arch::Order;
 
-/// What a process does in rounds. The same for whoever runs it, so that all do the same.
+/// What a process does in rounds. The code is the same for Quire and for Linux.
 pub(crate) trait Job: Clone {
     /// Bytes of addresses that it uses.
     fn area(&self) -> u64;
-    /// Does a round and answers its figures. Allocates nothing.
-    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error>;
+    /// Does a round and returns its figures. Allocates nothing.
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error>;
 }
 
-/// What the machines are like and how often the job is done.
+/// The machines and the number of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// Bytes of memory that the job has populated at most, tables included.
@@ -30,7 +30,7 @@ pub(crate) struct Terms {
     pub(crate) host_controls: bool,
 }
 
-/// The rounds of everybody.
+/// The rounds of every strategy, and of Linux.
 #[derive(Debug)]
 pub(crate) struct Outcome<T> {
     quire: Vec<(T, [Series; FIGURES])>,
@@ -45,12 +45,12 @@ enum Subject<'s, T, J> {
     Linux(Option<Linux>, [Series; FIGURES]),
 }
 
-fn add(series: &mut [Series; FIGURES], answer: Answer) {
-    series.iter_mut().zip(answer).for_each(|(series, figure)| series.add(figure));
+fn add(series: &mut [Series; FIGURES], result: RoundFigures) {
+    series.iter_mut().zip(result).for_each(|(series, figure)| series.add(figure));
 }
 
 impl<T: Compared> Outcome<T> {
-    /// Has everybody do `job`.
+    /// Runs `job` under every strategy and on Linux.
     pub(crate) fn of(terms: Terms, job: &impl Job) -> Result<Self, LabError> {
         // First, while this process is small.
         let may = terms.folios.order == Order::ZERO || terms.host_controls;
@@ -72,15 +72,15 @@ impl<T: Compared> Outcome<T> {
             let counts = number >= terms.warm_up;
             match subject {
                 Subject::Quire(_, process, job, series) => {
-                    let answer = job.round(process)?;
+                    let result = job.round(process)?;
                     if counts {
-                        add(series, answer);
+                        add(series, result);
                     }
                 }
                 Subject::Linux(linux, series) => {
-                    let answer = linux.as_mut().and_then(Linux::round);
-                    match answer {
-                        Some(answer) if counts => add(series, answer),
+                    let result = linux.as_mut().and_then(Linux::round);
+                    match result {
+                        Some(result) if counts => add(series, result),
                         Some(_) => {}
                         None => *linux = None,
                     }
@@ -102,7 +102,7 @@ impl<T: Compared> Outcome<T> {
         Ok(outcome)
     }
 
-    /// One of the figures of a round as `of` sums its rounds up.
+    /// One of the figures of a round; `of` sums up the rounds.
     pub(crate) fn figure(
         &self,
         case: &str,

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::thread;
 
-/// Attempts before a waiting thread lets others run: there may be fewer CPUs than threads.
+/// Attempts before a waiting thread yields: there may be fewer CPUs than threads.
 const SPINS: u32 = 256;
 
 /// Waits a little, longer as `attempt` grows.
@@ -26,10 +26,11 @@ pub(crate) struct StartLine {
 }
 
 impl StartLine {
-    /// Waits until every thread has come here `times` times. Each thread passes 1, 2, 3, ... and leaves none out, even
-    /// when its work failed.
+    /// Waits until every thread has come here `times` times. Each thread passes 1, 2, 3, ... and skips none,
+    /// even when its work failed.
     pub(crate) fn wait(&self, times: usize) {
-        // Whatever the threads did before is seen after: the pairs of release and acquire are this addition and load.
+        // Work that a thread did before is seen after: this addition and this load are the release and the
+        // acquire.
         self.arrived.fetch_add(1, Ordering::AcqRel);
         let mut attempt = 0;
         while self.arrived.load(Ordering::Acquire) < self.threads * times {
@@ -39,15 +40,15 @@ impl StartLine {
     }
 }
 
-/// Calls `work` on `threads` threads at once with their numbers, and returns what each answers.
+/// Calls `work` on `threads` threads at once with their numbers, and collects the results.
 ///
-/// Several threads are bound to host CPUs, one each, where there are enough: otherwise the host's scheduler may take
-/// longer to part two new threads than a round lasts. A single thread is left to the scheduler, which knows the
-/// idler CPU.
+/// Several threads are bound to host CPUs, one each, where there are enough: otherwise the host's scheduler
+/// may take longer to separate two new threads than a round lasts. A single thread is left to the scheduler,
+/// which knows the idler CPU.
 ///
 /// # Panics
 ///
-/// When a thread does.
+/// When a thread panics.
 pub(crate) fn on_threads<R: Send>(threads: usize, work: impl Fn(usize, &StartLine) -> R + Sync) -> Vec<R> {
     let line = StartLine { threads, arrived: AtomicUsize::new(0) };
     let cpus = if threads > 1 { usable_cpus() } else { Vec::new() };
@@ -75,7 +76,8 @@ fn usable_cpus() -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Binds the calling thread. Where the host does not let it, the thread runs anywhere, which costs precision only.
+/// Binds the calling thread. If the host does not allow it, the thread runs anywhere, at some cost in
+/// precision.
 fn bind(cpu: Option<usize>) {
     if let Some(cpu) = cpu {
         let mut set = CpuSet::new();
@@ -84,8 +86,8 @@ fn bind(cpu: Option<usize>) {
     }
 }
 
-/// Has the calling thread go before other programs that want its CPU, if the host lets it: the longest of a thousand waits is
-/// else that for a program that has nothing to do with them.
+/// Gives the calling thread priority over other programs (`SCHED_RR`), if the host allows it: otherwise the
+/// longest of a thousand waits is a wait for an unrelated program.
 pub(crate) fn go_first() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure is the caller's own. Zero is the calling thread.
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_passes_the_line_before_all_have_come() {
+    fn no_thread_passes_the_line_before_all_have_come() {
         let (before, after) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let seen = on_threads(3, |number, line| {
             before.fetch_add(1, Ordering::Relaxed);

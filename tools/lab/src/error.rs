@@ -8,55 +8,55 @@ use quire_mm::FaultError;
 use quire_trace::replay::ReplayError;
 use std::path::PathBuf;
 
-/// Why an experiment could not be carried out. What an experiment finds wrong in Quire is no error but a finding:
-/// [`Report::findings`](crate::Report::findings).
+/// Why an experiment could not be carried out. What an experiment finds wrong in Quire is a finding, not an
+/// error: [`Report::findings`](crate::Report::findings).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LabError {
     /// The host refused the machine.
     Host(HostError),
-    /// A vCPU could not be had.
+    /// A vCPU has a handle already.
     Vcpu(VcpuError),
     /// The memory manager could not start.
     Boot(BootError),
-    /// An allocation failed where there has to be room.
+    /// An allocation failed though there is enough memory.
     Refused(AllocError),
-    /// The allocator under test had no block of this order where there has to be room.
+    /// The allocator under test had no block of this order though there is enough memory.
     NoBlock(Order),
-    /// A block of the lab's own was not taken back.
+    /// A block of the lab's own could not be freed.
     Kept(Pfn, FreeError),
-    /// The allocator under test did not take a block back that it had given out.
+    /// The allocator under test refused to free a block of its own.
     NotTaken(Pfn, Order),
     /// A machine with its memory manager could not be built.
     Machine(MachineError),
-    /// A call failed where nothing stands in its way.
+    /// A call failed.
     Call(quire_mm::Error),
-    /// A program's access did not go through.
+    /// A program's access failed.
     Access(VirtAddr, AccessError<FaultError>),
     /// A fault was not resolved.
     Fault(VirtAddr, FaultError),
-    /// Memory did not come in the folios that were asked for.
+    /// Memory did not come in the requested folios.
     OtherFolios {
         /// Their order.
         order: Order,
-        /// How many were to be made.
+        /// How many were requested.
         wanted: u64,
-        /// How many were.
+        /// How many faults made.
         got: u64,
     },
-    /// A swap device could not be taken into use.
+    /// A swap device could not be added.
     SwapOn(quire_mm::SwapOnError),
-    /// A swap device could not be taken out of use.
+    /// A swap device could not be removed.
     SwapOff(quire_mm::SwapOffError),
     /// A swap device could not be made.
     Device(quire_host::swap::FileDeviceError),
     /// A memory group could not be made, or not be used.
     Group(quire_mm::GroupError),
-    /// A recording that comes with Quire is not where it should be.
+    /// A recording that is part of the repository was not found.
     NoRecording(PathBuf),
     /// A recording could not be replayed.
     Replay(ReplayError),
-    /// The replay of a recording came out otherwise than what was recorded.
+    /// The replay of a recording differs from the recording.
     Differs(String),
 }
 
@@ -66,11 +66,11 @@ impl fmt::Display for LabError {
             Self::Host(error) => write!(f, "the machine could not be built: {error}"),
             Self::Vcpu(error) => error.fmt(f),
             Self::Boot(error) => write!(f, "the memory manager could not start: {error}"),
-            Self::Refused(error) => write!(f, "an allocation failed where there has to be room: {error}"),
-            Self::NoBlock(order) => write!(f, "no block of order {order} where there has to be room"),
-            Self::Kept(pfn, error) => write!(f, "the block at {pfn:?} was not taken back: {error}"),
+            Self::Refused(error) => write!(f, "an allocation failed though there is enough memory: {error}"),
+            Self::NoBlock(order) => write!(f, "no block of order {order} though there is enough memory"),
+            Self::Kept(pfn, error) => write!(f, "the block at {pfn:?} could not be freed: {error}"),
             Self::NotTaken(pfn, order) => {
-                write!(f, "the block of order {order} at {pfn:?} was not taken back")
+                write!(f, "the block of order {order} at {pfn:?} could not be freed")
             }
             Self::Machine(error) => error.fmt(f),
             Self::Call(error) => write!(f, "a call failed: {error}"),
@@ -89,7 +89,7 @@ impl fmt::Display for LabError {
                 path.display()
             ),
             Self::Replay(error) => error.fmt(f),
-            Self::Differs(what) => write!(f, "a replay came out otherwise than it was recorded: {what}"),
+            Self::Differs(what) => write!(f, "a replay differs from its recording: {what}"),
         }
     }
 }

@@ -24,7 +24,7 @@ impl Folios {
         Self { order, by_pmd: false }
     }
 
-    /// Every kind that anonymous memory comes in, but for those of two pages, which it does not.
+    /// Every kind of anonymous folio; folios of two pages do not exist.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Order::ALL
             .into_iter()
@@ -43,7 +43,7 @@ impl Folios {
         bytes / self.bytes()
     }
 
-    /// The controls with which faults give these and no others.
+    /// The controls with which faults allocate these and no others.
     pub(crate) fn config(self) -> HugeConfig {
         let policy = HugePolicy::MADVISE
             .with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Never)

@@ -1,10 +1,10 @@
 //! Experiments that compare what Quire's techniques cost and save, on real threads.
 //!
-//! [`pcp::run`] is the experiment on the per-CPU lists, [`gather::run`] that on the teardown of mappings, [`tables::run`] that
-//! on empty page tables, [`mremap::run`] that on pages that move, [`swap::run`] that
-//! on the swap cache: everything that they measure, they measure for each strategy of their technique, round by round in turn. A [`Report`] goes to people as tables and to
-//! scripts as [`Record`]s. [`harness`] is generic over the allocator, so that the workspace `bench/` runs peers under
-//! the same code. docs/lab.md says what each experiment does.
+//! [`pcp::run`] is the experiment on the per-CPU lists, [`gather::run`] on unmapping and fork,
+//! [`tables::run`] on empty page tables, [`mremap::run`] on moves, [`swap::run`] on the swap cache. Each
+//! compares the strategies of its technique, round by round in turn. A [`Report`] is printed as tables or as
+//! [`Record`]s. [`harness`] is generic over the allocator, so that the workspace `bench/` runs peers under
+//! the same code. docs/lab.md describes each experiment.
 
 mod contest;
 mod crew;

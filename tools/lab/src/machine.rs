@@ -7,8 +7,8 @@ use quire_host::{HostConfig, HostPlatform, Vcpu};
 use std::ops::{AddAssign, Sub};
 use std::sync::{Mutex, PoisonError};
 
-/// First frame of RAM: past 4 GiB, so that all of it is one zone with one lock, as nearly all memory of a large
-/// machine is.
+/// First frame of RAM: past 4 GiB, so that all of it is one zone with one lock, as nearly all memory of a
+/// large machine is.
 const FIRST_FRAME: Pfn = Pfn(1 << 20);
 
 /// How to build a machine.
@@ -18,8 +18,9 @@ pub struct MachineSpec {
     pub ram: u64,
     /// vCPUs.
     pub cpus: usize,
-    /// Whether programs will touch what is given out: then the host backs it before the clock runs. Where blocks only
-    /// change hands, the allocator touches their descriptors alone, and RAM may be larger than the host's.
+    /// Whether programs will touch the memory: then the host backs it before the clock starts. Where blocks
+    /// are only allocated and freed, only their descriptors are touched, and RAM may be larger than the
+    /// host's.
     pub backed: bool,
     /// How its frames are managed.
     pub frames: FrameConfig,
@@ -29,20 +30,21 @@ pub struct MachineSpec {
 #[derive(Debug)]
 pub struct Machine {
     frames: Frames<HostPlatform>,
-    /// Behind locks since a handle is for one thread at a time. A thread holds the lock as long as it is the vCPU.
+    /// Behind locks since a handle is for one thread at a time. A thread holds the lock as long as it is the
+    /// vCPU.
     vcpus: Vec<Mutex<Vcpu>>,
-    /// Takes of zone locks that one reading of the counters causes itself.
+    /// Zone lock acquisitions that one reading of the counters causes itself.
     takes_of_a_reading: u64,
 }
 
-/// What happened on a machine, or in a stretch of time.
+/// What happened on a machine, or during some time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Takes of the zones' locks.
+    /// Acquisitions of the zones' locks.
     pub takes: u64,
-    /// Takes that had to wait.
+    /// Acquisitions that had to wait.
     pub contended: u64,
-    /// Blocks that slab caches took.
+    /// Blocks that slab caches allocated.
     pub slabs: u64,
 }
 
@@ -103,7 +105,7 @@ impl Machine {
     ///
     /// When there is no such vCPU.
     pub fn on_cpu<R>(&self, number: usize, work: impl FnOnce() -> R) -> R {
-        // A handle is as good after a panic as before: what a thread was doing ends with its stay.
+        // A handle is usable after a panic: the work of a thread ends with its stay.
         let vcpu = self.vcpus[number].lock().unwrap_or_else(PoisonError::into_inner);
         vcpu.run(work)
     }
@@ -146,7 +148,7 @@ impl Machine {
         self.frames.zone_reports().map(|zone| zone.pcp_peak).sum()
     }
 
-    /// Frames that are free when nothing waits on any list.
+    /// Frames that are free when all lists are drained.
     pub fn free_when_drained(&self) -> u64 {
         self.pinned_on(0, |pin| {
             self.frames.reap_all(pin);
@@ -155,8 +157,8 @@ impl Machine {
         self.frames.free_frames()
     }
 
-    /// Ends an experiment: everything that it took was given back, and `free` frames were free before it. Says what
-    /// is not as it should be. The machine is quiet.
+    /// Ends an experiment: everything that it took was freed, and `free` frames were free before it. Returns
+    /// what is wrong. The machine is quiet.
     pub fn findings(&self, free: u64) -> Vec<String> {
         let mut findings = Vec::new();
         let now = self.free_when_drained();

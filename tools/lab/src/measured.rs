@@ -1,6 +1,6 @@
-//! Where tools that count instructions look.
+//! The function that tools look for when they count instructions.
 
-/// Does what is counted: `callgrind --toggle-collect='*measured::measured*'`. What comes before and after is not.
+/// Calls what is counted: `callgrind --toggle-collect='*measured::measured*'`. The rest is not counted.
 #[inline(never)]
 pub(crate) fn measured<R>(work: impl FnOnce() -> R) -> R {
     work()

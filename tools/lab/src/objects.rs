@@ -1,4 +1,5 @@
-//! Objects of any size for workloads, from the heap of a machine: up to 8 KiB from slabs, above that whole blocks.
+//! Objects of any size for workloads, from the heap of a machine: up to 8 KiB from slabs, above that whole
+//! blocks.
 
 use crate::error::LabError;
 use crate::machine::Machine;
@@ -11,14 +12,15 @@ use quire_host::HostPlatform;
 /// The largest object that comes from a slab.
 pub(crate) const LARGEST: usize = 2 * PAGE_SIZE as usize;
 
-/// An object that was allocated and not freed. Who has it owns its memory.
+/// An object that was allocated and not freed. Its holder owns its memory.
 #[derive(Debug)]
 pub(crate) struct Object {
     at: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: an object owns its memory, which is plain bytes of a machine that lives longer than the threads on it.
+// SAFETY: an object owns its memory, which is plain bytes of a machine that lives longer than the threads on
+// it.
 unsafe impl Send for Object {}
 
 impl Object {
@@ -39,7 +41,7 @@ impl Object {
     }
 }
 
-/// Where objects come from.
+/// A heap of objects.
 #[derive(Debug)]
 pub(crate) struct Objects(Heap<HostPlatform>);
 
@@ -62,7 +64,7 @@ impl Objects {
         Ok(Object { at: self.0.allocate(frames, pin, layout)?, layout })
     }
 
-    /// Gives an object back.
+    /// Frees an object.
     ///
     /// # Safety
     ///
@@ -79,7 +81,7 @@ impl Objects {
         unsafe { self.0.free(frames, pin, object.at, object.layout) };
     }
 
-    /// Gives every frame back that no object needs.
+    /// Frees every frame that no object uses.
     pub(crate) fn shrink(&self, machine: &Machine) {
         machine.pinned_on(0, |pin| self.0.shrink(machine.frames(), pin));
     }

@@ -1,4 +1,4 @@
-//! A process that does the same on Quire and on the host's Linux.
+//! A process that makes the same calls on Quire and on the host's Linux.
 
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
@@ -8,13 +8,13 @@ use quire_arch::{Access, Order, PAGE_SIZE, VirtAddr};
 use quire_host::Program;
 use quire_mm::{Advice, GroupId, MapFlags, MapRequest, RemapFlags};
 
-/// The calls and accesses of a process. Places are bytes from the start of its area: a border of PUD entries, with nothing
-/// mapped near but what it maps itself.
+/// The calls and accesses of a process. Places are bytes from the start of its area: a border of PUD entries,
+/// with nothing mapped near it but its own.
 pub(crate) trait Process {
-    /// Why it cannot go on.
+    /// Why it cannot continue.
     type Error;
 
-    /// Maps `bytes` of private memory at `at`, where nothing is.
+    /// Maps `bytes` of private memory at `at`, where nothing is mapped.
     fn map(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
     /// Maps them and writes to every `stride`th page, in `folios`, of which each is written to.
     fn populate(&mut self, at: u64, bytes: u64, stride: u64, folios: Folios) -> Result<(), Self::Error>;
@@ -24,13 +24,13 @@ pub(crate) trait Process {
     fn dont_need(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
     /// `madvise(MADV_FREE)`.
     fn free(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
-    /// Has everything reclaimed that can be, there at least.
+    /// Reclaims everything that can be reclaimed, at least in this range.
     fn reclaim(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
     /// `munmap`.
     fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
     /// `mremap` to that place.
     fn relocate(&mut self, at: u64, bytes: u64, to: u64) -> Result<(), Self::Error>;
-    /// `mremap` to another size, wherever there is room. Answers the place.
+    /// `mremap` to another size, at any free address. Returns the place.
     fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, Self::Error>;
     /// Page tables (`VmPTE`) and resident memory (`VmRSS`) in KiB.
     fn sizes(&mut self) -> Result<[u64; 2], Self::Error>;

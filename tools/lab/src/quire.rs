@@ -1,4 +1,4 @@
-//! Quire as the harness sees it.
+//! Quire as an allocator of the harness.
 
 use crate::harness::BlockAllocator;
 use crate::machine::Machine;
@@ -13,7 +13,8 @@ fn request(order: Order) -> AllocRequest {
     AllocRequest::new(order, LAB).movability(Migratetype::Movable)
 }
 
-/// Quire, with the pin held for a phase of a round: as for an allocator that is told the core's number.
+/// Quire, with the pin held for a phase of a round: for comparison with allocators that get the core's
+/// number.
 #[derive(Clone, Copy, Debug)]
 pub struct PinHeld<'m>(pub &'m Machine);
 
@@ -35,7 +36,7 @@ impl<'m> BlockAllocator for PinHeld<'m> {
     }
 }
 
-/// Quire, with a pin for each operation: what a caller pays who is not pinned anyway.
+/// Quire, with a pin for each operation: the cost for a caller that is not pinned.
 #[derive(Clone, Copy, Debug)]
 pub struct PinEach<'m>(pub &'m Machine);
 

@@ -25,8 +25,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// The records of a report: for each figure "after" is our strategy and "before" what it is compared with; other
-    /// strategies follow with records of their own.
+    /// The records of a report: for each figure "after" is our strategy and "before" what it is compared
+    /// with; other strategies follow with records of their own.
     pub fn of<T: Compared>(report: &Report<T>) -> impl Iterator<Item = Self> {
         let figures = report.sections.iter().flat_map(|section| &section.figures);
         figures.flat_map(|figure| {

@@ -1,4 +1,4 @@
-//! What an experiment found out.
+//! The results of an experiment.
 
 use core::fmt::Debug;
 use quire_frame::PcpTechnique;
@@ -11,17 +11,17 @@ use serde::Serialize;
 pub trait Compared: Copy + PartialEq + Debug + 'static {
     /// Every strategy.
     const ALL: &'static [Self];
-    /// The one that ours is compared with.
+    /// The strategy that ours is compared with.
     const BEFORE: Self;
     /// Ours.
     const AFTER: Self;
-    /// What the first is called where a sentence needs it.
+    /// What the first is called in a sentence.
     const BEFORE_TEXT: &'static str;
 
     /// Its name on the command line.
     fn name(self) -> &'static str;
 
-    /// It, and the usual strategies of all other techniques.
+    /// It, and the default strategies of all other techniques.
     fn techniques(self) -> Techniques;
 }
 
@@ -143,7 +143,8 @@ impl Metric {
     }
 }
 
-/// The time for an operation as a ratio to the time with lists of order 0 only: the median over rounds in turn.
+/// The time for an operation as a ratio to the time with lists of order 0 only: the median over rounds in
+/// turn.
 pub const TIME_RATIO: Metric = Metric::lower(RATIO, "to order0");
 
 /// The name of the metric that says which cases are slower.
@@ -197,24 +198,25 @@ pub struct Section<T: Compared = PcpTechnique> {
     pub figures: Vec<Figure<T>>,
 }
 
-/// What an experiment found out.
+/// The results of an experiment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report<T: Compared = PcpTechnique> {
     /// The experiment's name on the command line.
     pub experiment: &'static str,
     /// The figures.
     pub sections: Vec<Section<T>>,
-    /// What was found wrong: lost frames, what the auditor says. Empty if all is well.
+    /// What was found wrong: lost frames, findings of the auditor. Empty if all is well.
     pub findings: Vec<String>,
 }
 
 impl<T: Compared> Report<T> {
-    /// An experiment that has found nothing out yet.
+    /// An experiment without results yet.
     pub(crate) const fn new(experiment: &'static str) -> Self {
         Self { experiment, sections: Vec::new(), findings: Vec::new() }
     }
 
-    /// The ratios of all cases that are slower with ours than with what it is compared with by more than `tolerance`.
+    /// The ratios of all cases that are slower with ours than with what it is compared with by more than
+    /// `tolerance`.
     pub fn slower(&self, tolerance: f64) -> impl Iterator<Item = &Figure<T>> {
         let figures = self.sections.iter().flat_map(|section| &section.figures);
         figures.filter(move |figure| {

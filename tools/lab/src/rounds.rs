@@ -1,5 +1,5 @@
-//! Rounds in turn over what is compared: A B A B. Whatever else runs on the machine meets all alike, and the ratio of
-//! neighbours holds where absolute times do not.
+//! Rounds in turn over the subjects: A B A B. Other load on the machine hits all alike, and the ratio of
+//! neighbours is stable where absolute times are not.
 
 /// What was measured in each round of one subject.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -62,7 +62,7 @@ pub fn in_turn<S, E>(
     mut work: impl FnMut(&mut S, usize) -> Result<(), E>,
 ) -> Result<(), E> {
     for round in 0..rounds {
-        // The other way round every second time, so that nobody always comes after the same neighbour.
+        // In the other order every second time, so that no subject always follows the same neighbour.
         let count = subjects.len();
         for place in 0..count {
             let place = if round % 2 == 0 { place } else { count - 1 - place };

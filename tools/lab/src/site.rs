@@ -1,4 +1,4 @@
-//! A machine on which programs' mappings are made and taken down.
+//! A machine on which programs' mappings are made and removed.
 
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
@@ -20,7 +20,7 @@ const SPARE: u64 = 64 << 20;
 
 pub(crate) type HostSpace<'m> = Space<'m, HostPlatform>;
 
-/// A machine under one strategy, with the handle of its first vCPU. Its others can be had from it.
+/// A machine under one strategy, with the handle of its first vCPU; it can give out the others.
 #[derive(Debug)]
 pub(crate) struct Site<T> {
     pub(crate) technique: T,
@@ -30,7 +30,7 @@ pub(crate) struct Site<T> {
     in_use: InUse,
 }
 
-/// Flushes that went to other CPUs, by cause.
+/// Shootdowns, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Flushes {
     /// How many, in the order of [`FlushCause::ALL`].
@@ -60,9 +60,9 @@ impl Flushes {
 }
 
 impl<T: Compared> Site<T> {
-    /// A machine with room for programs that populate `bytes`, under `technique`.
+    /// A machine with enough memory for programs that populate `bytes`, under `technique`.
     pub(crate) fn new(technique: T, bytes: u64, cpus: usize, huge: HugeConfig) -> Result<Self, LabError> {
-        // A 64th of RAM is the memory map, and tables take a 512th for each who maps it.
+        // A 64th of RAM is the memory map, and tables take a 512th for each process that maps it.
         let ram = (bytes + bytes / 8 + SPARE).next_multiple_of(Order::MAX.bytes());
         let host = HostConfig { large_pages: true, prefault: true, ..HostConfig::with_ram(ram).cpus(cpus) };
         let techniques = technique.techniques();
@@ -131,7 +131,7 @@ impl<T: Compared> Site<T> {
         })
     }
 
-    /// Has every PMD entry replaced by a table, with the folios as whole as before.
+    /// Replaces every PMD entry by a table, with the folios as whole as before.
     fn split_entries(&self, space: &HostSpace<'_>, bytes: u64) -> Result<(), LabError> {
         let blocks = (0..bytes / Order::PMD.bytes()).map(|nth| VirtAddr(START.0 + nth * Order::PMD.bytes()));
         for block in blocks {
@@ -142,7 +142,7 @@ impl<T: Compared> Site<T> {
         Ok(())
     }
 
-    /// Flushes that went to other CPUs so far.
+    /// Shootdowns so far.
     pub(crate) fn flushes(&self) -> Flushes {
         flushes_of(&self.machine)
     }
@@ -153,7 +153,7 @@ impl<T: Compared> Site<T> {
         frames.free_frames() + frames.zone_reports().map(|zone| zone.pcp).sum::<u64>()
     }
 
-    /// Ends an experiment that gave back what it took. Says what is not as it was, or should be.
+    /// Ends an experiment that freed what it took. Returns what is not as it was, or should be.
     pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
         let mut findings: Vec<String> = self.machine.audit().iter().map(ToString::to_string).collect();
         let now = self.run(|| self.machine.memory().in_use());
@@ -165,7 +165,7 @@ impl<T: Compared> Site<T> {
     }
 }
 
-/// Flushes on `machine` that went to other CPUs so far.
+/// Shootdowns on `machine` so far.
 pub(crate) fn flushes_of(machine: &Machine) -> Flushes {
     let events = machine.memory().frames().events();
     let sum = |counter: fn(FlushCause) -> VmEvent| {

@@ -43,7 +43,7 @@ fn row<T: Compared>(figure: &Figure<T>, same_case: bool, with_linux: bool) -> Ve
     row
 }
 
-/// A number with as many decimals as say something.
+/// A number with as many decimals as are significant.
 fn short(value: f64) -> String {
     if value == 0.0 {
         "0".to_owned()

@@ -1,4 +1,4 @@
-//! The whole experiment as small as it gets, and what must hold whatever the machine's speed.
+//! The whole experiment at the smallest scale, and what holds at any speed of the machine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -46,7 +46,7 @@ fn everything_is_measured_and_given_back_and_the_lists_keep_off_the_lock() {
     }
     assert!(figure(&report, "bulk order 3, 1 thread", "peak_held").of(PcpTechnique::All) > Some(0.0));
     assert!(figure(&report, "packets of 64 bytes", "throughput").of(PcpTechnique::All) > Some(0.0));
-    // What idle CPUs hold goes home within a bounded number of ticks; if not, that is a finding above.
+    // The lists of idle CPUs are empty within a bounded number of ticks; otherwise that is a finding above.
     assert!(figure(&report, "idle CPUs", "held_when_work_ends").of(PcpTechnique::All) > Some(0.0));
     // A fifth of memory is free, and a run this short leaves huge pages in it.
     assert!(figure(&report, "long run", "order9_success").of(PcpTechnique::All) > Some(0.0));

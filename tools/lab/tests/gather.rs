@@ -1,4 +1,4 @@
-//! The experiment on teardown as small as it gets, and what must hold whatever the machine's speed.
+//! The experiment on unmapping at the smallest scale, and what holds at any speed of the machine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,7 +28,8 @@ fn everything_is_measured_and_given_back_and_one_call_interrupts_once() {
     let total = steps[0].2;
     assert_eq!(steps.iter().map(|&(_, done, _)| done).collect::<Vec<_>>(), (0..total).collect::<Vec<_>>());
 
-    // An unmapping of any size, in any folios, and beside a child: one shootdown that interrupts the one other CPU.
+    // An unmapping of any size, in any folios, and beside a child: one shootdown that interrupts the one
+    // other CPU.
     for call in [
         "munmap of a page",
         "munmap of 64 KiB",
@@ -44,7 +45,7 @@ fn everything_is_measured_and_given_back_and_one_call_interrupts_once() {
             assert_eq!(both(&report, &case, metric), [1.0, 1.0], "{case}: {metric}");
         }
     }
-    // Whoever runs alone interrupts nobody, whatever it calls.
+    // A space that one CPU runs interrupts no other CPU, whatever it calls.
     let mut alone = 0;
     for figure in figures(&report).filter(|figure| figure.metric.name == "interrupts") {
         let quiet = figure.case.ends_with(", one CPU") || figure.case.ends_with(", another CPU ran it");

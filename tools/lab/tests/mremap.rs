@@ -1,4 +1,4 @@
-//! The experiment on pages that move as small as it gets, and what must hold whatever the machine's speed.
+//! The experiment on moves at the smallest scale, and what holds at any speed of the machine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! The experiment on swap as small as it gets, and what must hold whatever the machine's speed.
+//! The experiment on swap at the smallest scale, and what holds at any speed of the machine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ fn everything_goes_out_and_comes_back_before_and_now() {
             technique,
         );
         assert_eq!(large, if technique.whole_words() { 0.0 } else { 16.0 }, "{technique:?}");
-        // Zeros take no room on the device.
+        // Zeros take no slot on the device.
         let used = of(
             &report,
             "both ways, 4 MiB of pages that do not compress, pages of 4 KiB",

@@ -1,4 +1,4 @@
-//! The experiment on empty page tables as small as it gets, and what must hold whatever the machine's speed.
+//! The experiment on empty page tables at the smallest scale, and what holds at any speed of the machine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,8 +28,8 @@ fn everything_is_measured_and_given_back_and_whatever_empties_a_table_frees_it()
     let total = steps[0].2;
     assert_eq!(steps.iter().map(|&(_, done, _)| done).collect::<Vec<_>>(), (0..total).collect::<Vec<_>>());
 
-    // 64 MiB have 32 bottom tables of 4 kB, with a PMD and a PUD table above them. At an offset of 1 MiB the last step reaches
-    // into one more, and what is moved lies apart, under a PMD table of its own.
+    // 64 MiB have 32 bottom tables of 4 kB, with a PMD and a PUD table above them. At an offset of 1 MiB the
+    // last step reaches into one more, and what is moved lies apart, under a PMD table of its own.
     let sweeps: Vec<_> = figures(&report)
         .filter(|figure| figure.metric.name == "page_tables_at_the_end")
         .map(|figure| figure.case.clone())

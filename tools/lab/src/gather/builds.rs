@@ -1,5 +1,5 @@
-//! A build-like load: the recorded life of a compiler driver and the four programs that it starts, again and again. Each
-//! process forks or is forked, execs, maps, touches and exits.
+//! A build-like load: the recorded processes of a compiler driver and the four programs that it starts, again
+//! and again. Each forks or is forked, execs, maps, touches and exits.
 
 use super::interrupts::by_cause;
 use super::scale::Scale;
@@ -26,7 +26,7 @@ const TIME_MEDIAN: Metric = Metric::lower("time_median", "us/process");
 const TIME_RATIO: Metric = Metric::lower(RATIO, "to pages");
 const RESIDENT: Metric = Metric::lower("peak_resident", "KiB/process");
 
-/// The sizes that programs get without asking.
+/// The sizes that are enabled for all programs.
 const SIZES: [(&str, OrderSet); 3] = [
     ("no large folios", OrderSet::EMPTY),
     ("folios of 64 KiB", OrderSet::of(Order::ALL[4])),
@@ -41,7 +41,7 @@ pub(super) struct Builds {
 }
 
 impl Builds {
-    /// A machine under `technique` whose programs get folios of `sizes` without asking.
+    /// A machine under `technique` whose programs get folios of `sizes` without advice.
     ///
     /// # Errors
     ///
@@ -64,11 +64,11 @@ impl Builds {
         Ok(Self { load, machine })
     }
 
-    /// Runs it once.
+    /// Replays it once.
     ///
     /// # Errors
     ///
-    /// Something came out otherwise than recorded.
+    /// The replay differs from the recording.
     pub(super) fn run(&self) -> Result<Build, LabError> {
         let report = self.load.run_on(&self.machine)?;
         let wrong = report.processes.iter().find_map(|process| process.first_mismatches.first());
@@ -83,7 +83,7 @@ impl Builds {
     }
 }
 
-/// What one build came to.
+/// The figures of one build.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Build {
     /// Its time.

@@ -21,7 +21,7 @@ const SHOOTDOWNS: Metric = Metric::lower("shootdowns", "per call");
 const INTERRUPTS: Metric = Metric::lower("interrupts", "per call");
 const WAITING: Metric = Metric::lower("memory_still_waiting", "KiB");
 
-/// What is done in rounds on a machine that stands still between them.
+/// Work that is done in rounds on a machine that is quiet between them.
 pub(super) trait Workload {
     /// Does a round.
     fn round(&mut self) -> Result<Round, LabError>;
@@ -34,7 +34,7 @@ pub(super) struct Round {
     pub(super) time: f64,
     /// A second part, where there is one.
     pub(super) second: Option<f64>,
-    /// Flushes that the first part sent to other CPUs.
+    /// Shootdowns that the first part sent.
     pub(super) flushes: Flushes,
     /// Calls in it.
     pub(super) calls: u64,
@@ -42,7 +42,7 @@ pub(super) struct Round {
     pub(super) waiting: u64,
 }
 
-/// What a strategy came to.
+/// The figures of a strategy.
 #[derive(Debug, Default)]
 struct Outcome {
     parts: [Series; 2],
@@ -51,7 +51,7 @@ struct Outcome {
     waiting: Series,
 }
 
-/// A case: so much memory in such folios, and what Linux does with the same.
+/// A case: so much memory in such folios, and Linux's job for the same.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) bytes: u64,
@@ -62,7 +62,7 @@ pub(super) struct Case {
     pub(super) host_controls: bool,
 }
 
-/// Who does rounds.
+/// A subject of the rounds.
 enum Subject<W> {
     Quire(GatherTechnique, W, Outcome),
     /// `None` once it turned out that Linux cannot do the same.
@@ -85,12 +85,12 @@ impl<W: Workload> Subject<W> {
                 }
             }
             Self::Linux(linux, series) => {
-                let Some(answer) = linux.as_mut().and_then(Linux::round) else {
+                let Some(result) = linux.as_mut().and_then(Linux::round) else {
                     *linux = None;
                     return Ok(());
                 };
                 if counts {
-                    series.iter_mut().zip(answer).for_each(|(series, figure)| series.add(figure));
+                    series.iter_mut().zip(result).for_each(|(series, figure)| series.add(figure));
                 }
             }
         }
@@ -98,7 +98,7 @@ impl<W: Workload> Subject<W> {
     }
 }
 
-/// What both strategies and Linux came to.
+/// The figures of both strategies and Linux.
 #[derive(Debug)]
 pub(super) struct Comparison {
     outcomes: Vec<(GatherTechnique, Outcome)>,
@@ -108,7 +108,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Runs the rounds of `case` with what `make` makes, on a machine for each strategy.
+    /// Runs the rounds of `case` with the workload of `make`, on a machine for each strategy.
     pub(super) fn run<'s, W: Workload>(
         case: Case,
         sites: &'s mut Vec<Site>,
@@ -130,7 +130,7 @@ impl Comparison {
         for subject in subjects {
             match subject {
                 Subject::Quire(technique, workload, outcome) => {
-                    // It gives back what it keeps.
+                    // It frees what it keeps.
                     drop(workload);
                     comparison.outcomes.push((technique, outcome));
                 }
@@ -163,7 +163,7 @@ impl Comparison {
         ]
     }
 
-    /// What went to other CPUs, and what was not free at once.
+    /// Shootdowns and interrupts, and pages that were not free at once.
     pub(super) fn costs(&self, case: &str) -> Vec<Figure<GatherTechnique>> {
         let a_call = |outcome: &Outcome, counts: &[u64]| {
             counts.iter().sum::<u64>() as f64 / outcome.calls.max(1) as f64

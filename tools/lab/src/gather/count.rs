@@ -1,4 +1,4 @@
-//! One thing done some times and nothing else, for tools that count instructions (`scripts/instructions.sh`).
+//! One action repeated, for tools that count instructions (`scripts/instructions.sh`).
 
 use super::Site;
 use super::builds::Builds;
@@ -11,10 +11,11 @@ use quire_mm::{GatherTechnique, OrderSet};
 /// Bytes of populated memory.
 const BYTES: u64 = 16 << 20;
 
-/// Does what `name` says `times` times: `exit`, `munmap`, `fork` or `build`, then `4k`, `32k`, `64k`, `2m` or `all`, then the
-/// strategy's name, with hyphens between, as in `exit-64k-runs`. `None` for another name.
+/// Does what `name` says `times` times: `exit`, `munmap`, `fork` or `build`, then `4k`, `32k`, `64k`, `2m` or
+/// `all`, then the strategy's name, with hyphens between, as in `exit-64k-runs`. `None` for another name.
 ///
-/// The first three are done on 16 MiB, each in a call of `measured`, so that a tool can tell it from what comes before.
+/// The first three are done on 16 MiB, each in a call of `measured`, so that a tool can tell it from what
+/// comes before.
 ///
 /// # Errors
 ///

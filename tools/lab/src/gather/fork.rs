@@ -1,4 +1,4 @@
-//! `fork` of a process with populated memory, and the end of the child that touched nothing.
+//! `fork` of a process with populated memory, and the exit of the child that touched nothing.
 
 use super::Site;
 use super::comparison::{Case, Comparison, Round, Workload};

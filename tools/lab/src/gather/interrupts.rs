@@ -1,5 +1,5 @@
-//! Shootdowns and interrupts by cause: calls on a space that one CPU runs, that another one ran before, and that another
-//! one runs meanwhile. Counts, no times: they are the same on a busy machine.
+//! Shootdowns and interrupts by cause: calls on a space that one CPU runs, that another one ran before, and
+//! that another one runs meanwhile. Counts only: they are the same on a busy machine.
 
 use super::PIECE;
 use super::Site;
@@ -15,7 +15,7 @@ use quire_host::Vcpu;
 use quire_mm::{Advice, FlushCause, GatherTechnique, MapFlags, MapRequest, Protection, RemapFlags};
 use std::thread;
 
-/// A page that nobody unmaps, for the other CPU to live on.
+/// A page that stays mapped, for the other CPU to run on.
 const APART: VirtAddr = VirtAddr(1 << 42);
 /// Where a mapping moves to.
 const TARGET: VirtAddr = VirtAddr(1 << 43);
@@ -27,7 +27,7 @@ enum Other {
     Absent,
     /// It ran it once, and has nothing to run now.
     Left,
-    /// It runs it all the while.
+    /// It runs it all the time.
     Runs,
 }
 
@@ -143,7 +143,7 @@ fn live(vcpu: &Vcpu, space: &HostSpace<'_>, running: &AtomicBool, stop: &AtomicB
     })
 }
 
-/// Tells the other CPU to stop, whatever happens.
+/// Tells the other CPU to stop, also after a panic.
 struct Stop<'f>(&'f AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -152,7 +152,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Makes the call on a new space and answers what it sent to other CPUs, the space's exit included.
+/// Makes the call on a new space and returns what it sent to other CPUs, the space's exit included.
 fn count(site: &Site, call: &Call, other: Other, bytes: u64) -> Result<Flushes, LabError> {
     let vcpu = site.machine().vcpu(1)?;
     site.machine().memory().spaces().huge().set(call.folios.config());

@@ -1,8 +1,8 @@
-//! What the host's Linux does beside: the work of its process.
+//! The work of the process that measures the host's Linux.
 
 use super::PIECE;
 use crate::folios::{Folios, pages};
-use crate::linux::{Answer, Area, Control, Linux, Work, answer, now};
+use crate::linux::{Area, Control, Linux, RoundFigures, Work, now, round_figures};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::Order;
@@ -16,14 +16,14 @@ pub(super) enum Job {
     Pieces,
     /// Unmaps populated memory that a child maps too.
     Shared,
-    /// Ends a child that populated memory.
+    /// Exits a child that populated memory.
     Exit,
-    /// Writes to all of populated memory, forks, and ends the child.
+    /// Writes to all of populated memory, forks, and waits for the exit of the child.
     Fork,
 }
 
-/// Starts the process for `job` on `bytes` of memory in `folios`. `None` where the host does not have the memory to spare,
-/// or where it would have to set a control and may not.
+/// Starts the process for `job` on `bytes` of memory in `folios`. `None` where the host has too little free
+/// memory, or where it would have to set a control and may not.
 pub(super) fn start(job: Job, bytes: u64, folios: Folios, may_set: bool) -> Option<Linux> {
     if folios.order > Order::ZERO && !may_set {
         return None;
@@ -35,7 +35,7 @@ pub(super) fn start(job: Job, bytes: u64, folios: Folios, may_set: bool) -> Opti
     )
 }
 
-/// A job with what it keeps from round to round.
+/// A job and what it keeps from round to round.
 #[derive(Debug)]
 struct Teardown {
     job: Job,
@@ -66,7 +66,7 @@ fn wait(pid: libc::pid_t) {
 }
 
 impl Work for Teardown {
-    fn round(&mut self) -> Option<Answer> {
+    fn round(&mut self) -> Option<RoundFigures> {
         match self.job {
             Job::Munmap => self.munmap(),
             Job::Pieces => self.pieces(),
@@ -86,14 +86,14 @@ impl Teardown {
         ns as f64 / pages(self.bytes) as f64
     }
 
-    fn munmap(&self) -> Option<Answer> {
+    fn munmap(&self) -> Option<RoundFigures> {
         let area = self.populated()?;
         let start = now();
         area.unmap();
-        Some(answer([self.a_page(now() - start)]))
+        Some(round_figures([self.a_page(now() - start)]))
     }
 
-    fn pieces(&self) -> Option<Answer> {
+    fn pieces(&self) -> Option<RoundFigures> {
         let area = self.populated()?;
         let mut pieces = (0..self.bytes / PIECE).map(|nth| area.part((nth * PIECE) as usize, PIECE as usize));
         let start = now();
@@ -101,10 +101,10 @@ impl Teardown {
         // Half of the pages.
         let time = 2 * (now() - start);
         area.unmap();
-        Some(answer([self.a_page(time)]))
+        Some(round_figures([self.a_page(time)]))
     }
 
-    fn shared(&self) -> Option<Answer> {
+    fn shared(&self) -> Option<RoundFigures> {
         let area = self.populated()?;
         let child = fork(|| {
             loop {
@@ -118,7 +118,7 @@ impl Teardown {
         // SAFETY: the child, which exists until it is waited for.
         unsafe { libc::kill(child, libc::SIGKILL) };
         wait(child);
-        Some(answer([self.a_page(time)]))
+        Some(round_figures([self.a_page(time)]))
     }
 
     /// A word that children share with this process.
@@ -136,7 +136,7 @@ impl Teardown {
         self.word
     }
 
-    fn exit(&mut self) -> Option<Answer> {
+    fn exit(&mut self) -> Option<RoundFigures> {
         let word = self.word()?;
         word.store(0, Ordering::Relaxed);
         let child = fork(|| {
@@ -147,10 +147,10 @@ impl Teardown {
         wait(child);
         let end = now();
         let start = word.load(Ordering::Acquire);
-        (start > 0).then(|| answer([self.a_page(end - start)]))
+        (start > 0).then(|| round_figures([self.a_page(end - start)]))
     }
 
-    fn fork(&mut self) -> Option<Answer> {
+    fn fork(&mut self) -> Option<RoundFigures> {
         let word = self.word()?;
         if self.area.is_none() {
             self.area = self.populated();
@@ -169,7 +169,7 @@ impl Teardown {
         wait(child);
         let end = now();
         let started = word.swap(0, Ordering::Acquire);
-        Some(answer([self.a_page(forked), self.a_page(end.saturating_sub(started))]))
+        Some(round_figures([self.a_page(forked), self.a_page(end.saturating_sub(started))]))
     }
 }
 

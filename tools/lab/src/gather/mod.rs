@@ -1,7 +1,7 @@
-//! The experiment `gather`: what it costs to take mappings down, and to copy them, page by page and a run at a time.
+//! The experiment `gather`: what unmapping and forking cost, page by page and a run at a time.
 //!
-//! Everything is measured for both strategies and, where it can do the same, on the host's Linux, round by round in turn;
-//! `comparison` does that.
+//! Everything is measured for both strategies and, where it can do the same, on the host's Linux, round by
+//! round in turn; `comparison` does that.
 
 mod builds;
 mod comparison;
@@ -25,10 +25,11 @@ pub const NAME: &str = "gather";
 /// A machine under one strategy.
 type Site = crate::site::Site<GatherTechnique>;
 
-/// Bytes of memory that go at a time where memory goes in pieces.
+/// Bytes of memory that are unmapped at a time where it is unmapped in pieces.
 const PIECE: u64 = 64 << 10;
 
-/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there are.
+/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there
+/// are.
 ///
 /// Where the process may, it sets the host's controls of large folios for as long as Linux is measured.
 ///

@@ -3,7 +3,7 @@
 /// How much the experiment does. The shape is the same at every scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scale {
-    /// Bytes of populated memory that one `munmap` takes down.
+    /// Bytes of populated memory that one `munmap` removes.
     pub(super) munmap_bytes: u64,
     /// Bytes of populated memory in the other cases.
     pub(super) other_bytes: u64,
@@ -38,7 +38,7 @@ impl Scale {
         ..Self::FULL
     };
 
-    /// As little as still does everything once: for tests, where builds without optimisation check each step.
+    /// The least that still does everything once: for tests, where debug builds check each step.
     /// The host's controls stay as they are.
     pub const TINY: Self = Self {
         munmap_bytes: 8 << 20,

@@ -1,4 +1,5 @@
-//! Populated memory that goes: by one `munmap`, in pieces, with a child that maps it too, and by the exit of a process.
+//! Populated memory that is unmapped: by one `munmap`, in pieces, with a child that maps it too, and by an
+//! exit.
 
 use super::PIECE;
 use super::Site;
@@ -16,14 +17,14 @@ use std::time::Instant;
 /// The folios of the cases that are not done with every kind.
 const SOME: [Folios; 4] = [Folios::PAGES, Folios::of(Order::ALL[3]), Folios::of(Order::ALL[4]), Folios::PMD];
 
-/// A round: populate, and take down.
+/// A round: populate, and unmap.
 struct Teardown<'s> {
     site: &'s Site,
     case: Case,
 }
 
 impl<'s> Teardown<'s> {
-    /// Measures `work`, which takes `pages` pages down in `calls` calls.
+    /// Measures `work`, which unmaps `pages` pages in `calls` calls.
     fn measured(
         &self,
         calls: u64,
@@ -111,7 +112,7 @@ pub(super) fn run(
             figures.extend(comparison.costs(&name));
             report.findings.extend(comparison.findings.iter().map(|finding| format!("{name}, {finding}")));
         }
-        let title = format!("{what}, {} MiB: ns for each page that goes", bytes >> 20);
+        let title = format!("{what}, {} MiB: ns for each page unmapped", bytes >> 20);
         report.sections.push(Section { title, figures });
     }
     Ok(())

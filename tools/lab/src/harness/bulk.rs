@@ -1,4 +1,4 @@
-//! All blocks are got, then all are put: the last one first, or in no order.
+//! All blocks are allocated, then all are freed: the last one first, or in random order.
 
 use super::{BlockAllocator, Load, mean, timed};
 use crate::crew::on_threads;
@@ -13,7 +13,7 @@ pub(super) fn round<A: BlockAllocator>(
 ) -> Result<Vec<f64>, LabError> {
     let Load { order, threads, count, seed } = load;
     mean(on_threads(threads, |number, line| {
-        // The same room in each round, and touched: growing it is not the allocator's time.
+        // The same vector in each round, and touched: growing it is not the allocator's time.
         let mut blocks = vec![Pfn(0); count];
         allocator.on_core(number, |core| {
             let mut got = 0;

@@ -1,5 +1,5 @@
 //! Rounds of work on an allocator of blocks. The same code runs Quire here and its peers in `bench/`: static
-//! dispatch, memory that is there before the clock starts, nanoseconds as floats.
+//! dispatch, memory that is backed before the clock starts, nanoseconds as floats.
 
 mod bulk;
 mod pairs;
@@ -21,20 +21,20 @@ pub trait BlockAllocator: Sync {
     /// A block, or `None` where none is free.
     fn get(&self, core: &Self::Core, order: Order) -> Option<Pfn>;
 
-    /// Takes a block back that [`get`](Self::get) gave on any core, and tells whether it did.
+    /// Frees a block that [`get`](Self::get) returned on any core, and returns whether that succeeded.
     fn put(&self, core: &Self::Core, pfn: Pfn, order: Order) -> bool;
 }
 
 /// A way to get and put blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Case {
-    /// Each block is put right after it was got.
+    /// Each block is freed right after it was allocated.
     Pairs,
-    /// All blocks are got, then put, the last one first.
+    /// All blocks are allocated, then freed, the last one first.
     Bulk,
-    /// All blocks are got, shuffled, and put.
+    /// All blocks are allocated, shuffled, and freed.
     Shuffled,
-    /// One thread gets and another one puts, through a ring of batches.
+    /// One thread allocates and another one frees, through a ring of batches.
     Remote,
 }
 
@@ -52,7 +52,7 @@ impl Case {
         }
     }
 
-    /// What a round of this case times, in the order in which [`round`] answers.
+    /// What a round of this case times, in the order of the figures of [`round`].
     pub const fn parts(self) -> &'static [&'static str] {
         match self {
             Self::Pairs => &["get+put"],
@@ -87,14 +87,14 @@ impl Load {
     /// Most blocks that a thread gets in a round.
     pub const MOST: usize = 10_000;
 
-    /// A load of as many blocks as lie in a twentieth of `frames` frames for each thread, and [`MOST`](Self::MOST) at
-    /// most: what the lists of two CPUs, which may hold an eighth in all, have room for.
+    /// A load of as many blocks as lie in a twentieth of `frames` frames for each thread, and at most
+    /// [`MOST`](Self::MOST): the lists of two CPUs together may hold an eighth.
     pub fn fitting(frames: u64, order: Order, threads: usize, seed: u64) -> Self {
         Self::of_part(20, frames, order, threads, seed)
     }
 
-    /// The same for a quarter: more than per-CPU lists can be expected to hold, at orders for which the bound on the
-    /// number of blocks leaves so much.
+    /// The same for a quarter: more than per-CPU lists may hold, at orders for which the bound on the number
+    /// of blocks leaves so much.
     pub fn exceeding(frames: u64, order: Order, threads: usize, seed: u64) -> Self {
         Self::of_part(4, frames, order, threads, seed)
     }
@@ -116,7 +116,7 @@ impl Load {
 ///
 /// # Errors
 ///
-/// The allocator had no block left, or did not take one back. Whatever it takes back was put by then.
+/// The allocator had no block left, or did not free one. All blocks that it frees were freed by then.
 pub fn round<A: BlockAllocator>(allocator: &A, case: Case, load: Load) -> Result<Vec<f64>, LabError> {
     match case {
         Case::Pairs => pairs::round(allocator, load),
@@ -126,7 +126,7 @@ pub fn round<A: BlockAllocator>(allocator: &A, case: Case, load: Load) -> Result
     }
 }
 
-/// Nanoseconds for each of `count` operations that `work` makes once all threads stand at the line for the
+/// Nanoseconds for each of `count` operations that `work` makes once all threads wait at the barrier for the
 /// `times`-th time.
 #[inline]
 fn timed(line: &StartLine, times: usize, count: usize, work: impl FnOnce()) -> f64 {

@@ -1,4 +1,4 @@
-//! Each block is put right after it was got.
+//! Each block is freed right after it was allocated.
 
 use super::{BlockAllocator, Load, mean, timed};
 use crate::crew::on_threads;

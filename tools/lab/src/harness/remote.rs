@@ -1,4 +1,4 @@
-//! Threads in pairs: one gets, the other one puts, through a ring of batches.
+//! Threads in pairs: one allocates, the other one frees, through a ring of batches.
 
 use super::{BlockAllocator, Load, mean};
 use crate::crew::{on_threads, pause};
@@ -40,7 +40,8 @@ impl Ring {
     fn receive(&self) -> Option<Batch> {
         let mut attempt = 0;
         loop {
-            // Read before the ring is: what was sent before `done` was set is found then. Pairs with `finish`.
+            // Read before the ring is: what was sent before `done` was set is found then. Pairs with
+            // `finish`.
             let done = self.done.load(Ordering::Acquire);
             if let Some(batch) = self.batches.pop() {
                 return Some(batch);
@@ -99,7 +100,7 @@ fn get<A: BlockAllocator>(allocator: &A, core: &A::Core, load: Load, ring: &Ring
 
 fn put<A: BlockAllocator>(allocator: &A, core: &A::Core, load: Load, ring: &Ring) -> Result<(), LabError> {
     let mut result = Ok(());
-    // To the end in any case: the other thread waits for room in the ring.
+    // To the end in any case: the other thread waits for a free place in the ring.
     while let Some(batch) = ring.receive() {
         for &pfn in &batch.blocks[..batch.count] {
             if !allocator.put(core, pfn, load.order) {

@@ -10,8 +10,8 @@ use std::ffi::CString;
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Which files say whether a program may have folios of one size, and how many it got. Made before the process that uses
-/// it, since it allocates.
+/// Which files say whether a program may have folios of one size, and how many it got. Made before the
+/// process that uses it, since it allocates.
 #[derive(Debug)]
 pub(crate) struct Control(Option<Files>);
 
@@ -30,13 +30,13 @@ impl Control {
         Self(if folios.order == Order::ZERO { None } else { files() })
     }
 
-    /// Lets all programs that ask for it have folios of the size, until what is answered is dropped: for as short as can be,
-    /// since others on the host see it. `None` where that is not to be had.
+    /// Enables the size for all programs that ask for it, until the result is dropped: for as short as
+    /// possible, since other programs on the host see it. `None` where that is not possible.
     pub(crate) fn set(&self) -> Option<Set> {
         let Some(files) = &self.0 else { return Some(Set { enabled: None, made: None }) };
         let made = open_file(&files.made, OFlags::RDONLY)?;
         let file = open_file(&files.enabled, OFlags::RDWR)?;
-        // Whoever else measures waits: two who restore what they found would not restore it.
+        // A second measuring process waits: two that restore what they found would not restore the original.
         flock(&file, FlockOperation::LockExclusive).ok()?;
         let mut text = [0; 64];
         let len = pread(&file, &mut text, 0).ok()?;
@@ -71,7 +71,7 @@ impl Set {
     }
 }
 
-/// Puts the old word back when it is dropped.
+/// Restores the old word when it is dropped.
 #[derive(Debug)]
 struct Enabled {
     file: OwnedFd,

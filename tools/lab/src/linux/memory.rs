@@ -9,21 +9,21 @@ use quire_arch::{Order, PAGE_SIZE};
 const PMD: usize = Order::PMD.bytes() as usize;
 const PAGE: usize = PAGE_SIZE as usize;
 
-/// Bytes that the host can give out without hardship.
+/// Bytes of memory that the host has available.
 pub(crate) fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Mapped memory that starts at a border of 2 MiB. Unmapped by whoever has it; a process that ends needs not.
+/// Mapped memory that starts at a border of 2 MiB. The owner unmaps it; a process that exits need not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Area {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: addresses, of which nobody makes a reference; whoever has a copy reads and writes whole words there.
+// SAFETY: addresses, of which no reference is made; holders of a copy read and write whole words there.
 unsafe impl Sync for Area {}
 
 fn map(at: *mut c_void, bytes: usize, flags: i32) -> Option<NonNull<u8>> {
@@ -65,7 +65,8 @@ impl Area {
         Some(Self { start, bytes: bytes as usize })
     }
 
-    /// Writes to every `stride`th page of new memory. `None` if it did not come in `folios`, of which each is written to.
+    /// Writes to every `stride`th page of new memory. `None` if it did not come in `folios`, of which each is
+    /// written to.
     pub(crate) fn fill(self, folios: Folios, control: &Control, stride: u64) -> Option<()> {
         let set = control.set()?;
         let had = set.made();
@@ -103,14 +104,14 @@ impl Area {
         (0..self.bytes / PMD).map(move |nth| self.part(nth * PMD, PMD))
     }
 
-    /// Has a page table for each 2 MiB, all of it empty: where one is, Linux gives no folio for a PMD entry, whatever its
-    /// control for that size says.
+    /// Makes an empty page table for each 2 MiB: where one exists, Linux allocates no folio for a PMD entry,
+    /// whatever its control for that size says.
     fn make_tables(self) -> Option<()> {
         for block in self.blocks() {
-            // SAFETY: mapped, and nobody else's.
+            // SAFETY: mapped, and only used here.
             unsafe { block.start.read_volatile() };
             block.part(0, PAGE).unmap();
-            // The table stays, since it is in use on both sides; the page comes back empty.
+            // The table stays, since it is in use on both sides; the page is faulted in anew.
             map(without_provenance_mut(block.start.addr().get()), PAGE, libc::MAP_FIXED_NOREPLACE)?;
             block.part(0, PAGE).advise(libc::MADV_NOHUGEPAGE)?;
         }
@@ -124,15 +125,16 @@ impl Area {
 
     fn write_some(self, stride: u64) {
         for page in (0..pages(self.bytes as u64) as usize).step_by(stride as usize) {
-            // SAFETY: mapped, writable, and nobody else's.
+            // SAFETY: mapped, writable, and only used here.
             unsafe { self.start.add(page * PAGE).cast::<usize>().write_volatile(page) };
         }
     }
 
-    /// Has `fill` write each page, of which it is told the number.
+    /// Calls `fill` for each page, with its number.
     pub(crate) fn write_pages(self, fill: impl Fn(u64, &mut [u8; PAGE])) {
         for page in 0..pages(self.bytes as u64) {
-            // SAFETY: mapped, writable, aligned, and nobody else's; the reference is gone before the next one is made.
+            // SAFETY: mapped, writable, aligned, and only used here; the reference is gone before the next
+            // one is made.
             fill(page, unsafe { &mut *self.start.as_ptr().add(page as usize * PAGE).cast() });
         }
     }
@@ -140,7 +142,7 @@ impl Area {
     /// Reads a word of each page.
     pub(crate) fn read(self) {
         for page in 0..pages(self.bytes as u64) as usize {
-            // SAFETY: mapped, and nobody else's.
+            // SAFETY: mapped, and only used here.
             unsafe { self.start.add(page * PAGE).cast::<u64>().read_volatile() };
         }
     }
@@ -151,14 +153,14 @@ impl Area {
     }
 
     fn protect(self, protection: i32) -> Option<()> {
-        // SAFETY: nobody has a reference into the area.
+        // SAFETY: there is no reference into the area.
         (unsafe { libc::mprotect(self.start.as_ptr().cast(), self.bytes, protection) } == 0).then_some(())
     }
 
     /// Unmaps it. Neither it nor a part of it is used again.
     pub(crate) fn unmap(self) {
         if self.bytes > 0 {
-            // SAFETY: the area owns its addresses, and nobody has a reference into it.
+            // SAFETY: the area owns its addresses, and there is no reference into it.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
         }
     }

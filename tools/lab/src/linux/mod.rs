@@ -1,8 +1,8 @@
 //! The host's Linux doing the same, in a process of its own.
 //!
-//! The process is forked off before a machine is built, so that it has no large memory but its own. It does a round
-//! whenever it is asked, so that Linux's rounds take turns with Quire's. Between `fork` and its end it allocates nothing:
-//! another thread may have held the allocator's lock.
+//! The process is forked before a machine is built, so that it has no large memory but its own. It does a
+//! round on request, so that Linux's rounds take turns with Quire's. Between `fork` and its exit it allocates
+//! nothing: another thread may have held the allocator's lock.
 
 mod controls;
 mod memory;
@@ -21,27 +21,27 @@ use rustix::pipe::pipe;
 
 /// What the process does in a round. It is made before the process is, and allocates nothing in a round.
 pub(crate) trait Work {
-    /// Does a round and answers its figures. `None` where Linux cannot do it: it has no such folios, does not let us set
-    /// its controls, or had no memory to give.
-    fn round(&mut self) -> Option<Answer>;
+    /// Does a round and returns its figures. `None` where Linux cannot do it: it has no such folios, does not
+    /// let us set its controls, or had no memory.
+    fn round(&mut self) -> Option<RoundFigures>;
 
-    /// Takes back what it changed on the host. The process ends after this.
+    /// Undoes what it changed on the host. The process exits after this.
     fn end(&mut self) {}
 }
 
 /// The most figures that a round has.
 pub(crate) const FIGURES: usize = 5;
-/// What a round gave. Figures that the work has not are 0.
-pub(crate) type Answer = [f64; FIGURES];
+/// The figures of a round. Unused ones are 0.
+pub(crate) type RoundFigures = [f64; FIGURES];
 
-/// An answer whose first figures are `known`.
-pub(crate) fn answer<const KNOWN: usize>(known: [f64; KNOWN]) -> Answer {
-    let mut answer = [0.0; FIGURES];
-    answer[..KNOWN].copy_from_slice(&known);
-    answer
+/// Figures of which the first are `known`.
+pub(crate) fn round_figures<const KNOWN: usize>(known: [f64; KNOWN]) -> RoundFigures {
+    let mut result = [0.0; FIGURES];
+    result[..KNOWN].copy_from_slice(&known);
+    result
 }
 
-const ANSWER: usize = size_of::<Answer>();
+const RESULT: usize = size_of::<RoundFigures>();
 
 const ROUND: u8 = b'r';
 const END: u8 = b'e';
@@ -51,7 +51,7 @@ const END: u8 = b'e';
 pub(crate) struct Linux {
     pid: libc::pid_t,
     requests: OwnedFd,
-    answers: OwnedFd,
+    results: OwnedFd,
 }
 
 impl Linux {
@@ -61,53 +61,53 @@ impl Linux {
             return None;
         }
         let (requests_end, requests) = pipe().ok()?;
-        let (answers, answers_end) = pipe().ok()?;
+        let (results, results_end) = pipe().ok()?;
         // SAFETY: the child calls nothing but `serve`, which allocates nothing and ends with `_exit`.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // Else it would keep itself waiting after this process is gone.
+            // Otherwise it would keep itself waiting after this process is gone.
             drop(requests);
-            serve(&mut work, &requests_end, &answers_end);
+            serve(&mut work, &requests_end, &results_end);
         }
-        (pid > 0).then_some(Self { pid, requests, answers })
+        (pid > 0).then_some(Self { pid, requests, results })
     }
 
-    /// Does a round and answers its figures. `None` where Linux cannot do the same.
-    pub(crate) fn round(&mut self) -> Option<Answer> {
+    /// Does a round and returns its figures. `None` where Linux cannot do the same.
+    pub(crate) fn round(&mut self) -> Option<RoundFigures> {
         write(&self.requests, &[ROUND]).ok()?;
-        let mut bytes = [0; ANSWER];
-        (read(&self.answers, &mut bytes).ok()? == ANSWER).then_some(())?;
-        let mut answer = Answer::default();
-        for (figure, bytes) in answer.iter_mut().zip(bytes.as_chunks().0) {
+        let mut bytes = [0; RESULT];
+        (read(&self.results, &mut bytes).ok()? == RESULT).then_some(())?;
+        let mut result = RoundFigures::default();
+        for (figure, bytes) in result.iter_mut().zip(bytes.as_chunks().0) {
             *figure = f64::from_ne_bytes(*bytes);
         }
-        answer.iter().all(|figure| figure.is_finite()).then_some(answer)
+        result.iter().all(|figure| figure.is_finite()).then_some(result)
     }
 }
 
 impl Drop for Linux {
     fn drop(&mut self) {
         let _ = write(&self.requests, &[END]);
-        // SAFETY: a child of this process that nobody else waits for.
+        // SAFETY: a child of this process that nothing else waits for.
         unsafe { libc::waitpid(self.pid, core::ptr::null_mut(), 0) };
     }
 }
 
-/// The life of the process: rounds until it is told to end, or whoever asks is gone. It finishes its round and restores
-/// the controls also when that process panics or is killed.
-fn serve(work: &mut impl Work, requests: &OwnedFd, answers: &OwnedFd) -> ! {
+/// The main loop of the process: rounds until it is told to end, or the requester is gone. It finishes its
+/// round and restores the controls also when that process panics or is killed.
+fn serve(work: &mut impl Work, requests: &OwnedFd, results: &OwnedFd) -> ! {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: no handler is installed.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let mut request = [0];
     while matches!(read(requests, &mut request), Ok(1)) && request[0] == ROUND {
-        let answer = work.round().unwrap_or([f64::NAN; FIGURES]);
-        let mut bytes = [0; ANSWER];
-        for (bytes, figure) in bytes.as_chunks_mut().0.iter_mut().zip(answer) {
+        let result = work.round().unwrap_or([f64::NAN; FIGURES]);
+        let mut bytes = [0; RESULT];
+        for (bytes, figure) in bytes.as_chunks_mut().0.iter_mut().zip(result) {
             *bytes = figure.to_ne_bytes();
         }
-        if write(answers, &bytes).is_err() {
+        if write(results, &bytes).is_err() {
             break;
         }
     }
@@ -132,7 +132,7 @@ mod tests {
     struct Count(u32);
 
     impl Work for Count {
-        fn round(&mut self) -> Option<Answer> {
+        fn round(&mut self) -> Option<RoundFigures> {
             self.0 += 1;
             (self.0 < 3).then(|| [f64::from(self.0), 0.0, 0.0, 0.0, 7.0])
         }
@@ -144,6 +144,6 @@ mod tests {
         assert_eq!(linux.round(), Some([1.0, 0.0, 0.0, 0.0, 7.0]));
         assert_eq!(linux.round(), Some([2.0, 0.0, 0.0, 0.0, 7.0]));
         assert_eq!(linux.round(), None);
-        assert!(Linux::start(u64::MAX, Count::default()).is_none(), "no host has the room");
+        assert!(Linux::start(u64::MAX, Count::default()).is_none(), "no host has so much memory");
     }
 }

@@ -1,8 +1,8 @@
-//! The process that measures, as one that does what a process of Quire does.
+//! The process that measures Linux, making the same calls as a process of Quire.
 
 use super::controls::Control;
 use super::memory::Area;
-use super::{Answer, Work};
+use super::{RoundFigures, Work};
 use crate::contest::Job;
 use crate::folios::{Folios, pages};
 use crate::process::Process;
@@ -35,19 +35,20 @@ impl<'c> Host<'c> {
         self.start
     }
 
-    /// Finds `bytes` of free addresses. They stay free until the process maps something there itself, as long as it maps
-    /// nothing large elsewhere.
+    /// Finds `bytes` of free addresses. They stay free until the process maps something there itself, as long
+    /// as it maps nothing large elsewhere.
     fn new(bytes: u64, control: &'c Control) -> Option<Self> {
         let bytes = bytes as usize + 3 * BORDER;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: new addresses anywhere, of which nobody else knows when they go.
+        // SAFETY: new addresses anywhere, without a reference when they are unmapped.
         let found = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
         if found == libc::MAP_FAILED {
             return None;
         }
         // SAFETY: as above.
         unsafe { libc::munmap(found, bytes) };
-        // Room on both sides, so that no neighbour shares a table of the area's; small mappings go to its end.
+        // Free addresses on both sides, so that no neighbour shares a table of the area's; small mappings go
+        // to its end.
         Some(Self { start: (found.addr() + BORDER).next_multiple_of(BORDER), control })
     }
 
@@ -56,9 +57,9 @@ impl<'c> Host<'c> {
     }
 }
 
-/// What a call that answers 0 if it went well comes to.
-fn done(answer: i32) -> Result<(), ()> {
-    if answer == 0 { Ok(()) } else { Err(()) }
+/// The result of a call that returns 0 on success.
+fn done(result: i32) -> Result<(), ()> {
+    if result == 0 { Ok(()) } else { Err(()) }
 }
 
 impl Process for Host<'_> {
@@ -77,7 +78,7 @@ impl Process for Host<'_> {
     fn touch(&mut self, at: u64, bytes: u64, stride: u64, access: Access) -> Result<(), ()> {
         for page in (0..pages(bytes)).step_by(stride as usize) {
             let word = self.at::<u64>(at + page * PAGE_SIZE);
-            // SAFETY: mapped by this process, writable, and nobody else's.
+            // SAFETY: mapped by this process, writable, and only used here.
             unsafe {
                 if access == Access::Write {
                     word.write_volatile(page);
@@ -90,7 +91,7 @@ impl Process for Host<'_> {
     }
 
     fn dont_need(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
-        // SAFETY: nobody has a reference into the area.
+        // SAFETY: there is no reference into the area.
         done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_DONTNEED) })
     }
 
@@ -99,7 +100,7 @@ impl Process for Host<'_> {
         done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_FREE) })
     }
 
-    /// What was given free needs no device.
+    /// Lazily freed pages need no device.
     fn reclaim(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
         // SAFETY: as above.
         done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_PAGEOUT) })
@@ -118,7 +119,7 @@ impl Process for Host<'_> {
     }
 
     fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, ()> {
-        // SAFETY: as above; it goes where nothing is.
+        // SAFETY: as above; it moves to where nothing is mapped.
         let moved = unsafe { libc::mremap(self.at(at), bytes as usize, new as usize, libc::MREMAP_MAYMOVE) };
         if moved == libc::MAP_FAILED { Err(()) } else { Ok((moved.addr().wrapping_sub(self.start)) as u64) }
     }
@@ -147,7 +148,7 @@ pub(crate) struct OnHost<J> {
 }
 
 impl<J: Job> Work for OnHost<J> {
-    fn round(&mut self) -> Option<Answer> {
+    fn round(&mut self) -> Option<RoundFigures> {
         let mut host = Host::again(self.start, self.job.area(), &self.control)?;
         self.start = Some(host.start);
         self.job.round(&mut host).ok()

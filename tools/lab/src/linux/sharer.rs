@@ -1,4 +1,4 @@
-//! Processes that share the memory of the one that measures, as threads do: what they fault, they fault in one space.
+//! Processes that share the memory of the one that measures, as threads do: they fault in one address space.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
@@ -8,7 +8,7 @@ const STACK: usize = 256 << 10;
 /// The most at a time.
 const MOST: usize = 8;
 
-/// What one of them is to do.
+/// What one of them has to do.
 struct Start<'w> {
     work: &'w (dyn Fn(usize) + Sync),
     number: usize,
@@ -21,9 +21,9 @@ extern "C" fn run(start: *mut c_void) -> c_int {
     0
 }
 
-/// Calls `work` with 1 to `sharers` in a process each, which share this one's memory, and with 0 here, all at once. `None` if
-/// a process could not be had. The work allocates nothing and makes no call that a new thread could not make without the
-/// library's knowledge of it.
+/// Calls `work` with 1 to `sharers` in a process each, which share this one's memory, and with 0 here, all at
+/// once. `None` if a process could not be made. The work allocates nothing and makes no call that needs the
+/// library to know the thread.
 pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()> {
     let mut pids = [0; MOST];
     let mut stacks = [None; MOST];
@@ -52,7 +52,7 @@ pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()
     } else {
         // Those that run wait for those that do not.
         for pid in pids.into_iter().filter(|&pid| pid > 0) {
-            // SAFETY: a child of this process that nobody has waited for.
+            // SAFETY: a child of this process that has not been waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
     }
@@ -62,7 +62,7 @@ pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()
             unsafe { libc::waitpid(pid, null_mut(), 0) };
         }
         if let Some(stack) = stack {
-            // SAFETY: nobody runs on it any more.
+            // SAFETY: no process runs on it any more.
             unsafe { libc::munmap(stack.as_ptr(), STACK) };
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn everybody_works_on_the_same_memory() {
+    fn every_process_works_on_the_same_memory() {
         let seen = [const { AtomicUsize::new(0) }; 3];
         beside(2, &|number| seen[number].store(number + 1, Ordering::Relaxed)).expect("two processes");
         assert_eq!(seen.map(|seen| seen.load(Ordering::Relaxed)), [1, 2, 3]);

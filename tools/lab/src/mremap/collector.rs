@@ -1,12 +1,12 @@
-//! What a garbage collector does that moves objects by moving their pages: one thread moves regions to and fro while others
-//! fault in memory of their own. No fault may wait for a move.
+//! A garbage collector that moves objects by moving their pages: one thread moves regions to and fro while
+//! others fault in memory of their own. No fault may wait for a move.
 
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::crew::on_threads;
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
-use crate::linux::{Answer, Control, FIGURES, Host, Linux, Work, beside, now};
+use crate::linux::{Control, FIGURES, Host, Linux, RoundFigures, Work, beside, now};
 use crate::process::{Process, Quire};
 use crate::report::{Compared, Figure, Metric, Report, Section};
 use crate::rounds::{Series, in_turn};
@@ -36,11 +36,11 @@ const FIRST: Metric = Metric::lower("first_fault_of_a_mapping", "us");
 const MOVE: Metric = Metric::lower("move_median", "us/call");
 const SHOOTDOWNS: Metric = Metric::lower("shootdowns", "per call");
 
-/// What the threads tell each other in a round, and what it gave.
+/// What the threads share in a round, and its figures.
 #[derive(Debug, Default)]
 struct Board {
     ready: AtomicUsize,
-    /// Threads that have faulted all their memory in.
+    /// Threads that have faulted in all their memory.
     done: AtomicUsize,
     /// Odd while a move is under way.
     moving: AtomicU64,
@@ -49,13 +49,13 @@ struct Board {
     faults: AtomicU64,
     fault_time: AtomicU64,
     longest: AtomicU64,
-    /// The longest first fault of a thread, which gives its mapping a group and so takes the mmap lock.
+    /// The longest first fault of a thread, which gives its mapping an anon_vma and so takes the mmap lock.
     first: AtomicU64,
     inside: AtomicU64,
 }
 
 impl Board {
-    /// Waits for the others to come here.
+    /// Waits until the others come here.
     fn start(&self, threads: usize) {
         self.ready.fetch_add(1, Ordering::AcqRel);
         let mut attempt = 0;
@@ -65,7 +65,7 @@ impl Board {
         }
     }
 
-    /// Moves until the others are done. Both places of a region are told to `work`.
+    /// Moves until the others are done. `work` gets both places of a region.
     fn collect<E>(&self, faulting: usize, mut work: impl FnMut(u64, u64) -> Result<(), E>) -> Result<(), E> {
         let mut result = Ok(());
         while result.is_ok() && self.done.load(Ordering::Acquire) < faulting {
@@ -116,7 +116,7 @@ impl Board {
         result
     }
 
-    fn answer(self) -> Answer {
+    fn round_figures(self) -> RoundFigures {
         let (moves, faults) = (self.moves.into_inner().max(1) as f64, self.faults.into_inner().max(1) as f64);
         [
             self.longest.into_inner() as f64 / 1000.0,
@@ -148,7 +148,7 @@ impl Collector<'_> {
     }
 
     /// A round, and shootdowns for each move.
-    fn round(&self) -> Result<(Answer, f64), LabError> {
+    fn round(&self) -> Result<(RoundFigures, f64), LabError> {
         let (space, machine, scale, faulting) = (self.space, self.site.machine(), &self.scale, self.faulting);
         let own = |thread: usize| OWN + thread as u64 * APART;
         for thread in 0..self.faulting {
@@ -184,7 +184,7 @@ impl Collector<'_> {
         }
         let moves = board.moves.load(Ordering::Relaxed);
         let sent: u64 = flushes.shootdowns.iter().sum();
-        Ok((board.answer(), sent as f64 / moves.max(1) as f64))
+        Ok((board.round_figures(), sent as f64 / moves.max(1) as f64))
     }
 }
 
@@ -203,7 +203,7 @@ impl OnLinux {
 }
 
 impl Work for OnLinux {
-    fn round(&mut self) -> Option<Answer> {
+    fn round(&mut self) -> Option<RoundFigures> {
         let first = self.start.is_none();
         let mut host = Host::again(self.start, AREA, &self.control)?;
         self.start = Some(host.start());
@@ -228,7 +228,7 @@ impl Work for OnLinux {
         });
         (0..self.faulting).try_for_each(|thread| host.unmap(own(thread), self.scale.fault_bytes)).ok()?;
         worked?;
-        (failed.into_inner() == 0).then(|| board.answer())
+        (failed.into_inner() == 0).then(|| board.round_figures())
     }
 }
 
@@ -239,24 +239,24 @@ enum Subject<'s> {
 
 impl Subject<'_> {
     fn round(&mut self, counts: bool) -> Result<(), LabError> {
-        let (answer, series) = match self {
+        let (result, series) = match self {
             Self::Quire(work, series, shootdowns) => {
-                let (answer, sent) = work.round()?;
+                let (result, sent) = work.round()?;
                 if counts {
                     shootdowns.add(sent);
                 }
-                (answer, series)
+                (result, series)
             }
             Self::Linux(linux, series) => {
-                let Some(answer) = linux.as_mut().and_then(Linux::round) else {
+                let Some(result) = linux.as_mut().and_then(Linux::round) else {
                     *linux = None;
                     return Ok(());
                 };
-                (answer, series)
+                (result, series)
             }
         };
         if counts {
-            series.iter_mut().zip(answer).for_each(|(series, figure)| series.add(figure));
+            series.iter_mut().zip(result).for_each(|(series, figure)| series.add(figure));
         }
         Ok(())
     }

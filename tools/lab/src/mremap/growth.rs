@@ -1,11 +1,11 @@
-//! `realloc` of a large array: `mremap` to a larger size, which has to move it since something lies behind it.
+//! `realloc` of a large array: `mremap` to a larger size, which moves it since something is mapped behind it.
 
 use super::moves::times;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
-use crate::linux::{Answer, answer, now};
+use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
 use crate::report::{Report, Section};
 use core::fmt;
@@ -54,13 +54,13 @@ impl Job for Growth {
         4 * MIB
     }
 
-    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error> {
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error> {
         let (mut at, mut bytes) = (0, 2 * MIB);
         process.populate(at, bytes, 1, Folios::PAGES)?;
         let (mut time, mut calls, mut moved) = (0, 0, 0);
         while self.step.after(bytes) <= self.end {
             let neighbour = at.wrapping_add(bytes);
-            // Where something lies already, that is the neighbour.
+            // Where something is mapped already, that is the neighbour.
             let own = process.map(neighbour, PAGE_SIZE).is_ok();
             let new = self.step.after(bytes);
             let start = now();
@@ -75,7 +75,7 @@ impl Job for Growth {
             bytes = new;
         }
         process.unmap(at, bytes)?;
-        Ok(answer([time as f64 / 1000.0 / f64::from(calls), time as f64 / moved as f64]))
+        Ok(round_figures([time as f64 / 1000.0 / f64::from(calls), time as f64 / moved as f64]))
     }
 }
 

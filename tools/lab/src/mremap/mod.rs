@@ -1,7 +1,7 @@
-//! The experiment `mremap`: pages that move entry by entry, by bottom tables and by PMD tables.
+//! The experiment `mremap`: moves by entries, by PTE tables and by PMD tables.
 //!
-//! Everything is measured for the three strategies and, where it can do the same, on the host's Linux, round by round in
-//! turn.
+//! Everything is measured for the three strategies and, where it can do the same, on the host's Linux, round
+//! by round in turn.
 
 mod collector;
 mod count;
@@ -21,7 +21,8 @@ pub const NAME: &str = "mremap";
 
 const TIME_RATIO: Metric = Metric::lower(RATIO, "to ptes");
 
-/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there are.
+/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there
+/// are.
 ///
 /// Where the process may, it sets the host's controls of large folios for as long as Linux populates memory.
 ///

@@ -1,11 +1,12 @@
-//! Memory that moves to and fro between two places: of all sizes, aligned in every way, in small and in large folios.
+//! Memory that moves to and fro between two places: of all sizes, aligned in every way, in small and in large
+//! folios.
 
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
-use crate::linux::{Answer, answer, now};
+use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
 use crate::report::{Figure, Metric, Report, Section};
 use crate::rounds::Series;
@@ -16,7 +17,7 @@ use quire_space::RemapTechnique;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// From one place to the other: more than the largest move, and a multiple of what a PUD entry is responsible for.
+/// From one place to the other: more than the largest move, and a multiple of the range of a PUD entry.
 const APART: u64 = 32 * GIB;
 const WARM_UP: usize = 1;
 
@@ -24,7 +25,7 @@ const TIME_MIN: Metric = Metric::lower("time_min", "us/call");
 const TIME_MEDIAN: Metric = Metric::lower("time_median", "us/call");
 const A_PAGE: Metric = Metric::lower("time_a_page", "ns/page");
 
-/// How the two places lie.
+/// How the two places are aligned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Alignment {
     /// At borders of PUD entries.
@@ -66,7 +67,7 @@ impl fmt::Display for Alignment {
 pub(super) struct Case {
     pub(super) bytes: u64,
     pub(super) alignment: Alignment,
-    /// Of so many pages one is there.
+    /// Of so many pages one is present.
     pub(super) stride: u64,
     pub(super) folios: Folios,
     /// Whether the pages are read between moves.
@@ -105,7 +106,7 @@ impl Moves {
         Self { case, pairs, populated: false }
     }
 
-    /// Pages that are there.
+    /// Pages that are present.
     const fn pages(&self) -> u64 {
         pages(self.case.bytes).div_ceil(self.case.stride)
     }
@@ -116,7 +117,7 @@ impl Job for Moves {
         2 * APART
     }
 
-    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error> {
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error> {
         let Case { bytes, alignment, stride, folios, read } = self.case;
         let [here, there] = alignment.places();
         if !self.populated {
@@ -139,7 +140,7 @@ impl Job for Moves {
             time = now() - start;
         }
         let a_call = time as f64 / (2 * self.pairs) as f64;
-        Ok(answer([a_call / 1000.0, a_call / self.pages() as f64]))
+        Ok(round_figures([a_call / 1000.0, a_call / self.pages() as f64]))
     }
 }
 
@@ -153,7 +154,7 @@ fn all(scale: &Scale) -> Vec<(&'static str, Vec<Case>)> {
     let gib = [false, true]
         .into_iter()
         .flat_map(|read| Alignment::ALL.map(|alignment| case(GIB, alignment, scale.stride, read)));
-    // So many pages fit into no memory: one for each table.
+    // So many pages do not fit into memory: one for each table.
     let largest = [Alignment::Pud, Alignment::Pmd, Alignment::Page]
         .map(|alignment| case(scale.largest, alignment, 512, false));
     let folios = [Folios::of(Order::ALL[4]), Folios::PMD].into_iter().flat_map(|folios| {
@@ -185,11 +186,11 @@ pub(super) fn run(
         for case in cases {
             let name = case.to_string();
             step(&name);
-            // So that a round takes no time that the clock cannot tell.
+            // So that a round is long enough for the clock.
             let pairs = (GIB / case.bytes).clamp(2, 500);
             let job = Moves::new(case, pairs);
             let terms = Terms {
-                // Two sets of tables: those that were left, and those that a move needs.
+                // Two sets of tables: the old ones, and those that a move needs.
                 memory: job.pages() * PAGE_SIZE + case.bytes / 256 + (8 << 20),
                 folios: case.folios,
                 warm_up: WARM_UP,

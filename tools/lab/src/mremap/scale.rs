@@ -3,7 +3,7 @@
 /// How much the experiment does. The shape is the same at every scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scale {
-    /// In moves of more than 64 MiB one page of so many is there.
+    /// In moves of more than 64 MiB one page of so many is present.
     pub(super) stride: u64,
     /// The most bytes that move at a time.
     pub(super) largest: u64,
@@ -49,7 +49,7 @@ impl Scale {
         ..Self::FULL
     };
 
-    /// As little as still does everything once: for tests, where builds without optimisation check each step.
+    /// The least that still does everything once: for tests, where debug builds check each step.
     /// The host's controls stay as they are.
     pub const TINY: Self = Self {
         stride: 512,

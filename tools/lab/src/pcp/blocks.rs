@@ -1,4 +1,4 @@
-//! Blocks that only change hands: pairs, bulk, shuffled and remote frees, of orders 0, 3 and 9.
+//! Blocks that are only allocated and freed: pairs, bulk, shuffled and remote frees, of orders 0, 3 and 9.
 
 use super::comparison::{Comparison, Round, Workload};
 use super::scale::Scale;
@@ -17,7 +17,7 @@ const THREADS: [usize; 2] = [1, 2];
 /// The parts of a case together.
 const WHOLE: &str = "get and put";
 
-/// Rounds of pairs are short: so many stand for one of the others, or a busy moment would spoil a whole case.
+/// Rounds of pairs are short: so many make one of the others, or a busy moment would spoil a whole case.
 const SHORT: usize = 5;
 
 /// A round of the harness.
@@ -28,10 +28,10 @@ struct Blocks {
     pin_each: bool,
 }
 
-/// How a case is varied.
+/// The variants of a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
-    /// The pin is held, and there are as many blocks as the lists can come to hold.
+    /// The pin is held, and there are as many blocks as the lists can hold.
     Plain,
     /// Each operation pins by itself.
     PinEach,
@@ -81,7 +81,7 @@ fn all() -> impl Iterator<Item = (Case, Variant, Order, usize)> {
             THREADS.into_iter().map(move |threads| (case, variant, order, threads))
         })
         .filter(|&(case, _, _, threads)| case.runs_with(threads))
-        // The bound on the number of blocks keeps small ones inside of the budget.
+        // The bound on the number of blocks keeps small ones inside the budget.
         .filter(|&(_, variant, order, _)| variant != Variant::PastBudget || order == Order::PMD)
 }
 

@@ -1,7 +1,7 @@
-//! The file-creation burst: only allocations, none of which the lists can answer from what was freed before.
+//! The file-creation burst: only allocations, none of which the lists can serve from earlier frees.
 //!
-//! Each file takes an inode, a directory entry and page-cache folios, as a file system with large folios does. What a
-//! burst took is given back between rounds, untimed, down to empty lists.
+//! Each file takes an inode, a directory entry and page-cache folios, as a file system with large folios
+//! does. A burst is freed between rounds, untimed, down to empty lists.
 
 use super::comparison::{Comparison, Round, Workload};
 use super::scale::Scale;
@@ -34,7 +34,7 @@ struct Burst {
     files: Vec<Order>,
 }
 
-/// What a thread took.
+/// What a thread allocated.
 #[derive(Default)]
 struct Taken {
     objects: Vec<Object>,
@@ -70,7 +70,7 @@ impl Burst {
         Ok(())
     }
 
-    /// Gives everything back.
+    /// Frees everything.
     fn clear(&self, machine: &Machine, all: Vec<Taken>) -> Result<(), LabError> {
         machine.pinned_on(0, |pin| {
             for taken in all {

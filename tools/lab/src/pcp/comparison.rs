@@ -6,7 +6,7 @@ use crate::report::{Figure, Metric, TIME_RATIO};
 use crate::rounds::{Series, in_turn};
 use quire_frame::{FrameConfig, PcpTechnique};
 
-/// Rounds before those that count: the lists tune themselves, and what is measured is where they end up.
+/// Rounds before those that count: the lists tune themselves, and the tuned state is measured.
 const WARM_UP: usize = 3;
 
 const TIME_MIN: Metric = Metric::lower("time_min", "ns");
@@ -16,24 +16,24 @@ pub(super) const TAKES: Metric = Metric::lower("zone_lock_takes", "per 1000");
 pub(super) const CONTENDED: Metric = Metric::lower("zone_lock_contended", "per 1000");
 pub(super) const PEAK_HELD: Metric = Metric::lower("peak_held", "KiB");
 
-/// What is done in rounds on a machine.
+/// Work that is done in rounds on a machine.
 pub(super) trait Workload {
-    /// Does a round: the same work for each machine that does round `number`. Between rounds the machine is quiet.
+    /// Does a round: the same work for each machine that does round `number`. Between rounds the machine is
+    /// quiet.
     fn round(&mut self, machine: &Machine, number: usize) -> Result<Round, LabError>;
 
-    /// Gives everything back that it holds. What a workload keeps from its start to the machine's end it took in its
-    /// making.
+    /// Frees everything that it holds, but for what it allocated when it was made.
     fn end(&mut self, _machine: &Machine) {}
 }
 
-/// What a round gave.
+/// The figures of a round.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Round {
     /// What the workload times, part by part.
     pub(super) figures: Vec<f64>,
     /// What happened in the part of the round that counts.
     pub(super) counts: Counts,
-    /// Operations in it, which counts are told by.
+    /// Operations in it, by which counts are divided.
     pub(super) operations: u64,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn slowest(threads: Vec<Result<f64, LabError>>) -> Result<f64, LabErr
     threads.into_iter().try_fold(0.0, |slowest: f64, time| Ok(slowest.max(time?)))
 }
 
-/// What a strategy came to.
+/// The figures of a strategy.
 #[derive(Debug)]
 pub(super) struct Outcome {
     technique: PcpTechnique,
@@ -66,7 +66,7 @@ impl Outcome {
     }
 }
 
-/// A workload's outcome under every strategy.
+/// A workload's figures under every strategy.
 #[derive(Debug)]
 pub(super) struct Comparison {
     outcomes: Vec<Outcome>,
@@ -150,7 +150,7 @@ impl Comparison {
         self.outcomes.iter().find(|outcome| outcome.technique == technique)
     }
 
-    /// A figure of every strategy's outcome.
+    /// A figure of every strategy.
     pub(super) fn figure(&self, case: &str, metric: Metric, value: impl Fn(&Outcome) -> f64) -> Figure {
         Figure::new(case, metric, |technique| self.outcome(technique).map(&value))
     }
@@ -173,7 +173,7 @@ impl Comparison {
         ]
     }
 
-    /// What the lock saw and what the lists held.
+    /// The figures of the zone lock and of the lists.
     pub(super) fn costs(&self, case: &str) -> Vec<Figure> {
         vec![
             self.figure(case, TAKES, |outcome| outcome.per_thousand(outcome.counts.takes)),

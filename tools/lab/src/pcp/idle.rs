@@ -1,7 +1,7 @@
 //! CPUs that go idle: how much memory their lists hold, and how long.
 //!
-//! Two CPUs get and put blocks until their lists are as large as they become. Then both stop, and only the lists' clock
-//! ticks.
+//! Two CPUs allocate and free blocks until their lists are as large as they become. Then both stop, and only
+//! the clock of the lists ticks.
 
 use super::scale::Scale;
 use crate::error::LabError;
@@ -16,8 +16,8 @@ use quire_host::HostPlatform;
 const CPUS: usize = 2;
 /// Rounds of work before the CPUs go idle.
 const ROUNDS: u64 = 6;
-/// A list that still holds something after so many ticks is a finding: one in which the CPU still counts as busy, and
-/// the bound that the lists promise.
+/// A list that still holds something after so many ticks is a finding: one in which the CPU still counts as
+/// busy, and the bound of the lists.
 const MOST_TICKS: u32 = 1 + Frames::<HostPlatform>::TICKS_TO_EMPTY;
 
 pub(super) const STEPS: u64 = 1;

@@ -1,8 +1,9 @@
-//! A long mixed run at high use: whether huge pages can still be had, with and without grouping by mobility.
+//! A long mixed run at high use: whether huge pages can be allocated, with and without grouping by mobility.
 //!
-//! Whether one is there by chance says little about grouping, as long as nothing moves pages: then a huge page needs a
-//! page block that nobody uses, and grouping by itself empties none. What it does is to keep page blocks free of what
-//! cannot be moved. So that part is measured beside the attempts: a huge page can be made of each such block.
+//! Whether one is free by chance says little about grouping, as long as nothing moves pages: a huge page
+//! needs a page block that is unused, and grouping by itself empties none. It keeps page blocks free of
+//! unmovable allocations. So their number is measured beside the attempts: each such block could be made a
+//! huge page.
 
 use super::comparison::{CONTENDED, PEAK_HELD, TAKES};
 use super::scale::Scale;
@@ -16,7 +17,7 @@ use quire_frame::{AllocRequest, FrameConfig, Migratetype, PcpTechnique};
 use quire_host::HostPlatform;
 
 const CPUS: usize = 2;
-/// One in so many attempts is made with effort as well, which drains the lists where no block lies ready.
+/// One of so many attempts is made with effort as well, which drains the lists where no block is free.
 const EFFORT_EVERY: u64 = 30;
 /// How much of memory is in use.
 const USE: f64 = 0.8;
@@ -28,14 +29,14 @@ const WITH_EFFORT: Metric = Metric::higher("order9_success_after_drain", "%");
 const EMPTIABLE: Metric = Metric::higher("movable_page_blocks", "%");
 const UNUSABLE: Metric = Metric::lower("order9_unusable_free", "%");
 
-/// What a run came to.
+/// The figures of a run.
 struct Outcome {
     technique: PcpTechnique,
     /// Attempts at a huge page, one a second.
     attempts: u64,
-    /// Those that succeeded from what lay ready.
+    /// Those that succeeded without effort.
     at_once: u64,
-    /// Attempts with effort: with what the lists held back.
+    /// Attempts with effort: with what the lists hold.
     efforts: u64,
     /// Those that succeeded.
     with_effort: u64,
@@ -120,7 +121,7 @@ fn simulate(
         });
         result?;
         outcome.counts += counts;
-        // During a surge there is no room for huge pages, and nobody would look.
+        // During a surge there is no memory for huge pages, and no program would try.
         if !traffic.is_surging() {
             outcome.unusable += unusable(&machine);
             outcome.emptiable += traffic.emptiable();
@@ -133,7 +134,7 @@ fn simulate(
     Ok((outcome, machine.findings(free)))
 }
 
-/// Tries to get a huge page: from what lies ready, and now and then as a caller does who can wait.
+/// Tries to allocate a huge page: without effort, and now and then as a caller that can wait.
 fn attempt(machine: &Machine, pin: &Pin<'_, HostPlatform>, outcome: &mut Outcome) -> Result<(), LabError> {
     let frames = machine.frames();
     let request = AllocRequest::new(Order::PMD, LAB).movability(Migratetype::Movable);

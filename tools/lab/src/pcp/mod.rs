@@ -1,4 +1,4 @@
-//! The experiment `pcp`: what lists of blocks on each CPU save, and what they cost, by which orders they hold.
+//! The experiment `pcp`: what per-CPU lists of blocks save and cost, by the orders that they hold.
 //!
 //! Everything is measured for every strategy, round by round in turn; `comparison` does that.
 
@@ -20,7 +20,7 @@ use crate::report::Report;
 /// The experiment's name on the command line.
 pub const NAME: &str = "pcp";
 
-/// Told what is being done, how many steps of the experiment are done, and how many there are.
+/// Called with the current step's name, how many steps of the experiment are done, and how many there are.
 pub type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
 
 /// Runs the experiment.

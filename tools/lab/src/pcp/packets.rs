@@ -1,9 +1,9 @@
 //! Packets from one thread to another: the workload behind the posted table.
 //!
-//! netperf's UDP_STREAM over loopback allocates a header object and a data buffer for each message, from the slabs of
-//! the right size, on one CPU, and frees both on another. The same is done here without the network around it: the
-//! sender copies its bytes in, the receiver copies them out, and a ring of bounded memory stands for the socket's
-//! buffer.
+//! netperf's UDP_STREAM over loopback allocates a header object and a data buffer for each message, from the
+//! slabs of the right size, on one CPU, and frees both on another. The same is done here without the network
+//! around it: the sender copies its bytes in, the receiver copies them out, and a ring of bounded memory is
+//! the socket's buffer.
 
 use super::comparison::{Comparison, Round, Workload, slowest};
 use super::scale::Scale;
@@ -23,8 +23,8 @@ use std::time::Instant;
 const SIZES: [usize; 9] = [64, 128, 256, 1024, 2048, 3312, 4096, 8192, 16384];
 /// A header is as large as Linux's `struct sk_buff`, with its slab's padding.
 const HEADER: usize = 256;
-/// What Linux keeps behind the data in the same buffer (`struct skb_shared_info`). So a message of 16 KiB takes a block
-/// of order 3.
+/// What Linux keeps behind the data in the same buffer (`struct skb_shared_info`). So a message of 16 KiB
+/// takes a block of order 3.
 const TRAILER: usize = 320;
 /// What a socket holds before its sender has to wait (Linux's default of `rmem_max`).
 const SOCKET_BYTES: usize = 212_992;
@@ -46,19 +46,19 @@ struct Packets {
 }
 
 impl Packets {
-    /// Sends every message, or stops at the first that no memory is there for.
+    /// Sends every message, or stops at the first allocation failure.
     fn send(&self, machine: &Machine, ring: &ArrayQueue<Message>) -> Result<(), LabError> {
         let frames = machine.frames();
         let payload = vec![7; self.size];
         for _ in 0..self.messages {
-            // Pinned for a message, as a system call is not disturbed between its two allocations as a rule.
+            // Pinned for a message: a system call is usually not disturbed between its two allocations.
             let pin = frames.platform().pin();
             let mut header = self.objects.allocate(frames, &pin, HEADER)?;
             let data = self.objects.allocate(frames, &pin, self.size + TRAILER);
             let mut data = match data {
                 Ok(data) => data,
                 Err(error) => {
-                    // SAFETY: from these objects, just now.
+                    // SAFETY: allocated from these objects just now.
                     unsafe { self.objects.free(frames, &pin, header) };
                     return Err(error.into());
                 }

@@ -1,9 +1,9 @@
 //! Groups of senders and receivers over pipes of slab objects, after hackbench.
 //!
-//! Each sender of a group sends to every receiver of it; a receiver reads one pipe. hackbench makes each of them a
-//! process. Here a thread that uses a machine holds one of its vCPUs, so two threads run the senders and receivers as
-//! tasks, in turn, and a task whose pipe is full or empty gives way. That leaves the host's scheduler out of the
-//! figures. Half of the messages change the thread on their way.
+//! Each sender of a group sends to every receiver of it; a receiver reads one pipe. hackbench makes each of
+//! them a process. Here a thread that uses a machine holds one of its vCPUs, so two threads run the senders
+//! and receivers as tasks, in turn, and a task whose pipe is full or empty yields. That leaves the host's
+//! scheduler out of the figures. Half of the messages change threads on their way.
 
 use super::comparison::{Comparison, Round, Workload, slowest};
 use super::scale::Scale;
@@ -52,8 +52,8 @@ impl Pipes {
         (self.groups * MEMBERS * MEMBERS * self.messages) as u64
     }
 
-    /// The tasks of a thread. Receivers are dealt out in pairs, so that each sender has as many on its own thread as on
-    /// the other one.
+    /// The tasks of a thread. Receivers are assigned in pairs, so that each sender has as many on its own
+    /// thread as on the other one.
     fn tasks(&self, thread: usize) -> Vec<Task> {
         let left = MEMBERS * self.messages;
         let senders = (0..MEMBERS).filter(|member| member % THREADS == thread).map(|_| None);
@@ -64,7 +64,7 @@ impl Pipes {
             .collect()
     }
 
-    /// A turn of a task. Says whether it could do anything.
+    /// A turn of a task. Returns whether it could do anything.
     fn turn(
         &self,
         machine: &Machine,

@@ -3,7 +3,7 @@
 /// How much the experiment does. The shape is the same at every scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scale {
-    /// RAM where blocks only change hands, in bytes.
+    /// RAM where blocks are only allocated and freed, in bytes.
     pub(super) block_ram: u64,
     /// Rounds of each case there.
     pub(super) block_rounds: usize,
@@ -62,7 +62,7 @@ impl Scale {
         ..Self::FULL
     };
 
-    /// As little as still does everything once: for tests, where builds without optimisation check each step.
+    /// The least that still does everything once: for tests, where debug builds check each step.
     pub const TINY: Self = Self {
         block_ram: 64 << 20,
         block_rounds: 2,

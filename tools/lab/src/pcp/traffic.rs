@@ -1,15 +1,17 @@
 //! Simulated traffic: what a busy machine allocates and frees over hours, at a steady use of its memory.
 //!
-//! - Processes come and end, most of them soon. While one grows it takes movable folios of several orders, a page table
-//!   for each 512 pages, and slabs; all of it goes when it ends, except a few slabs that outlive it.
-//! - The page cache takes whatever is left below the wanted use, movable, and gives its oldest folios back when use
+//! - Processes start and exit, most of them soon. While one grows it takes movable folios of several orders,
+//!   a page table for each 512 pages, and slabs; all of it is freed at its exit, except a few slabs that
+//!   outlive it.
+//! - The page cache takes the rest below the wanted use, movable, and frees its oldest folios when use
 //!   exceeds that: the part of reclaim that matters here.
 //! - Each file read takes reclaimable slabs, which live for minutes.
 //!
-//! - Use is steady, with surges: for some seconds of each minute nearly all memory is in use, as when something large
-//!   is copied. That is what scatters allocations: while a fifth of memory is free, the buddy lists never split it.
+//! - Use is steady, with surges: for some seconds of each minute nearly all memory is in use, as when
+//!   something large is copied. That is what scatters allocations: while a fifth of memory is free, the buddy
+//!   lists never split it.
 //!
-//! What grows at the same time grows in turns of a few pages, as it does on several CPUs. The clock is simulated, and
+//! Allocations of the same time take turns of a few pages, as on several CPUs. The clock is simulated, and
 //! one thread does everything, on the machine's CPUs in turn, so a seed decides the whole run.
 
 use crate::error::LabError;
@@ -38,7 +40,7 @@ const PROCESSES: f64 = 0.55;
 const SMALLEST: f64 = 64.0;
 /// The largest process wants this part of memory.
 const LARGEST: f64 = 1.0 / 16.0;
-/// Pages that something takes in its turn.
+/// Pages that are allocated in one turn.
 const TURN: u64 = 32;
 /// Turns of a process a second while it grows.
 const TURNS: usize = 64;
@@ -154,7 +156,7 @@ impl<'m> Traffic<'m> {
             }
         }
         self.make_room(pin, 0)?;
-        // Free memory is cache that nobody has read into yet.
+        // Free memory is cache that no file was read into yet.
         while self.used + TURN < self.wanted {
             self.read(pin, TURN)?;
         }
@@ -216,7 +218,7 @@ impl<'m> Traffic<'m> {
         (-mean * (1.0 - self.random.f64()).ln()).ceil().max(1.0) as u64
     }
 
-    /// One turn for every process that still grows. Says whether there is one.
+    /// One turn for every process that still grows. Returns whether there is one.
     fn grow(&mut self, pin: &OnCpu<'_>) -> Result<bool, LabError> {
         let mut growing = false;
         for at in 0..self.processes.len() {
@@ -295,7 +297,7 @@ impl<'m> Traffic<'m> {
         self.slabs[at].push(slab);
     }
 
-    /// A block, or a page where there is no block, after the cache has made room for it.
+    /// A block, or a page where there is no block, after the cache has been shrunk for it.
     fn allocate(
         &mut self,
         pin: &OnCpu<'_>,
@@ -306,7 +308,7 @@ impl<'m> Traffic<'m> {
         let moves = migratetype == Migratetype::Movable;
         let request = AllocRequest::new(order, LAB).movability(migratetype);
         let frames = self.machine.frames();
-        // Larger blocks are asked for without effort, as all users do that can do with pages.
+        // Larger blocks are allocated without effort, as by all users that can fall back to pages.
         let ready =
             if order > Order::ZERO { frames.allocate(pin, request.without_drain()).ok() } else { None };
         let block = match ready {

@@ -1,4 +1,4 @@
-//! One thing done some times and nothing else, for tools that count instructions (`scripts/instructions.sh`).
+//! One action repeated, for tools that count instructions (`scripts/instructions.sh`).
 
 use super::scale::Scale;
 use super::stage::{Contents, Patterns};
@@ -8,8 +8,8 @@ use crate::folios::Folios;
 use crate::measured::measured;
 use quire_swap::SwapTechnique;
 
-/// Does what `name` says `times` times: `out-4k`, `in-4k`, `out-2m` or `in-2m` with 16 MiB of zeros, then the strategy's name,
-/// as in `in-4k-all`. `None` for another name. Only what is done in `measured` counts.
+/// Does what `name` says `times` times: `out-4k`, `in-4k`, `out-2m` or `in-2m` with 16 MiB of zeros, then the
+/// strategy's name, as in `in-4k-all`. `None` for another name. Only what is done in `measured` counts.
 ///
 /// # Errors
 ///

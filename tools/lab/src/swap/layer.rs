@@ -1,7 +1,8 @@
-//! The same as the table, without a device: what the swap layer itself takes for each page.
+//! The same as the table, without a device: the cost of the swap layer itself for each page.
 //!
-//! Pages are not zeros, which is seen at their first word, and the device keeps nothing: a write is done as soon as it is asked
-//! for, and a read leaves the frame as it is. So what comes in is not what went out, and nobody looks.
+//! Pages are not zeros, which their first word shows, and the device keeps nothing: a write completes at
+//! once, and a read leaves the frame as it is. So pages do not come back with their contents, which are not
+//! checked.
 
 use super::TIME_RATIO;
 use super::scale::Scale;

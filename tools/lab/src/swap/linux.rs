@@ -1,12 +1,13 @@
 //! The host's Linux, swapping to a compressed device of its own.
 //!
-//! The process that measures makes the device when its first round comes and takes it away when it ends, also when whoever
-//! asks is gone by then. Nothing is touched that was there before: where any swap is in use already, nothing is done.
+//! The process that measures makes the device in its first round and removes it when it exits, also when the
+//! requester is gone by then. Nothing is touched that was there before: where any swap is in use already,
+//! nothing is done.
 
 use super::stage::{Contents, Patterns, timed};
 use super::table::Case;
 use crate::folios::{Folios, pages};
-use crate::linux::{Answer, Area, Control, Linux, Work, answer};
+use crate::linux::{Area, Control, Linux, RoundFigures, Work, round_figures};
 use core::ffi::CStr;
 use quire_arch::PAGE_SIZE;
 use rustix::fs::{Mode, OFlags, open};
@@ -64,7 +65,7 @@ impl Zram {
     }
 
     fn turn_on(&mut self, bytes: u64) -> Option<()> {
-        // What Quire's device uses; where there is no such codec it is the usual one.
+        // The codec of Quire's device; where it does not exist, the default one.
         let _ = put(c(&self.attribute("comp_algorithm")?)?, b"lz4");
         let mut size = Text::new();
         core::fmt::Write::write_fmt(&mut size, format_args!("{}", bytes + PAGE_SIZE)).ok()?;
@@ -106,7 +107,7 @@ impl Zram {
     }
 }
 
-/// Whether this process may make a device, and nobody swaps.
+/// Whether this process may make a device, and no swap is in use.
 fn may_swap() -> bool {
     // SAFETY: no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
@@ -114,7 +115,7 @@ fn may_swap() -> bool {
     root && swaps.lines().count() == 1 && std::path::Path::new("/sys/class/zram-control/hot_add").exists()
 }
 
-/// The same that Quire does, in a process of Linux's.
+/// Quire's job, in a process of Linux's.
 #[derive(Debug)]
 pub(super) struct Swapping {
     case: Case,
@@ -126,7 +127,7 @@ pub(super) struct Swapping {
 }
 
 impl Swapping {
-    /// Starts the process. `None` where it is not to be.
+    /// Starts the process. `None` where it cannot be done.
     pub(super) fn start(case: &Case) -> Option<Linux> {
         if !may_swap() {
             return None;
@@ -156,7 +157,7 @@ impl Swapping {
 }
 
 impl Work for Swapping {
-    fn round(&mut self) -> Option<Answer> {
+    fn round(&mut self) -> Option<RoundFigures> {
         if self.device.is_none() {
             self.device = Some(Zram::make(self.case.bytes + (64 << 20))?);
             self.area = Some(Area::empty(self.case.bytes)?);
@@ -176,12 +177,12 @@ impl Work for Swapping {
             time
         };
         self.round += 1;
-        Some(answer(time.map(of_a_page)))
+        Some(round_figures(time.map(of_a_page)))
     }
 
     fn end(&mut self) {
         if let Some(area) = self.area.take() {
-            // What is out need not come back in.
+            // Swapped pages need not be read back.
             area.unmap();
         }
         if let Some(device) = &mut self.device {

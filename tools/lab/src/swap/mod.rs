@@ -1,6 +1,6 @@
-//! The experiment `swap`: what it saves and costs that the swap cache is the one layer at which everybody meets.
+//! The experiment `swap`: what the swap cache saves and costs as the one synchronisation layer.
 //!
-//! The posted table is also measured on the host's Linux, where a swap device of its own can be had.
+//! The posted table is also measured on the host's Linux, where it can have a swap device of its own.
 
 mod count;
 mod latency;
@@ -25,10 +25,11 @@ pub const NAME: &str = "swap";
 
 const TIME_RATIO: Metric = Metric::lower(RATIO, "to bypass");
 
-/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there are.
+/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there
+/// are.
 ///
-/// Where the process is root, no swap is in use and `scale` does not forbid it, the host's Linux swaps to a compressed device
-/// of its own meanwhile, which is gone afterwards.
+/// Where the process is root, no swap is in use and `scale` does not forbid it, the host's Linux swaps to a
+/// compressed device of its own meanwhile, which is removed afterwards.
 ///
 /// # Errors
 ///

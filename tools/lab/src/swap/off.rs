@@ -1,4 +1,4 @@
-//! A full device is taken out of use while a program goes on: how long that takes a page, and how long the program waits.
+//! swapoff of a full device while a program runs: its time for each page, and how long the program waits.
 
 use super::TIME_RATIO;
 use super::latency::Latencies;
@@ -54,7 +54,7 @@ pub(super) fn run(
             of(technique).zip(base).map(|((_, time, _), base)| time.ratio_to(base))
         }));
     }
-    let title = "A full device is taken out of use under load".to_owned();
+    let title = "swapoff of a full device under load".to_owned();
     report.sections.push(Section { title, figures });
     Ok(())
 }
@@ -65,7 +65,7 @@ fn swap_off(
     scale: &Scale,
 ) -> Result<(Series, Latencies, Vec<String>), LabError> {
     let count = pages(scale.device);
-    // The device keeps what it is taken out of.
+    // The device keeps the data of the slots that are freed.
     let stage = Stage::new(technique, (2 * scale.device + scale.device / 8, 3), folios, |site| {
         Ok(CompressedRam::new(site.machine().memory().frames(), count, Lz4)?)
     })?;

@@ -1,6 +1,7 @@
-//! Threads that want the same page at the same moment: how long those wait who do not read it.
+//! Threads that fault on the same page at the same moment: how long those wait that do not read it.
 //!
-//! The device answers at once, so that the technique before reads past the cache, but takes as long as a fast disk.
+//! The device is synchronous, so that the strategy `bypass` reads past the cache, but takes as long as a fast
+//! disk.
 
 use super::latency::Latencies;
 use super::scale::Scale;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 const THREADS: [usize; 2] = [2, 4];
 /// What a read takes.
 const READ: u64 = 100_000;
-/// With the technique before, each race is a tick of sleep, so it runs but a part of them: one in this many.
+/// With `bypass` a race includes a tick of sleep, so only a part of them is run: one in this many.
 const SLEEPERS_PART: u64 = 8;
 
 const WINNER: Metric = Metric::lower("winner_p50", "us");
@@ -33,11 +34,11 @@ const OF_READS: Metric = Metric::lower("loser_p99_9_to_winner_p99_9", "times");
 const OF_READ: Metric = Metric::lower("loser_p99_9_to_winner", "times, of the same read");
 
 std::thread_local! {
-    /// One more than the number of the thread; 0 is nobody's.
+    /// One more than the number of the thread; 0 is none.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A device that takes its time, and says who read last.
+/// A device with a fixed latency, which records the last reader.
 struct Slow<D> {
     inner: D,
     reader: Arc<AtomicU64>,
@@ -81,7 +82,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for Slow<D> {
     }
 }
 
-/// What the races of one strategy gave.
+/// The figures of the races of one strategy.
 #[derive(Clone, Debug, Default)]
 struct Outcome {
     winners: Latencies,
@@ -174,7 +175,7 @@ fn race(technique: SwapTechnique, threads: usize, scale: &Scale) -> Result<(Outc
                     outcome.ratios.add(time(loser) * 1000 / won);
                 }
             }
-            // The next turn begins when this one has been noted.
+            // The next turn begins when this one has been recorded.
             line.wait(3 * page as usize + 3);
         }
         vcpu.map(|_| ()).map_err(LabError::from).and(result).map(|()| outcome)

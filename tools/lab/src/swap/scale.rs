@@ -19,10 +19,10 @@ pub struct Scale {
     pub(super) rounds: usize,
     /// The same of one on a file, whose accesses take longer.
     pub(super) file_accesses: u64,
-    /// Pages that threads race for. A host that takes its CPUs away does so for some races in a row, about once a second:
-    /// of so many races that is less than one in 1000.
+    /// Pages that threads race for. A host that takes its CPUs away does so for some races in a row, about
+    /// once a second: of so many races that is less than one in 1000.
     pub(super) races: u64,
-    /// Bytes on a device that is taken out of use.
+    /// Bytes on a device that is removed by swapoff.
     pub(super) device: u64,
     /// Whether the host's Linux may swap.
     pub(super) host_swap: bool,
@@ -57,7 +57,7 @@ impl Scale {
         host_swap: true,
     };
 
-    /// As little as still does everything once: for tests, where builds without optimisation check each step.
+    /// The least that still does everything once: for tests, where debug builds check each step.
     pub const TINY: Self = Self {
         zeros: 8 * MIB,
         contents: 4 * MIB,

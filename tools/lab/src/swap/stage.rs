@@ -11,21 +11,21 @@ use quire_mm::{
     Advice, DeviceId, Limit, MapFlags, MapRequest, SwapDevice, SwapOnOptions, SwapReport, SwapTechnique,
 };
 
-/// What pages hold.
+/// The contents of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Contents {
     /// Nothing but zeros.
     Zeros,
     /// A number, then nothing but zeros.
     Numbers,
-    /// Half of it is noise: compresses to about that.
+    /// Half of it is random: compresses to about that.
     Half,
-    /// Nothing but noise.
+    /// Only random bytes.
     Noise,
 }
 
 const PAGE: usize = PAGE_SIZE as usize;
-/// Pages of noise that differ.
+/// Pages of random bytes that differ.
 const PATTERNS: usize = 16;
 
 /// Pages to write, each of which gets its own number in front.
@@ -101,7 +101,7 @@ pub(super) fn timed<R>(work: impl FnOnce() -> R) -> (R, [f64; 2]) {
 }
 
 impl Stage {
-    /// A machine with room for `bytes`, and the device that `make` makes.
+    /// A machine with memory for `bytes`, and the device that `make` makes.
     pub(super) fn new<D: SwapDevice<HostPlatform>>(
         technique: SwapTechnique,
         (bytes, cpus): (u64, usize),
@@ -164,7 +164,7 @@ impl Stage {
         Ok(self.site.run(|| space.madvise(page_at(first), pages * PAGE_SIZE, Advice::DontNeed))?)
     }
 
-    /// Reads a word of each page. Answers how many are not what was written.
+    /// Reads a word of each page. Returns how many are not what was written.
     pub(super) fn read(
         &self,
         space: &HostSpace<'_>,
@@ -182,7 +182,7 @@ impl Stage {
         })
     }
 
-    /// The device in numbers.
+    /// The figures of the device.
     pub(super) fn report(&self) -> Option<SwapReport> {
         self.site.run(|| self.site.machine().memory().swap().devices().next())
     }
@@ -192,7 +192,7 @@ impl Stage {
         self.device
     }
 
-    /// Ends the experiment, after the space has gone. Says what is not as it should be.
+    /// Ends the experiment, after the space has exited. Returns what is wrong.
     pub(super) fn end(self) -> Vec<String> {
         let memory = self.site.machine().memory();
         let mut findings = Vec::new();
@@ -202,12 +202,12 @@ impl Stage {
             findings.push(format!("{}: swapoff: {error}", self.site.technique.name()));
         }
         if let Some(group) = memory.groups().find("/limited") {
-            // A space that is gone lets go of its group when nobody can be looking at it any more.
+            // A space that has exited drops its memory group when no reader can have it any more.
             self.site.run(|| memory.frames().reap_all(&memory.platform().pin()));
             if let Err(error) = self.site.run(|| memory.groups().remove(group)) {
                 findings.push(format!("{}: the group: {error}", self.site.technique.name()));
             }
-            // Each look may have to leave the end to the next one.
+            // A look may have to leave the end of the group to the next one.
             (0..4).for_each(|_| self.site.run(|| memory.groups().sweep()));
         }
         findings.extend(self.site.findings());

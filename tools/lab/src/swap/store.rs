@@ -1,8 +1,9 @@
-//! Stores whose memory is limited: what a client notices of pages that come and go.
+//! Stores whose memory is limited: the effect of swapping on a client.
 //!
-//! *Key-value* is the shape of memcached under memtier: ten gets for a set, keys by a normal distribution, values of a KiB, half
-//! of the data in memory, the rest on a plain disk in RAM. *Rows* is the shape of a read-only OLTP load: rows of 200 bytes,
-//! zipfian, a quarter in memory, the rest compressed, or in a file of the host.
+//! *Key-value* is the shape of memcached under memtier: ten gets for a set, keys by a normal distribution,
+//! values of a KiB, half of the data in memory, the rest on a plain disk in RAM. *Rows* is the shape of a
+//! read-only OLTP load: rows of 200 bytes, zipfian, a quarter in memory, the rest compressed, or in a file of
+//! the host.
 
 use super::TIME_RATIO;
 use super::latency::Latencies;
@@ -32,7 +33,7 @@ const ROW: u64 = 200;
 /// Exponent of the distribution of rows.
 const ZIPF: f64 = 0.99;
 
-/// Where pages go.
+/// Where pages are swapped to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Where {
     Disk,
@@ -40,7 +41,7 @@ enum Where {
     File,
 }
 
-/// What is asked for.
+/// What is read and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shape {
     KeyValue,
@@ -112,7 +113,7 @@ impl Case {
                 let opened = make_swap(&path, slots).and_then(|()| {
                     FileDevice::open(site.machine().memory().platform(), &path, FileDeviceOptions::default())
                 });
-                // Its space goes with the last who has it open.
+                // The file is freed when its last user closes it.
                 let _ = std::fs::remove_file(&path);
                 opened.map_err(LabError::Device)
             }),
@@ -212,7 +213,7 @@ impl<'s> Store<'s> {
             program.inside(|guest| {
                 for _ in 0..accesses {
                     let (item, size, set) = match zipf {
-                        // Rows that are often asked for lie anywhere.
+                        // Popular rows are at random places.
                         Some(zipf) => {
                             (zipf.next(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % items, ROW, false)
                         }
@@ -232,7 +233,7 @@ impl<'s> Store<'s> {
         done?;
         if counts {
             self.times.add(clock / accesses as f64);
-            // What a file takes is nobody's time on the CPU; all else is the one thread's.
+            // Time of a file's I/O is not on this thread's CPU; all else is.
             self.costs.add(if self.waits { clock } else { cpu } / accesses as f64);
             self.latencies.merge(&latencies);
             self.major += self.major_faults() - major;

@@ -1,7 +1,7 @@
 //! The posted table: memory is swapped out from its first page to its last, and back in.
 //!
-//! A window of it is populated at a time, which is not timed, and swapped out by `MADV_PAGEOUT`. When all is out, a window at a
-//! time is read, page after page, and given up.
+//! A window of it is populated at a time, which is not timed, and swapped out by `MADV_PAGEOUT`. When all is
+//! out, a window at a time is read, page after page, and unmapped.
 
 use super::TIME_RATIO;
 use super::linux::Swapping;
@@ -34,10 +34,10 @@ const CACHE: Metric = Metric::lower("cache_memory", "kB");
 const UNUSED: Metric = Metric::lower("metadata_unused", "kB/GiB");
 const USED: Metric = Metric::lower("device_memory", "kB");
 
-/// The smallest device: what is known about its slots takes whole pages, which would be all that is seen on a smaller one.
+/// The smallest device: the metadata of its slots takes whole pages, which would dominate on a smaller one.
 const LEAST_DEVICE: u64 = 1 << 30;
 
-/// What a case is about.
+/// The parameters of a case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) folios: Folios,
@@ -76,19 +76,20 @@ impl Case {
         format!("{size} of {what}, {}", self.folios)
     }
 
-    /// What the device has room for.
+    /// The size of the device.
     fn device(&self) -> u64 {
         self.bytes.max(LEAST_DEVICE)
     }
 
-    /// RAM beside what is populated: a PTE and a word for each page, the device's own table, and what it keeps.
+    /// RAM beside what is populated: a PTE and a word for each page, the device's own table, and what it
+    /// keeps.
     fn memory(&self) -> u64 {
         let kept = if self.contents == Contents::Zeros { 0 } else { self.bytes };
         self.window + self.device() / PAGE_SIZE * 32 + kept + kept / 8
     }
 }
 
-/// Everybody's memory under one strategy.
+/// The memory of every space under one strategy.
 pub(super) struct Sweep<'s> {
     stage: &'s Stage,
     space: &'s HostSpace<'s>,
@@ -97,7 +98,7 @@ pub(super) struct Sweep<'s> {
     wrong: u64,
     /// Out and in, each on the clock and on the CPU.
     series: [Series; 4],
-    /// What was known about the slots before anything was swapped, and the most after.
+    /// Metadata of the slots before anything was swapped, and the most after.
     metadata: (u64, u64),
     used: u64,
 }
@@ -119,7 +120,7 @@ impl<'s> Sweep<'s> {
         self.stage.fill(self.space, (nth * self.pages, self.pages), self.patterns)
     }
 
-    /// It goes out: its time for a page, on the clock and on the CPU.
+    /// Swaps it out: its time for a page, on the clock and on the CPU.
     pub(super) fn out(&mut self, nth: u64) -> Result<[f64; 2], LabError> {
         let first = nth * self.pages;
         let (out, time) = timed(|| self.stage.page_out(self.space, first, self.pages));
@@ -131,7 +132,7 @@ impl<'s> Sweep<'s> {
         Ok(time.map(|time| time / self.pages as f64))
     }
 
-    /// It comes in.
+    /// Swaps it in.
     pub(super) fn back(&mut self, nth: u64) -> Result<[f64; 2], LabError> {
         let first = nth * self.pages;
         let (read, time) = timed(|| self.stage.read(self.space, (first, self.pages), self.patterns));
@@ -139,7 +140,7 @@ impl<'s> Sweep<'s> {
         Ok(time.map(|time| time / self.pages as f64))
     }
 
-    /// It is given up.
+    /// Drops it.
     pub(super) fn give_up(&self, nth: u64) -> Result<(), LabError> {
         self.stage.drop_pages(self.space, nth * self.pages, self.pages)
     }
@@ -167,8 +168,8 @@ impl Subject<'_> {
                 sweep.series[first..].iter_mut().zip(times).for_each(|(series, time)| series.add(time));
             }
             Self::Linux(linux, series) => match linux.as_mut().and_then(Linux::round) {
-                Some(answer) => {
-                    series[first..].iter_mut().zip(&answer[..2]).for_each(|(series, time)| series.add(*time));
+                Some(result) => {
+                    series[first..].iter_mut().zip(&result[..2]).for_each(|(series, time)| series.add(*time));
                 }
                 None => *linux = None,
             },
@@ -210,7 +211,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Answers whether Linux did the same.
+/// Returns whether Linux did the same.
 fn run_case(
     case: &Case,
     scale: &Scale,
@@ -282,7 +283,7 @@ fn show(
         add(CPU_MIN, first + 1, Series::min);
         add(CPU, first + 1, Series::median);
         figures.push(Figure::new(&name, TIME_RATIO, |technique| {
-            // Of the time on the CPU: one thread does all of it.
+            // Of the time on the CPU: one thread does everything.
             Some(of(technique)?.series[first + 1].ratio_to(&base?.series[first + 1]))
         }));
     }

@@ -1,11 +1,11 @@
-//! Memory that is touched and given back again and again: where freeing tables is for nothing.
+//! Memory that is touched and dropped again and again: where freeing tables gains nothing.
 
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::error::LabError;
 use crate::folios::Folios;
-use crate::linux::{Answer, answer, now};
+use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
 use crate::report::{Metric, Report, Section};
 use crate::rounds::Series;
@@ -18,14 +18,14 @@ const WARM_UP: usize = 1;
 const TIME_MIN: Metric = Metric::lower("time_min", "ns/call");
 const TIME_MEDIAN: Metric = Metric::lower("time_median", "ns/call");
 
-/// What is touched and given back.
+/// What is touched and dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Border {
     /// A page beside others in its table, which is never empty.
     Beside,
     /// A page alone in its table.
     Page,
-    /// All that a table is responsible for, with one page of it touched.
+    /// The whole range of a table, with one page of it touched.
     Whole,
     /// A page alone in its table, in turn in two tables.
     TwoTables,
@@ -72,7 +72,7 @@ impl Job for Borders {
         2 << 30
     }
 
-    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error> {
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error> {
         if !self.mapped {
             process.map(0, self.area())?;
             self.mapped = true;
@@ -82,7 +82,7 @@ impl Job for Borders {
         }
         let start = now();
         (0..self.calls).try_for_each(|nth| self.call(nth, process))?;
-        Ok(answer([(now() - start) as f64 / self.calls as f64]))
+        Ok(round_figures([(now() - start) as f64 / self.calls as f64]))
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) fn run(
         ]);
         report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
     }
-    let title = "Memory that is touched and given back again and again: ns for both".to_owned();
+    let title = "Memory that is touched and dropped again and again: ns for both".to_owned();
     report.sections.push(Section { title, figures });
     Ok(())
 }

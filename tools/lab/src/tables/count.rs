@@ -1,4 +1,4 @@
-//! One thing done some times and nothing else, for tools that count instructions (`scripts/instructions.sh`).
+//! One action repeated, for tools that count instructions (`scripts/instructions.sh`).
 
 use super::borders::{Border, Borders};
 use super::sweep::{Emptying, Sweep};
@@ -16,9 +16,9 @@ const BYTES: u64 = 16 << 20;
 /// Calls at borders.
 const CALLS: u64 = 1000;
 
-/// Does what `name` says `times` times: `fault` (4096 page faults), `loop` (8 steps of the posted loop), `beside`, `page`,
-/// `whole`, `tables` or `pmds` (1000 pairs of a touch and a `DONTNEED`), then the strategy's name, as in `fault-keep`. `None` for
-/// another name. Only what is done in `measured` counts.
+/// Does what `name` says `times` times: `fault` (4096 page faults), `loop` (8 steps of the posted loop),
+/// `beside`, `page`, `whole`, `tables` or `pmds` (1000 pairs of a touch and a `DONTNEED`), then the
+/// strategy's name, as in `fault-keep`. `None` for another name. Only what is done in `measured` counts.
 ///
 /// # Errors
 ///

@@ -1,12 +1,12 @@
-//! Page faults of one, two and four threads of a process, each in memory of its own: what the faults pay for tables that
-//! may go.
+//! Page faults of one, two and four threads of a process, each in memory of its own: what faults pay for
+//! tables that may be freed.
 
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::crew::on_threads;
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
-use crate::linux::{Answer, Area, Linux, Work, answer, beside, now};
+use crate::linux::{Area, Linux, RoundFigures, Work, beside, now, round_figures};
 use crate::report::{Compared, Figure, Metric, Report, Section};
 use crate::rounds::{Series, in_turn};
 use crate::site::{HostSpace, RW, START, Site};
@@ -50,7 +50,7 @@ impl Faults<'_> {
                 let program = vcpu.program(space);
                 program.touch(addr, Access::Write).map_err(|error| LabError::Access(addr, error))
             };
-            // The first private page of a mapping takes another way.
+            // The first private page of a mapping takes the slow path.
             let first = touch_first();
             line.wait(1);
             first?;
@@ -80,7 +80,7 @@ struct OnLinux {
 }
 
 impl Work for OnLinux {
-    fn round(&mut self) -> Option<Answer> {
+    fn round(&mut self) -> Option<RoundFigures> {
         let areas: [Option<Area>; 4] =
             core::array::from_fn(|thread| if thread < self.threads { Area::empty(self.bytes) } else { None });
         let ready = AtomicUsize::new(0);
@@ -100,7 +100,7 @@ impl Work for OnLinux {
         areas.into_iter().flatten().for_each(Area::unmap);
         worked?;
         let time = ended.load(Ordering::Relaxed) - began.load(Ordering::Relaxed);
-        Some(answer([time as f64]))
+        Some(round_figures([time as f64]))
     }
 }
 

@@ -1,13 +1,13 @@
-//! A heap as jemalloc keeps one over a huge range of addresses: arenas that give extents of all sizes out of a window and
-//! go on to another when it is full; extents that are freed are purged by `DONTNEED`. Page tables beside resident memory
-//! while the heap goes on, and after it has shrunk.
+//! A heap as jemalloc keeps one over a huge range of addresses: arenas that allocate extents of all sizes
+//! from a window and move to another when it is full; freed extents are purged by `DONTNEED`. Page tables
+//! beside resident memory while the heap runs, and after it has shrunk.
 
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::error::LabError;
 use crate::folios::Folios;
-use crate::linux::{Answer, answer, now};
+use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
 use crate::report::{Metric, Report, Section};
 use crate::rounds::Series;
@@ -20,11 +20,11 @@ const SEED: u64 = 0x6a65_6d61;
 const SPAN: u64 = 55 << 40;
 const ARENAS: u64 = 44;
 const ARENA: u64 = SPAN / ARENAS;
-/// What an arena gives extents out of before it goes on to elsewhere.
+/// The window from which an arena allocates extents before it moves on.
 const WINDOW: u64 = 16 << 20;
 /// Extents have up to 2^this pages.
 const LARGEST: u32 = 8;
-/// Rounds in which the heap lives. In one more it shrinks to a tenth.
+/// Rounds in which the heap runs. In one more it shrinks to a tenth.
 const ROUNDS: usize = 8;
 
 const TABLES: Metric = Metric::lower("page_tables", "kB");
@@ -38,26 +38,26 @@ struct Extent {
     bytes: u64,
 }
 
-/// The heap. A seed decides its whole life.
+/// The heap. A seed decides the whole run.
 #[derive(Clone, Debug)]
 struct Heap {
     rng: Rng,
     /// Of each arena the next free place and the end of its window.
     windows: [(u64, u64); ARENAS as usize],
-    /// As many as will ever be, from the start.
+    /// With the capacity for all, from the start.
     live: Vec<Extent>,
     count: usize,
     resident: u64,
     limit: u64,
     a_round: u64,
     round: usize,
-    /// What the process had before, in kB.
+    /// The figures of the process before, in kB.
     own: [u64; 2],
 }
 
 impl Heap {
     fn new(limit: u64, a_round: u64) -> Self {
-        // Each round may leave as many more in use as it gives out.
+        // Each round may leave as many more in use as it allocates.
         let most = a_round as usize * ROUNDS;
         Self {
             rng: Rng::with_seed(SEED),
@@ -113,7 +113,7 @@ impl Job for Heap {
         SPAN
     }
 
-    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error> {
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error> {
         if self.round == 0 {
             self.own = process.sizes()?;
             process.map(0, SPAN)?;
@@ -131,7 +131,7 @@ impl Job for Heap {
         self.round += 1;
         let [tables, resident] = process.sizes()?;
         let more = |now: u64, own: u64| now.saturating_sub(own) as f64;
-        Ok(answer([time, more(tables, self.own[0]), more(resident, self.own[1])]))
+        Ok(round_figures([time, more(tables, self.own[0]), more(resident, self.own[1])]))
     }
 }
 
@@ -147,7 +147,7 @@ pub(super) fn run(
     step("heap of 55 TiB");
     let extents = scale.heap_extents * ROUNDS as u64;
     let terms = Terms {
-        // An extent may be the first in its bottom table and its PMD table.
+        // An extent may be the first in its PTE table and its PMD table.
         memory: 2 * scale.heap_resident + extents * 2 * PAGE_SIZE,
         folios: Folios::PAGES,
         warm_up: 0,

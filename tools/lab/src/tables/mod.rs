@@ -1,7 +1,7 @@
-//! The experiment `tables`: what it saves and costs that page tables which are left empty go.
+//! The experiment `tables`: what freeing of empty page tables saves and costs.
 //!
-//! Everything is measured with such tables kept and freed and, where it can do the same, on the host's Linux, round by
-//! round in turn.
+//! Everything is measured with such tables kept and freed and, where it can do the same, on the host's Linux,
+//! round by round in turn.
 
 mod borders;
 mod count;
@@ -22,7 +22,8 @@ pub const NAME: &str = "tables";
 
 const TIME_RATIO: Metric = Metric::lower(RATIO, "to keep");
 
-/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there are.
+/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there
+/// are.
 ///
 /// # Errors
 ///

@@ -46,7 +46,7 @@ impl Scale {
         rounds: 5,
     };
 
-    /// As little as still does everything once: for tests, where builds without optimisation check each step.
+    /// The least that still does everything once: for tests, where debug builds check each step.
     pub const TINY: Self = Self {
         span: 64 << 20,
         sweep_rounds: 2,

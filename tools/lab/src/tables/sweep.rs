@@ -1,12 +1,12 @@
-//! The posted loop: a large mapping of which a little is touched and given back at a time, until all of it was. What of its
-//! page tables is there at the end, and what the loop takes.
+//! The posted loop: a large mapping of which a little is touched and dropped at a time, until all of it was.
+//! Its page tables at the end, and its time.
 
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
 use crate::error::LabError;
 use crate::folios::Folios;
-use crate::linux::{Answer, answer, now};
+use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
 use crate::report::{Metric, Report, Section};
 use crate::rounds::Series;
@@ -21,18 +21,19 @@ const MOST: Metric = Metric::lower("most_page_tables", "kB");
 const TIME_MIN: Metric = Metric::lower("time_min", "us/step");
 const TIME_MEDIAN: Metric = Metric::lower("time_median", "us/step");
 
-/// How memory is given back.
+/// How memory is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Emptying {
     /// By `DONTNEED` of pieces of this size.
     DontNeed { offset: u64, piece: u64 },
-    /// The same after reads: nothing but the zero page was mapped.
+    /// The same after reads: only the zero page was mapped.
     Zeros { offset: u64 },
     /// By `munmap` of the first half of each step, which alone was touched.
     Unmap,
     /// By `mremap` of that half to elsewhere, over what was moved there before.
     Move,
-    /// By `FREE` of each step: reclaim takes the pages when memory is short, and at the end all that are left.
+    /// By `FREE` of each step: reclaim takes the pages when memory is short, and at the end all that are
+    /// left.
     Free,
 }
 
@@ -105,7 +106,7 @@ impl Job for Sweep {
         self.apart() + STEP
     }
 
-    fn round<P: Process>(&mut self, process: &mut P) -> Result<Answer, P::Error> {
+    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error> {
         if self.at == 0 {
             [self.own, _] = process.sizes()?;
             process.map(0, self.span + STEP)?;
@@ -120,7 +121,7 @@ impl Job for Sweep {
             process.reclaim(0, self.at)?;
         }
         let [tables, _] = process.sizes()?;
-        Ok(answer([time, tables.saturating_sub(self.own) as f64]))
+        Ok(round_figures([time, tables.saturating_sub(self.own) as f64]))
     }
 }
 
@@ -159,7 +160,7 @@ pub(super) fn run(
         ]);
         report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
     }
-    let title = format!("{gib} GiB touched and given back 2 MiB at a time: page tables at the end");
+    let title = format!("{gib} GiB touched and dropped 2 MiB at a time: page tables at the end");
     report.sections.push(Section { title, figures });
     Ok(())
 }
