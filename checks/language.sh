@@ -16,17 +16,16 @@ checks 13
 crates/arch 9
 tools/cli 10
 tools/diff 49
-crates/frame 196
+crates/frame 184
 tools/fuzz 10
 crates/group 78
-tools/lab 155
 crates/mm 18
 crates/reclaim 26
 crates/space 298
 crates/swap 146
 crates/sync 21
 tools/trace 40
-docs 65
+docs 60
 '
 plain=19
 
