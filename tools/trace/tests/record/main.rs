@@ -16,6 +16,7 @@ mod ends;
 mod figures;
 mod hostile;
 mod sources;
+mod stay;
 
 use common::Model;
 use quire_trace::event::{

@@ -106,6 +106,15 @@ fn mapping(line: &[u8]) -> Option<Mapping> {
     })
 }
 
+/// Where the kernel placed a thread's vDSO.
+pub(crate) fn vdso(tid: Tid) -> Option<u64> {
+    let bytes = fs::read(format!("/proc/{tid}/auxv")).ok()?;
+    let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
+    let mut entries = bytes.chunks_exact(16);
+    let entry = entries.find(|entry| word(&entry[..8]) == Some(libc::AT_SYSINFO_EHDR))?;
+    word(&entry[8..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

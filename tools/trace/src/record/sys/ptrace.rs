@@ -52,6 +52,15 @@ pub(crate) fn seize(tid: Tid) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, tid, 0, options as usize).map(drop)
 }
 
+/// Begins to follow a thread for the sake of its seccomp filter. It goes on running, also if the tracer dies.
+pub(crate) fn seize_to_pass_on(tid: Tid) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACEFORK
+        | libc::PTRACE_O_TRACEVFORK
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACESECCOMP;
+    request(libc::PTRACE_SEIZE, tid, 0, options as usize).map(drop)
+}
+
 /// Lets a stopped thread run on, with a signal or with 0.
 pub(crate) fn resume(tid: Tid, how: Resume, signal: i32) -> io::Result<()> {
     let op = match how {
@@ -149,6 +158,11 @@ pub(crate) fn signal_mask(tid: Tid) -> io::Result<u64> {
 /// Sets the signals that a stopped thread blocks.
 pub(crate) fn set_signal_mask(tid: Tid, mask: u64) -> io::Result<()> {
     request(libc::PTRACE_SETSIGMASK, tid, size_of::<u64>(), (&raw const mask).addr_exposed()).map(drop)
+}
+
+/// Writes a 64-bit word of a stopped thread's memory.
+pub(crate) fn write_u64(tid: Tid, addr: u64, word: u64) -> io::Result<()> {
+    request(libc::PTRACE_POKEDATA, tid, addr as usize, word as usize).map(drop)
 }
 
 /// Where a thread has its restartable-sequences area, if it registered one.

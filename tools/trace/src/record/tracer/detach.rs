@@ -5,8 +5,10 @@
 
 use super::heard::Heard;
 use super::state::State;
+use super::stay::detach_all;
 use super::{Tracer, newer};
-use crate::event::ExitStatus;
+use crate::format::CallSource;
+use crate::record::sys::ptrace::{EVENT_STOP, Resume};
 use crate::record::sys::wait::{Happened, Waited, poll};
 use crate::record::sys::{Tid, ptrace};
 use std::collections::HashSet;
@@ -18,60 +20,94 @@ const LIMIT: Duration = Duration::from_millis(800);
 /// Between two looks at what has stopped.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Threads on the way to where they can be let go.
+#[derive(Debug, Default)]
+struct Gathered {
+    running: HashSet<Tid>,
+    /// They stand in PTRACE_EVENT_STOP: in no call, and with no signal on its way.
+    standing: HashSet<Tid>,
+}
+
+impl Gathered {
+    /// Stops a thread that runs or stands in another stop.
+    fn stop(&mut self, tid: Tid) {
+        // An error means that it is gone.
+        if ptrace::interrupt(tid).is_ok() {
+            self.running.insert(tid);
+        }
+    }
+
+    fn happened(&mut self, tid: Tid, happened: Happened) {
+        match happened {
+            Happened::Stopped { event: EVENT_STOP, .. } => {
+                self.running.remove(&tid);
+                self.standing.insert(tid);
+            }
+            Happened::Stopped { signal, event } => {
+                self.stop(tid);
+                // A signal that is being delivered is delivered; other stops have no signal of their own. It
+                // stops again before its next instruction.
+                let delivered = if event == 0 && signal & 0x80 == 0 { signal } else { 0 };
+                drop(ptrace::resume(tid, Resume::Continue, delivered));
+            }
+            Happened::Exited(_) | Happened::Killed(_) => {
+                self.running.remove(&tid);
+                self.standing.remove(&tid);
+            }
+        }
+    }
+}
+
 impl Tracer<'_> {
     /// Lets all threads go: none is left stopped, and none that makes new ones is left behind.
     pub(super) fn let_all_go(&mut self) {
+        let mut gathered = Gathered::default();
+        self.gather(&mut gathered);
+        let standing = Vec::from_iter(gathered.standing);
+        detach_all(&standing, self.calls == CallSource::Seccomp);
+        self.followed.not_released = gathered.running.len();
+    }
+
+    /// Stops all threads.
+    fn gather(&mut self, gathered: &mut Gathered) {
         let until = Instant::now() + LIMIT;
-        let mut left: HashSet<Tid> = self.tasks.keys().chain(&self.unrecorded).copied().collect();
-        for tid in &left {
-            // An error means that it is gone.
-            drop(ptrace::interrupt(*tid));
-        }
-        // These stand still, so that nothing more is heard of them.
-        let held = self.tasks.iter().filter(|(_, task)| matches!(task.state, State::Held(_)));
-        let held: Vec<Tid> = held.map(|(tid, _)| *tid).chain(self.early.keys().copied()).collect();
-        for tid in held {
-            if ptrace::detach(tid, 0).is_ok() {
-                left.remove(&tid);
-            }
+        for tid in self.tasks.keys().chain(&self.unrecorded) {
+            gathered.stop(*tid);
         }
         while let Some(Heard { tid, happened, .. }) = self.heard.pop(newer) {
-            self.let_go_for_good(tid, happened, &mut left);
+            gathered.happened(tid, happened);
+        }
+        for (tid, early) in &self.early {
+            gathered.happened(*tid, early.happened);
+        }
+        for (tid, task) in &self.tasks {
+            if matches!(task.state, State::Held(_)) {
+                drop(ptrace::resume(*tid, Resume::Continue, 0));
+            }
         }
         while Instant::now() < until {
             match poll(None) {
-                Ok(Some(Waited::Thread(tid, happened))) => self.let_go_for_good(tid, happened, &mut left),
+                Ok(Some(Waited::Thread(tid, happened))) => gathered.happened(tid, happened),
                 Ok(Some(Waited::Interrupted)) => {}
-                Ok(Some(Waited::NoneLeft)) | Err(_) => return,
-                Ok(None) if !left.is_empty() => std::thread::sleep(PAUSE),
+                Ok(Some(Waited::NoneLeft)) | Err(_) => {
+                    *gathered = Gathered::default();
+                    return;
+                }
+                Ok(None) if !gathered.running.is_empty() => {
+                    std::thread::sleep(PAUSE);
+                    // A thread that executed a program has another id.
+                    gathered.running.retain(|tid| ptrace::interrupt(*tid).is_ok());
+                }
                 Ok(None) => {
                     // Threads that were made meanwhile.
-                    left = followed_by_this_thread();
-                    if left.is_empty() {
+                    let followed = followed_by_this_thread();
+                    gathered.standing.retain(|tid| followed.contains(tid));
+                    for tid in followed.difference(&gathered.standing).copied().collect::<Vec<_>>() {
+                        gathered.stop(tid);
+                    }
+                    if gathered.running.is_empty() {
                         return;
                     }
-                    for tid in &left {
-                        drop(ptrace::interrupt(*tid));
-                    }
-                }
-            }
-        }
-        self.followed.not_released = left.len();
-    }
-
-    fn let_go_for_good(&mut self, tid: Tid, happened: Happened, left: &mut HashSet<Tid>) {
-        match happened {
-            Happened::Stopped { signal, event } => {
-                // A signal that is being delivered is delivered; other stops have no signal of their own.
-                let delivered = if event == 0 && signal & 0x80 == 0 { signal } else { 0 };
-                if ptrace::detach(tid, delivered).is_ok() {
-                    left.remove(&tid);
-                }
-            }
-            Happened::Exited(_) | Happened::Killed(_) => {
-                left.remove(&tid);
-                if tid == self.root {
-                    self.followed.status = ExitStatus::Unknown;
                 }
             }
         }

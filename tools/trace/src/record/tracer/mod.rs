@@ -15,6 +15,7 @@ mod probe;
 mod reuse;
 mod same_cpu;
 mod state;
+mod stay;
 mod touched;
 
 use super::RecordOptions;

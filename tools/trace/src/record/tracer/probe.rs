@@ -203,10 +203,20 @@ impl<'a> Session<'a> {
 /// change the memory that is to be recorded.
 fn find_syscall(tid: Tid, mappings: &[Mapping]) -> Option<u64> {
     let vdso = mappings.iter().find(|mapping| *mapping.name == *b"[vdso]")?;
-    let mut bytes = vec![0; (vdso.end - vdso.start) as usize];
-    let read = memory::read(tid, vdso.start, &mut bytes);
-    let place = bytes[..read].windows(SYSCALL.len()).position(|window| window == SYSCALL)?;
-    Some(vdso.start + place as u64)
+    find_syscall_from(tid, vdso.start)
+}
+
+/// The same in a vDSO that begins here.
+pub(super) fn find_syscall_from(tid: Tid, vdso: u64) -> Option<u64> {
+    let mut page = [0; PAGE as usize];
+    // It has a few pages; what is read beyond it ends the search.
+    for start in (vdso..).step_by(page.len()).take(4) {
+        let read = memory::read(tid, start, &mut page);
+        if let Some(place) = page[..read].windows(SYSCALL.len()).position(|window| window == SYSCALL) {
+            return Some(start + place as u64);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
