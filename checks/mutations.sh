@@ -50,7 +50,7 @@ copy_tree() {
     (cd "$work/tree" && find . -type f -printf '%P\0' | sort -z | comm -z -13 "$work/wanted" - | xargs -0r rm)
 }
 
-# run SECONDS COMMAND...: its output goes to the log. Answers 0 where all is well, 1 where something was found, which
+# run SECONDS COMMAND...: its output goes to the log. Returns 0 where all is well, 1 where something was found, which
 # `found` then names.
 run() {
     local seconds=$1 code=0 test
@@ -111,7 +111,7 @@ look() {
     "by_${words[0]}" "${words[@]:1}"
 }
 
-# The whole search. Answers 1 if the mutation was found.
+# The whole search. Returns 1 if the mutation was found.
 search() {
     local first=$1 step
     local steps=("$first" diff)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Links the core rooms into a program without std and without an allocator, runs it, and looks at what was linked.
+# Links the core crates into a program without std and without an allocator, runs it, and looks at what was linked.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

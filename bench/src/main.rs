@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         for &order in &arguments.orders {
             for &threads in threads.iter().filter(|&&threads| case.runs_with(threads)) {
                 match run(&arguments, case, order, threads) {
-                    // Whoever closed the other end of a pipe does not want the rest.
+                    // The other end of the pipe was closed.
                     Ok(text) if writeln!(stdout(), "{text}").is_err() => return ExitCode::SUCCESS,
                     Ok(_) => (),
                     Err(error) => {

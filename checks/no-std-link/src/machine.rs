@@ -61,7 +61,7 @@ impl Toy {
 
     fn word(&self, frame: Pfn, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset < PAGE_SIZE);
-        // SAFETY: an aligned word in RAM, which everybody accesses by atomics or from this one thread.
+        // SAFETY: an aligned word in RAM, which is accessed by atomics or from this one thread.
         unsafe { self.direct_map(frame).add(offset as usize).cast().as_ref() }
     }
 }
@@ -88,7 +88,7 @@ impl Execution for Toy {
     }
 }
 
-// SAFETY: the one range is the arena, which nobody else uses; one CPU and one thread; without a TLB there is nothing to
+// SAFETY: the one range is the arena, which has no other user; one CPU and one thread; without a TLB there is nothing to
 // shoot down.
 unsafe impl Platform for Toy {
     type Paging = X86_64Level4;

@@ -1,4 +1,4 @@
-//! The proof that Quire's core rooms need neither std nor an allocator: a static program without either, which
+//! The proof that Quire's core crates need neither std nor an allocator: a static program without either, which
 //! builds a [`Memory`](quire_mm::Memory) over a static arena and leads a short memory life on it.
 //!
 //! It exits with 0 if everything came out as it must, else with 1 and a line on stderr. `std` cannot slip in: it has

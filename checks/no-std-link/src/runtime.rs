@@ -1,4 +1,4 @@
-//! What a program has to bring along when nobody else does: an entry point, system calls, a panic handler, and the
+//! What a program without std needs itself: an entry point, system calls, a panic handler, and the
 //! functions that the compiler calls by itself.
 
 use core::arch::{asm, global_asm};
@@ -67,12 +67,12 @@ impl Write for Output {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    // Nobody is left to tell that the telling failed.
+    // A failed write cannot be reported.
     let _ = writeln!(Output(2), "no-std-link: {info}");
     exit(1)
 }
 
-/// The prebuilt libcore was compiled for unwinding and names this. With `panic = "abort"` nobody calls it.
+/// The prebuilt libcore was compiled for unwinding and names this. With `panic = "abort"` it is not called.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 

@@ -39,7 +39,7 @@ extern "C" fn entry() -> ! {
     let mut out = Output(1);
     for cache in frames.caches_report().filter(|cache| cache.name.starts_with("kmalloc")) {
         writeln!(out, "{} {} {}", cache.name, cache.in_use, cache.slabs).expect("stdout");
-        assert_eq!(cache.in_use, 0, "{} holds objects that nobody has", cache.name);
+        assert_eq!(cache.in_use, 0, "{} holds leaked objects", cache.name);
     }
     frames.shrink_caches(&frames.platform().pin());
     assert_eq!(frames.free_frames(), free);
