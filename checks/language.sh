@@ -11,8 +11,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bounds='
-bench 5
-checks 13
 crates/arch 9
 tools/cli 10
 tools/diff 49
@@ -25,7 +23,7 @@ crates/space 298
 crates/swap 146
 crates/sync 21
 tools/trace 40
-docs 60
+docs 52
 '
 plain=19
 
