@@ -23,7 +23,7 @@ crates/space 298
 crates/swap 146
 crates/sync 21
 tools/trace 40
-docs 52
+docs 27
 '
 plain=19
 
