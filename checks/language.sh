@@ -23,7 +23,6 @@ crates/space 298
 crates/swap 146
 crates/sync 21
 tools/trace 40
-docs 27
 '
 plain=19
 
