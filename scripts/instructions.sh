@@ -98,11 +98,11 @@ done
 
 printf '\n%-34s %12s %9s\n' 'mremap, a call' all atomic
 for move in gib-pud gib-pmd gib-same; do
-    compare "$move" 2 ptes pmds puds
+    compare "$move" 2 ptes puds
 done
 printf '\n%-34s %12s %9s\n' 'mremap, a page of 16 MiB' all atomic
 for move in pages-pmd pages-page; do
-    compare "$move" 8192 ptes pmds puds
+    compare "$move" 8192 ptes puds
 done
 
 printf '\n%-34s %12s %9s\n' 'swap, a page of 16 MiB of zeros' all atomic

@@ -15,7 +15,7 @@ pub struct Techniques {
     pub gather: GatherTechnique,
     /// What becomes of empty tables: `keep` or `free`.
     pub tables: TablesTechnique,
-    /// In which pieces `mremap` moves: `ptes`, `pmds` or `puds`.
+    /// In which pieces `mremap` moves: `ptes` or `puds`.
     pub mremap: RemapTechnique,
     /// How swap synchronises: `bypass` or `all`.
     pub swap: SwapTechnique,
@@ -45,7 +45,7 @@ impl Techniques {
     /// Names of all switches.
     pub const NAMES: &'static [&'static str] = &["pcp", "gather", "tables", "mremap", "swap"];
     const GATHER_VALUES: &'static [&'static str] = &["pages", "runs"];
-    const MREMAP_VALUES: &'static [&'static str] = &["ptes", "pmds", "puds"];
+    const MREMAP_VALUES: &'static [&'static str] = &["ptes", "puds"];
     const SWAP_VALUES: &'static [&'static str] = &["bypass", "all"];
     const TABLES_VALUES: &'static [&'static str] = &["keep", "free"];
     const PCP_VALUES: &'static [&'static str] = &["none", "order0", "posted", "all"];

@@ -163,7 +163,7 @@ pub(crate) struct DiffArguments {
     #[arg(long)]
     pub(crate) coverage: bool,
     /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
-    /// tables=keep|free, mremap=ptes|pmds|puds)
+    /// tables=keep|free, mremap=ptes|puds)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Print JSON objects
@@ -202,7 +202,7 @@ pub(crate) struct MachineArguments {
     #[arg(long)]
     pub(crate) contents: bool,
     /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
-    /// tables=keep|free, mremap=ptes|pmds|puds, swap=bypass|all)
+    /// tables=keep|free, mremap=ptes|puds, swap=bypass|all)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Hold every TLB hit against the page tables

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         }
         None => {
             eprintln!(
-                "count takes a name such as exit-64k-runs, fork-2m-runs, build-all-runs, fault-keep, gib-pmd-pmds or in-4k-all, and a number"
+                "count takes a name such as exit-64k-runs, fork-2m-runs, build-all-runs, fault-keep, gib-pmd-puds or in-4k-all, and a number"
             );
             ExitCode::from(2)
         }

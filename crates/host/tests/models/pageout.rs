@@ -241,14 +241,14 @@ fn move_against_paging(seed: u64, schedules: u64, bytes: u64, mremap: RemapTechn
 #[test]
 fn shuttle_a_page_out_against_a_move() {
     move_against_paging(728, SOME, PAGE, RemapTechnique::Ptes, false);
-    move_against_paging(729, SOME, PMD, RemapTechnique::Pmds, false);
+    move_against_paging(729, SOME, PMD, RemapTechnique::Puds, false);
     move_against_paging(730, SOME, PUD, RemapTechnique::Puds, false);
 }
 
 #[test]
 fn shuttle_a_swap_in_against_a_move() {
     move_against_paging(731, SOME, PAGE, RemapTechnique::Ptes, true);
-    move_against_paging(732, SOME, PMD, RemapTechnique::Pmds, true);
+    move_against_paging(732, SOME, PMD, RemapTechnique::Puds, true);
     move_against_paging(733, SOME, PUD, RemapTechnique::Puds, true);
 }
 

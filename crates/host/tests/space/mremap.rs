@@ -146,38 +146,38 @@ fn empty_tables_do_not_move() {
 /// block of its own.
 #[test]
 fn whole_pmd_tables_move() {
-    // The range within 4 GiB, and how many tables are new: those of the target above what moves.
-    for (start, len, by_pmds, by_puds) in [
-        (0, 3 * GIB, 4, 1),
-        (3 * PAGE, 3 * GIB - 5 * PAGE, 4, 1),
-        (GIB / 2, 2 * GIB, 4, 1),
-        (GIB - PAGE, 2 * PAGE, 3, 1),
+    // The range within 4 GiB, how far the target is shifted, and how many tables are new: those of the target
+    // above what moves.
+    for (start, len, shift, new) in [
+        (0, 3 * GIB, 0, 1),
+        (3 * PAGE, 3 * GIB - 5 * PAGE, 0, 1),
+        (GIB / 2, 2 * GIB, 0, 1),
+        (GIB - PAGE, 2 * PAGE, 0, 1),
+        (0, 3 * GIB - MIB2, MIB2, 4),
     ] {
-        for (technique, new) in [(RemapTechnique::Pmds, by_pmds), (RemapTechnique::Puds, by_puds)] {
-            let machine = small(16, 2, technique);
-            let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
-            let to = at(BASE, 1 << 40);
-            map_at(&space, BASE.0 + start, len, RW);
-            let touched =
-                [0, GIB / 2, GIB, 2 * GIB, 3 * GIB].map(|border| border.clamp(start, start + len - PAGE));
-            for addr in touched {
-                cpu.program(&space).write_u64(at(BASE, addr), addr + 1).unwrap();
-            }
-            let (tables, before) = (table_frames(&machine), space.figures());
-            cpu.run(|| space.mremap(at(BASE, start), len, len, MOVE, at(to, start))).unwrap();
-            assert_eq!(new_tables(&machine, &tables), new, "{start:#x}, {technique:?}");
-            assert_eq!(space.figures().page_tables, before.page_tables);
-            for addr in touched {
-                assert_eq!(cpu.program(&space).read_u64(at(to, addr)), Ok(addr + 1));
-            }
-            assert_audit(&machine);
-            // There and back again, and a part of what moved is unmapped.
-            cpu.run(|| space.mremap(at(to, start), len, len, MOVE, at(BASE, start))).unwrap();
-            assert_eq!(space.figures().page_tables, before.page_tables);
-            cpu.run(|| space.munmap(at(BASE, touched[2]), PAGE)).unwrap();
-            assert_eq!(cpu.program(&space).read_u64(at(BASE, touched[2])), Err(NOT_MAPPED));
-            assert_audit(&machine);
+        let machine = small(16, 2, RemapTechnique::Puds);
+        let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
+        let to = at(BASE, (1 << 40) + shift);
+        map_at(&space, BASE.0 + start, len, RW);
+        let touched =
+            [0, GIB / 2, GIB, 2 * GIB, 3 * GIB].map(|border| border.clamp(start, start + len - PAGE));
+        for addr in touched {
+            cpu.program(&space).write_u64(at(BASE, addr), addr + 1).unwrap();
         }
+        let (tables, before) = (table_frames(&machine), space.figures());
+        cpu.run(|| space.mremap(at(BASE, start), len, len, MOVE, at(to, start))).unwrap();
+        assert_eq!(new_tables(&machine, &tables), new, "{start:#x}, {shift:#x}");
+        assert_eq!(space.figures().page_tables, before.page_tables);
+        for addr in touched {
+            assert_eq!(cpu.program(&space).read_u64(at(to, addr)), Ok(addr + 1));
+        }
+        assert_audit(&machine);
+        // There and back again, and a part of what moved is unmapped.
+        cpu.run(|| space.mremap(at(to, start), len, len, MOVE, at(BASE, start))).unwrap();
+        assert_eq!(space.figures().page_tables, before.page_tables);
+        cpu.run(|| space.munmap(at(BASE, touched[2]), PAGE)).unwrap();
+        assert_eq!(cpu.program(&space).read_u64(at(BASE, touched[2])), Err(NOT_MAPPED));
+        assert_audit(&machine);
     }
 }
 

@@ -116,7 +116,6 @@ impl<P: Platform> Tables<'_, P> {
     ) -> Result<(), E> {
         let largest = match self.spaces.remap_technique() {
             RemapTechnique::Ptes => Level::PTE,
-            RemapTechnique::Pmds => Level::PMD,
             RemapTechnique::Puds => Level::PUD,
         };
         let mut at = job.from.start();

@@ -28,22 +28,19 @@ impl TablesTechnique {
 pub enum RemapTechnique {
     /// Entry by entry (before).
     Ptes,
-    /// Whole bottom tables where they fit, by their entry in the PMD table.
-    Pmds,
-    /// Also whole PMD tables, by their entry in the PUD table.
+    /// Whole tables where they fit: PTE tables by their entry in the PMD table, PMD tables by theirs in the PUD table.
     #[default]
     Puds,
 }
 
 impl RemapTechnique {
     /// Every strategy.
-    pub const ALL: [Self; 3] = [Self::Ptes, Self::Pmds, Self::Puds];
+    pub const ALL: [Self; 2] = [Self::Ptes, Self::Puds];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ptes => "ptes",
-            Self::Pmds => "pmds",
             Self::Puds => "puds",
         }
     }
