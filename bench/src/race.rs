@@ -6,7 +6,8 @@ use quire_lab::{LabError, Series, in_turn};
 /// Rounds before those that count.
 const WARM_UP: usize = 3;
 
-/// An allocator whose type is not known here. A round is behind one dynamic call; inside it everything is static.
+/// An allocator whose type is not known here. A round is behind one dynamic call; inside it everything is
+/// static.
 pub(crate) trait Entrant {
     fn round(&self, case: Case, load: Load) -> Result<Vec<f64>, LabError>;
 }

@@ -1,5 +1,5 @@
-//! A short memory life: map, touch, move, protect, fork, drop, run out of memory, unmap, page out and in, exit; audited on
-//! the way.
+//! A short memory life: map, touch, move, protect, fork, drop, run out of memory, unmap, page out and in,
+//! exit; audited on the way.
 
 use crate::machine::{Toy, access};
 use crate::runtime::Output;

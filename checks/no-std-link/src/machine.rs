@@ -88,8 +88,8 @@ impl Execution for Toy {
     }
 }
 
-// SAFETY: the one range is the arena, which has no other user; one CPU and one thread; without a TLB there is nothing to
-// shoot down.
+// SAFETY: the one range is the arena, which has no other user; one CPU and one thread; without a TLB there is
+// nothing to shoot down.
 unsafe impl Platform for Toy {
     type Paging = X86_64Level4;
 

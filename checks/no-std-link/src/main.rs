@@ -1,8 +1,9 @@
-//! The proof that Quire's core crates need neither std nor an allocator: a static program without either, which
-//! builds a [`Memory`](quire_mm::Memory) over a static arena and leads a short memory life on it.
+//! The proof that Quire's core crates need neither std nor an allocator: a static program without either,
+//! which builds a [`Memory`](quire_mm::Memory) over a static arena and leads a short memory life on it.
 //!
-//! It exits with 0 if everything came out as it must, else with 1 and a line on stderr. `std` cannot slip in: it has
-//! a panic handler of its own, and two do not link; nor can `alloc`, since there is no global allocator.
+//! It exits with 0 if everything came out as it must, else with 1 and a line on stderr. `std` cannot slip in:
+//! it has a panic handler of its own, and two do not link; nor can `alloc`, since there is no global
+//! allocator.
 
 #![no_std]
 #![no_main]

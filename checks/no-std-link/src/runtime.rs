@@ -89,8 +89,8 @@ extern "C" fn _Unwind_Resume() -> ! {
 /// As C's `memcpy`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
-    // SAFETY: the caller's promise; the direction flag is clear, as the ABI says. In assembly, since the compiler would
-    // turn a loop into a call of this function.
+    // SAFETY: the caller's promise; the direction flag is clear, as the ABI says. In assembly, since the
+    // compiler would turn a loop into a call of this function.
     unsafe {
         asm!(
             "rep movsb",
@@ -153,7 +153,8 @@ unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
     for index in 0..count {
-        // SAFETY: the caller's promise. Volatile, so that the loop is not turned into a call of this function.
+        // SAFETY: the caller's promise. Volatile, so that the loop is not turned into a call of this
+        // function.
         let (left, right) = unsafe { (left.add(index).read_volatile(), right.add(index).read_volatile()) };
         if left != right {
             return i32::from(left) - i32::from(right);

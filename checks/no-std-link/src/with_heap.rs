@@ -1,5 +1,5 @@
-//! The same machine with Quire's heap as Rust's global allocator: boxes, vectors, maps and strings in a program that
-//! has no other heap.
+//! The same machine with Quire's heap as Rust's global allocator: boxes, vectors, maps and strings in a
+//! program that has no other heap.
 //!
 //! It exits as the other program does.
 

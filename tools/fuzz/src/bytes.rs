@@ -16,7 +16,7 @@ impl<'b> Bytes<'b> {
         Some(first)
     }
 
-    /// The next byte, or 0 behind the end: inside of a step, so that every prefix of an input means something.
+    /// The next byte, or 0 behind the end: inside a step, so that every prefix of an input means something.
     pub(crate) fn byte(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }

@@ -1,9 +1,9 @@
 //! What the fuzzers do with their bytes.
 //!
-//! Each target is a function of bytes that panics when something is wrong, and of nothing else: no clock, no threads, no
-//! chance. So an input that fails in the fuzzer fails everywhere, and the inputs that are kept under `fuzz/corpus` are
-//! run by an ordinary test, without a fuzzer (`tests/corpus.rs`). The fuzzers themselves are in `fuzz/`, a workspace of
-//! its own.
+//! Each target is a function of bytes that panics when something is wrong, and of nothing else: no clock, no
+//! threads, no chance. So an input that fails in the fuzzer fails everywhere, and the inputs that are kept
+//! under `fuzz/corpus` are run by an ordinary test, without a fuzzer (`tests/corpus.rs`). The fuzzers
+//! themselves are in `fuzz/`, a workspace of its own.
 
 mod bytes;
 mod decoder;
@@ -13,8 +13,8 @@ mod trace;
 use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
 
-/// A target: its name, and what is done with the bytes. The second argument asks for a line on standard error for each
-/// step.
+/// A target: its name, and what is done with the bytes. The second argument asks for a line on standard error
+/// for each step.
 pub type Target = (&'static str, fn(&[u8], bool));
 
 /// Every target.

@@ -38,7 +38,7 @@ impl Call {
     }
 }
 
-/// What decoding a call needs to know of those before.
+/// What decoding a call needs to know of earlier calls.
 #[derive(Default, Debug)]
 pub(super) struct Calls {
     pub(super) areas: Areas,
@@ -50,10 +50,10 @@ const ANONYMOUS: u64 = 0x20;
 const KINDS: [u64; 8] = [2 | ANONYMOUS, 2 | ANONYMOUS, 2 | ANONYMOUS, 2 | ANONYMOUS, 1 | ANONYMOUS, 2, 1, 3];
 /// FIXED, FIXED_NOREPLACE, a hint.
 const PLACES: [u64; 4] = [0x10, 0x10, 0x10_0000, 0];
-/// GROWSDOWN, LOCKED, NORESERVE, POPULATE, NONBLOCK, STACK, 32BIT, and one that there is not.
+/// GROWSDOWN, LOCKED, NORESERVE, POPULATE, NONBLOCK, STACK, 32BIT, and one that does not exist.
 const EXTRAS: [u64; 8] = [0x100, 0x2000, 0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x40, 0x800_0000];
 const ADVICE: &[u64] = &[4, 4, 8, 22, 23, 23, 24, 0, 1, 10, 11, 12, 14, 15, 16, 18, 18, 19, 20, 21, 9, 102];
-/// With the raw call, numbers that nothing is built for.
+/// With the raw call, numbers that are not built.
 const NUMBERS: &[u32] = &[9, 10, 11, 12, 25, 26, 27, 28, 149, 150, 151, 325, 329, 0, 30, 216, 453, 462];
 
 impl Calls {
@@ -101,13 +101,13 @@ impl Calls {
         [addr, old, new, flags, target, 0]
     }
 
-    /// Takes note of what `call` answered.
+    /// Records the result of `call`.
     pub(super) fn note<F: PagingFormat>(&mut self, call: &Call, value: u64) {
         match call.number {
             CallNumber::Mmap | CallNumber::Mremap => {
                 assert!(
                     value.is_multiple_of(PAGE_SIZE) && value < F::USER_END.0,
-                    "{call:x?} answers {value:#x}"
+                    "{call:x?} returns {value:#x}"
                 );
                 self.areas.note(value);
             }

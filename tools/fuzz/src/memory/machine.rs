@@ -17,7 +17,7 @@ pub(super) struct Small<F: PagingFormat> {
 }
 
 impl<F: PagingFormat> Small<F> {
-    /// The machine that the byte `setting` asks for.
+    /// The machine that the byte `setting` selects.
     pub(super) fn new(setting: u8) -> Self {
         let bit = |bit: u8| setting & (1 << bit) != 0;
         let ram = if bit(3) { 1 << 20 } else { 2 << 20 };
@@ -54,7 +54,7 @@ impl<F: PagingFormat> Small<F> {
         assert!(findings.is_empty(), "{}", findings.iter().map(|f| format!("{f}\n")).collect::<String>());
     }
 
-    /// What is in use when nothing waits for an epoch any more.
+    /// What is in use when all epochs have passed.
     pub(super) fn in_use(&self) -> InUse {
         self.machine.memory().in_use()
     }

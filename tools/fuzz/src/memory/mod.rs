@@ -1,11 +1,11 @@
 //! Memory calls from bytes.
 //!
-//! An input is a byte that says what the machine is like, then steps. The first byte of a step has what is done in its low
-//! six bits; bit 6 shifts its address within the page, bit 7 chooses the vCPU.
+//! An input is a byte that selects the machine, then steps. The first byte of a step has the action in its
+//! low six bits; bit 6 shifts its address within the page, bit 7 chooses the vCPU.
 //!
-//! Pages may leave memory on the way, and groups have limits (`pressure`). What must hold, whatever is called: the auditor finds nothing; a new page is zero; a word that is read is zero or was
-//! written at this place of a page by this space, or by an ancestor before its fork; in the end nothing is in use that
-//! was not before.
+//! Pages may be swapped out, and memcgs have limits (`pressure`). What must hold, whatever is called: the
+//! auditor finds nothing; a new page is zero; a word that is read is zero or was written at this place of a
+//! page by this space, or by an ancestor before its fork; in the end nothing is in use that was not before.
 
 mod calls;
 mod machine;
@@ -30,10 +30,11 @@ use words::{Life, Words};
 const MOST_SPACES: usize = 4;
 /// Pages that a space has from the start.
 const FURNITURE: u64 = 16;
-/// Steps between two audits that nobody asked for.
+/// Steps between two audits, beside those that the input asks for.
 const AUDIT_EVERY: u32 = 16;
-/// What all steps may cost together, in bytes of page tables that there are to walk: a step that fills all memory with
-/// tables of the zero page takes a thousand times as long as another, and a fuzzer would find nothing but such.
+/// The cost of all steps together, in bytes of page tables that are walked: a step that fills all memory with
+/// tables of the zero page takes a thousand times as long as another, and a fuzzer would find nothing but
+/// such.
 const MOST_COST: u64 = 8 << 20;
 
 /// Runs an input on a machine of its own.
@@ -43,7 +44,7 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
     let small = Small::<F>::new(setting);
     small.prepare_groups();
     let before = small.in_use();
-    let vcpus = [0, 1].map(|number| small.machine.vcpu(number).expect("nobody has the CPU"));
+    let vcpus = [0, 1].map(|number| small.machine.vcpu(number).expect("the CPU is free"));
     let mut play = Play::<F> {
         small: &small,
         vcpus: &vcpus,
@@ -352,13 +353,14 @@ fn assert_rest_is_zero<F: PagingFormat>(
     assert_eq!(rest, None, "a new page at {addr:x?} is not zero");
 }
 
-/// Whether an access found no memory. To what was just written this happens when the writing of its last page sent the first
-/// one out.
+/// Whether an access found no memory. A word that was just written may be swapped out when the last page of
+/// the same write takes its frame.
 fn is_starved<T>(result: &Result<T, AccessError<FaultError>>) -> bool {
     matches!(result, Err(AccessError::Fault(FaultError::OutOfMemory(_))))
 }
 
-/// Whether an access passed. One that faults for ever is wrong: each fault is alone on the machine, so that what it brings stays.
+/// Whether an access passed. One that faults for ever is wrong: each fault is alone on the machine, so its
+/// page stays.
 fn passed<T>(result: &Result<T, AccessError<FaultError>>) -> bool {
     if let Err(AccessError::Stuck { addr, access }) = *result {
         panic!("{access:?} of {addr:x?} faults for ever");
@@ -367,14 +369,14 @@ fn passed<T>(result: &Result<T, AccessError<FaultError>>) -> bool {
 }
 
 impl<F: PagingFormat> Small<F> {
-    /// Panics unless each tag can be had: with too few, spaces share one, and nothing else tells.
+    /// Panics unless every tag can be allocated: with too few, spaces share one, and nothing else shows it.
     fn assert_tags_free(&self) {
         let spaces: Vec<_> =
             (1..machine::TAGS).map(|_| self.create_space().expect("all memory is free")).collect();
         assert!(spaces.iter().all(|space| space.asid() != Asid::NONE), "a tag is lost");
     }
 
-    /// Makes the caches give back what they keep.
+    /// Empties the slab caches.
     fn reap(&self) {
         let frames = self.machine.memory().frames();
         let pin = self.machine.memory().platform().pin();

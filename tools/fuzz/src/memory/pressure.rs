@@ -1,4 +1,4 @@
-//! Steps that take memory away: swap devices that come and go, reclaim, and memory groups with limits.
+//! Steps that reduce memory: swap devices that are added and removed, reclaim, and memcgs with limits.
 
 use super::Play;
 use super::machine::Small;
@@ -71,8 +71,8 @@ impl<F: PagingFormat> Play<'_, F> {
 }
 
 impl<F: PagingFormat> Small<F> {
-    /// Takes a device into use, if there is memory for it. One whose pages stay in its own frames has them from the start, so
-    /// that something is won by paging out.
+    /// Adds a device, if there is memory for it. One whose pages stay in its own frames allocates them at the
+    /// start, so that paging out frees memory.
     fn swap_on(&self, compressed: bool, slots: u64) -> bool {
         let memory = self.machine.memory();
         if memory.swap().devices().count() >= MOST_DEVICES {
@@ -105,13 +105,13 @@ impl<F: PagingFormat> Small<F> {
         Some(group)
     }
 
-    /// What is known of a group is kept for the next one: from here on there are as many as will ever be.
+    /// Memcgs are reused: from here on there are as many as will ever be.
     pub(super) fn prepare_groups(&self) {
         self.make_group(1);
         self.relax();
     }
 
-    /// Takes devices and groups away, when no space is left.
+    /// Removes devices and memcgs, when no space is left.
     pub(super) fn relax(&self) {
         let memory = self.machine.memory();
         let devices: Vec<_> = memory.swap().devices().map(|device| device.id).collect();
@@ -120,10 +120,10 @@ impl<F: PagingFormat> Small<F> {
         }
         for number in [1, 0] {
             if let Some(group) = self.group(number) {
-                assert_eq!(memory.groups().remove(group), Ok(()), "nobody is in {group:?}");
+                assert_eq!(memory.groups().remove(group), Ok(()), "no space is in {group:?}");
             }
         }
-        // Children go first, each after an epoch.
+        // Children first, each after an epoch.
         (0..4).for_each(|_| memory.groups().sweep());
     }
 }

@@ -1,4 +1,4 @@
-//! Whose words a space may read.
+//! Which words a space may read.
 
 use quire_arch::VirtAddr;
 
@@ -17,7 +17,8 @@ struct Written {
     copies: u64,
 }
 
-/// A space's ancestors, itself last: a number, and how many words had been written when the next one was born.
+/// A space's ancestors, itself last: a number, and how many words had been written when the next one was
+/// born.
 #[derive(Clone, Debug)]
 pub(super) struct Life(Vec<(u32, usize)>);
 
@@ -36,7 +37,7 @@ impl Words {
         Life(vec![(self.lives, usize::MAX)])
     }
 
-    /// A space that begins with what `parent` has now.
+    /// A space that begins with a copy of `parent`.
     pub(super) fn child_of(&mut self, parent: &Life) -> Life {
         let mut ancestors: Vec<_> =
             parent.0.iter().map(|&(id, until)| (id, until.min(self.written.len()))).collect();
@@ -55,7 +56,7 @@ impl Words {
     pub(super) fn check(&self, life: &Life, addr: VirtAddr, word: u64) {
         let Some(index) = word.checked_sub(1) else { return };
         let written = self.written.get(index as usize);
-        let written = written.unwrap_or_else(|| panic!("at {addr:x?} is {word:#x}, which nobody wrote"));
+        let written = written.unwrap_or_else(|| panic!("at {addr:x?} is {word:#x}, which was not written"));
         let known = life.0.iter().any(|&(id, until)| id == written.by && (index as usize) < until);
         assert!(known, "at {addr:x?} is a word of another space: {written:?} in {life:?}");
         let behind = (addr.0 / 8).wrapping_sub(written.first) % PAGE_WORDS;

@@ -1,4 +1,4 @@
-//! Events from bytes: the life of a few processes, with whatever a file may claim in between.
+//! Events from bytes: a few processes, with whatever a file may claim in between.
 
 use crate::bytes::Bytes;
 use quire_trace::event::*;

@@ -1,9 +1,9 @@
 //! Trace files from bytes.
 //!
-//! The first byte says how the rest becomes a file: as it is; as frames that get right checksums, so that what lies behind
-//! them is reached; or as events that a writer writes. Whatever the file is, reading it ends, with an error whose place is in
-//! the file or with a trailer; salvaging it takes no less; and what can be read can be replayed, after which the auditor
-//! finds nothing.
+//! The first byte says how the rest becomes a file: as it is; as frames that get right checksums, so that the
+//! code behind the check is reached; or as events that a writer writes. Whatever the file is, reading it
+//! ends, with an error whose place is in the file or with a trailer; salvaging it reads no less; and what can
+//! be read can be replayed, after which the auditor finds nothing.
 
 mod events;
 mod sealed;
@@ -70,7 +70,7 @@ fn assert_same(file: &[u8], events: &[Event]) {
     assert_eq!(trailer.kinds.iter().sum::<u64>(), trailer.events);
 }
 
-/// Reads the whole file and answers how many events it has.
+/// Reads the whole file and returns how many events it has.
 fn read(file: &[u8], show: bool) -> Result<u64, TraceError> {
     let wrong = |error: TraceError| {
         assert!(error.offset() <= file.len() as u64, "{error} lies behind the end, at {}", file.len());
@@ -100,7 +100,7 @@ fn read(file: &[u8], show: bool) -> Result<u64, TraceError> {
     Ok(events)
 }
 
-/// Reads what is whole and answers how many events that gives, those included that say what is missing. `None` if not
+/// Salvages the file and returns how many events that gives, those included that mark gaps. `None` if not
 /// even the header can be read.
 fn salvage(file: &[u8]) -> Option<u64> {
     let mut reader = TraceReader::new(file).ok()?.salvaging();
@@ -135,7 +135,7 @@ fn replay(file: &[u8], salvage: bool, show: bool) {
         Err(ReplayError::NothingSalvaged(..)) if salvage => return,
         replay => replay.expect("it was read before"),
     };
-    // Whatever it claims, the answer is a number.
+    // Whatever it claims, the result is a number.
     let _ = replay.needs().ram();
     let report = replay.run(&mut |_, _| {}).expect("it was read before, and so much RAM is enough to start");
     assert!(report.events == replay.needs().events() || report.does_not_fit.is_some());

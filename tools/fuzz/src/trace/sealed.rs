@@ -7,8 +7,8 @@ use quire_trace::format::TraceWriter;
 const MAGIC: &[u8] = b"\x89QTR\r\n\x1a\n\x02\0\0\0";
 const MARKERS: [&[u8; 4]; 4] = [b"QBLK", b"QBLK", b"QEND", b"QHDR"];
 
-/// A file of the frames that the bytes describe, each by a byte with its kind and what is odd about it, a byte with the
-/// number of its events, and a byte with the length of its contents, which follow.
+/// A file of the frames that the bytes describe, each by a byte with its kind and what is odd about it, a
+/// byte with the number of its events, and a byte with the length of its contents, which follow.
 pub(super) fn file(bytes: &mut Bytes<'_>) -> Vec<u8> {
     let mut file;
     let mut first_event = 0u64;
@@ -64,7 +64,7 @@ struct Frame<'c> {
     contents: &'c [u8],
 }
 
-/// Appends a frame and answers the checksum of its contents.
+/// Appends a frame and returns the checksum of its contents.
 fn frame(file: &mut Vec<u8>, frame: Frame<'_>) -> u32 {
     let stored_len = frame.contents.len() as u32;
     let raw_len = if frame.compressed { frame.raw_len } else { stored_len };
