@@ -15,7 +15,6 @@ crates/arch 9
 tools/cli 10
 tools/diff 49
 crates/frame 184
-tools/fuzz 10
 crates/group 78
 crates/mm 18
 crates/reclaim 26
