@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The documents name tests and files: each must exist.
+# The documents name tests and files, and the code names documents: each must exist.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,4 +23,19 @@ for document in README.md docs/*.md recordings/README.md fuzz/README.md bench/RE
         fi
     done < <(grep -oE '\]\([^)]+\)' "$document" | sed -E 's/^\]\(//; s/\)$//' | grep -vE '^(https?:|#)')
 done
+
+# Files in backquotes, by their path or the end of it. `mine.rs` is the reader's own.
+tracked=$(git ls-files)
+while read -r file; do
+    if ! grep -qE "(^|/)${file//./\\.}\$" <<< "$tracked" && [[ $file != */mine.rs ]]; then
+        echo "a document names the file $file, which is not there" >&2
+        bad=1
+    fi
+done < <(git ls-files '*.md' | xargs grep -ohE '`[a-zA-Z0-9_./-]+\.(rs|md|sh|awk|toml|json)`' | tr -d '`' | sort -u)
+while read -r document; do
+    if [[ ! -e $document ]]; then
+        echo "the code names $document, which is not there" >&2
+        bad=1
+    fi
+done < <(git grep -ohE 'docs/[a-zA-Z0-9_-]+\.md' -- '*.rs' '*.sh' '*.toml' .ci | sort -u)
 exit "$bad"
