@@ -142,8 +142,4 @@ unsafe impl Platform for Toy {
     }
 
     fn unpark(&self, _key: usize) {}
-
-    fn entropy(&self) -> u64 {
-        0x5eed
-    }
 }

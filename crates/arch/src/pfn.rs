@@ -16,12 +16,6 @@ impl Pfn {
         PhysAddr(self.0 << PAGE_SHIFT)
     }
 
-    /// The frame that holds `addr`.
-    #[inline]
-    pub const fn from_phys(addr: PhysAddr) -> Self {
-        Self(addr.0 >> PAGE_SHIFT)
-    }
-
     /// The frame `frames` further on.
     #[inline]
     pub const fn offset(self, frames: u64) -> Self {

@@ -266,9 +266,6 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// Wakes all that sleep on `key`.
     fn unpark(&self, key: usize);
 
-    /// 64 random bits, for address-space layout.
-    fn entropy(&self) -> u64;
-
     /// Shows the auditor every translation that any TLB holds. The machine is quiet. Hardware that cannot tell
     /// shows none.
     fn for_each_cached_translation(&self, visit: &mut dyn FnMut(CachedTranslation)) {

@@ -200,36 +200,6 @@ fn a_huge_block_is_formed_from_what_all_cpus_keep() {
     assert_sound(&frames);
 }
 
-#[test]
-fn a_bulk_of_frames_comes_with_few_locks() {
-    for pcp in PcpTechnique::ALL {
-        let frames = frames(&[(0, 4096)], 2, pcp);
-        run_on(0);
-        let pin = frames.platform().pin();
-        let mut bulk = [Pfn(0); 1000];
-        let request = AllocRequest::new(Order::ZERO, TEST);
-        assert_eq!(frames.allocate_bulk(&pin, request.zeroed(), &mut bulk), Ok(1000));
-        let mut unique = bulk.to_vec();
-        unique.sort_unstable();
-        unique.dedup();
-        assert_eq!(unique.len(), 1000);
-        assert_eq!(frames.free_frames(), frames.totals().managed - 1000);
-        for pfn in bulk {
-            put(&frames, pfn, Order::ZERO);
-        }
-        assert_sound(&frames);
-        // More than there is: as many as there are, and the rest is untouched.
-        let mut all = vec![Pfn(u64::MAX); 5000];
-        let got = frames.allocate_bulk(&pin, request, &mut all).unwrap();
-        assert!(got >= 3800 && all[got..].iter().all(|&pfn| pfn == Pfn(u64::MAX)), "{pcp:?}: {got}");
-        assert_eq!(frames.allocate_bulk(&pin, request.order(order(1)), &mut all), Ok(0));
-        for &pfn in &all[..got] {
-            put(&frames, pfn, Order::ZERO);
-        }
-        assert_sound(&frames);
-    }
-}
-
 /// What a request has to take from another type's block is one block for itself and none to keep.
 #[test]
 fn a_list_keeps_nothing_of_another_types_block() {

@@ -1,7 +1,6 @@
 //! Names of groups.
 
 use crate::error::GroupError;
-use core::fmt;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// The longest name, in bytes.
@@ -17,20 +16,6 @@ pub(crate) struct Name {
 impl Default for Name {
     fn default() -> Self {
         Self { bytes: [const { AtomicU8::new(0) }; MAX_NAME], len: AtomicU8::new(0) }
-    }
-}
-
-/// A name, copied.
-#[derive(Clone, Copy)]
-pub(crate) struct NameCopy {
-    bytes: [u8; MAX_NAME],
-    len: usize,
-}
-
-impl fmt::Display for NameCopy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Only whole names are stored, so they are text.
-        f.write_str(core::str::from_utf8(&self.bytes[..self.len]).unwrap_or("?"))
     }
 }
 
@@ -53,10 +38,5 @@ impl Name {
         let stored = self.bytes.iter().map(|byte| byte.load(Ordering::Relaxed));
         usize::from(self.len.load(Ordering::Relaxed)) == name.len()
             && name.bytes().zip(stored).all(|(a, b)| a == b)
-    }
-
-    pub(crate) fn copy(&self) -> NameCopy {
-        let bytes = core::array::from_fn(|nth| self.bytes[nth].load(Ordering::Relaxed));
-        NameCopy { bytes, len: usize::from(self.len.load(Ordering::Relaxed)).min(MAX_NAME) }
     }
 }

@@ -4,9 +4,8 @@ use crate::error::GroupError;
 use crate::group::Group;
 use crate::id::GroupId;
 use crate::lists::NodeLists;
-use crate::name::{Name, NameCopy};
+use crate::name::Name;
 use crate::{Groups, SITE};
-use core::fmt;
 use core::sync::atomic::AtomicU16;
 use quire_arch::{MAX_NODES, Order, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, Kind};
@@ -183,33 +182,6 @@ impl<P: Platform> Groups<P> {
             group = self.child(group, name)?;
         }
         Some(group.id)
-    }
-
-    /// Writes the group's path, from the root's `/`.
-    ///
-    /// # Errors
-    ///
-    /// [`GroupError::NoGroup`], [`GroupError::Output`].
-    pub fn write_path(&self, id: GroupId, out: &mut dyn fmt::Write) -> Result<(), GroupError> {
-        if id.is_root() {
-            return Ok(out.write_char('/')?);
-        }
-        // Names are copied, so that nobody's output runs under the lock.
-        let mut names: arrayvec::ArrayVec<NameCopy, MAX_DEPTH> = arrayvec::ArrayVec::new();
-        {
-            let _pin = self.frames.platform().pin();
-            let _registry = self.registry.lock();
-            let mut group =
-                self.table.get(id).filter(|group| group.life.is_there()).ok_or(GroupError::NoGroup)?;
-            while !group.id.is_root() && !names.is_full() {
-                names.push(group.name.copy());
-                group = self.table.get(group.parent()).ok_or(GroupError::NoGroup)?;
-            }
-        }
-        for name in names.iter().rev() {
-            write!(out, "/{name}")?;
-        }
-        Ok(())
     }
 
     /// The parent, or `None` for the root and for what is no group.

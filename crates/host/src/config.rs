@@ -16,8 +16,6 @@ pub struct HostConfig {
     pub nodes: usize,
     /// Number of address-space tags, the shared one included; at least 1.
     pub asids: u32,
-    /// Seed of the machine's entropy: the same seed gives the same numbers.
-    pub seed: u64,
     /// Compares every TLB hit with the tables; see [`paranoid`](crate::paranoid).
     pub paranoid: bool,
     /// Audits the machine when it is dropped, and panics on what is found.
@@ -42,7 +40,6 @@ impl HostConfig {
             cpus: 1,
             nodes: 1,
             asids: 4096,
-            seed: 0x5eed,
             paranoid: false,
             audit_at_end: false,
             large_pages: false,

@@ -15,7 +15,6 @@ mod arena;
 mod config;
 mod counters;
 mod cpu;
-mod entropy;
 mod give_way;
 mod lock_order;
 mod machine;

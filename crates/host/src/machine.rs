@@ -3,7 +3,6 @@
 use crate::arena::Arena;
 use crate::config::{HostConfig, HostError, host_memory_available};
 use crate::cpu::Cpu;
-use crate::entropy::Entropy;
 use crate::parking::Parking;
 use crate::threads::RwLock;
 use core::fmt;
@@ -27,7 +26,6 @@ pub(crate) struct Machine {
     /// enough.
     node_of_cpu: [NodeId; MAX_CPUS],
     pub(crate) parking: Parking,
-    pub(crate) entropy: Entropy,
     pub(crate) asids: u32,
     pub(crate) paranoid: bool,
     started: Instant,
@@ -51,7 +49,6 @@ impl Machine {
             nodes: config.nodes,
             node_of_cpu: core::array::from_fn(|cpu| dealt(cpu, config.nodes)),
             parking: Parking::new(),
-            entropy: Entropy::new(config.seed),
             asids: config.asids,
             paranoid: config.paranoid,
             started: Instant::now(),

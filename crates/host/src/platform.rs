@@ -44,17 +44,6 @@ impl<F: PagingFormat> HostPlatform<F> {
         HostCounters::sum(&self.machine.cpus)
     }
 
-    /// The counters of one CPU, or `None` past the machine's CPUs.
-    pub fn cpu_counters(&self, cpu: CpuId) -> Option<HostCounters> {
-        let cpu = self.machine.cpus.get(cpu.index())?;
-        Some(HostCounters::sum(core::slice::from_ref(cpu)))
-    }
-
-    /// Whether the machine compares TLB hits with the tables.
-    pub fn is_paranoid(&self) -> bool {
-        self.machine.paranoid
-    }
-
     /// Tells paranoid mode how to ask whether a frame is free, or (with `None`) that it cannot ask.
     ///
     /// The query is called in the middle of a program access, by a CPU that serves no shootdown meanwhile: it
@@ -229,10 +218,6 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
 
     fn unpark(&self, key: usize) {
         self.machine.parking.unpark(key);
-    }
-
-    fn entropy(&self) -> u64 {
-        self.machine.entropy.next()
     }
 
     fn for_each_cached_translation(&self, visit: &mut dyn FnMut(CachedTranslation)) {

@@ -93,10 +93,6 @@ unsafe impl Platform for Bed {
         let _guard = self.lock.lock().unwrap();
         self.wake.notify_all();
     }
-
-    fn entropy(&self) -> u64 {
-        0
-    }
 }
 
 struct Guarded {

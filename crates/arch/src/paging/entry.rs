@@ -45,17 +45,6 @@ pub struct SwapEntry {
     pub exclusive: bool,
 }
 
-/// A page that is being moved; faults wait until it has arrived.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MigrationEntry {
-    /// The frame that is being left.
-    pub pfn: Pfn,
-    /// Whether the entry allowed writes.
-    pub write: bool,
-    /// Whether the page belonged to this entry alone.
-    pub anonymous_exclusive: bool,
-}
-
 /// A note in the place of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PteMarker {
@@ -76,8 +65,6 @@ pub enum Entry {
     Leaf(Leaf),
     /// A swapped-out page.
     Swap(SwapEntry),
-    /// A page on its way to another frame.
-    Migration(MigrationEntry),
     /// A note instead of a page.
     Marker(PteMarker),
 }
@@ -85,8 +72,7 @@ pub enum Entry {
 /// The kind of a non-present entry, as both formats of this crate store it. Zero is reserved for "none".
 const KIND_PROTECTED: u64 = 1;
 const KIND_SWAP: u64 = 2;
-const KIND_MIGRATION: u64 = 3;
-const KIND_MARKER: u64 = 4;
+const KIND_MARKER: u64 = 3;
 
 /// Packs a non-present entry into 60 bits: kind in bits 0..3, the rest above. Formats place it where their
 /// hardware ignores it. The payload of a present entry is the format's own business.
@@ -96,12 +82,6 @@ pub(super) fn pack_absent(entry: Entry) -> u64 {
         Entry::Leaf(leaf) => KIND_PROTECTED | u64::from(leaf.flags.bits()) << 3 | leaf.pfn.0 << 19,
         Entry::Swap(swap) => {
             KIND_SWAP | u64::from(swap.exclusive) << 3 | u64::from(swap.device) << 4 | swap.slot << 10
-        }
-        Entry::Migration(migration) => {
-            KIND_MIGRATION
-                | u64::from(migration.write) << 3
-                | u64::from(migration.anonymous_exclusive) << 4
-                | migration.pfn.0 << 5
         }
         Entry::Marker(PteMarker::Guard) => KIND_MARKER,
         Entry::Marker(PteMarker::Poisoned) => KIND_MARKER | 1 << 3,
@@ -123,11 +103,6 @@ pub(super) fn unpack_absent(packed: u64) -> Entry {
             device: (packed >> 4) as u8 & 63,
             slot: packed >> 10,
             exclusive: packed & 8 != 0,
-        }),
-        KIND_MIGRATION => Entry::Migration(MigrationEntry {
-            pfn: Pfn(packed >> 5),
-            write: packed & 8 != 0,
-            anonymous_exclusive: packed & 16 != 0,
         }),
         KIND_MARKER if packed & 8 == 0 => Entry::Marker(PteMarker::Guard),
         _ => Entry::Marker(PteMarker::Poisoned),

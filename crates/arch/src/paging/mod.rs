@@ -8,7 +8,7 @@ mod entry;
 pub mod invented;
 mod x86_64;
 
-pub use entry::{Entry, Leaf, LeafFlags, MigrationEntry, PteMarker, SwapEntry};
+pub use entry::{Entry, Leaf, LeafFlags, PteMarker, SwapEntry};
 pub use x86_64::{X86_64, X86_64Level4, X86_64Level5};
 
 use crate::addr::{PAGE_SHIFT, VirtAddr, VirtRange};
@@ -170,13 +170,6 @@ mod tests {
         choices.push(
             (0u8..64, 0u64..1 << 44, any::<bool>())
                 .prop_map(|(device, slot, exclusive)| Entry::Swap(SwapEntry { device, slot, exclusive }))
-                .boxed(),
-        );
-        choices.push(
-            (pfn, any::<bool>(), any::<bool>())
-                .prop_map(|(pfn, write, anonymous_exclusive)| {
-                    Entry::Migration(MigrationEntry { pfn, write, anonymous_exclusive })
-                })
                 .boxed(),
         );
         choices.push(Just(Entry::Marker(PteMarker::Guard)).boxed());

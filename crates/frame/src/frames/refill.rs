@@ -2,13 +2,11 @@
 
 use super::Frames;
 use crate::counters::VmEvent;
-use crate::error::AllocError;
-use crate::faults::FaultClass;
 use crate::map::{Frame, FrameIndex, Kind, Migratetype, Word};
 use crate::pcp::{CHUNK_BLOCKS, PcpLists, PcpSet};
 use crate::request::AllocRequest;
 use crate::zone::{Buddy, Zone};
-use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_arch::{Pin, Platform};
 
 /// Pieces of adjacent blocks that one hold of a zone's lock gave.
 struct Runs {
@@ -310,86 +308,5 @@ impl<P: Platform> Frames<P> {
         }
         let reserve = if request.highest_zone > zone.id.kind() { zone.levels.lowmem_reserve() } else { 0 };
         free.saturating_sub(min + reserve)
-    }
-
-    /// Allocates single frames into `frames`, as many as there are under few holds of the lists' lock, and returns how
-    /// many it got; the first so many places are filled. The fault plan counts the call as one allocation.
-    ///
-    /// What is missing then is to be had, if at all, by [`allocate`](Self::allocate), which also drains.
-    ///
-    /// # Errors
-    ///
-    /// [`AllocError::Injected`] by the fault plan; then nothing was allocated. The request must be of order 0, or the
-    /// answer is 0.
-    #[cfg_attr(debug_assertions, track_caller)]
-    pub fn allocate_bulk(
-        &self,
-        pin: &Pin<'_, P>,
-        mut request: AllocRequest,
-        frames: &mut [Pfn],
-    ) -> Result<usize, AllocError> {
-        if self.faults.strikes(FaultClass::Frames, request.site) {
-            return Err(AllocError::Injected);
-        }
-        if request.order > Order::ZERO {
-            return Ok(0);
-        }
-        if let Some(only) = self.only_type {
-            request.migratetype = only;
-        }
-        let mut got = 0;
-        for zone in self.zones_for(pin, &request) {
-            let before = got;
-            while got < frames.len() {
-                let chunk = &mut frames[got..];
-                let taken = self.bulk_chunk(pin, zone, &request, chunk);
-                if taken == 0 {
-                    break;
-                }
-                got += taken;
-            }
-            self.events.add(pin, VmEvent::allocation(zone.id.kind()), (got - before) as u64);
-        }
-        if request.zero {
-            for &pfn in &frames[..got] {
-                // SAFETY: the frame has just been given out to this call alone, and lies in RAM.
-                unsafe { self.platform.zero(pfn, Order::ZERO) };
-            }
-        }
-        Ok(got)
-    }
-
-    /// A chunk of [`allocate_bulk`](Self::allocate_bulk): what lies on the list, under one hold of its lock; where that is
-    /// empty one frame, for which the list is refilled.
-    fn bulk_chunk(
-        &self,
-        pin: &Pin<'_, P>,
-        zone: &Zone<P>,
-        request: &AllocRequest,
-        frames: &mut [Pfn],
-    ) -> usize {
-        if !self.technique.covers(request.order) {
-            let Some(index) = self.allocate_buddy(pin, zone, request) else { return 0 };
-            frames[0] = self.map.pfn(index);
-            return 1;
-        }
-        let mut pcp = zone.pcp.mine(pin).lists.lock();
-        let mut taken = 0;
-        for place in frames.iter_mut().take(CHUNK_BLOCKS) {
-            let block = pcp.pop(&self.map, request.order, request.migratetype);
-            let Some((index, frame)) = block else { break };
-            Self::give_out(pin, frame, request);
-            *place = self.map.pfn(index);
-            taken += 1;
-        }
-        drop(pcp);
-        self.events.add(pin, VmEvent::PcpHit, taken as u64);
-        if taken == 0
-            && let Some(index) = self.allocate_pcp(pin, zone, request)
-        {
-            frames[0] = self.map.pfn(index);
-            return 1;
-        }
-        taken
     }
 }

@@ -124,16 +124,6 @@ impl MemoryMap {
         unsafe { self.frames.add(slot(offset as u32) as usize).as_ref() }
     }
 
-    /// The frame that `frame` describes, or `None` for a descriptor of another map or a copy.
-    pub fn pfn_of(&self, frame: &Frame) -> Option<Pfn> {
-        let offset = core::ptr::from_ref(frame).addr().wrapping_sub(self.frames.addr().get());
-        let place = offset / size_of::<Frame>();
-        let inside = offset.is_multiple_of(size_of::<Frame>()) && place < slots(self.count);
-        // The permutation is its own inverse, since it changes no bit that it depends on.
-        let index = slot(place as u32);
-        (inside && index < self.count).then(|| self.base.offset(u64::from(index)))
-    }
-
     /// The descriptor at `index`.
     #[inline]
     pub(crate) fn at(&self, index: FrameIndex) -> &Frame {

@@ -226,10 +226,6 @@ unsafe impl Platform for Machine {
     }
 
     fn unpark(&self, _key: usize) {}
-
-    fn entropy(&self) -> u64 {
-        4
-    }
 }
 
 /// A machine's frames with nothing held back, so that a test can use all of them.

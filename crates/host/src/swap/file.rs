@@ -34,7 +34,7 @@ pub struct FileDeviceOptions {
     /// What does the work; `None` is the best that the host permits.
     pub engine: Option<Engine>,
     /// Ask for input and output past the host's page cache. Some file systems cannot; then it goes through
-    /// the cache ([`FileDevice::is_direct`]).
+    /// the cache.
     pub direct: bool,
     /// Requests that may be under way at once, those included that wait to be reaped; at least 1.
     pub depth: usize,
@@ -147,11 +147,6 @@ impl<F: PagingFormat> FileDevice<F> {
     /// What does the work.
     pub fn engine(&self) -> Engine {
         self.engine
-    }
-
-    /// Whether data goes past the host's page cache.
-    pub fn is_direct(&self) -> bool {
-        self.direct
     }
 }
 

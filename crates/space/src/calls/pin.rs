@@ -8,7 +8,7 @@ use crate::spaces::Spaces;
 use crate::table::{Found, HugeSlot, Tables};
 use crate::vma::{VmFlags, Vma, VmaSnapshot};
 use core::fmt;
-use quire_arch::{Access, Entry, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, FrameChain};
 
 /// A page of a space that a device may read and write until this is dropped: it stays where it is, whatever the program
@@ -79,30 +79,6 @@ impl<'m, P: Platform> Space<'m, P> {
                 }
             }
         }
-    }
-
-    /// Pins the pages from `addr`, which is page aligned, on until `wanted` are pinned, hands each to `take`, and answers how
-    /// many there are.
-    ///
-    /// # Errors
-    ///
-    /// As for [`pin_page`](Self::pin_page), if not even the first can be pinned.
-    pub fn pin_pages(
-        &self,
-        addr: VirtAddr,
-        wanted: u64,
-        access: Access,
-        mut take: impl FnMut(PinnedPage<'m, P>),
-    ) -> Result<u64, FaultError> {
-        for nth in 0..wanted {
-            let page = VirtAddr(addr.0.saturating_add(nth * PAGE_SIZE));
-            match self.pin_page(page, access) {
-                Ok(pinned) => take(pinned),
-                Err(error) if nth == 0 => return Err(error),
-                Err(_) => return Ok(nth),
-            }
-        }
-        Ok(wanted)
     }
 
     /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None` asks to look again.

@@ -78,11 +78,6 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         self.table.slots()
     }
 
-    /// The codec's name.
-    pub fn codec_name(&self) -> &'static str {
-        C::NAME
-    }
-
     /// Stores the page in frame `page`, in place of what the slot has. A program may be writing the page meanwhile: then
     /// what is stored is a mixture of the old and the new.
     ///

@@ -52,10 +52,6 @@ unsafe impl Platform for Cpu {
     fn park(&self, _key: usize, _still: &mut dyn FnMut() -> bool) {}
 
     fn unpark(&self, _key: usize) {}
-
-    fn entropy(&self) -> u64 {
-        0
-    }
 }
 
 /// Epochs for `cpus` CPUs. The slots are leaked.
