@@ -28,7 +28,7 @@ fn everything_is_measured_and_given_back_and_whatever_empties_a_table_frees_it()
     let total = steps[0].2;
     assert_eq!(steps.iter().map(|&(_, done, _)| done).collect::<Vec<_>>(), (0..total).collect::<Vec<_>>());
 
-    // 64 MiB have 32 bottom tables of 4 kB, with a PMD and a PUD table above them. At an offset of 1 MiB the
+    // 64 MiB have 32 PTE tables of 4 kB, with a PMD and a PUD table above them. At an offset of 1 MiB the
     // last step reaches into one more, and what is moved lies apart, under a PMD table of its own.
     let sweeps: Vec<_> = figures(&report)
         .filter(|figure| figure.metric.name == "page_tables_at_the_end")

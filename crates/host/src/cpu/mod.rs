@@ -126,7 +126,7 @@ impl<'c> Owner<'c> {
         self.cpu.pins.set(pins + 1);
     }
 
-    /// Ends a pinned section and tells whether it was the last.
+    /// Ends a pinned section and returns whether it was the last.
     ///
     /// # Panics
     ///

@@ -115,8 +115,8 @@ fn compare<F: PagingFormat>(
     Staleness::None
 }
 
-/// Judges the use of `slot` for `access` to `addr`; see the module's description. `hit` tells a hit from a
-/// fill.
+/// Judges the use of `slot` for `access` to `addr`; see the module's description. `hit` distinguishes a hit
+/// from a fill.
 ///
 /// # Safety
 ///

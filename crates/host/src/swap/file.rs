@@ -224,7 +224,7 @@ impl<F: PagingFormat> SwapDevice<HostPlatform<F>> for FileDevice<F> {
         let page = PAGE as u64;
         let Some(bytes) = count.checked_mul(page).filter(|bytes| *bytes > 0) else { return };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Only a hint: what cannot be given back stays in the file.
+        // Only a hint: what cannot be discarded stays in the file.
         let _ = rustix::fs::fallocate(&self.shared.file, how, (slot + 1) * page, bytes);
     }
 }

@@ -17,7 +17,7 @@ type Page = Box<[u64; WORDS]>;
 /// A swap device that keeps pages in memory of the host: as fast as can be, and it takes none of the
 /// machine's own RAM.
 ///
-/// Memory is taken when a slot is written, and goes back when the slot is free.
+/// Memory is allocated when a slot is written, and freed when the slot is free.
 pub struct HostRam {
     slots: Box<[Mutex<Option<Page>>]>,
     stored: AtomicU64,

@@ -88,7 +88,7 @@ fn shuttle_a_discard_against_the_unmapping_of_its_page() {
                     });
                 });
                 scope.spawn(|| {
-                    on_cpu(machine, 1, space, |_| space.munmap(ADDR, PAGE).expect("a mapping goes whole"));
+                    on_cpu(machine, 1, space, |_| space.munmap(ADDR, PAGE).expect("a whole mapping"));
                     gone.tell();
                 });
                 scope.spawn(|| reclaim(machine, 2));

@@ -215,7 +215,7 @@ fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
                         Box::new(|| look(2)),
                         Box::new(|| {
                             on_cpu(machine, 1, space, |_| match unmaps {
-                                true => space.munmap(ADDR, PAGE).expect("a mapping goes whole"),
+                                true => space.munmap(ADDR, PAGE).expect("a whole mapping"),
                                 false => space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped"),
                             });
                             gone.tell();

@@ -119,7 +119,7 @@ fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
                     scope.spawn(|| {
                         on_cpu(machine, 1, space, |program| {
                             if unmaps {
-                                space.munmap(ADDR, PAGE).expect("a mapping goes whole");
+                                space.munmap(ADDR, PAGE).expect("a whole mapping");
                                 map_at(space, ADDR.0, PAGE, RW);
                             } else {
                                 space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped");

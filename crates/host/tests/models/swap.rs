@@ -167,7 +167,7 @@ fn shuttle_a_swap_in_against_the_unmapping_of_its_page() {
                     }
                     scope.spawn(|| {
                         on_cpu(machine, 1, space, |_| match way {
-                            Gone::Unmapped => space.munmap(ADDR, PAGE).expect("a mapping goes whole"),
+                            Gone::Unmapped => space.munmap(ADDR, PAGE).expect("a whole mapping"),
                             Gone::Dropped => space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped"),
                         });
                         gone.tell();

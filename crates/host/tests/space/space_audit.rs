@@ -292,7 +292,7 @@ fn a_stale_translation_of_a_cpu_in_another_space() {
             machine,
             |v| matches!(v, SpaceViolation::StaleTranslation(cached) if cached.addr == VirtAddr(BASE)),
         );
-        // A flush leaves the CPU out. What it holds stays there, unusable.
+        // A flush leaves the CPU out. What it holds stays there and cannot be used.
         space.madvise(VirtAddr(BASE + PAGE), PAGE, Advice::DontNeed).unwrap();
         assert_audit(machine);
         assert_eq!(

@@ -284,7 +284,7 @@ fn a_destination_with_leftover_tables_takes_a_move() {
     let (machine, cpu) = one_cpu(32);
     let space = machine.memory().create_space().unwrap();
     let to = BORDER + GIB;
-    // A neighbour keeps the upper tables; dropped pages leave an empty bottom table.
+    // A neighbour keeps the upper tables; dropped pages leave an empty PTE table.
     map_at(&space, to, 2 * MIB2, RW);
     fill(&cpu, &space, to, 1024, 7);
     space.madvise(VirtAddr(to), 2 * MIB2, Advice::DontNeed).unwrap();

@@ -271,7 +271,7 @@ fn calls_that_need_an_unreadable_page_say_so() {
         let (space, area) = (&scene.space, scene.area);
         assert!(space.pin_page(area, quire_arch::Access::Read).is_err());
         let populate = space.madvise(area, PAGE, Advice::PopulateRead).map_err(quire_mm::Error::errno);
-        assert_eq!(populate, Err(Errno::EFAULT), "as Linux tells of SIGBUS");
+        assert_eq!(populate, Err(Errno::EFAULT), "as Linux reports SIGBUS");
         assert_audit(machine);
         lock(&medium).unreadable = false;
         scene.assert_whole();

@@ -31,7 +31,7 @@ pub(crate) struct Mind<'m> {
     pub(crate) pages: Pages,
 }
 
-/// How a life goes.
+/// What varies in a life.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
     /// Devices fail in so many of a thousand requests, by turns.

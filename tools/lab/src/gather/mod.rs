@@ -28,7 +28,7 @@ type Site = crate::site::Site<GatherTechnique>;
 /// Bytes of memory that are unmapped at a time where it is unmapped in pieces.
 const PIECE: u64 = 64 << 10;
 
-/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there
+/// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
 /// are.
 ///
 /// Where the process may, it sets the host's controls of large folios for as long as Linux is measured.

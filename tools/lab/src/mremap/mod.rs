@@ -21,7 +21,7 @@ pub const NAME: &str = "mremap";
 
 const TIME_RATIO: Metric = Metric::lower(RATIO, "to ptes");
 
-/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there
+/// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
 /// are.
 ///
 /// Where the process may, it sets the host's controls of large folios for as long as Linux populates memory.

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 #[derive(Clone, Debug)]
 pub(super) struct Latencies(Histogram<u64>);
 
-/// Longest time that is told apart: a minute.
+/// Longest time that is recorded: a minute.
 const LONGEST: u64 = 60_000_000_000;
 
 impl Default for Latencies {

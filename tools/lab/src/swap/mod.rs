@@ -25,7 +25,7 @@ pub const NAME: &str = "swap";
 
 const TIME_RATIO: Metric = Metric::lower(RATIO, "to bypass");
 
-/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there
+/// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
 /// are.
 ///
 /// Where the process is root, no swap is in use and `scale` does not forbid it, the host's Linux swaps to a

@@ -22,7 +22,7 @@ pub const NAME: &str = "tables";
 
 const TIME_RATIO: Metric = Metric::lower(RATIO, "to keep");
 
-/// Runs the experiment. `progress` is told what is being done, how many steps are done, and how many there
+/// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
 /// are.
 ///
 /// # Errors
