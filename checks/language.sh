@@ -14,11 +14,11 @@ bounds='
 crates/arch 9
 tools/cli 10
 tools/diff 49
-crates/frame 184
-crates/group 78
+crates/frame 183
+crates/group 77
 crates/mm 18
 crates/reclaim 26
-crates/space 298
+crates/space 297
 crates/swap 146
 crates/sync 21
 tools/trace 40
