@@ -70,7 +70,7 @@ fn run(arguments: &Arguments, case: Case, order: Order, threads: usize) -> Resul
     let ram = arguments.memory << 20;
     let frames = ram / PAGE_SIZE;
     let load = Load::fitting(frames, order, threads, 9);
-    let machines = PcpTechnique::ALL
+    let machines = PcpTechnique::COMPARED
         .into_iter()
         .map(|pcp| {
             let frames = FrameConfig { pcp, ..FrameConfig::default() };

@@ -9,7 +9,7 @@ use quire_swap::SwapTechnique;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Techniques {
-    /// Which orders the per-CPU lists hold: `none`, `order0`, `posted` (0 to 3) or `all` (up to the PMD's).
+    /// Which orders the per-CPU lists hold: `order0`, `posted` (0 to 3) or `all` (up to the PMD's).
     pub pcp: PcpTechnique,
     /// How mappings are taken down: `pages` (one at a time) or `runs` (of one folio).
     pub gather: GatherTechnique,
@@ -48,7 +48,7 @@ impl Techniques {
     const MREMAP_VALUES: &'static [&'static str] = &["ptes", "puds"];
     const SWAP_VALUES: &'static [&'static str] = &["bypass", "all"];
     const TABLES_VALUES: &'static [&'static str] = &["keep", "free"];
-    const PCP_VALUES: &'static [&'static str] = &["none", "order0", "posted", "all"];
+    const PCP_VALUES: &'static [&'static str] = &["order0", "posted", "all"];
 
     /// Sets the switch `name` to `value`, as the command line does.
     ///
@@ -58,7 +58,7 @@ impl Techniques {
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), TechniqueError> {
         match (name, value) {
             ("pcp", _) => {
-                let chosen = PcpTechnique::ALL.into_iter().find(|technique| technique.name() == value);
+                let chosen = PcpTechnique::COMPARED.into_iter().find(|technique| technique.name() == value);
                 self.pcp = chosen.ok_or(TechniqueError::UnknownValue(Self::PCP_VALUES))?;
             }
             ("gather", _) => {
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn a_switch_is_set_by_name_and_a_wrong_word_changes_nothing() {
         let mut techniques = Techniques::default();
-        assert_eq!(techniques.set("pcp", "none"), Ok(()));
-        assert_eq!(techniques.pcp, PcpTechnique::None);
+        assert_eq!(techniques.set("pcp", "order0"), Ok(()));
+        assert_eq!(techniques.pcp, PcpTechnique::OrderZero);
         assert_eq!(techniques.set("pcp", "some"), Err(TechniqueError::UnknownValue(Techniques::PCP_VALUES)));
-        for (name, technique) in Techniques::PCP_VALUES.iter().zip(PcpTechnique::ALL) {
+        for (name, technique) in Techniques::PCP_VALUES.iter().zip(PcpTechnique::COMPARED) {
             let mut techniques = Techniques::default();
             assert_eq!(techniques.set("pcp", name), Ok(()));
             assert_eq!(techniques.pcp, technique);
@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(techniques.set("swap", name), Ok(()));
             assert_eq!(techniques.swap, technique);
         }
-        assert_eq!(techniques.set("pcb", "none"), Err(TechniqueError::UnknownName));
-        assert_eq!(techniques.pcp, PcpTechnique::None);
+        assert_eq!(techniques.set("pcb", "order0"), Err(TechniqueError::UnknownName));
+        assert_eq!(techniques.pcp, PcpTechnique::OrderZero);
     }
 }

@@ -162,7 +162,7 @@ pub(crate) struct DiffArguments {
     /// Print every combination of call, flag and result with its count, not only those that never occurred
     #[arg(long)]
     pub(crate) coverage: bool,
-    /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
+    /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all, gather=pages|runs,
     /// tables=keep|free, mremap=ptes|puds)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
@@ -201,7 +201,7 @@ pub(crate) struct MachineArguments {
     /// Fill pages so that they compress as the recorded program's did (as far as they were sampled)
     #[arg(long)]
     pub(crate) contents: bool,
-    /// Choose a strategy for a technique; may be given several times (pcp=none|order0|posted|all, gather=pages|runs,
+    /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all, gather=pages|runs,
     /// tables=keep|free, mremap=ptes|puds, swap=bypass|all)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
@@ -224,7 +224,7 @@ pub(crate) fn chosen_techniques(choices: &[(String, String)]) -> Techniques {
 }
 
 fn technique(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, e.g. pcp=none")?;
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, e.g. pcp=order0")?;
     Techniques::default().set(name, value).map_err(|error| error.to_string())?;
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn techniques_are_checked_when_they_are_parsed() {
-        assert!(technique("pcp=none").is_ok());
+        assert!(technique("pcp=order0").is_ok());
         assert!(technique("pcp").is_err() && technique("pcp=7").is_err() && technique("x=y").is_err());
     }
 }

@@ -296,8 +296,8 @@ fn techniques_are_chosen_from_the_command_line() {
             serde_json::from_str(lines.lines().next().expect("a line")).expect("an object");
         object["recording"]["allocator"]["zone_lock_takes"].as_u64().expect("a number")
     };
-    // Without the lists each frame takes the zone's lock, twice in its life.
-    assert!(takes("none") > 4 * takes("order0"));
+    // With `all` a miss fetches the more from the zone the more traffic there is.
+    assert!(takes("order0") > takes("all"));
 }
 
 #[test]

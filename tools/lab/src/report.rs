@@ -26,7 +26,7 @@ pub trait Compared: Copy + PartialEq + Debug + 'static {
 }
 
 impl Compared for PcpTechnique {
-    const ALL: &'static [Self] = &Self::ALL;
+    const ALL: &'static [Self] = &Self::COMPARED;
     const BEFORE: Self = Self::OrderZero;
     const AFTER: Self = Self::All;
     const BEFORE_TEXT: &'static str = "with lists of order 0 only";
@@ -232,7 +232,7 @@ mod tests {
     use crate::record::Record;
 
     fn report() -> Report {
-        let value = |technique| (technique != PcpTechnique::Posted).then_some(f64::from(technique as u8));
+        let value = |technique| Some(f64::from(technique as u8));
         let figure = Figure::new("case", Metric::lower("time", "ns"), value);
         Report {
             experiment: "pcp",
@@ -248,7 +248,7 @@ mod tests {
             lines,
             [
                 r#"{"experiment":"pcp","case":"case","metric":"time","unit":"ns","better":"lower","before":1.0,"after":3.0,"linux":null}"#,
-                r#"{"experiment":"pcp","case":"case (none)","metric":"time","unit":"ns","better":"lower","before":1.0,"after":0.0,"linux":null}"#,
+                r#"{"experiment":"pcp","case":"case (posted)","metric":"time","unit":"ns","better":"lower","before":1.0,"after":2.0,"linux":null}"#,
             ]
         );
     }

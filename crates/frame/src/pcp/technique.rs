@@ -5,9 +5,9 @@ use quire_arch::Order;
 /// Which orders the per-CPU lists hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum PcpTechnique {
-    /// None: everything takes the zone's lock.
+    /// None: everything takes the zone's lock. For tests that look at a zone alone; no state of Linux.
     None,
-    /// Single frames: the state before high-order lists.
+    /// Single frames: the state before high-order lists (before).
     OrderZero,
     /// Orders 0 to 3, as M. Gorman posted it.
     Posted,
@@ -22,6 +22,9 @@ const POSTED_ORDER: u8 = 3;
 impl PcpTechnique {
     /// Every choice, from the one that holds least to the one that holds most.
     pub const ALL: [Self; 4] = [Self::None, Self::OrderZero, Self::Posted, Self::All];
+
+    /// Those that are compared with each other.
+    pub const COMPARED: [Self; 3] = [Self::OrderZero, Self::Posted, Self::All];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {

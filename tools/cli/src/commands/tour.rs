@@ -28,7 +28,9 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
         "  quire run -- python3 -c 'x = list(range(1000000))'   a program of your own, recorded and replayed",
     );
     say("  quire record -o my.qtr -- CMD ARGS...                 keep the recording");
-    say("  quire replay my.qtr --technique pcp=none              the same life without per-CPU lists");
+    say(
+        "  quire replay my.qtr --technique pcp=order0            the same life with single frames only on the per-CPU lists",
+    );
     say(
         "  quire replay my.qtr --memory 32M --swap zram:1G       in little memory: how many faults there are at least",
     );

@@ -128,7 +128,7 @@ impl Comparison {
         rounds: usize,
         make: impl Fn(&Machine) -> Result<W, LabError>,
     ) -> Result<Self, LabError> {
-        let mut subjects = PcpTechnique::ALL
+        let mut subjects = PcpTechnique::COMPARED
             .into_iter()
             .map(|technique| Subject::new(spec, technique, &make))
             .collect::<Result<Vec<_>, _>>()?;
