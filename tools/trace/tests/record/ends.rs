@@ -66,6 +66,51 @@ fn a_child_whose_maker_is_killed_is_followed() {
 
 static GUARDED: AtomicUsize = AtomicUsize::new(0);
 
+#[test]
+#[ignore = "a program that tests record"]
+fn child_kills_what_executes() {
+    extern "C" fn executes(_argument: *mut libc::c_void) -> *mut libc::c_void {
+        let program = c"/bin/true".as_ptr();
+        // SAFETY: the words are a list that ends with null.
+        unsafe { libc::execv(program, [program, std::ptr::null()].as_ptr()) };
+        std::ptr::null_mut()
+    }
+    let mut seed = 1_u32;
+    for _ in 0..300 {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // SAFETY: the child makes a thread and waits to be killed or replaced; the pointers are to live
+        // locals.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let mut thread = 0;
+                libc::pthread_create(&raw mut thread, std::ptr::null(), executes, std::ptr::null_mut());
+                loop {
+                    libc::pause();
+                }
+            }
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: i64::from(seed >> 8) % 2_000_000 };
+            libc::nanosleep(&raw const pause, std::ptr::null_mut());
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+    }
+    leave(5);
+}
+
+/// A thread that is not the first is killed in exec, some of them when they have taken the place of the first
+/// already.
+#[test]
+fn a_thread_that_is_killed_in_exec_ends_once() {
+    let Some((summary, path)) = record_child("child_kills_what_executes") else { return };
+    assert_eq!(summary.status, ExitStatus::Code(5));
+    let events: Vec<_> = TraceReader::open(&path).unwrap().map(Result::unwrap).collect();
+    let born = count(&events, |kind| matches!(kind, EventKind::Clone(_)));
+    let ended = count(&events, |kind| matches!(kind, EventKind::Exit(_)));
+    assert_eq!(ended, born + 1, "each thread ends once, and the first was not born");
+    assert_replays(&path);
+}
+
 extern "C" fn mend(_signal: i32) {
     // SAFETY: the address is that of the child's own mapping.
     unsafe {

@@ -14,6 +14,7 @@ use crate::record::sys::wait::{Happened, Waited, wait};
 use crate::record::sys::{Tid, ptrace};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Longest command line that is kept of an image.
 const ARGS_LIMIT: usize = 16 << 10;
@@ -90,13 +91,22 @@ impl Tracer<'_> {
         self.accesses.forget_process(pid);
         self.merger.identify(pid, time, id, space);
         self.begun = true;
-        if !self.finish_exec(pid) {
+        let image = self.finish_exec(pid).then(|| self.image(pid));
+        // If it still stands there, the image is whole.
+        let Some(image) = image.filter(|_| !self.heard.has(pid) && is_at_end_of_call(pid)) else {
             // It was killed before its first instruction: the new image is not in the trace, nor is what touched it.
-            self.merger.cancel(former, start);
+            let rule = Rule::KilledExec { pid };
+            let record =
+                Record { start, end: time, tid: former, task: id, space: old_space, cpu, rule, kinds };
+            self.merger.record(record);
             self.merger.leave_out(pid, time, space);
+            // Nor are its figures.
+            self.leave_space(space);
+            if let Some(task) = self.tasks.get_mut(&pid) {
+                task.exiting = true;
+            }
             return;
-        }
-        let image = self.image(pid);
+        };
         if let Some(space) = self.spaces.get_mut(&space) {
             space.brk = image.brk;
         }
@@ -122,6 +132,30 @@ impl Tracer<'_> {
         self.resume(pid, 0);
     }
 
+    /// A thread ends with the id of its process. If another thread of it was in exec and is gone, that one
+    /// has taken the place of the first, which ended without a word, and was killed before it told of the new
+    /// program.
+    pub(super) fn takes_place_before_end(&mut self, pid: Tid, time: u64) {
+        if self.processes.get(&pid).is_none_or(|process| process.threads < 2) {
+            return;
+        }
+        let former = self.executing_thread(pid);
+        if former == pid || Path::new(&format!("/proc/{pid}/task/{former}")).exists() {
+            return;
+        }
+        self.note(pid, time, vec![EventKind::Exit(ExitStatus::Replaced)]);
+        self.remove_task(pid, time);
+        let Some(task) = self.tasks.remove(&former) else { return };
+        self.merger.ended(former, time);
+        self.merger.identify(pid, time, task.id, task.space);
+        if let State::InExec { start, .. } = task.state {
+            // From here on it is in flight under its new id.
+            self.merger.cancel(former, start);
+            self.merger.begin_exec(pid, start);
+        }
+        self.tasks.insert(pid, task);
+    }
+
     /// A thread of a process that is in exec; the first if there is none.
     fn executing_thread(&self, pid: Tid) -> Tid {
         let is_in_exec = |task: &Task| task.pid == pid && matches!(task.state, State::InExec { .. });
@@ -139,7 +173,7 @@ impl Tracer<'_> {
                 Ok(Waited::Thread(_, Happened::Stopped { signal, event: 0 }))
                     if signal == libc::SIGTRAP | 0x80 =>
                 {
-                    return matches!(ptrace::syscall_stop(pid), Ok(SyscallStop::Exit { .. }));
+                    return is_at_end_of_call(pid);
                 }
                 Ok(Waited::Thread(tid, happened)) => {
                     self.heard.push(tid, happened, now());
@@ -193,6 +227,10 @@ impl Tracer<'_> {
             mappings,
         }
     }
+}
+
+fn is_at_end_of_call(tid: Tid) -> bool {
+    matches!(ptrace::syscall_stop(tid), Ok(SyscallStop::Exit { .. }))
 }
 
 fn arguments(pid: Tid) -> Vec<Box<[u8]>> {

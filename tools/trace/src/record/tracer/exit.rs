@@ -19,6 +19,7 @@ impl Tracer<'_> {
     pub(super) fn exits(&mut self, tid: Tid, time: u64) {
         /// The part of an exit status that has the signal.
         const SIGNAL: u64 = 0x7f;
+        self.takes_place_before_end(tid, time);
         self.made_before_end(tid, time);
         self.called_before_end(tid, time);
         let replaced = self.replaced_before_end(tid);
@@ -125,6 +126,7 @@ impl Tracer<'_> {
         if tid == self.root {
             self.followed.status = status;
         }
+        self.takes_place_before_end(tid, time);
         self.give_up(tid, time);
         if self.begun {
             let unseen = self.tasks.get(&tid).filter(|task| !task.exiting).map(|task| task.space);
