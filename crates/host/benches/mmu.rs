@@ -2,6 +2,7 @@
 //! nanoseconds per operation.
 #![allow(clippy::unwrap_used, reason = "a failure is the end of a benchmark")]
 
+#[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/toy/mod.rs"]
 mod toy;
 

@@ -7,14 +7,12 @@ use quire_group::{GroupId, Groups};
 use std::sync::atomic::Ordering;
 
 /// Groups on a machine of two nodes.
-#[allow(dead_code, reason = "each test uses a part")]
 pub(crate) fn groups(cpus: usize) -> Groups<Machine> {
     let machine = Machine::new(&[(0, 2048), (2048, 4096)], cpus).nodes(2);
     Groups::new(common::frames_of(machine, PcpTechnique::All)).unwrap()
 }
 
 #[track_caller]
-#[allow(dead_code, reason = "each test uses a part")]
 pub(crate) fn assert_sound(groups: &Groups<Machine>) {
     let mut found = Vec::new();
     groups.audit(&mut |violation| found.push(violation.to_string()));
@@ -22,7 +20,6 @@ pub(crate) fn assert_sound(groups: &Groups<Machine>) {
 }
 
 /// A folio that is charged to the group.
-#[allow(dead_code, reason = "each test uses a part")]
 pub(crate) fn folio(groups: &Groups<Machine>, order: Order, id: GroupId) -> Pfn {
     let frames: &Frames<Machine> = groups.frames();
     let pin = frames.platform().pin();
@@ -34,7 +31,6 @@ pub(crate) fn folio(groups: &Groups<Machine>, order: Order, id: GroupId) -> Pfn 
 }
 
 /// Gives back a folio with the only reference.
-#[allow(dead_code, reason = "each test uses a part")]
 pub(crate) fn give_back(groups: &Groups<Machine>, head: Pfn) {
     let frames = groups.frames();
     let pin = frames.platform().pin();

@@ -1,6 +1,5 @@
 //! A small memory manager for the tests of the machine: frames from a stack, tables under one lock, a fault
 //! handler that maps a window of addresses.
-#![allow(dead_code, reason = "each test program uses its own part")]
 
 use quire_arch::{
     Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, TlbFlush,

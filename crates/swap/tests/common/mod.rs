@@ -1,6 +1,6 @@
 //! A machine with swap for tests and benches.
 
-#[allow(dead_code, reason = "shared with the tests of frames, which use more of it")]
+#[allow(dead_code, reason = "the tests of quire-frame use more of it")]
 #[path = "../../../frame/tests/common/mod.rs"]
 pub(crate) mod machine;
 

@@ -1,0 +1,138 @@
+//! Taking memory into use: holes, borders, too little room.
+
+use crate::common::{Machine, TEST, assert_sound, frames, order};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{
+    AllocError, AllocRequest, BootError, FrameConfig, Frames, FreeError, Kind, PcpTechnique, VmEvent,
+    ZoneKind,
+};
+
+fn boot(banks: &[(u64, u64)], cpus: usize) -> Result<Frames<Machine>, BootError> {
+    Frames::new(Machine::new(banks, cpus), FrameConfig::default())
+}
+
+#[test]
+fn a_machine_without_ram_or_cpus_or_room_does_not_start() {
+    assert!(matches!(boot(&[], 1), Err(BootError::NoRam)));
+    assert!(matches!(boot(&[(16, 1040)], 0), Err(BootError::CpuCount(0))));
+    assert!(matches!(boot(&[(16, 1040)], 257), Err(BootError::CpuCount(257))));
+    // Two small banks far apart: the map of what lies between them fits into neither.
+    assert!(matches!(boot(&[(0, 64), (1 << 20, (1 << 20) + 64)], 1), Err(BootError::NoRoom { .. })));
+    assert!(matches!(boot(&[(0, 64), (1 << 40, (1 << 40) + 64)], 1), Err(BootError::SpanTooLarge { .. })));
+}
+
+#[test]
+fn holes_are_described_but_never_given_out() {
+    // Odd borders, so that blocks of every order occur.
+    let banks = [(3, 700), (1025, 1026), (1501, 4099)];
+    let frames = frames(&banks, 2, PcpTechnique::OrderZero);
+    assert_sound(&frames);
+    let totals = frames.totals();
+    assert_eq!(totals.present, 697 + 1 + 2598);
+    assert_eq!(totals.managed, totals.present - frames.reserved().len());
+    assert_eq!(totals.free, totals.managed);
+    let in_bank = |pfn: u64| banks.iter().any(|&(start, end)| (start..end).contains(&pfn));
+    for pfn in 0..5000 {
+        assert_eq!(frames.frame(Pfn(pfn)).is_some(), in_bank(pfn), "{pfn}");
+    }
+    assert_eq!(frames.known(Pfn(900)).kind(), Kind::Hole);
+    assert_eq!(frames.known(Pfn(u64::MAX)).kind(), Kind::Hole);
+
+    let pin = frames.platform().pin();
+    let mut got = Vec::new();
+    while let Ok(pfn) = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)) {
+        assert!(in_bank(pfn.0) && !frames.reserved().contains(pfn));
+        got.push(pfn);
+    }
+    assert_eq!(got.len() as u64, totals.managed);
+    got.sort();
+    got.dedup();
+    assert_eq!(got.len() as u64, totals.managed, "a frame was given out twice");
+    assert_sound(&frames);
+    for pfn in got {
+        frames.free(&pin, pfn, Order::ZERO).unwrap();
+    }
+    frames.drain_all(&pin);
+    assert_sound(&frames);
+    assert_eq!(frames.free_frames(), totals.managed);
+}
+
+#[test]
+fn a_frame_has_one_descriptor() {
+    let frames = frames(&[(100, 1100)], 1, PcpTechnique::None);
+    for (pfn, frame) in frames.map().iter() {
+        assert!(core::ptr::eq(frames.known(pfn), frame), "{pfn:?}");
+    }
+}
+
+#[test]
+fn reserved_and_absent_frames_cannot_be_freed() {
+    let frames = frames(&[(16, 1040)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let reserved = frames.reserved().start();
+    assert_eq!(frames.free(&pin, reserved, Order::ZERO), Err(FreeError::Reserved));
+    assert_eq!(frames.free(&pin, Pfn(5), Order::ZERO), Err(FreeError::OutOfRange));
+    assert_eq!(frames.free(&pin, Pfn(1 << 50), order(3)), Err(FreeError::OutOfRange));
+    assert_eq!(frames.free(&pin, Pfn(1039), order(3)), Err(FreeError::Reserved));
+    assert_sound(&frames);
+}
+
+/// Blocks do not grow across the border at 4 GiB, and each zone answers for its own.
+#[test]
+fn zones_end_at_four_gib() {
+    let border = 1 << 20;
+    let frames = frames(&[(border - 1024, border + 2048)], 1, PcpTechnique::None);
+    let (low, high) = (frames.zone_report(ZoneKind::Dma32), frames.zone_report(ZoneKind::Normal));
+    assert_eq!(low.managed, 1024);
+    assert_eq!(high.managed + frames.reserved().len(), 2048);
+    assert_eq!(low.lowmem_reserve, high.managed / 256);
+    let pin = frames.platform().pin();
+    let request = AllocRequest::new(Order::MAX, TEST);
+    let below = frames.allocate(&pin, request.from_zone(ZoneKind::Dma32)).unwrap();
+    assert_eq!(below, Pfn(border - 1024));
+    assert_eq!(
+        frames.allocate(&pin, request.from_zone(ZoneKind::Dma32)),
+        Err(AllocError::OutOfMemory),
+        "a request for low memory was answered from above"
+    );
+    assert_eq!(frames.allocate(&pin, request), Ok(Pfn(border)));
+    assert_sound(&frames);
+    assert_eq!(frames.events().sum(VmEvent::PgallocDma32), 1024);
+    assert_eq!(frames.events().sum(VmEvent::PgallocNormal), 1024);
+    frames.free(&pin, below, Order::MAX).unwrap();
+    frames.free(&pin, Pfn(border), Order::MAX).unwrap();
+    assert_sound(&frames);
+    assert_eq!(
+        frames.zone_report(ZoneKind::Dma32).blocks[10],
+        [1, 0, 0, 0, 0],
+        "the unmovable request had taken the page blocks over"
+    );
+}
+
+/// An ordinary request for any zone leaves the lower zone's reserve alone.
+#[test]
+fn the_lower_zone_keeps_its_reserve() {
+    let border = 1 << 20;
+    let frames = frames(&[(border - 64, border + 4096)], 1, PcpTechnique::None);
+    let pin = frames.platform().pin();
+    let request = AllocRequest::new(Order::ZERO, TEST);
+    while frames.allocate(&pin, request).is_ok() {}
+    let low = frames.zone_report(ZoneKind::Dma32);
+    assert!(low.lowmem_reserve > 0);
+    assert_eq!(low.free, low.lowmem_reserve);
+    assert!(frames.allocate(&pin, request.from_zone(ZoneKind::Dma32)).is_ok());
+    assert_sound(&frames);
+}
+
+#[test]
+fn an_ordinary_request_stops_at_the_watermark() {
+    let frames = boot(&[(0, 8192)], 1).unwrap();
+    let pin = frames.platform().pin();
+    let request = AllocRequest::new(Order::ZERO, TEST);
+    while frames.allocate(&pin, request).is_ok() {}
+    let zone = frames.zone_report(ZoneKind::Dma32);
+    assert!(zone.watermarks.min > 0);
+    assert_eq!(zone.free, zone.watermarks.min);
+    assert!(frames.allocate(&pin, request.below_min()).is_ok());
+    assert_sound(&frames);
+}

@@ -1,0 +1,356 @@
+//! races.md A: what went wrong in other kernels' per-CPU lists.
+
+use crate::common::{Machine, TEST, assert_sound, frames, frames_of, order, run_on, zone_takes};
+use quire_arch::{CpuId, Order, Pfn, Platform};
+use quire_frame::{AllocRequest, FrameChain, Frames, Migratetype, PcpTechnique, VmEvent, ZoneKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
+
+fn take(frames: &Frames<Machine>, count: usize) -> Vec<Pfn> {
+    let pin = frames.platform().pin();
+    (0..count).map(|_| frames.allocate(&pin, ONE).unwrap()).collect()
+}
+
+/// "Draining a remote CPU samples its count once and races a refill: the drain never ends or leaves pages."
+#[test]
+fn a_remote_drain_that_races_refills_ends_and_loses_nothing() {
+    for pcp in [PcpTechnique::OrderZero, PcpTechnique::All] {
+        remote_drain_against_refills(pcp);
+    }
+}
+
+fn remote_drain_against_refills(pcp: PcpTechnique) {
+    let frames = frames(&[(0, 16384)], 2, pcp);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            run_on(0);
+            let mut held = Vec::new();
+            for round in 0..200_000 {
+                let pin = frames.platform().pin();
+                if round % 7 < 4 {
+                    held.push(frames.allocate(&pin, ONE).unwrap());
+                } else if let Some(pfn) = held.pop() {
+                    frames.free(&pin, pfn, Order::ZERO).unwrap();
+                }
+                if held.len() > 500 {
+                    for pfn in held.drain(..) {
+                        frames.free(&pin, pfn, Order::ZERO).unwrap();
+                    }
+                }
+            }
+            let pin = frames.platform().pin();
+            for pfn in held {
+                frames.free(&pin, pfn, Order::ZERO).unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        scope.spawn(|| {
+            run_on(1);
+            let victim = CpuId::new(0).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                let pin = frames.platform().pin();
+                // A drain is bounded by what was there when it began, one batch of slack each zone.
+                assert!(frames.drain(&pin, victim) <= 4096);
+            }
+        });
+    });
+    let pin = frames.platform().pin();
+    frames.drain_all(&pin);
+    assert_eq!(frames.zone_report(ZoneKind::Dma32).pcp, 0, "a quiet drain leaves nothing");
+    assert_eq!(frames.free_frames(), frames.totals().managed);
+    assert_sound(&frames);
+}
+
+/// "One CPU only: a trylock inside a drain 'succeeds' (the lock is a no-op) and corrupts the list." Locks here are the
+/// same on one CPU, and no drain uses a trylock. Nothing is returned here: that takes two CPUs, see `returned.rs`.
+#[test]
+fn on_one_cpu_a_drain_and_its_victim_do_not_meet_inside_the_list() {
+    for pcp in PcpTechnique::ALL {
+        let frames = frames_of(Machine::new(&[(0, 8192)], 1).shared(), pcp);
+        thread::scope(|scope| {
+            for thread in 0..2 {
+                let frames = &frames;
+                scope.spawn(move || {
+                    for round in 0..10_000 {
+                        let pin = frames.platform().pin();
+                        if (round + thread) % 5 == 0 {
+                            frames.drain_all(&pin);
+                        }
+                        let order = order([0, 3, 9][round / 2 % 3]);
+                        let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST)).unwrap();
+                        drop(pin);
+                        frames.free(&frames.platform().pin(), pfn, order).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(frames.free_frames(), frames.totals().managed, "{pcp:?}");
+        assert_sound(&frames);
+    }
+}
+
+/// "A page's migratetype changed (its block was stolen) between entering the list and being drained." Blocks as large as
+/// a page block, and those on a stack of returned ones: `frames/tests.rs`.
+#[test]
+fn a_page_whose_block_was_stolen_goes_home_to_the_new_type() {
+    for pcp in PcpTechnique::ALL {
+        for number in [0, 3] {
+            let frames = frames(&[(0, 512)], 1, pcp);
+            let pin = frames.platform().pin();
+            let order = order(number);
+            let movable = AllocRequest::new(order, TEST).movability(Migratetype::Movable);
+            let pfn = frames.allocate(&pin, movable).unwrap();
+            frames.free(&pin, pfn, order).unwrap();
+            assert_eq!(frames.map().block_migratetype(pfn), Migratetype::Movable);
+            // The block is nearly all free, so an unmovable request takes it over.
+            let large = Order::ALL[5];
+            let stolen = frames.allocate(&pin, AllocRequest::new(large, TEST)).unwrap();
+            assert_eq!(frames.map().block_migratetype(pfn), Migratetype::Unmovable, "{pcp:?}, order {order}");
+            assert_eq!(frames.events().sum(VmEvent::PageblockSteal), 1);
+            frames.drain_all(&pin);
+            assert_sound(&frames);
+            let blocks = frames.zone_report(ZoneKind::Dma32).blocks;
+            assert!(blocks.iter().all(|types| types[Migratetype::Movable.index()] == 0), "{blocks:?}");
+            frames.free(&pin, stolen, large).unwrap();
+            assert_sound(&frames);
+        }
+    }
+}
+
+/// "Pages held in pcp lists make an allocation fail while memory is free: drain before failing." Here on all CPUs.
+#[test]
+fn pages_held_by_any_cpu_are_drained_before_an_allocation_fails() {
+    for pcp in [PcpTechnique::OrderZero, PcpTechnique::Posted, PcpTechnique::All] {
+        held_pages_are_drained(pcp);
+    }
+}
+
+fn held_pages_are_drained(pcp: PcpTechnique) {
+    let frames = frames(&[(0, 4096)], 2, pcp);
+    run_on(0);
+    let all = take(&frames, frames.totals().managed as usize);
+    {
+        run_on(1);
+        let pin = frames.platform().pin();
+        for &pfn in &all[..4] {
+            frames.free(&pin, pfn, Order::ZERO).unwrap();
+        }
+    }
+    run_on(0);
+    assert_eq!(frames.zone_report(ZoneKind::Dma32).free, 0);
+    let pin = frames.platform().pin();
+    assert!(frames.allocate(&pin, ONE.without_drain()).is_err());
+    for _ in 0..4 {
+        frames.allocate(&pin, ONE).unwrap();
+    }
+    assert!(frames.allocate(&pin, ONE).is_err());
+    assert!(frames.events().sum(VmEvent::AllocstallNormal) >= 1);
+    assert_sound(&frames);
+}
+
+/// As above, for a block that only the joined pages can form.
+#[test]
+fn a_large_block_is_formed_from_pages_that_the_lists_hold() {
+    let frames = frames(&[(0, 1024)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let largest = AllocRequest::new(Order::PMD, TEST);
+    let pfn = frames.allocate(&pin, largest).unwrap();
+    frames.free(&pin, pfn, Order::PMD).unwrap();
+    let one = frames.allocate(&pin, ONE).unwrap();
+    assert!(pfn <= one && one < pfn.offset(512), "the only whole block was split");
+    let half = frames.free_frames() / 2;
+    for pfn in take(&frames, half as usize) {
+        frames.free(&pin, pfn, Order::ZERO).unwrap();
+    }
+    frames.free(&pin, one, Order::ZERO).unwrap();
+    assert_eq!(frames.allocate(&pin, largest), Ok(pfn));
+    assert_sound(&frames);
+}
+
+/// "Thousands of pages freed under one zone-lock hold: free in chunks, drop the lock between."
+#[test]
+fn a_long_chain_is_freed_in_chunks() {
+    for pcp in PcpTechnique::ALL {
+        let frames = frames(&[(0, 8192)], 1, pcp);
+        let all = take(&frames, 4000);
+        let pin = frames.platform().pin();
+        let mut chain = FrameChain::new();
+        for &pfn in &all {
+            frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
+        }
+        assert_eq!((chain.blocks(), chain.pages()), (4000, 4000));
+        let before = zone_takes(&frames);
+        frames.free_chain(&pin, chain);
+        let takes = zone_takes(&frames) - before;
+        // What fits into the lists takes no lock of the zone.
+        let listed = frames.zone_report(ZoneKind::Dma32).pcp;
+        let least = (4000 - listed) / 64;
+        assert!((least..4000 / 32).contains(&takes), "{takes} takes for 4000 pages, {listed} listed");
+        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_sound(&frames);
+    }
+}
+
+/// The same for a drain.
+#[test]
+fn a_drain_moves_bounded_chunks() {
+    let frames = frames(&[(0, 1 << 18)], 1, PcpTechnique::OrderZero);
+    let all = take(&frames, 4000);
+    let pin = frames.platform().pin();
+    for pfn in all {
+        frames.free(&pin, pfn, Order::ZERO).unwrap();
+    }
+    let held = frames.zone_report(ZoneKind::Dma32).pcp;
+    assert!(held > 3 * 64, "{held}");
+    let before = zone_takes(&frames);
+    assert_eq!(frames.drain_all(&pin), held);
+    assert_eq!(zone_takes(&frames) - before, held.div_ceil(64));
+    assert_sound(&frames);
+}
+
+/// A zone's lists are easily passed over where another zone has all the traffic.
+#[test]
+fn a_drain_empties_the_lists_of_every_zone() {
+    const NORMAL: u64 = 1 << 20;
+    let frames = frames(&[(NORMAL - 4096, NORMAL + 4096)], 2, PcpTechnique::OrderZero);
+    run_on(1);
+    let pin = frames.platform().pin();
+    for zone in ZoneKind::ALL {
+        let pfn = frames.allocate(&pin, ONE.from_zone(zone)).unwrap();
+        assert_eq!(ZoneKind::of(pfn), zone);
+        frames.free(&pin, pfn, Order::ZERO).unwrap();
+        assert!(frames.zone_report(zone).pcp > 0, "{zone}");
+    }
+    drop(pin);
+    run_on(0);
+    let pin = frames.platform().pin();
+    frames.drain(&pin, CpuId::new(1).unwrap());
+    assert_eq!(ZoneKind::ALL.map(|zone| frames.zone_report(zone).pcp), [0, 0]);
+    assert_sound(&frames);
+}
+
+/// What is found only after the lists were drained is zeroed like everything else.
+#[test]
+fn a_frame_that_was_drained_from_another_cpu_is_zeroed() {
+    let frames = frames(&[(0, 1024)], 2, PcpTechnique::OrderZero);
+    run_on(0);
+    let pin = frames.platform().pin();
+    let mut last = None;
+    while let Ok(pfn) = frames.allocate(&pin, ONE.below_min()) {
+        last = Some(pfn);
+    }
+    drop(pin);
+    let last = last.unwrap();
+    run_on(1);
+    let pin = frames.platform().pin();
+    let bytes = frames.platform().direct_map(last);
+    // SAFETY: the frame was allocated here, and nobody else knows it.
+    unsafe { bytes.write_bytes(0x5a, 4096) };
+    frames.free(&pin, last, Order::ZERO).unwrap();
+    drop(pin);
+    run_on(0);
+    let pin = frames.platform().pin();
+    assert!(frames.allocate(&pin, ONE.below_min().without_drain()).is_err());
+    assert_eq!(frames.allocate(&pin, ONE.below_min().zeroed()), Ok(last));
+    // SAFETY: as above.
+    assert!((0..4096).all(|at| unsafe { bytes.add(at).read() } == 0));
+    assert_sound(&frames);
+}
+
+/// "Allocate here, free there: every free lands on another CPU's list and spills to the zone lock." Where the budget does
+/// not follow the traffic the spill takes the lock once a batch; with all orders listed see `returned.rs`.
+#[test]
+fn frees_on_another_cpu_spill_in_batches() {
+    let frames = frames(&[(0, 1 << 16)], 2, PcpTechnique::OrderZero);
+    let before = zone_takes(&frames);
+    for _ in 0..20 {
+        run_on(0);
+        let all = take(&frames, 500);
+        run_on(1);
+        let pin = frames.platform().pin();
+        for pfn in all {
+            frames.free(&pin, pfn, Order::ZERO).unwrap();
+        }
+    }
+    let takes = zone_takes(&frames) - before;
+    assert!(takes < 2 * 10_000 / 10, "{takes} takes for 10000 pairs");
+    run_on(0);
+    assert_sound(&frames);
+}
+
+#[test]
+fn pairs_do_not_take_the_zone_lock() {
+    let frames = frames(&[(0, 8192)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let before = zone_takes(&frames);
+    for _ in 0..10_000 {
+        let pfn = frames.allocate(&pin, ONE).unwrap();
+        frames.free(&pin, pfn, Order::ZERO).unwrap();
+    }
+    assert!(zone_takes(&frames) - before <= 4);
+    assert!(frames.events().sum(VmEvent::PcpHit) >= 9_999);
+    assert_eq!(frames.events().sum(VmEvent::Pgfree), 10_000);
+}
+
+#[test]
+fn a_chain_of_mixed_orders_and_zones_comes_home() {
+    let border = 1 << 20;
+    for pcp in PcpTechnique::ALL {
+        let frames = frames(&[(border - 2048, border + 4096)], 1, pcp);
+        let pin = frames.platform().pin();
+        let mut chain = FrameChain::new();
+        for round in 0..200u64 {
+            let order = order((round % 5) as u8);
+            let zone = ZoneKind::ALL[(round / 5 % 2) as usize];
+            let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST).from_zone(zone)).unwrap();
+            frames.gather(&mut chain, pfn, order).unwrap();
+        }
+        frames.free_chain(&pin, chain);
+        frames.free_chain(&pin, FrameChain::new());
+        assert_eq!(frames.free_frames(), frames.totals().managed);
+        assert_sound(&frames);
+    }
+}
+
+/// A chain puts no more on the lists than their budget, of whatever orders its blocks are.
+#[test]
+fn a_chain_of_large_blocks_keeps_to_the_budget() {
+    let frames = frames(&[(0, 1 << 17)], 1, PcpTechnique::All);
+    let pin = frames.platform().pin();
+    for number in [1, 3, 6] {
+        let request = AllocRequest::new(order(number), TEST);
+        let all: Vec<Pfn> = (0..20_000 >> number).map(|_| frames.allocate(&pin, request).unwrap()).collect();
+        let mut chain = FrameChain::new();
+        all.into_iter().for_each(|pfn| frames.gather(&mut chain, pfn, order(number)).unwrap());
+        frames.drain_all(&pin);
+        frames.free_chain(&pin, chain);
+        let lists = frames.pcp_reports(ZoneKind::Dma32).next().unwrap();
+        assert!(lists.count <= lists.high, "order {number}: {lists:?}");
+    }
+    assert_sound(&frames);
+}
+
+/// As above for an allocation that is about to fail: the lists of the low zone are emptied too.
+#[test]
+fn pages_of_the_low_zone_are_drained_before_an_allocation_fails() {
+    const NORMAL: u64 = 1 << 20;
+    let frames = frames(&[(NORMAL - 1024, NORMAL + 4096)], 2, PcpTechnique::OrderZero);
+    run_on(0);
+    let pin = frames.platform().pin();
+    let low = ONE.from_zone(ZoneKind::Dma32);
+    let all: Vec<Pfn> = std::iter::from_fn(|| frames.allocate(&pin, low).ok()).collect();
+    drop(pin);
+    run_on(1);
+    let pin = frames.platform().pin();
+    let last = *all.last().unwrap();
+    frames.free(&pin, last, Order::ZERO).unwrap();
+    drop(pin);
+    run_on(0);
+    let pin = frames.platform().pin();
+    assert!(frames.allocate(&pin, low.without_drain()).is_err());
+    assert_eq!(frames.allocate(&pin, low), Ok(last));
+    assert_sound(&frames);
+}

@@ -1,0 +1,140 @@
+//! Failures on purpose, at every site: nothing is left half done.
+
+use crate::common::{Machine, TEST, assert_sound, frames, order};
+use quire_arch::{Order, Platform};
+use quire_frame::{
+    AllocError, AllocRequest, FaultAim, FaultClass, FaultPlan, FaultSite, FrameChain, Frames, Kind,
+    PcpTechnique, SlabCache,
+};
+
+/// A little of everything; every failure is passed on after what was done is undone.
+fn life(frames: &Frames<Machine>, cache: &SlabCache<[u64; 100], Machine>) -> Result<(), AllocError> {
+    let pin = frames.platform().pin();
+    let table = frames.allocate(&pin, AllocRequest::table())?;
+    frames.known(table).classify(Kind::Table).unwrap();
+    let mut objects = Vec::new();
+    let mut chain = FrameChain::new();
+    let mut work = || {
+        for round in 0..30u64 {
+            objects.push(cache.allocate(frames, &pin, [round; 100])?);
+            let order = order((round % 4) as u8);
+            let pfn = frames.allocate(&pin, AllocRequest::anonymous().order(order))?;
+            frames.gather(&mut chain, pfn, order).unwrap();
+        }
+        Ok(())
+    };
+    let result = work();
+    for object in objects {
+        // SAFETY: allocated above.
+        unsafe { cache.free(frames, &pin, object) };
+    }
+    frames.free_chain(&pin, chain);
+    frames.retire(&pin, table, Order::ZERO).unwrap();
+    result
+}
+
+#[test]
+fn every_allocation_of_a_life_can_fail() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let cache = SlabCache::new(&frames, &frames.platform().pin(), "object").unwrap();
+    let before = frames.free_frames();
+    frames.faults().set(FaultPlan::COUNT);
+    life(&frames, &cache).unwrap();
+    let total = frames.faults().seen();
+    assert!(total > 60);
+    for nth in 1..=total + 1 {
+        cache.shrink(&frames, &frames.platform().pin());
+        frames.faults().set(FaultPlan::nth(nth));
+        let result = life(&frames, &cache);
+        assert_eq!(result, if frames.faults().failed() == 1 { Err(AllocError::Injected) } else { Ok(()) });
+        frames.faults().set(FaultPlan::OFF);
+        assert_sound(&frames);
+        let pin = frames.platform().pin();
+        frames.reap(&pin);
+        cache.shrink(&frames, &pin);
+        assert_eq!(frames.free_frames(), before, "allocation {nth} left something behind");
+    }
+}
+
+#[test]
+fn plans_aim_at_sites() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let cache = SlabCache::<[u64; 100], Machine>::new(&frames, &frames.platform().pin(), "object").unwrap();
+    for site in ["table", "anonymous", "slab", "object"] {
+        frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new(site))));
+        cache.shrink(&frames, &frames.platform().pin());
+        assert_eq!(life(&frames, &cache), Err(AllocError::Injected), "{site}");
+        assert!(frames.faults().failed() > 0);
+        assert_sound(&frames);
+    }
+    frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(TEST)));
+    assert_eq!(life(&frames, &cache), Ok(()));
+    assert_eq!(frames.faults().seen(), 0);
+}
+
+/// What a life leaves when some of its allocations fail by chance is nothing, and the seed alone decides which fail.
+#[test]
+fn lives_under_a_seed_end_alike_again() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let cache = SlabCache::new(&frames, &frames.platform().pin(), "object").unwrap();
+    let before = frames.free_frames();
+    let live = |seed| {
+        frames.faults().set(FaultPlan::seeded(seed, 20));
+        let result = life(&frames, &cache);
+        frames.faults().set(FaultPlan::OFF);
+        assert_sound(&frames);
+        let pin = frames.platform().pin();
+        frames.reap(&pin);
+        cache.shrink(&frames, &pin);
+        assert_eq!(frames.free_frames(), before, "seed {seed} left something behind");
+        (result, frames.faults().seen(), frames.faults().failed())
+    };
+    let ends: Vec<_> = (0..20).map(live).collect();
+    assert_eq!(ends, (0..20).map(live).collect::<Vec<_>>());
+    assert!(
+        ends.iter().any(|(result, ..)| result.is_ok()) && ends.iter().any(|(result, ..)| result.is_err())
+    );
+}
+
+#[test]
+fn classes_and_callers_are_known() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let cache = SlabCache::new(&frames, &frames.platform().pin(), "object").unwrap();
+    frames.faults().set(FaultPlan::COUNT.at(FaultAim::Class(FaultClass::Object)));
+    life(&frames, &cache).unwrap();
+    assert_eq!(frames.faults().seen(), 30);
+    if !cfg!(debug_assertions) {
+        assert_eq!(frames.faults().callers().count(), 0);
+        return;
+    }
+    cache.shrink(&frames, &frames.platform().pin());
+    frames.faults().set(FaultPlan::COUNT);
+    life(&frames, &cache).unwrap();
+    let callers: Vec<_> = frames.faults().callers().collect();
+    assert_eq!(callers.iter().map(|caller| caller.seen).sum::<u64>(), frames.faults().seen());
+    let here = callers.iter().filter(|caller| caller.location.file() == file!());
+    let mut sites: Vec<_> = here.map(|caller| (caller.site, caller.seen)).collect();
+    sites.sort_unstable();
+    assert_eq!(sites, [("anonymous", 30), ("object", 30), ("table", 1)]);
+    let slab = callers.iter().find(|caller| caller.site == "slab").expect("a cold cache asks for frames");
+    assert!(slab.location.file().ends_with("slab/slabs.rs"), "{}", slab.location);
+
+    let anonymous = callers.iter().find(|caller| caller.site == "anonymous").expect("as seen").location;
+    let line = FaultAim::Line { file: anonymous.file(), line: anonymous.line() };
+    frames.faults().set(FaultPlan::nth(7).at(line));
+    assert_eq!(life(&frames, &cache), Err(AllocError::Injected));
+    assert_eq!((frames.faults().seen(), frames.faults().failed()), (7, 1));
+    assert_sound(&frames);
+}
+
+#[test]
+fn a_cache_that_cannot_be_made_leaves_nothing() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let before = frames.free_frames();
+    frames.faults().set(FaultPlan::nth(1));
+    let made = SlabCache::<u64, Machine>::new(&frames, &frames.platform().pin(), "never");
+    assert_eq!(made.map(|_| ()), Err(AllocError::Injected));
+    assert_eq!(frames.free_frames(), before);
+    assert_eq!(frames.caches_report().count(), 0);
+    assert_sound(&frames);
+}

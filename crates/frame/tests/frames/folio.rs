@@ -1,0 +1,135 @@
+//! Folios: found from any of their frames, counted by their first descriptor, given back by whoever is last.
+
+#![cfg(not(loom))]
+
+use crate::common::{Machine, TEST, frames};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, FrameChain, FrameFlags, Frames, Kind, MAX_MAPS, MapsLeft, PcpTechnique};
+use std::sync::atomic::Ordering;
+
+fn machine() -> Frames<Machine> {
+    frames(&[(0, 4096)], 2, PcpTechnique::All)
+}
+
+fn folio(frames: &Frames<Machine>, order: Order) -> Pfn {
+    let pin = frames.platform().pin();
+    frames.allocate(&pin, AllocRequest::new(order, TEST).kind(Kind::Anonymous)).expect("memory is free")
+}
+
+#[test]
+fn every_frame_of_a_folio_finds_it() {
+    let frames = machine();
+    for order in Order::ALL {
+        let head = folio(&frames, order);
+        for pfn in (head.0..head.0 + order.pages()).map(Pfn) {
+            let found = frames.folio(pfn);
+            assert_eq!((found.head(), found.order()), (head, order), "from {pfn:?}");
+            assert_eq!(found.pages_from(pfn), head.0 + order.pages() - pfn.0);
+        }
+    }
+}
+
+#[test]
+fn parts_are_told_from_the_whole_and_from_the_last() {
+    let frames = machine();
+    let _pin = frames.platform().pin();
+    let head = folio(&frames, Order::ALL[2]);
+    let locked = frames.lock_folio(Pfn(head.0 + 3));
+    assert!(locked.add_maps(4) && locked.add_maps(4));
+    assert_eq!(locked.maps(), 8);
+    assert_eq!(locked.remove_maps(4), MapsLeft::Some);
+    assert_eq!(locked.remove_maps(3), MapsLeft::Part);
+    assert_eq!(locked.remove_maps(1), MapsLeft::None);
+    drop(locked);
+
+    let small = frames.lock_folio(folio(&frames, Order::ZERO));
+    assert!(small.add_maps(1) && small.add_maps(1));
+    assert_eq!(small.remove_maps(1), MapsLeft::Some);
+    assert_eq!(small.remove_maps(1), MapsLeft::None);
+}
+
+#[test]
+fn the_count_of_maps_does_not_overflow() {
+    let frames = machine();
+    let _pin = frames.platform().pin();
+    for order in [Order::ZERO, Order::PMD] {
+        let locked = frames.lock_folio(folio(&frames, order));
+        assert!(locked.add_maps(MAX_MAPS - 1));
+        assert!(!locked.add_maps(2));
+        assert_eq!(locked.maps(), MAX_MAPS - 1);
+        let _ = locked.remove_maps(MAX_MAPS - 1);
+    }
+}
+
+#[test]
+fn a_folio_goes_with_its_last_reference() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let order = Order::ALL[4];
+    let head = folio(&frames, order);
+    assert!(frames.known(head).get(1));
+    let mut chain = FrameChain::new();
+    assert_eq!(frames.put_folio(&mut chain, head, order), Ok(false));
+    assert_eq!((frames.known(head).refs(), chain.pages()), (1, 0));
+    assert_eq!(frames.put_folio(&mut chain, head, order), Ok(true));
+    assert_eq!(chain.pages(), order.pages());
+    frames.free_chain(&pin, chain);
+    crate::common::assert_sound(&frames);
+}
+
+/// Splits a folio of eight pages, with pages 4 and 5 mapped by nobody, into parts of two.
+fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> bool) -> (Pfn, u64) {
+    let head = folio(frames, Order::ALL[3]);
+    let frame = frames.known(head);
+    let flags = FrameFlags::LRU | FrameFlags::ACTIVE | FrameFlags::WORKINGSET | FrameFlags::LOCKED;
+    frame.set_flags(flags);
+    frame.memory_group().store(7, Ordering::Relaxed);
+    let pin = frames.platform().pin();
+    let locked = frames.lock_folio(head);
+    assert!(locked.add_maps(6));
+    let mut split = frames.begin_split(locked);
+    [0, 1, 2, 3, 6, 7].into_iter().for_each(|nth| split.count_map(nth));
+    let mut unmapped = FrameChain::new();
+    split.finish_with(Order::ALL[1], 0, false, &mut unmapped, list).expect("nobody else holds it");
+    let pages = unmapped.pages();
+    frames.free_chain(&pin, unmapped);
+    (head, pages)
+}
+
+#[test]
+fn parts_are_charged_and_listed_as_the_folio_was() {
+    for listed in [false, true] {
+        let frames = machine();
+        let mut asked = Vec::new();
+        let (head, unmapped) = split_listed(&frames, |part| {
+            asked.push(part);
+            listed
+        });
+        let part = |nth: u64| Pfn(head.0 + nth);
+        assert_eq!((asked, unmapped), (vec![part(6), part(2)], 2));
+        let kept = FrameFlags::ACTIVE | FrameFlags::WORKINGSET;
+        let others = if listed { kept | FrameFlags::LRU } else { kept };
+        for (nth, flags) in [(0, kept | FrameFlags::LRU | FrameFlags::LOCKED), (2, others), (6, others)] {
+            let frame = frames.known(part(nth));
+            let group = frame.memory_group().load(Ordering::Relaxed);
+            assert_eq!(
+                (frame.word().flags(), frame.word().order(), group),
+                (flags, Order::ALL[1], 7),
+                "{nth}"
+            );
+        }
+        let group = frames.known(part(4)).memory_group().load(Ordering::Relaxed);
+        assert_eq!(group, 0, "what nobody maps is given back, and charged to nobody");
+    }
+}
+
+#[test]
+fn who_does_not_get_the_folio_lock_does_not_give_it_back() {
+    let frames = machine();
+    let head = folio(&frames, Order::ZERO);
+    let held = frames.try_lock_folio_long(head).expect("nobody has it");
+    assert!(frames.try_lock_folio_long(head).is_none());
+    assert!(frames.try_lock_folio_long(head).is_none());
+    drop(held);
+    assert!(frames.try_lock_folio_long(head).is_some());
+}

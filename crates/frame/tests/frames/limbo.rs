@@ -1,0 +1,92 @@
+//! Frames and objects that readers may still look at.
+
+use crate::common::{TEST, assert_sound, frames, order};
+use quire_arch::{LockClass, Order, Platform};
+use quire_frame::{AllocRequest, FrameChain, Kind, PcpTechnique, VmEvent};
+use std::sync::atomic::Ordering;
+
+/// races.md D: "lockless walkers read a table that is being freed: epochs".
+#[test]
+fn a_retired_table_stays_as_it_is_while_a_reader_is_inside() {
+    let frames = frames(&[(0, 1024)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let pfn = frames.allocate(&pin, AllocRequest::table()).unwrap();
+    let frame = frames.known(pfn);
+    frame.classify(Kind::Table).unwrap();
+    frame.index().store(0x1234, Ordering::Relaxed);
+    // SAFETY: the frame is a table of this test until the epoch passes.
+    let table = unsafe { frames.table(pfn) };
+    table[7].store(42, Ordering::Relaxed);
+
+    let reader = frames.epoch().enter(&pin);
+    // races.md D: "the split PTE lock is freed before a reader under the epoch releases it".
+    frame.lock_word().lock::<crate::common::Machine>(LockClass::PteTable);
+    frames.retire(&pin, pfn, Order::ZERO).unwrap();
+    for _ in 0..10 {
+        assert_eq!(frames.reap_all(&pin), 0);
+    }
+    while frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST).without_drain()).is_ok() {}
+    assert_eq!((frame.kind(), table[7].load(Ordering::Relaxed)), (Kind::Limbo, 42));
+    assert_eq!(frame.index().load(Ordering::Relaxed), 0x1234);
+    // SAFETY: taken above.
+    unsafe { frame.lock_word().unlock::<crate::common::Machine>(LockClass::PteTable) };
+    assert_sound(&frames);
+    drop(reader);
+
+    // The last memory of the machine: it is fetched out of the limbo before the allocation fails.
+    assert_eq!(frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)), Ok(pfn));
+    assert_sound(&frames);
+}
+
+/// The buckets are used in turn: each time a frame waits for the readers of its own time.
+#[test]
+fn frames_that_are_retired_later_wait_for_their_readers_too() {
+    let frames = frames(&[(0, 1024)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    for round in 0..12 {
+        let pfn = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+        let reader = frames.epoch().enter(&pin);
+        frames.retire(&pin, pfn, Order::ZERO).unwrap();
+        assert_eq!(frames.reap_all(&pin), 0, "freed under a reader in round {round}");
+        drop(reader);
+        assert_eq!(frames.reap_all(&pin), 1, "round {round}");
+    }
+    assert_sound(&frames);
+}
+
+#[test]
+fn the_limbo_drains_itself_while_frames_are_retired() {
+    let frames = frames(&[(0, 2048)], 2, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    for _ in 0..10_000 {
+        let pfn = frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST)).unwrap();
+        frames.retire(&pin, pfn, Order::ZERO).unwrap();
+        assert!(frames.totals().limbo_blocks < 16);
+    }
+    assert_eq!(frames.events().sum(VmEvent::LimboRetired), 10_000);
+    frames.reap(&pin);
+    assert_eq!(frames.totals().limbo_blocks, 0);
+    assert_eq!(frames.events().sum(VmEvent::LimboFreed), 10_000);
+    assert_eq!(frames.free_frames(), frames.totals().managed);
+    assert_sound(&frames);
+}
+
+#[test]
+fn a_chain_is_retired_as_one() {
+    let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
+    let pin = frames.platform().pin();
+    let mut chain = FrameChain::new();
+    for round in 0..600u32 {
+        let order = order((round % 2) as u8);
+        let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST)).unwrap();
+        frames.gather(&mut chain, pfn, order).unwrap();
+    }
+    let pages = chain.pages();
+    frames.retire_chain(&pin, chain);
+    frames.retire_chain(&pin, FrameChain::new());
+    assert_eq!(frames.totals().limbo_blocks, 600);
+    assert_sound(&frames);
+    assert_eq!(frames.reap(&pin), pages);
+    assert_eq!(frames.free_frames(), frames.totals().managed);
+    assert_sound(&frames);
+}

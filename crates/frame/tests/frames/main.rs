@@ -1,0 +1,25 @@
+//! The page-frame allocator: zones, buddy lists, per-CPU lists, folios, slabs.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod between_holds;
+mod boot;
+mod buddy;
+mod collect;
+mod contexts;
+mod cpu_lists;
+mod faults;
+mod folio;
+mod free_errors;
+mod heap;
+mod high_orders;
+mod limbo;
+mod nodes;
+mod offline;
+mod pressure;
+mod returned;
+mod slab;
+mod stress;

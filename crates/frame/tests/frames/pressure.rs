@@ -1,0 +1,107 @@
+//! What changes when a zone gets short: budgets, the reserve, what background reclaim is asked for.
+
+use crate::common::{Machine, TEST, assert_sound, frames_with_watermarks, order};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{
+    AllocRequest, FrameConfig, Frames, Migratetype, PcpReport, PcpTechnique, ZoneKind, ZoneReport,
+};
+
+const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
+
+/// 128 MiB, of which 8 MiB are kept back.
+fn machine() -> Frames<Machine> {
+    frames_with_watermarks(Machine::new(&[(0, 1 << 15)], 1), 8 << 10)
+}
+
+fn zone(frames: &Frames<Machine>) -> ZoneReport {
+    frames.zone_report(ZoneKind::Dma32)
+}
+
+fn lists(frames: &Frames<Machine>) -> PcpReport {
+    frames.pcp_reports(ZoneKind::Dma32).next().unwrap()
+}
+
+/// A budget that has grown shrinks with what is free; in a short zone it is at its least, and a miss does not raise the
+/// next fetch.
+#[test]
+fn a_miss_in_a_short_zone_gives_up_the_budget() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let (least, most) = lists(&frames).high_bounds;
+    let part: Vec<Pfn> = (0..6000).map(|_| frames.allocate(&pin, ONE).unwrap()).collect();
+    part.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
+    assert!(least < lists(&frames).high && lists(&frames).high <= most, "{:?}: it has grown", lists(&frames));
+    while zone(&frames).free >= zone(&frames).watermarks.high {
+        frames.allocate(&pin, ONE).unwrap();
+    }
+    while lists(&frames).count > 0 {
+        frames.allocate(&pin, ONE).unwrap();
+    }
+    frames.allocate(&pin, ONE).unwrap();
+    let now = lists(&frames);
+    assert_eq!((now.high, now.count), (least, now.batch - 1));
+    assert_sound(&frames);
+}
+
+/// As long as there is enough memory no page block is set aside for requests that cannot wait; when the zone is low, one
+/// is.
+#[test]
+fn page_blocks_are_reserved_in_a_low_zone_only() {
+    for pcp in PcpTechnique::ALL {
+        let config = FrameConfig { pcp, min_free_kib: Some(8 << 10), ..FrameConfig::default() };
+        let frames = Frames::new(Machine::new(&[(0, 1 << 15)], 1), config).unwrap();
+        let pin = frames.platform().pin();
+        let atomic = AllocRequest::new(order(3), TEST).atomic();
+        let reserved = || zone(&frames).pageblocks[Migratetype::HighAtomic.index()];
+        while zone(&frames).free >= zone(&frames).watermarks.low + 2 * Order::MAX.pages() {
+            frames.allocate(&pin, atomic).unwrap();
+            assert_eq!(reserved(), 0, "{pcp:?}, {} frames are free", zone(&frames).free);
+        }
+        while reserved() == 0 {
+            frames.allocate(&pin, atomic.without_drain()).unwrap();
+        }
+        assert!(zone(&frames).free < zone(&frames).watermarks.low);
+        frames.drain_all(&pin);
+        assert_sound(&frames);
+    }
+}
+
+/// Nothing as long as a zone is above `low`, then as much as it lacks of `high`.
+#[test]
+fn background_reclaim_is_asked_for_what_the_zone_lacks() {
+    let frames = machine();
+    let pin = frames.platform().pin();
+    let marks = zone(&frames).watermarks;
+    for free in [marks.high, marks.low, marks.low - 1, marks.min + 7] {
+        while frames.free_frames() > free {
+            frames.allocate(&pin, ONE).unwrap();
+        }
+        let lacking = if free < marks.low { marks.high - free } else { 0 };
+        assert_eq!(frames.background_target(), lacking, "{free} frames are free");
+    }
+}
+
+/// The same while mixed page blocks have raised both levels, on either side of the plain `high`.
+#[test]
+fn background_reclaim_is_asked_for_the_boost_as_well() {
+    for one_of in [11, 8] {
+        let frames = machine();
+        let pin = frames.platform().pin();
+        let movable = ONE.movability(Migratetype::Movable).below_min();
+        let all: Vec<Pfn> = std::iter::from_fn(|| frames.allocate(&pin, movable).ok()).collect();
+        for &pfn in all.iter().step_by(one_of) {
+            frames.free(&pin, pfn, Order::ZERO).unwrap();
+        }
+        frames.drain_all(&pin);
+        let plain = zone(&frames).watermarks;
+        assert_eq!(frames.free_frames() > plain.high, one_of == 8);
+        for _ in 0..6 {
+            frames.allocate(&pin, ONE).unwrap();
+            let (marks, free) = (zone(&frames).watermarks, frames.free_frames());
+            let asked = if free < marks.low + marks.boost { marks.high + marks.boost - free } else { 0 };
+            assert_eq!(frames.background_target(), asked, "{free} frames are free, {marks:?}");
+        }
+        assert!(frames.background_target() > 0);
+        assert_sound(&frames);
+    }
+}

@@ -1,0 +1,259 @@
+//! What the texts tell of swap is what is there, and the same in all of them.
+
+use crate::common::{HostMemory, text, words};
+use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
+use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
+use quire_mm::{
+    Advice, CompressedCache, CompressedRam, GroupError, GroupId, Lz4, MapRequest, MemoryConfig, PageState,
+    Protection, RamDisk, Space, SwapOnOptions, text,
+};
+
+const PAGES: u64 = 64;
+const RW: Protection = Protection::READ.union(Protection::WRITE);
+
+fn machine() -> Machine {
+    Machine::new(&HostConfig::with_ram(32 << 20).paranoid(), MemoryConfig::default()).unwrap()
+}
+
+fn page(base: VirtAddr, nth: u64) -> VirtAddr {
+    VirtAddr(base.0 + nth * PAGE_SIZE)
+}
+
+/// A space with pages that were written, each with other contents.
+fn filled<'m>(machine: &'m Machine, cpu: &Vcpu) -> (Space<'m, HostPlatform>, VirtAddr) {
+    let space = machine.memory().create_space().unwrap();
+    let base = space.mmap(&MapRequest::anonymous(PAGES * PAGE_SIZE, RW)).unwrap();
+    for nth in 0..PAGES {
+        cpu.program(&space).write_u64(page(base, nth), 1 + nth).unwrap();
+    }
+    (space, base)
+}
+
+/// What a compressed cache keeps back from its device, and what else compresses does not count.
+#[test]
+fn the_pages_of_a_compressed_cache_are_told_in_meminfo() {
+    let machine = machine();
+    let memory = machine.memory();
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, base) = filled(&machine, &cpu);
+    let told = || {
+        let meminfo = text(&machine, text::meminfo);
+        (figure(&meminfo, "Zswap:"), figure(&meminfo, "Zswapped:"))
+    };
+    let swapon = |nth, cached: bool| {
+        let options = SwapOnOptions { priority: Some(nth), ..Default::default() };
+        let frames = memory.frames();
+        if cached {
+            let behind = RamDisk::new(frames, 40).unwrap();
+            memory.swapon(CompressedCache::new(frames, behind, 1 << 20).unwrap(), options).unwrap();
+        } else {
+            memory.swapon(CompressedRam::new(frames, 1000, Lz4).unwrap(), options).unwrap();
+        }
+    };
+    swapon(1, true);
+    swapon(0, false);
+    assert_eq!(told(), (0, 0));
+    space.madvise(base, PAGES * PAGE_SIZE, Advice::PageOut).unwrap();
+    let (compressed, original) = told();
+    assert_eq!(original, 40 * 4);
+    assert!((4..original).contains(&compressed) && compressed.is_multiple_of(4), "{compressed} kB");
+    let vmstat = text(&machine, text::vmstat);
+    assert_eq!(
+        (figure(&vmstat, "zswpout"), figure(&vmstat, "zswpin"), figure(&vmstat, "zswpwb")),
+        (40, 0, 0)
+    );
+    assert_agree(&machine, &[&space]);
+    for nth in 0..PAGES {
+        assert_eq!(cpu.program(&space).read_u64(page(base, nth)).unwrap(), 1 + nth);
+    }
+    assert_eq!(told().1, 0);
+    assert_eq!(figure(&text(&machine, text::vmstat), "zswpin"), 40);
+}
+
+/// The figure behind `name`.
+#[track_caller]
+fn figure(text: &str, name: &str) -> u64 {
+    let line = text.lines().find(|line| words(line).first() == Some(&name));
+    words(line.unwrap_or_else(|| panic!("no {name}: {text}")))[1].parse().unwrap()
+}
+
+/// The sum of all figures behind `name`.
+fn sum(text: &str, name: &str) -> u64 {
+    let lines = text.lines().map(words).filter(|words| words.first() == Some(&name));
+    lines.map(|words| words[1].parse::<u64>().unwrap()).sum()
+}
+
+fn status(machine: &Machine, space: &Space<'_, HostPlatform>) -> String {
+    text(machine, |_, out| text::status(&space.figures(), out))
+}
+
+fn smaps(machine: &Machine, space: &Space<'_, HostPlatform>) -> String {
+    text(machine, |_, out| text::smaps(space, out))
+}
+
+fn pages(space: &Space<'_, HostPlatform>, base: VirtAddr) -> Vec<(u64, u64)> {
+    let mut words = Vec::new();
+    space.pagemap(VirtRange::new(base, page(base, PAGES)), |range, state| {
+        for addr in (range.start().0..range.end().0).step_by(PAGE_SIZE as usize) {
+            words.push((addr, text::pagemap_entry(state)));
+        }
+    });
+    words
+}
+
+/// Whatever was done: what adds up to the same in several texts does so.
+#[track_caller]
+fn assert_agree(machine: &Machine, spaces: &[&Space<'_, HostPlatform>]) {
+    let (meminfo, vmstat) = (text(machine, text::meminfo), text(machine, text::vmstat));
+    let zoneinfo = text(machine, text::zoneinfo);
+    let swaps = text(machine, text::swaps);
+    for (name, pages) in [
+        ("Active(anon):", "nr_active_anon"),
+        ("Inactive(anon):", "nr_inactive_anon"),
+        ("Active(file):", "nr_active_file"),
+        ("Inactive(file):", "nr_inactive_file"),
+        ("Unevictable:", "nr_unevictable"),
+        ("SwapCached:", "nr_swapcached"),
+        ("AnonPages:", "nr_anon_pages"),
+    ] {
+        assert_eq!(figure(&meminfo, name), figure(&vmstat, pages) * 4, "{name}");
+        if !["nr_swapcached", "nr_anon_pages"].contains(&pages) {
+            assert_eq!(sum(&zoneinfo, pages), figure(&vmstat, pages), "{pages}");
+        }
+    }
+    assert_eq!(
+        figure(&meminfo, "Active:"),
+        figure(&meminfo, "Active(anon):") + figure(&meminfo, "Active(file):")
+    );
+    let devices: Vec<Vec<&str>> = swaps.lines().skip(1).map(words).collect();
+    let column = |nth: usize| devices.iter().map(|words| words[nth].parse::<u64>().unwrap()).sum::<u64>();
+    assert_eq!(column(2), figure(&meminfo, "SwapTotal:"));
+    assert_eq!(column(2) - column(3), figure(&meminfo, "SwapFree:"));
+    for space in spaces {
+        let (status, smaps) = (status(machine, space), smaps(machine, space));
+        assert_eq!(figure(&status, "VmSwap:"), sum(&smaps, "Swap:"));
+        assert_eq!(figure(&status, "VmRSS:"), sum(&smaps, "Rss:"));
+        assert_eq!(figure(&status, "RssAnon:"), sum(&smaps, "Anonymous:"));
+        let parts = ["Shared_Clean:", "Shared_Dirty:", "Private_Clean:", "Private_Dirty:"];
+        assert_eq!(sum(&smaps, "Rss:"), parts.map(|part| sum(&smaps, part)).iter().sum::<u64>());
+        assert!(
+            sum(&smaps, "SwapPss:") <= sum(&smaps, "Swap:") && sum(&smaps, "Pss:") <= sum(&smaps, "Rss:")
+        );
+    }
+}
+
+#[test]
+fn what_is_paged_out_is_told_where_it_is_looked_for() {
+    let machine = machine();
+    let memory = machine.memory();
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, base) = filled(&machine, &cpu);
+    assert_agree(&machine, &[&space]);
+    assert_eq!(text(&machine, text::swaps).lines().count(), 1);
+    assert_eq!(figure(&text(&machine, text::meminfo), "SwapTotal:"), 0);
+    memory
+        .swapon(
+            RamDisk::new(memory.frames(), 40).unwrap(),
+            SwapOnOptions { priority: Some(5), ..Default::default() },
+        )
+        .unwrap();
+    memory.swapon(CompressedRam::new(memory.frames(), 1000, Lz4).unwrap(), SwapOnOptions::default()).unwrap();
+    let meminfo = text(&machine, text::meminfo);
+    assert_eq!(figure(&meminfo, "Active(anon):") + figure(&meminfo, "Inactive(anon):"), 4 * PAGES);
+    assert_agree(&machine, &[&space]);
+
+    // All but eight go, more than the first device has room for.
+    space.madvise(page(base, 8), (PAGES - 8) * PAGE_SIZE, Advice::PageOut).unwrap();
+    assert_agree(&machine, &[&space]);
+    assert_eq!(figure(&status(&machine, &space), "VmSwap:"), 4 * (PAGES - 8));
+    assert_eq!(sum(&smaps(&machine, &space), "SwapPss:"), 4 * (PAGES - 8));
+    let vmstat = text(&machine, text::vmstat);
+    assert_eq!((figure(&vmstat, "pswpout"), figure(&vmstat, "pswpin")), (PAGES - 8, 0));
+    let swaps = text(&machine, text::swaps);
+    assert!(swaps.lines().nth(1).is_some_and(|line| words(line)[2..] == ["160", "160", "5"]), "{swaps}");
+    let zram = memory.swap().devices().nth(1).unwrap();
+    let mm_stat = text(&machine, |_, out| text::mm_stat(&zram, out));
+    assert_eq!(words(&mm_stat)[0].parse(), Ok((PAGES - 8 - 40) * PAGE_SIZE), "{mm_stat}");
+    let words_of_pages = pages(&space, base);
+    assert!(words_of_pages[..8].iter().all(|&(_, word)| word == 1 << 63));
+    // Device and slot: no two are the same, and 40 are on device 0.
+    let mut slots: Vec<u64> = words_of_pages[8..].iter().map(|&(_, word)| word).collect();
+    assert!(slots.iter().all(|word| word >> 62 == 1));
+    assert_eq!(slots.iter().filter(|&word| word & 0x1f == 0).count(), 40);
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len() as u64, PAGES - 8);
+    // None of them is in memory for mincore either.
+    let mut present = Vec::new();
+    space.mincore(base, PAGES * PAGE_SIZE, |page| present.push(page)).unwrap();
+    assert_eq!(present.iter().filter(|&&page| page).count(), 8);
+
+    // A page that is read is in memory again, and one of a child's too: both have it in the cache.
+    let child = space.fork().unwrap();
+    assert_agree(&machine, &[&space, &child]);
+    assert_eq!(sum(&smaps(&machine, &space), "SwapPss:"), 2 * (PAGES - 8));
+    assert_eq!(cpu.program(&space).read_u64(page(base, 20)), Ok(21));
+    assert_agree(&machine, &[&space, &child]);
+    assert_eq!(figure(&status(&machine, &space), "VmSwap:"), 4 * (PAGES - 9));
+    assert_eq!(figure(&text(&machine, text::meminfo), "SwapCached:"), 4);
+    let swapped = |state| matches!(state, PageState::Swapped { .. });
+    let mut here = false;
+    child.pagemap(VirtRange::new(page(base, 20), page(base, 21)), |_, state| here = swapped(state));
+    assert!(here, "the child has not looked yet");
+    child.mincore(page(base, 20), PAGE_SIZE, |present| assert!(present, "but it is in memory")).unwrap();
+    drop(child);
+    assert_agree(&machine, &[&space]);
+    drop(space);
+    assert_agree(&machine, &[]);
+}
+
+#[test]
+fn pages_that_nobody_needs_are_told() {
+    let machine = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let (space, base) = filled(&machine, &cpu);
+    assert_eq!(sum(&smaps(&machine, &space), "Private_Dirty:"), 4 * PAGES);
+    assert_eq!(sum(&smaps(&machine, &space), "Referenced:"), 4 * PAGES);
+    space.madvise(base, 10 * PAGE_SIZE, Advice::Free).unwrap();
+    cpu.program(&space).write_u64(base, 7).unwrap();
+    let told = smaps(&machine, &space);
+    assert_eq!((sum(&told, "LazyFree:"), sum(&told, "Private_Clean:")), (36, 36), "{told}");
+    space.mlock(page(base, 20), 5 * PAGE_SIZE, false).unwrap();
+    assert_eq!(sum(&smaps(&machine, &space), "Locked:"), 20);
+    // What a CPU keeps of the old pages says that they were used; the tables do not any more.
+    let used = sum(&smaps(&machine, &space), "Referenced:");
+    space.madvise(page(base, 30), 20 * PAGE_SIZE, Advice::Cold).unwrap();
+    assert_eq!(sum(&smaps(&machine, &space), "Referenced:"), used - 80);
+    let findings = machine.audit();
+    assert!(findings.is_empty(), "{findings:?}");
+    let child = space.fork().unwrap();
+    assert_eq!(sum(&smaps(&machine, &child), "Pss:"), 2 * PAGES);
+    assert_agree(&machine, &[&space, &child]);
+}
+
+#[test]
+fn files_of_groups_are_found_by_their_path() {
+    let machine = machine();
+    let memory = machine.memory();
+    let cpu = machine.vcpu(0).unwrap();
+    let groups = memory.groups();
+    let outer = groups.create(GroupId::ROOT, "outer").unwrap();
+    let inner = groups.create(outer, "inner").unwrap();
+    let space = memory.create_space().unwrap();
+    space.set_memory_group(inner).unwrap();
+    let base = space.mmap(&MapRequest::anonymous(PAGES * PAGE_SIZE, RW)).unwrap();
+    (0..PAGES).for_each(|nth| cpu.program(&space).write_u64(page(base, nth), 1).unwrap());
+    let read = |path: &str| {
+        let mut out = String::new();
+        text::group_file(memory as &HostMemory, path, &mut out).map(|()| out)
+    };
+    assert_eq!(read("outer/inner/memory.current"), read("/outer/memory.current"));
+    assert_eq!(read("outer/memory.current").map(|text| text.trim().parse()), Ok(Ok(PAGES * PAGE_SIZE)));
+    assert!(read("memory.stat").is_ok_and(|text| text.contains("inactive_anon")));
+    assert_eq!(read("memory.current"), Err(GroupError::NoFile));
+    assert_eq!(read("other/memory.current"), Err(GroupError::NoGroup));
+    assert_eq!(read("outer/memory.much"), Err(GroupError::NoFile));
+    drop(space);
+    groups.remove(inner).unwrap();
+    groups.remove(outer).unwrap();
+}

@@ -1,0 +1,6 @@
+//! The command line: arguments, output, exit codes.
+
+mod cli;
+mod lab;
+mod output;
+mod schema;

@@ -1,0 +1,124 @@
+//! Files of the earlier versions of the format, made here byte by byte as `docs/trace-format.md` describes them.
+
+use quire_trace::event::{Event, EventKind, ExecGain, ExecImage, Privileges};
+use quire_trace::format::{TraceErrorKind, TraceReader};
+
+/// A varint of a small number is the number.
+fn small(number: u8) -> u8 {
+    assert!(number < 128);
+    number
+}
+
+fn string(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(small(text.len() as u8));
+    out.extend_from_slice(text);
+}
+
+fn frame(file: &mut Vec<u8>, marker: &[u8; 4], events: u32, contents: &[u8]) {
+    let mut head = [0; 36];
+    let len = (contents.len() as u32).to_le_bytes();
+    head[..4].copy_from_slice(marker);
+    head[8..12].copy_from_slice(&len);
+    head[12..16].copy_from_slice(&len);
+    // Blocks have the number of their first event, which is 0, and the trailer that of all.
+    head[16..24].copy_from_slice(&u64::from(if marker == b"QEND" { events } else { 0 }).to_le_bytes());
+    head[24..28].copy_from_slice(&(if marker == b"QBLK" { events } else { 0 }).to_le_bytes());
+    head[28..32].copy_from_slice(&crc32fast::hash(contents).to_le_bytes());
+    let crc = crc32fast::hash(&head[..32]).to_le_bytes();
+    head[32..].copy_from_slice(&crc);
+    file.extend_from_slice(&head);
+    file.extend_from_slice(contents);
+}
+
+/// The header that versions 1 and 2 have.
+fn header() -> Vec<u8> {
+    let mut out = Vec::new();
+    for text in [&b"0.1"[..], b"6.18", b"x86_64"] {
+        string(&mut out, text);
+    }
+    // A page of 4096 bytes, 2 CPUs, 16 bytes of RAM, no swap, the tracepoint, seccomp, started in 7, one argument.
+    out.extend([0x80, 0x20, 2, 16, 0, 0, 0, 7, 1]);
+    string(&mut out, b"ls");
+    out
+}
+
+/// An exec with the image that versions 1 and 2 have.
+fn image(can_lock: u8) -> Vec<u8> {
+    // Exec, of the same thread and CPU, at time 0. Process 5, x86-64.
+    let mut out = vec![0x33, 0, 5, 0];
+    string(&mut out, b"/bin/ls");
+    out.push(1);
+    string(&mut out, b"ls");
+    // Seven addresses, no base, eight limits, 99 mappings at most, overcommit 1.
+    out.extend([1, 2, 3, 4, 5, 6, 7]);
+    out.push(0);
+    out.extend([11, 12, 13, 14, 15, 16, 17, 18]);
+    out.extend([99, 1]);
+    // Minimal address 4096, personality 64, the capability, huge pages where advised, 40 bytes of tables.
+    out.extend([0x80, 0x20, 64, can_lock, 1, 40]);
+    // One mapping: from 16, 8 long (both signed), readable and executable, at offset 0 of file 2 on device 1,
+    // flags 5, one run of 1 page at the same place.
+    out.extend([1, 32, 16, 5, 0, 1, 2, 5]);
+    string(&mut out, b"/bin/ls");
+    out.extend([1, 0, 1, 1]);
+    out
+}
+
+/// A file with one event.
+fn file(version: u8, kinds: u8, event: &[u8]) -> Vec<u8> {
+    let mut file = b"\x89QTR\r\n\x1a\n".to_vec();
+    file.extend([version, 0, 0, 0]);
+    frame(&mut file, b"QHDR", 0, &header());
+    frame(&mut file, b"QBLK", 1, event);
+    // One event in one block, the counts of the kinds (an exec), nothing lost, two times.
+    let mut trailer = vec![1, 1, kinds];
+    trailer.extend((0..kinds).map(|kind| u8::from(kind == 3)));
+    trailer.extend([0, 7, 8]);
+    let mut chain = crc32fast::hash(&crc32fast::hash(event).to_le_bytes());
+    while chain >= 128 {
+        trailer.push(chain as u8 | 128);
+        chain >>= 7;
+    }
+    trailer.push(chain as u8);
+    frame(&mut file, b"QEND", 1, &trailer);
+    file
+}
+
+fn read(file: &[u8]) -> ExecImage {
+    let mut reader = TraceReader::new(file).unwrap();
+    assert_eq!((reader.header().recorder.as_str(), reader.header().started), ("0.1", 7));
+    assert_eq!(reader.header().command, [(*b"ls").into()]);
+    let events: Result<Vec<Event>, _> = (&mut reader).collect();
+    let [event] = events.unwrap().try_into().unwrap();
+    assert_eq!(reader.trailer().unwrap().events, 1);
+    let EventKind::Exec(image) = event.kind else { panic!("{event:?}") };
+    *image
+}
+
+#[test]
+fn images_of_versions_1_and_2_are_read() {
+    for (version, kinds) in [(1, 9), (2, 11)] {
+        let image = read(&file(version, kinds, &image(1)));
+        assert_eq!((image.pid, image.start_brk, image.env_end), (5, 1, 7));
+        assert_eq!((image.limits.address_space.soft, image.limits.locked.hard), (11, 18));
+        assert_eq!((image.max_map_count, image.overcommit_memory, image.personality), (99, 1, 64));
+        assert_eq!(image.page_tables, 40);
+        let [mapping] = &image.mappings[..] else { panic!("{image:?}") };
+        assert_eq!((mapping.start, mapping.end, mapping.read, mapping.write), (16, 24, true, false));
+        assert_eq!((mapping.inode, mapping.resident.len()), (2, 1));
+        // What they do not have.
+        assert_eq!((image.mmap_min_addr, image.lowest_placed), (4096, 4096));
+        assert_eq!(image.privileges, Privileges::ALL);
+        assert_eq!(image.exec_gain, ExecGain::Allowed);
+    }
+    let image = read(&file(2, 11, &image(0)));
+    assert_eq!(image.privileges, Privileges::default());
+}
+
+#[test]
+fn an_old_image_in_a_new_file_is_malformed() {
+    let kinds = EventKind::COUNT as u8;
+    let file = file(3, kinds, &image(1));
+    let error = TraceReader::new(&file[..]).and_then(Iterator::collect::<Result<Vec<Event>, _>>).unwrap_err();
+    assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
+}
