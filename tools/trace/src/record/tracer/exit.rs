@@ -89,8 +89,7 @@ impl Tracer<'_> {
         let number = call.entry.number;
         let Ok(Some(regs)) = ptrace::registers(tid) else { return };
         let result = regs.rax as i64;
-        // This is the result until there is another: it was killed before it was let into the call.
-        if regs.orig_rax != number || result == -i64::from(libc::ENOSYS) {
+        if regs.orig_rax != number || !was_made(result) {
             return;
         }
         if let State::InCall(call) = std::mem::replace(&mut task.state, State::Running) {
@@ -215,6 +214,13 @@ impl Tracer<'_> {
     }
 }
 
+/// Whether a call of a thread that was killed in it has done its work, by the result in its registers.
+fn was_made(result: i64) -> bool {
+    // The result before there is another one: the thread was killed before it was let into the call. Or it
+    // was killed while it waited for the lock of its address space.
+    ![libc::ENOSYS, libc::EINTR].map(|errno| -i64::from(errno)).contains(&result)
+}
+
 /// When to look next after a look that took from `before` to `after`.
 fn next_sample(before: u64, after: u64) -> u64 {
     let took = after.saturating_sub(before);
@@ -224,6 +230,13 @@ fn next_sample(before: u64, after: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_a_kill_kept_from_its_work_was_not_made() {
+        assert!(was_made(0) && was_made(0x7fff_0000) && was_made(-i64::from(libc::ENOMEM)));
+        assert!(!was_made(-i64::from(libc::ENOSYS)));
+        assert!(!was_made(-i64::from(libc::EINTR)));
+    }
 
     #[test]
     fn a_look_takes_a_fiftieth_of_the_time() {
