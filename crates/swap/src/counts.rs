@@ -71,13 +71,6 @@ impl<P: Platform> Swap<P> {
         self.with_cluster(slot, read).flatten().unwrap_or(false)
     }
 
-    /// Whether nothing names any of these slots.
-    pub fn counts_are_zero(&self, slot: SlotId, pages: u32) -> bool {
-        let mut zero = true;
-        self.each_cluster(slot, pages, |held, first, end| zero &= held.guard.all_unnamed(first, end));
-        zero
-    }
-
     /// Whether the cache has the pages of these slots, which are those of one folio, and nothing names any of them: a moment's
     /// view, of a device that may be gone.
     pub fn is_cached_only(&self, slot: SlotId, pages: u32) -> bool {

@@ -55,7 +55,7 @@ fn two_cpus_at_the_same_slots_leave_everything_sound() {
                         let inserted = swap.insert(slot, head);
                         if let Inserted::Won { .. } = inserted {
                             assert_eq!(swap.read_folio(head), IoState::Done(Ok(())));
-                            assert!(!swap.drop_counts(slot, 1).cached_only || swap.counts_are_zero(slot, 1));
+                            assert!(!swap.drop_counts(slot, 1).cached_only || swap.count(slot) == 0);
                             if swap.remove_unnamed(head) {
                                 drop(lock);
                                 put(&swap, head);
