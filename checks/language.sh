@@ -18,7 +18,6 @@ crates/frame 181
 crates/group 77
 crates/mm 18
 crates/reclaim 26
-crates/space 271
 crates/swap 145
 crates/sync 21
 tools/trace 24

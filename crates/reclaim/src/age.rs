@@ -131,7 +131,7 @@ impl<P: Platform> Lists<'_, P> {
                     frame.set_flags(FrameFlags::WORKINGSET);
                     groups.put_back(&pin, head, inactive, true);
                 }
-                self.spaces.let_isolated_go(head);
+                self.spaces.release_isolated(head);
             }
         }
     }

@@ -130,7 +130,7 @@ fn unmap<'s, P: Platform>(
     let unmapped = frame.map_count().load(Ordering::Relaxed) == 0;
     if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
         // Nobody can come to it any more. The cache's reference goes here, and whoever looks at it just now has one.
-        spaces.let_isolated_go(head);
+        spaces.release_isolated(head);
         return Ok(Ready { head, guard, discarded: true });
     }
     if unmapped && !flags.contains(FrameFlags::SWAP_CACHE) {
@@ -304,5 +304,5 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
             events.add(&pin, VmEvent::UnevictablePgsRescued, pages);
         }
     }
-    spaces.let_isolated_go(head);
+    spaces.release_isolated(head);
 }

@@ -1,4 +1,4 @@
-//! The auditor's part of this room: every table, page, count and mapping is recounted from the roots.
+//! This crate's part of the audit: every table, page, count and mapping is recounted from the roots.
 
 mod memory_groups;
 mod sharing;
@@ -116,8 +116,8 @@ pub enum SpaceViolation {
         /// The page.
         pfn: Pfn,
     },
-    /// A private page is mapped here and once more, or another page of its folio by another space, though somebody believes
-    /// that it is his own: what he writes is seen by others.
+    /// A private page is mapped here and once more, or another page of its folio by another space, though the
+    /// page is marked as exclusive to one process: others see what that process writes.
     NotExclusive {
         /// Whose mapping.
         space: SpaceId,
@@ -371,7 +371,7 @@ impl<P: Platform> Spaces<P> {
                     let whole = if folio.is_large() { frame.live().load(Ordering::Relaxed) } else { 0 };
                     whole_maps += u64::from(whole);
                     mapped_whole += u64::from(whole > 0);
-                    // The swap cache has one, and a device that reads for nobody who waits.
+                    // The swap cache has one, and a device that reads without a waiter.
                     let has = |flag| u32::from(frame.word().flags().contains(flag));
                     let others = has(FrameFlags::SWAP_CACHE) + has(FrameFlags::UNATTENDED);
                     if seen == 0 && others == 0 && !folio.may_be_pinned() {
@@ -385,7 +385,7 @@ impl<P: Platform> Spaces<P> {
                     report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
                 }
                 Kind::ZeroPage if Some(pfn) == huge_zero => {
-                    // Each entry that maps it has one, and the room.
+                    // Each entry that maps it has one, and so has `Spaces`.
                     let (expected, found) = (u64::from(seen) + 1, u64::from(frame.refs()));
                     if expected != found {
                         let what = "references to the huge page of zeros";

@@ -39,7 +39,7 @@ pub(crate) enum CollapseError {
     NoTable,
     /// Something else than private pages is there, or more of something than the limits allow.
     Unfit,
-    /// A page is pinned, or somebody holds it for a moment.
+    /// A page is pinned, or another thread has a reference for a moment.
     Busy,
     /// No memory for the folio or the table that is deposited for it.
     OutOfMemory(AllocError),
@@ -164,8 +164,8 @@ impl<P: Platform> Tables<'_, P> {
             let to = head.offset(nth as u64);
             match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
                 Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
-                    // SAFETY: the new folio is ours; the old page is mapped by the unhooked table, so it is in RAM, and
-                    // nobody can write to it.
+                    // SAFETY: the new folio is ours; the old page is mapped by the unhooked table, so it is
+                    // in RAM, and no thread can write to it.
                     unsafe { platform.copy(pfn, to, Order::ZERO) };
                     if facts.flags.contains(VmFlags::LOCKED) {
                         self.unlock_folio(&self.pin(), &self.spaces.frames().lock_folio(pfn));
@@ -185,7 +185,8 @@ impl<P: Platform> Tables<'_, P> {
         Ok(())
     }
 
-    /// Whether `table`, which nobody can change, maps a folio to which somebody has a reference.
+    /// Whether `table`, which no other thread can change, maps a folio with references beyond those of its
+    /// mappings.
     fn maps_held_page(&self, table: Pfn) -> bool {
         let entries = &self.entries(table)[..P::Paging::entries(Level::PTE)];
         entries.iter().any(|entry| match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {

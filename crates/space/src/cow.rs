@@ -1,8 +1,8 @@
-//! Copy-on-write: the first write to a private page that others may see.
+//! Copy-on-write: the first write to a private page that other processes may map.
 //!
-//! The last owner keeps the page; everybody else gets a copy. Who is last is decided under the table's lock from the
-//! folio's counts alone: nobody can start to map a page but through an entry that maps it already, so what only the
-//! caller's own entries map stays so while their table is locked.
+//! The last process that maps the page keeps it; the others get a copy. Which process is last is decided
+//! under the table's lock from the folio's counts alone. A new mapping of a page is made only from an entry
+//! that maps it already. So what only the caller's own entries map stays so while their table is locked.
 
 use crate::cpus::FlushCause;
 use crate::fault::Refusal;
@@ -47,7 +47,7 @@ impl<P: Platform> Tables<'_, P> {
         !self.is_own(locked, index, leaf.pfn)
     }
 
-    /// Whether nobody else can see the folio of the private page `pfn`, which entry `index` maps.
+    /// Whether the folio of the private page `pfn`, which entry `index` maps, is exclusive to this process.
     pub(crate) fn is_own(&self, locked: &LockedTable<'_, P>, index: usize, pfn: Pfn) -> bool {
         let folio = self.spaces.frames().lock_folio(pfn);
         if folio.is_exclusive() || self.leaves_cache_to(&folio) {
@@ -68,8 +68,8 @@ impl<P: Platform> Tables<'_, P> {
         folio.claim(mapped.count() as u32)
     }
 
-    /// Whether a folio of one page is the program's own once it has left the swap cache, where nobody names it any more; then it
-    /// has left.
+    /// Whether a folio of one page is exclusive to the program once it has left the swap cache, where no
+    /// entry names its slot any more. If so, it has left.
     #[inline]
     fn leaves_cache_to(&self, folio: &LockedFolio<'_, P>) -> bool {
         let cached = folio.folio().frame().word().flags().contains(FrameFlags::SWAP_CACHE);
@@ -157,7 +157,7 @@ impl<P: Platform> Tables<'_, P> {
         locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
         self.list_new(&pin, copy, facts);
         if kind == Kind::File {
-            // Under the lock: whoever unmaps the copy counts it out as anonymous.
+            // Under the lock: when the copy is unmapped, it is subtracted as an anonymous page.
             self.core.usage.file_page_made_anonymous();
         }
         drop(locked);

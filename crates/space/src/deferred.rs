@@ -1,5 +1,5 @@
-//! Large folios some of whose pages nobody maps any more. They are split when memory runs short, which frees those pages;
-//! until then they cost nothing and may go away whole by themselves.
+//! Partially mapped large folios: some of their pages are not mapped any more. They are split when memory
+//! runs short, which frees those pages; until then they cost nothing and may be freed whole without a split.
 //!
 //! A folio waits in a list of the machine, linked through the words of its second descriptor, and its first one has the
 //! flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of the list: it leaves when
@@ -88,8 +88,9 @@ impl<P: Platform> Spaces<P> {
         self.deferred().lock().folios
     }
 
-    /// Splits folios that wait for it, those that wait longest first and each at most once, until `wanted` frames were
-    /// freed. Answers how many were. The caller is not pinned and holds no lock of class Rmap or later.
+    /// Splits folios that wait for it, those that wait longest first and each at most once, until `wanted`
+    /// frames were freed. Returns how many were. The caller is not pinned and holds no lock of class Rmap or
+    /// later.
     pub fn split_deferred(&self, wanted: u64) -> u64 {
         let mut freed = 0;
         for _ in 0..self.deferred_splits() {
@@ -102,7 +103,7 @@ impl<P: Platform> Spaces<P> {
             if result == Err(SplitError::Busy) {
                 self.defer_again(head);
             }
-            self.let_go(head);
+            self.put_folio(head);
         }
         freed
     }
@@ -127,7 +128,7 @@ impl<P: Platform> Spaces<P> {
                 return Some(head);
             }
             drop(locked);
-            self.let_go(head);
+            self.put_folio(head);
         }
     }
 

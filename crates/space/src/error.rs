@@ -106,11 +106,11 @@ pub enum Error {
     WrongMapping,
     /// Locked memory stands in the way.
     Locked,
-    /// A page that somebody uses stands in the way for the moment.
+    /// A page that is in use stands in the way for the moment.
     Busy,
-    /// The limit on locked memory, where Linux answers EAGAIN.
+    /// The limit on locked memory, where Linux returns EAGAIN.
     LockLimitAgain,
-    /// The limit on locked memory, where Linux answers ENOMEM.
+    /// The limit on locked memory, where Linux returns ENOMEM.
     LockLimit,
     /// `RLIMIT_AS`.
     AddressSpaceLimit,

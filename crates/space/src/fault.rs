@@ -205,8 +205,8 @@ impl<P: Platform> Space<'_, P> {
         let platform = self.spaces.platform();
         // SAFETY: nodes are retired through the epoch of the page-frame allocator, which the guards of this module are of.
         let found = unsafe { core.vmas.find_lockless(addr, epoch) }.ok_or(LookupMiss::NotFoundOrRaced)?;
-        // SAFETY: a VMA that was found under the epoch is not reused before the section of the epoch ends, and one
-        // that is held shared is not retired before it is let go.
+        // SAFETY: a VMA that was found under the epoch is not reused before the section of the epoch ends,
+        // and one that is held shared is not retired before its lock is released.
         let vma: &Vma = unsafe { &*found.as_ptr() };
         let locked = vma.lock.try_read(&core.sequence, || platform.unpark(vma_key(vma)));
         // What the lookup saw may have been torn: only now, under the lock, is the range to be believed.

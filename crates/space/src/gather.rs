@@ -1,18 +1,20 @@
-//! The gather: frames and tables on their way from an address space back to the frame room.
+//! The gather: frames and tables on their way from an address space back to the page-frame allocator.
 //!
-//! What was unmapped may still be in some CPU's TLB, and a table that was unhooked may still be under a lock-free
-//! walker's feet. So nothing that enters a gather is reused before [`Gather::finish`] has flushed the TLBs once for
-//! all of it; frames are free then, tables after an epoch. Nothing is allocated, whatever the size:
+//! What was unmapped may still be in some CPU's TLB, and a lock-free walker may still be in a table that was
+//! unhooked. So nothing that enters a gather is reused before [`Gather::finish`] has flushed the TLBs once
+//! for all of it; frames are free then, tables after an epoch. Nothing is allocated, whatever the size:
 //!
 //! - Tables all of whose addresses are unmapped are unhooked *with their entries* and chained through their descriptors.
 //!   They are read after the flush, when neither the MMU nor a fault can change them any more: the table is the batch,
 //!   and no entry needs an exchange, or to be cleared.
-//! - Out of tables that stay, a folio that nobody else maps is chained through its descriptor.
-//! - What others map too, or what is only a part of a folio, keeps its map count until the flush, so that nobody frees it
-//!   before. Such runs are noted in a short list. When it is full, what it holds is flushed and dropped; or, where no fault
-//!   can come, the other entries are made unusable where they are and taken out after the one flush.
+//! - Out of tables that stay, a folio without other mappings is chained through its descriptor.
+//! - A folio with other mappings, or of which only a part is unmapped, keeps its map count until the flush,
+//!   so that it is not freed before. Such runs are noted in a short list. When the list is full, what it
+//!   holds is flushed and dropped. Or, where no fault can happen, the other entries are made not present
+//!   where they are and taken out after the one flush.
 //!
-//! After the flush tables are read one at a time and frames freed in portions, so that nobody waits for all of them.
+//! After the flush tables are read one at a time and frames freed in batches, so that no thread waits for all
+//! of them.
 
 use crate::cpus::FlushCause;
 use crate::residency::Residency;
@@ -60,7 +62,7 @@ pub(crate) struct Gather<'s, P: Platform> {
     pending_splits: ArrayVec<(HugeSlot, VirtRange), 2>,
     /// The huge page of zeros, and the entries that mapped it.
     zeros: Option<(Pfn, u32)>,
-    /// Slots that nobody names any more and whose folio the swap cache may have.
+    /// Slots that no entry names any more and whose folio the swap cache may have.
     cached: ArrayVec<(SlotId, u32), CACHED>,
     /// What stays of large leaves that parts were moved out of: unusable until the flush.
     restored: ArrayVec<VirtRange, 2>,
@@ -121,8 +123,8 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub(crate) fn add_folio(&mut self, head: Pfn, order: Order) {
         match self.spaces.memory_groups().gather_folio(&mut self.folios, head, order) {
             Ok(()) => self.spaces.count_folio_gone(order),
-            // Somebody else holds it for a moment and may be the last to let go, so the mappings' reference goes after the
-            // flush.
+            // Another thread has a reference for a moment, which may be the last to be dropped. So the
+            // mappings' reference is dropped after the flush.
             Err(FreeError::Referenced { .. }) => self.note(head, 0),
             Err(error) => debug_assert!(false, "an unmapped folio could not be gathered: {error}"),
         }
@@ -152,13 +154,13 @@ impl<'s, P: Platform> Gather<'s, P> {
         debug_assert!(noted.is_ok(), "a range has more than two ends");
     }
 
-    /// Notes `pages` slots from `slot` on that nobody names any more: if the swap cache has their folio, it goes. Where there is
-    /// no room for the note, reclaim will come by it.
+    /// Notes `pages` slots from `slot` on that no entry names any more: if the swap cache has their folio, it
+    /// is freed. Where there is no room for the note, reclaim will find it.
     pub(crate) fn add_cached(&mut self, slot: SlotId, pages: u32) {
         let _ = self.cached.try_push((slot, pages));
     }
 
-    /// Takes folios out of the swap cache whose slots nobody names any more. No lock of a table is held.
+    /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
     pub(crate) fn drop_cached(&mut self) {
         while let Some((slot, pages)) = self.cached.pop() {
             self.spaces.drop_cached(slot, pages);
@@ -185,8 +187,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         debug_assert!(gathered.is_ok(), "an unhooked table could not be gathered: {gathered:?}");
     }
 
-    /// Takes a table that was unhooked from its parent with all that it leads to; the caller notes what may be cached of it.
-    /// Nobody but the MMU can change it, and nobody at all after the flush.
+    /// Takes a table that was unhooked from its parent with all that it leads to; the caller notes what may
+    /// be cached of it. Only the MMU can change it, and after the flush not even that.
     #[inline]
     pub(crate) fn add_unhooked(&mut self, pfn: Pfn) {
         let link = self.unhooked.map_or(0, |before| before.0 + 1);
@@ -294,7 +296,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Counts the noted runs, and the entries of the huge page of zeros, as unmapped. The flush is done.
     fn drop_noted(&mut self) {
         if let Some((zero, entries)) = self.zeros.take() {
-            self.spaces.let_huge_zero_go(zero, entries);
+            self.spaces.put_huge_zero(zero, entries);
         }
         while let Some(Noted { pfn, pages }) = self.noted.pop() {
             if pages > 0 {
@@ -328,7 +330,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Drops a reference, of the mappings of a folio or of whoever held it.
+    /// Drops a reference, of the mappings of a folio or of another holder.
     #[inline]
     pub(crate) fn put(&mut self, head: Pfn, order: Order) {
         if self.spaces.memory_groups().put_folio(&mut self.folios, head, order) {

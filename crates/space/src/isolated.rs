@@ -1,4 +1,4 @@
-//! What the room of reclaim does with folios that it took off their lists, each with a reference.
+//! What reclaim does with folios that it isolated from their LRU lists, each with a reference.
 
 use crate::mmap_writer::MmapWriter;
 use crate::space::{Space, SpaceId};
@@ -11,11 +11,11 @@ use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Spaces<P> {
     /// Drops the reference with which a folio was isolated.
-    pub fn let_isolated_go(&self, head: Pfn) {
-        self.let_go(head);
+    pub fn release_isolated(&self, head: Pfn) {
+        self.put_folio(head);
     }
 
-    /// The same for a folio that is unmapped and of no use. Answers whether its frames entered `chain`.
+    /// The same for a folio that is unmapped and of no use. Returns whether its frames entered `chain`.
     pub fn put_isolated(&self, head: Pfn, chain: &mut FrameChain) -> bool {
         let order = self.frames().folio(head).order();
         let gone = self.memory_groups().put_folio(chain, head, order);
@@ -34,7 +34,7 @@ impl<P: Platform> Spaces<P> {
         self.count_folio_gone(order);
     }
 
-    /// Takes a folio that was not paged out after all out of the swap cache, if nobody names its slots.
+    /// Takes a folio that was not paged out after all out of the swap cache, if no entry names its slots.
     pub fn leave_swap_cache(&self, head: Pfn) -> bool {
         self.swap().leave_if_unnamed(head)
     }
@@ -63,7 +63,7 @@ impl<P: Platform> Spaces<P> {
                 let pin = self.platform().pin();
                 self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
             }
-            self.let_go(self.frames().folio(head).head());
+            self.put_folio(self.frames().folio(head).head());
         }
     }
 
@@ -139,7 +139,8 @@ impl<P: Platform> Space<'_, P> {
         self.core().is_killed()
     }
 
-    /// Takes what a killed space has for itself, if nobody is changing its mappings just now: nothing of it is ever looked at again.
+    /// Frees the private pages of a killed space, if no thread is changing its mappings just now: its
+    /// contents are never read again.
     pub fn reap(&self) {
         if self.is_killed()
             && let Some(mut section) = MmapWriter::try_begin(self.spaces, self.core())

@@ -90,7 +90,7 @@ impl<P: Platform> Spaces<P> {
         self.space_after(None).map(|space| (space, VirtAddr(0)))
     }
 
-    /// Scans a space from `from` on, and answers where it stopped, if before the end.
+    /// Scans a space from `from` on, and returns where it stopped, if before the end.
     fn scan_space(
         &self,
         space: &Space<'_, P>,
@@ -158,7 +158,8 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl<P: Platform> MmapWriter<'_, P> {
-    /// Collapses the block at `start` if it is, still, in a mapping that khugepaged may collapse. Answers whether it did.
+    /// Collapses the block at `start` if it is, still, in a mapping that khugepaged may collapse. Returns
+    /// whether it did.
     fn collapse_if_allowed(
         &mut self,
         start: VirtAddr,

@@ -1,8 +1,8 @@
 //! Address spaces: page tables, VMAs, faults and the memory calls.
 //!
-//! [`Spaces`] is the room of one machine; [`Space`] is a handle to one address space, whose methods are Linux's
-//! memory calls with Linux's results. How a fault, a call and a gather fit together, and which lock orders what, is
-//! told in docs/space.md and docs/locking.md.
+//! [`Spaces`] has all address spaces of one machine; [`Space`] is a handle to one address space, whose
+//! methods are Linux's memory calls with Linux's results. How a fault, a call and a gather fit together, and
+//! which lock orders what, is told in docs/space.md and docs/locking.md.
 
 #![no_std]
 

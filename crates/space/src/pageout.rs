@@ -6,11 +6,12 @@
 //!
 //! - the folio is neither written to a device nor given back: programs may be writing to it;
 //! - it stays under its folio lock: a fault that finds the swap entry waits for that;
-//! - whoever takes such an entry away, moves it or forbids something on it must flush too, since the translation of the page
-//!   may be there ([`SpaceCpus::is_paging_out`](crate::cpus::SpaceCpus::is_paging_out)).
+//! - a caller that clears such an entry, moves it or removes permissions from it must flush too, since the
+//!   translation of the page may be in a TLB
+//!   ([`SpaceCpus::is_paging_out`](crate::cpus::SpaceCpus::is_paging_out)).
 //!
-//! A page that a device may be writing to is not unmapped: after the entry is gone, and a fence, there is a look for pins. A
-//! fast pin that came before is seen there, one that comes after sees that the entry changed.
+//! A page that a device may be writing to is not unmapped: after the entry is cleared, and a fence, its pins
+//! are checked. A fast pin that came before is seen there, one that comes after sees that the entry changed.
 
 use crate::cpus::FlushCause;
 use crate::gather::pages_from;
@@ -137,15 +138,15 @@ impl<P: Platform> fmt::Debug for UnmapBatch<'_, P> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Unmaps the folio at `head`, which is in the swap cache: each entry names its slot from then on. The caller has the folio
-    /// lock and a reference, and flushes `batch` before it lets go of the lock.
+    /// Unmaps the folio at `head`, which is in the swap cache: each entry names its slot from then on. The
+    /// caller has the folio lock and a reference, and flushes `batch` before it releases the lock.
     pub fn unmap_to_swap(&self, head: Pfn, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
         let slot = SlotId::from_raw(self.frames().known(head).private().load(Ordering::Relaxed));
         self.unmap_folio(head, PteReplacement::Swap(slot), batch)
     }
 
-    /// Unmaps the folio at `head`, whose contents nobody needs unless they were written to again: then it stays. Otherwise as
-    /// [`unmap_to_swap`](Self::unmap_to_swap).
+    /// Unmaps the folio at `head`, whose contents are not needed unless they were written to again: then it
+    /// stays. Otherwise as [`unmap_to_swap`](Self::unmap_to_swap).
     pub fn unmap_to_discard(&self, head: Pfn, batch: &mut UnmapBatch<'_, P>) -> Unmapped {
         self.unmap_folio(head, PteReplacement::Nothing, batch)
     }
@@ -257,13 +258,13 @@ impl<P: Platform> Tables<'_, P> {
         if raw & P::Paging::DIRTY != 0 {
             frame.set_flags(FrameFlags::DIRTY);
         }
-        // Before the entries can be seen: whoever takes them away finds that a flush is missing.
+        // Before the entries can be seen: a thread that clears them finds that a flush is missing.
         batch.add_stale(self.core, range);
         self.core.usage.swapped_out(u64::from(pages));
         self.core.usage.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
         self.uncount_whole_map(&pin, job.head);
         self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
-        // Release: whoever finds the table finds it filled. The entry was live and is again.
+        // Release: a walker that finds the table finds it filled. The entry was live and is again.
         entry.store(P::Paging::encode(Entry::Table(table), Level::PMD), Ordering::Release);
         if folio.remove_maps(pages) == MapsLeft::None {
             self.spaces.undefer_split(&folio);
@@ -357,7 +358,7 @@ impl<P: Platform> Tables<'_, P> {
         let refusal = if folio.folio().may_be_pinned() {
             Some(Unmapped::Pinned)
         } else if job.replacement == PteReplacement::Nothing && (dirty || folio.folio().unpinned_refs() > 2) {
-            // Somebody else's reference may be of one who writes.
+            // Another reference may belong to a thread that writes.
             Some(Unmapped::Dirty)
         } else {
             None
@@ -412,8 +413,8 @@ struct Run {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Frees the table that covers `range` if it is empty and nobody is changing mappings just now. Else the next call that
-    /// comes by finds it.
+    /// Frees the table that covers `range` if it is empty and no thread is changing mappings just now. Else
+    /// the next call on this range finds it.
     fn free_emptied(&self, range: VirtRange) {
         let Some(mut section) = crate::mmap_writer::MmapWriter::try_begin(self.spaces, self.core()) else {
             return;

@@ -1,14 +1,15 @@
 //! Readahead: pages that a program will probably want next are read while it waits for the one that it wants now.
 //!
-//! Only devices that answer later are asked ahead; any other has a page as fast as it can be looked for. Where finding a place
-//! takes the device long, the window is an aligned block of its slots; else it is the pages around in the mapping, ahead of a
-//! program that goes through them in order. How many is said by what became of the pages that were read ahead before (as in
-//! Linux's `swapin_nr_pages`).
+//! Only asynchronous devices are read ahead; a synchronous one has a page as fast as it can be looked for. On
+//! a rotational device the window is an aligned block of its slots; else it is the pages around in the VMA,
+//! ahead of a program that goes through them in order. How many depends on how many of the pages that were
+//! read ahead before were used (as in Linux's `swapin_nr_pages`).
 //!
-//! A page that is read ahead goes into the swap cache by the same insertion as any other, and is mapped by nobody. It stays under
-//! its folio lock until the device has answered; whoever reaps the answer unlocks it, since nobody waits for it
-//! ([`Swap::read_unattended`](quire_swap::Swap::read_unattended)). What a program says that it will need (MADV_WILLNEED) is read in
-//! the same way, from any device.
+//! A page that is read ahead goes into the swap cache by the same insertion as any other, and is not mapped.
+//! It stays under its folio lock until the device has completed the read. The thread that reaps the
+//! completion unlocks it, since no thread waits for it
+//! ([`Swap::read_unattended`](quire_swap::Swap::read_unattended)). What a program says that it will need
+//! (MADV_WILLNEED) is read in the same way, from any device.
 
 use crate::huge::OrderSet;
 use crate::space::Space;
@@ -42,7 +43,7 @@ impl<P: Platform> Space<'_, P> {
         let ahead = match found {
             None => return,
             Some(Some(ahead)) => ahead,
-            // Slots near each other, whoever names them.
+            // Neighbouring slots, whichever spaces name them.
             Some(None) => {
                 let first = slot.number() & !(MOST - 1);
                 (first..first + MOST).map(|number| SlotId::new(slot.device(), number)).collect()
@@ -88,7 +89,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 }
 
-/// Why pages are read that nobody waits for.
+/// Why pages are read that no thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ahead {
     /// They may be wanted: there is no more than memory to spare for them, and it is counted how many were.
@@ -98,14 +99,15 @@ pub(crate) enum Ahead {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Begins to read the folio of `slot`, of the largest of `orders` that can be had, or of order 0; the slot is a multiple of the
-    /// largest. Answers how many pages need no more thought, or nothing if memory is short.
+    /// Begins to read the folio of `slot`, of the largest of `orders` that can be had, or of order 0; the
+    /// slot is a multiple of the largest. Returns how many pages are dealt with by that, or nothing if memory
+    /// is short.
     pub(crate) fn begin_ahead(&self, slot: SlotId, orders: OrderSet, ahead: Ahead) -> Option<u64> {
         let (mut order, seen) = match self.swap().look(slot, orders.most()) {
             Seen::Cached(page) => {
                 let folio = self.frames().folio(page);
                 let pages = folio.pages_from(page);
-                self.let_go(folio.head());
+                self.put_folio(folio.head());
                 return Some(pages);
             }
             Seen::Out { order, group } => (orders.up_to(order).most(), GroupId::from_bits(group)),
@@ -126,10 +128,11 @@ impl<P: Platform> Spaces<P> {
             };
             let frame = self.frames().known(head);
             let Some(guard) = self.frames().try_lock_folio_long(head) else {
-                self.let_go(head);
+                self.put_folio(head);
                 return Some(order.pages());
             };
-            // Before anybody can find it: whoever wants it waits for the answer, and takes it, instead of for the lock.
+            // Before any thread can find it: a thread that wants it waits for the completion, and reaps it,
+            // instead of for the lock.
             frame.set_flags(FrameFlags::READING);
             let inserted = self.swap().insert(slot, head);
             if let Inserted::Won { shadow, group: now, .. } = inserted {
@@ -140,13 +143,13 @@ impl<P: Platform> Spaces<P> {
             }
             frame.clear_flags(FrameFlags::READING);
             drop(guard);
-            self.let_go(head);
+            self.put_folio(head);
             match inserted {
                 Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
                     order = orders.below(order).most();
                 }
                 Inserted::Found(page) => {
-                    self.let_go(self.frames().folio(page).head());
+                    self.put_folio(self.frames().folio(page).head());
                     return Some(1);
                 }
                 _ => return Some(1),
@@ -154,7 +157,7 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
-    /// A folio is about to be read that nobody waits for.
+    /// A folio is about to be read that no thread waits for.
     fn note_ahead(&self, head: Pfn, shadow: Option<Shadow>, ahead: Ahead) {
         let pin = self.platform().pin();
         match ahead {

@@ -77,7 +77,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 }
 
-/// Takes the mark of use off one entry, if it maps a page of the folio, and answers whether there was one.
+/// Clears the accessed bit of one entry, if it maps a page of the folio, and returns whether it was set.
 fn clear_accessed<P: Platform>(entry: &AtomicU64, level: Level, (head, order): (Pfn, Order)) -> bool {
     let mut raw = entry.load(Ordering::Relaxed);
     loop {

@@ -206,7 +206,8 @@ impl<P: Platform> Tables<'_, P> {
         if effort.may_drain() { request } else { request.without_drain() }
     }
 
-    /// Makes the access possible through `table`. Answers false where it is dead: there is another, or none, by now.
+    /// Makes the access possible through `table`. Returns false where it is dead: there is another, or none,
+    /// by now.
     fn resolve_in_table(&self, pin: &Pin<'_, P>, table: Pfn, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
         let index = P::Paging::index(fault.addr, Level::PTE);
         let entries = self.entries(table);
@@ -232,7 +233,7 @@ impl<P: Platform> Tables<'_, P> {
                 && self.must_copy(&locked, index, leaf, fault.facts)
             {
                 if self.is_pinned_and_cached(leaf.pfn) {
-                    // Whoever has it in his hands cannot page it out, and lets it go.
+                    // The thread that pages it out fails because of the pin, and puts the folio back.
                     return Ok(false);
                 }
                 let held = self.hold(leaf.pfn);
@@ -333,7 +334,8 @@ impl<P: Platform> Tables<'_, P> {
     ) -> Result<(), FaultError> {
         let facts = fault.facts;
         if leaf.flags.contains(fault.access.needs()) {
-            // Somebody else was faster, or the TLB held an older entry. Or memory is populated for writes, which are to be noted.
+            // Another thread was faster, or the TLB held an older entry. Or memory is populated for writes,
+            // which are to be noted.
             if fault.is_write() {
                 locked.widen(index, LeafFlags::DIRTY);
             }
@@ -360,7 +362,7 @@ impl<P: Platform> Tables<'_, P> {
         if fault.is_write() && fault.is_private() {
             let frame = self.spaces.frames().folio(leaf.pfn).frame();
             if frame.kind() == Kind::File {
-                // Nobody else has the page (docs/differences.md), so it becomes anonymous where it is.
+                // The page is not shared (docs/differences.md), so it becomes anonymous where it is.
                 set_owner(frame, facts.anon);
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
@@ -373,8 +375,8 @@ impl<P: Platform> Tables<'_, P> {
         Ok(())
     }
 
-    /// Makes the access possible to what a large leaf maps. Answers false where it is to be tried again: the leaf is gone,
-    /// or was split, since a write needs a copy of one page.
+    /// Makes the access possible to what a large leaf maps. Returns false where it is to be tried again: the
+    /// leaf is gone, or was split, since a write needs a copy of one page.
     fn resolve_huge(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
         let zero = {
             let locked = self.lock_slot(pin, slot);
@@ -413,8 +415,8 @@ impl<P: Platform> Tables<'_, P> {
         !fault.is_private() || folio.is_exclusive() || folio.claim(Self::huge_pages())
     }
 
-    /// Maps a folio of the PMD's order where no table is, or for a read the huge page of zeros, if the policy wants that and
-    /// memory is there. Answers whether it did.
+    /// Maps a folio of the PMD's order where no table is, or for a read the huge page of zeros, if the policy
+    /// wants that and memory is there. Returns whether it did.
     fn fault_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
         let Some(order) = Self::huge_order().filter(|&order| self.orders(fault).contains(order)) else {
             return Ok(false);
@@ -462,7 +464,7 @@ impl<P: Platform> Tables<'_, P> {
         self.count_for_group(pin, GroupStat::ThpFaultAlloc);
     }
 
-    /// Maps the huge page of zeros where no table is. Answers whether it did.
+    /// Maps the huge page of zeros where no table is. Returns whether it did.
     fn fault_huge_zero(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>, order: Order) -> bool {
         let Ok(Some((slot, deposit))) = self.place_huge(pin, fault.addr) else { return false };
         match self.spaces.hold_huge_zero(pin, order) {
@@ -470,7 +472,7 @@ impl<P: Platform> Tables<'_, P> {
                 if self.install_huge_zero(pin, slot, (zero, deposit), fault.facts) {
                     return true;
                 }
-                self.spaces.let_huge_zero_go(zero, 1);
+                self.spaces.put_huge_zero(zero, 1);
             }
             // Linux counts this in vmstat alone, not with the folios of the size.
             Err(_) => self.spaces.frames().events().add(pin, VmEvent::ThpFaultFallback, 1),
@@ -479,8 +481,9 @@ impl<P: Platform> Tables<'_, P> {
         false
     }
 
-    /// Gives a program that writes to the huge page of zeros, mapped at `slot`, a folio in its place; as Linux whatever the
-    /// policy is by now. Where there is none the page of zeros is cut. Answers whether the access is possible.
+    /// Gives a program that writes to the huge page of zeros, mapped at `slot`, a folio in its place; as
+    /// Linux whatever the policy is by now. Where there is none the leaf of zeros is split. Returns whether
+    /// the access is possible.
     fn write_huge_zero(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_, P>, order: Order) -> bool {
         let Some(head) = self.allocate_huge(pin, fault, order) else {
             self.split_huge(slot);

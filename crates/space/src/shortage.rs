@@ -11,7 +11,7 @@ use quire_frame::{AllocError, FolioCounter, VmEvent};
 use quire_group::{GroupId, GroupStat, OverLimit};
 use quire_sync::atomic::raw::Ordering;
 
-/// Frames that somebody who finds no memory tries to free.
+/// Frames that a thread tries to free when it finds no memory.
 const FREED_AT_ONCE: u64 = 512;
 
 /// Pages that a call wants reclaimed before its second attempt. Each further attempt wants twice as many: what a call
@@ -78,8 +78,8 @@ impl<'s, P: Platform> Spaces<P> {
         })
     }
 
-    /// Makes it worth to try again, perhaps with a folio that was brought in, or answers what the program gets. How long that
-    /// takes is counted: the program stands still for want of memory.
+    /// Makes it worth trying again, perhaps with a folio that was swapped in, or returns the error that the
+    /// program gets. How long that takes is counted: the program is stalled for want of memory.
     pub(crate) fn resolve_refusal(
         &'s self,
         refusal: Refusal,
@@ -106,8 +106,8 @@ impl<'s, P: Platform> Spaces<P> {
         result
     }
 
-    /// Frees memory, or has a program give up its own, if that is what the machine does. Answers whether it is worth to try again.
-    /// The caller is not pinned.
+    /// Frees memory, or has a program give up its own, if that is what the machine does. Returns whether it
+    /// is worth trying again. The caller is not pinned.
     #[cold]
     pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
         self.free_some(cause, need)
@@ -116,8 +116,9 @@ impl<'s, P: Platform> Spaces<P> {
                 && self.reclaim().out_of_memory(self, need)
     }
 
-    /// Frees memory: first what nobody needs (what waited for this fault to leave the epoch, the huge page of zeros if it is not
-    /// mapped, parts of folios that wait to be split), then by reclaim. Answers whether there was any. The caller is not pinned.
+    /// Frees memory: first what is not needed (what waited for this fault to leave the epoch, the huge page
+    /// of zeros if it is not mapped, parts of folios that wait to be split), then by reclaim. Returns whether
+    /// there was any. The caller is not pinned.
     pub(crate) fn free_some(&self, cause: AllocError, need: Need) -> bool {
         let mut freed = 0;
         if let Need::Frames(_) = need {

@@ -188,7 +188,8 @@ impl SpaceCore {
         GroupId::from_bits(self.memory_group.load(Ordering::Relaxed) as u16)
     }
 
-    /// Notes another one, of which the caller has a hold, and answers the one before, whose hold the caller gets.
+    /// Notes another one, to which the caller has a reference, and returns the previous one, whose reference
+    /// the caller gets.
     pub(crate) fn replace_memory_group(&self, group: GroupId) -> GroupId {
         GroupId::from_bits(self.memory_group.swap(u64::from(group.get()), Ordering::Relaxed) as u16)
     }
@@ -320,7 +321,7 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// Unmaps everything. Cannot fail and allocates nothing.
     fn exit(&mut self) {
-        // Without handles nobody can use the space, so that no CPU has to be interrupted for what follows.
+        // Without handles no thread can use the space, so no CPU has to be interrupted for what follows.
         self.spaces.clear_current(self.core, &self.core().cpus);
         MmapWriter::begin(self.spaces, self.core()).unmap_everything();
     }

@@ -62,7 +62,7 @@ pub enum OomAction {
     Kill,
 }
 
-/// The room `space` of one machine: it owns the frames and keeps every address space.
+/// The address spaces of one machine: owns the frames and keeps every address space.
 pub struct Spaces<P: Platform> {
     swap: Swap<P>,
     vmas: SlabCache<Vma, P>,
@@ -73,7 +73,7 @@ pub struct Spaces<P: Platform> {
     deferred: SpinLock<DeferredSplits, P>,
     khugepaged: SpinLock<Cursor, P>,
     zero_page: Pfn,
-    /// The huge one, while there is one, with a reference of the room's own.
+    /// The huge one, while there is one, with a reference of its own.
     huge_zero: SpinLock<Option<Pfn>, P>,
     current: CurrentSpaces,
     /// The frame of the tag pool's bits, and the first of what `current` lies in.
@@ -143,11 +143,11 @@ impl AsidPool {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// The room over `frames`.
+    /// Over the frames of `swap`, without an address space yet.
     ///
     /// # Errors
     ///
-    /// [`Error::NoFrames`] when not even the room's own few frames are to be had.
+    /// [`Error::NoFrames`] when not even its own few frames can be allocated.
     pub fn new(swap: Swap<P>, config: SpacesConfig, reclaim: &'static dyn Reclaim<P>) -> Result<Self, Error> {
         let frames = swap.frames();
         let pin = frames.platform().pin();
@@ -163,8 +163,8 @@ impl<P: Platform> Spaces<P> {
         let order = Order::ALL.into_iter().find(|order| order.bytes() >= bytes).unwrap_or(Order::MAX);
         let slots = frames.allocate(&pin, AllocRequest::new(order, FaultSite::new("spaces")))?;
         drop(pin);
-        // SAFETY: the block holds the slots (the largest order holds those of `MAX_CPUS`, as `current.rs` asserts) and
-        // is aligned to a page; it is the room's own and is never given back.
+        // SAFETY: the block holds the slots (the largest order holds those of `MAX_CPUS`, as `current.rs`
+        // asserts) and is aligned to a page; it belongs to `Spaces` and is never freed.
         let current = unsafe { PerCpu::init(frames.platform().direct_map(slots), cpus, |_| Slot::new()) };
         let _ = frames.known(zero_page).classify(Kind::ZeroPage);
         let asids = AsidPool {
@@ -198,7 +198,7 @@ impl<P: Platform> Spaces<P> {
         })
     }
 
-    /// The frames under this room.
+    /// The page-frame allocator below this crate.
     #[inline]
     pub fn frames(&self) -> &Frames<P> {
         self.swap.frames()
@@ -372,7 +372,7 @@ impl<P: Platform> Spaces<P> {
         let group = shared.memory_group();
         drop(list);
         self.memory_groups().release(group);
-        // SAFETY: off the list, and the last handle is gone: nobody can reach it any more.
+        // SAFETY: off the list, and the last handle is gone: nothing can reach it any more.
         unsafe { self.cores.free(self.frames(), &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
         self.release_unused(&pin, root, Order::ZERO);
@@ -414,7 +414,7 @@ impl<P: Platform> Spaces<P> {
         [self.vmas.report(frames), self.cores.report(frames), self.anon_vmas.report(frames)].map(in_use)
     }
 
-    /// Whether the room keeps the frame for itself.
+    /// Whether the frame is one of the crate's own.
     pub(crate) fn owns(&self, pfn: Pfn) -> bool {
         self.own.contains(&pfn)
     }
@@ -466,7 +466,7 @@ impl<P: Platform> Spaces<P> {
         let mut chain = FrameChain::new();
         let put = self.memory_groups().put_folio(&mut chain, pfn, order);
         if !put && order > Order::ZERO {
-            // Somebody pinned it by mistake, for a moment, and counts it as gone when he lets go of it.
+            // Another thread pinned it by mistake, for a moment, and subtracts it when it drops the pin.
             self.frames().events().count_folio(pin, order, FolioCounter::NrAnon, 1);
         }
         self.frames().free_chain(pin, chain);
@@ -482,7 +482,8 @@ impl<P: Platform> Spaces<P> {
     ///
     /// # Safety
     ///
-    /// It came from [`allocate_vma`](Self::allocate_vma), nobody else knows it, and it is not used again.
+    /// It came from [`allocate_vma`](Self::allocate_vma), nothing else refers to it, and it is not used
+    /// again.
     pub(crate) unsafe fn free_vma(&self, vma: NonNull<Vma>) {
         let pin = self.platform().pin();
         // SAFETY: the caller's promise.

@@ -14,8 +14,8 @@ use quire_sync::atomic::raw::Ordering;
 const ATTEMPTS: u32 = 3;
 
 impl<P: Platform> Space<'_, P> {
-    /// Splits the large folio that is mapped at `addr`, mapped as it is, into folios of order `to`. Pages of it that nobody
-    /// maps are freed; the answer is how many. Programs notice nothing.
+    /// Splits the large folio that is mapped at `addr`, mapped as it is, into folios of order `to`. Pages of
+    /// it that are not mapped are freed; returns how many. Programs notice nothing.
     ///
     /// # Errors
     ///
@@ -23,11 +23,12 @@ impl<P: Platform> Space<'_, P> {
     pub fn split_folio(&self, addr: VirtAddr, to: Order) -> Result<u64, SplitError> {
         let head = self.hold_mapped(addr).ok_or(SplitError::NotLarger)?;
         let result = self.spaces.split_held(head, to, false);
-        self.spaces.let_go(head);
+        self.spaces.put_folio(head);
         result
     }
 
-    /// Takes a reference to the folio of private memory that is mapped at `addr`, and answers its first frame.
+    /// Takes a reference to the folio of private memory that is mapped at `addr`, and returns its first
+    /// frame.
     fn hold_mapped(&self, addr: VirtAddr) -> Option<Pfn> {
         let _guard = self.core().mmap_lock.read(self.spaces.platform());
         let tables = self.tables();
@@ -56,7 +57,7 @@ impl<P: Platform> Space<'_, P> {
 
 impl<P: Platform> Spaces<P> {
     /// Drops a reference to the folio that starts at `head`.
-    pub(crate) fn let_go(&self, head: Pfn) {
+    pub(crate) fn put_folio(&self, head: Pfn) {
         let pin = self.platform().pin();
         let mut chain = FrameChain::new();
         let order = self.frames().folio(head).order();
@@ -66,8 +67,8 @@ impl<P: Platform> Spaces<P> {
         self.frames().free_chain(&pin, chain);
     }
 
-    /// Splits the folio at `head`, to which the caller holds one reference; with `unless_mapped` only if some page of it is
-    /// mapped by nobody. Answers the frames that were freed.
+    /// Splits the folio at `head`, to which the caller holds one reference; with `unless_mapped` only if some
+    /// page of it is not mapped. Returns the number of frames freed.
     pub(crate) fn split_held(&self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
         // Of two that split one folio, the second finds it split.
         let Some(_locked) = self.frames().lock_folio_long(head) else { return Err(SplitError::NotLarger) };
@@ -85,7 +86,7 @@ impl<P: Platform> Spaces<P> {
             if !self.swap().remove_unnamed(head) {
                 return Err(SplitError::Busy);
             }
-            self.let_go(head);
+            self.put_folio(head);
         }
         let mut result = Err(SplitError::Busy);
         for _ in 0..ATTEMPTS {

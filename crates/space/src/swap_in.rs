@@ -1,12 +1,13 @@
-//! Swap-in: a fault that finds the name of a slot.
+//! Swap-in: a fault that finds a swap entry.
 //!
-//! The fault lets go of all that it holds, brings the folio into the swap cache, and comes back with it under its folio lock. Only
-//! then, and if the entry still names the slot, the page is mapped ([`Tables::map_swapped`]): as long as the cache has the folio
-//! its slots are not free, so they cannot stand for other contents in the meantime.
+//! The fault drops all that it holds, brings the folio into the swap cache, and retries with it under its
+//! folio lock. Only then, and if the entry still names the slot, the page is mapped
+//! ([`Tables::map_swapped`]): as long as the cache has the folio its slots are not free, so they cannot stand
+//! for other contents in the meantime.
 //!
-//! Whoever inserts the folio reads it. Everybody else who wants it finds it in the cache and sleeps until the reader lets go
-//! of the folio lock. What the technique before does otherwise is in [`before`], how
-//! much comes back at once is up to [`reach`], and pages that need not be read are in [`zeros`].
+//! The thread that inserts the folio reads it. Every other thread that wants it finds it in the cache and
+//! sleeps until the reader releases the folio lock. What the technique before does otherwise is in
+//! [`before`], how much is read at once is up to [`reach`], and pages that need not be read are in [`zeros`].
 
 mod before;
 mod zeros;
@@ -56,9 +57,9 @@ pub(crate) struct SwappedIn<'s, P: Platform> {
 enum CacheFate {
     /// The cache keeps it.
     Kept,
-    /// Nobody names the slots any more, so it leaves the cache.
+    /// No entry names the slots any more, so it leaves the cache.
     Removable,
-    /// It left the cache with the last name.
+    /// It left the cache with the last entry that named it.
     Removed,
     /// It never was in the cache.
     PastCache,
@@ -68,8 +69,9 @@ enum CacheFate {
 
 impl<P: Platform> Drop for SwappedIn<'_, P> {
     fn drop(&mut self) {
-        // If the folio is the program's alone now, a device that answers at once writes it again as fast as it would be found. And
-        // whoever took the last name away while this had the lock leaves the folio to this.
+        // If the folio is exclusive to the program now, a synchronous device writes it again as fast as it
+        // would be found. And a thread that cleared the last swap entry while this had the lock leaves the
+        // folio to this.
         let then = self.then.get();
         let left = match then {
             CacheFate::Kept | CacheFate::Removable => {
@@ -90,7 +92,7 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
         } else if matches!(then, CacheFate::Kept | CacheFate::Removable) {
             self.spaces.swap().leave_if_unnamed(self.head);
         }
-        self.spaces.let_go(self.head);
+        self.spaces.put_folio(self.head);
     }
 }
 
@@ -155,7 +157,7 @@ impl<'s, P: Platform> Spaces<P> {
         let slot = SlotId::of(wanted.entry);
         let technique = self.swap().technique();
         let orders = if technique.leaves_when_mapped() { wanted.orders } else { OrderSet::EMPTY };
-        // Counted where it turns out to be so: whoever finds the folio in the cache had a minor fault.
+        // Counted where it turns out to be so: a fault that finds the folio in the cache is a minor one.
         let (mut order, group) = match self.swap().look(slot, orders.most()) {
             Seen::Cached(page) => return self.join(page, slot),
             // The slots may be alike up to an order that the policy does not allow.
@@ -180,7 +182,7 @@ impl<'s, P: Platform> Spaces<P> {
                 continue;
             };
             let Some(guard) = self.frames().try_lock_folio_long(head) else {
-                self.let_go(head);
+                self.put_folio(head);
                 return Ok(None);
             };
             let first = slot.block_start(order);
@@ -198,7 +200,7 @@ impl<'s, P: Platform> Spaces<P> {
                 }
                 other => {
                     drop(guard);
-                    self.let_go(head);
+                    self.put_folio(head);
                     match other {
                         Inserted::Found(page) => return self.join(page, slot),
                         // Each order is tried once.
@@ -212,7 +214,7 @@ impl<'s, P: Platform> Spaces<P> {
         }
     }
 
-    /// Makes the descriptor of a new folio that of one that nobody maps.
+    /// Makes the descriptor of a new folio that of an unmapped one.
     pub(crate) fn init_unmapped(&self, head: Pfn) {
         let frame = self.frames().known(head);
         frame.map_count().store(0, Ordering::Relaxed);
@@ -269,8 +271,9 @@ impl<'s, P: Platform> Spaces<P> {
         Ok((head, group))
     }
 
-    /// Charges a folio to the group that has `slot`, which was `seen`, and answers which one it is by now: since the look the slot
-    /// may have been freed, and its group may have ended. The slot keeps its group, and the section keeps the number.
+    /// Charges a folio to the memcg that has `slot`, which was `seen`, and returns which one it is by now:
+    /// since the look the slot may have been freed, and its memcg may have been removed. The slot keeps its
+    /// memcg, and the section keeps the number.
     fn charge_for_slot(
         &self,
         pin: &Pin<'_, P>,
@@ -303,13 +306,13 @@ impl<'s, P: Platform> Spaces<P> {
         self.note_wanted(pin, head, shadow);
     }
 
-    /// A folio is about to be read that a program wants: its page goes on a list by age.
+    /// A folio is about to be read that a program wants: its page goes on an LRU list.
     pub(crate) fn note_wanted(&self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         let list = self.refault(pin, head, shadow);
         self.memory_groups().list_folio(pin, head, list);
     }
 
-    /// The device has answered for a folio of the cache.
+    /// The device has completed the read of a folio of the cache.
     fn came(
         &self,
         mut held: SwappedIn<'s, P>,
@@ -318,21 +321,22 @@ impl<'s, P: Platform> Spaces<P> {
         if read.is_ok() {
             return Ok(held);
         }
-        // Whoever waits for the lock sees that it failed; who comes later tries the device again.
+        // A thread that waits for the lock sees that it failed; a later fault tries the device again.
         let left = self.swap().discard_failed(held.head);
         held.then.set(CacheFate::Failed);
         drop(held.guard.take());
         if left {
-            self.let_go(held.head);
+            self.put_folio(held.head);
         }
         Err(FaultError::Bus)
     }
 
-    /// Waits for the folio of `page`, to which the caller has a reference: somebody may be reading it. It may have left the cache
-    /// meanwhile.
+    /// Waits for the folio of `page`, to which the caller has a reference: another thread may be reading it.
+    /// It may have left the cache meanwhile.
     fn join(&'s self, page: Pfn, slot: SlotId) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let head = self.frames().folio(page).head();
-        // Of what was read ahead nobody waits for the answer but who wants it: somebody must take it.
+        // No thread waits for a folio that was read ahead but one that wants it, so this one must reap the
+        // completion.
         let _ = self.swap().wait_read(head);
         let guard = self.frames().lock_folio_long(head);
         let folio = self.frames().folio(page);
@@ -359,8 +363,8 @@ impl<'s, P: Platform> Spaces<P> {
         Ok(is_it.then_some(joined))
     }
 
-    /// `pages` slots from `slot` on are named by nobody any more. If the cache has a folio for them that somebody else is not just
-    /// busy with, it leaves the cache.
+    /// No entry names the `pages` slots from `slot` on any more. If the cache has a folio for them, and no
+    /// other thread is busy with it, it leaves the cache.
     pub(crate) fn drop_cached(&self, slot: SlotId, pages: u32) {
         let mut nth = 0;
         while nth < u64::from(pages) {
@@ -371,14 +375,14 @@ impl<'s, P: Platform> Spaces<P> {
             let folio = self.frames().folio(page);
             nth += folio.pages_from(page);
             self.swap().leave_if_unnamed(folio.head());
-            self.let_go(folio.head());
+            self.put_folio(folio.head());
         }
     }
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Maps the page that entry `index` names, or all of its folio if the entries around name the rest. Answers whether the
-    /// access is possible now.
+    /// Maps the page that entry `index` names, or all of its folio if the entries around name the rest.
+    /// Returns whether the access is possible now.
     pub(crate) fn map_swapped(
         &self,
         locked: &LockedTable<'_, P>,
@@ -433,7 +437,7 @@ impl<P: Platform> Tables<'_, P> {
         }
         let raw = P::Paging::encode(Entry::Leaf(Leaf { pfn: held.head.offset(page), flags }), Level::PTE);
         for (entry, nth) in locked.entries[first..first + pages as usize].iter().zip(0..) {
-            // Release: whoever reads it sees the page filled.
+            // Release: a walker that reads it sees the page filled.
             entry.store(P::Paging::frames_on(raw, nth), Ordering::Release);
         }
         self.core.usage.swap_gone(pages);

@@ -31,7 +31,7 @@ pub enum SwapOffError {
     NotOn,
     /// Memory does not hold what is on it.
     OutOfMemory(AllocError),
-    /// Whoever asked for it gave up.
+    /// The caller gave up.
     Interrupted,
 }
 
@@ -64,8 +64,8 @@ impl<P: Platform> Spaces<P> {
         Ok(id)
     }
 
-    /// Puts private folios that are on no list on one: those that were there before anything could be reclaimed. Answers
-    /// how many.
+    /// Puts private folios that are on no list on one: those that were there before anything could be
+    /// reclaimed. Returns how many.
     pub fn list_unlisted(&self) -> u64 {
         let mut listed = 0;
         self.frames().for_each_frame(|head, frame| {
@@ -78,13 +78,14 @@ impl<P: Platform> Spaces<P> {
             if !is_left_out() || frame.refs() != 1 || !frame.try_get() {
                 return;
             }
-            // With the reference it stays what it is; somebody may be listing it too, which is decided there.
+            // With the reference it stays what it is. Another thread may be listing it too; the list's lock
+            // decides.
             if is_left_out() {
                 let pin = self.platform().pin();
                 self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
                 listed += 1;
             }
-            self.let_go(self.frames().folio(head).head());
+            self.put_folio(self.frames().folio(head).head());
         });
         listed
     }
@@ -119,14 +120,15 @@ impl<P: Platform> Spaces<P> {
                 space.bring_back(id, goes_on)?;
                 next = self.space_after(Some(&space));
             }
-            // A folio does not leave the cache while a device is at it, and perhaps nobody else asks for answers.
+            // A folio does not leave the cache while a device reads or writes it, and perhaps no other thread
+            // reaps completions.
             self.swap().reap();
             let mut from = 0;
             while let Some(number) = self.swap().next_used(id, from) {
                 self.drop_cached(SlotId::new(id, number), 1);
                 from = number + 1;
             }
-            // What is left somebody else is busy with.
+            // Other threads are busy with what is left.
             if self.swap().next_used(id, 0).is_some() {
                 P::relax(attempt);
                 attempt = attempt.saturating_add(1);
@@ -148,7 +150,7 @@ impl<P: Platform> Space<'_, P> {
             if !goes_on() {
                 return Err(SwapOffError::Interrupted);
             }
-            // The mmap lock is let go between mappings, so that others get on.
+            // The mmap lock is released between VMAs, so that others can proceed.
             let _guard = core.mmap_lock.read(self.spaces.platform());
             // SAFETY: the mmap lock is held.
             let Some(entry) = (unsafe { core.vmas.view() }).first_ending_after(at) else { return Ok(()) };
@@ -159,7 +161,7 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// The same for `range` of one mapping, as far as a few entries. Answers where to go on.
+    /// The same for `range` of one mapping, as far as a few entries. Returns where to go on.
     fn bring_back_mapping(
         &self,
         vma: &Vma,
@@ -193,7 +195,7 @@ impl<P: Platform> Space<'_, P> {
             let index = P::Paging::index(addr, Level::PTE);
             match locked.get(index) {
                 Entry::Swap(now) if SlotId::of(now) == SlotId::of(entry) => {}
-                // Somebody else was faster.
+                // Another thread was faster.
                 _ => return Ok(()),
             }
             if held.is_none() && (!unreadable || self.spaces.swap().is_cached(SlotId::of(entry))) {

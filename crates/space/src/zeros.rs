@@ -21,9 +21,10 @@ use quire_sync::atomic::raw::{AtomicU64, Ordering};
 const ENTRIES: usize = 512;
 
 impl<P: Platform> Spaces<P> {
-    /// Maps the shared page in the place of those pages that are full of zeros, of all that the folio of `order` at `head` had
-    /// before it was split just now. What nobody maps any more enters `unmapped`. `mappings` are those of the folio; the caller
-    /// has its folio lock and a reference, and no lock of a table.
+    /// Maps the shared page in the place of those pages that are full of zeros, of all that the folio of
+    /// `order` at `head` had before it was split just now. What is not mapped any more enters `unmapped`.
+    /// `mappings` are those of the folio; the caller has its folio lock and a reference, and no lock of a
+    /// table.
     pub(crate) fn share_zeros(
         &self,
         mappings: &HeldMappings<'_, P>,
@@ -71,8 +72,8 @@ impl<P: Platform> Tables<'_, P> {
         }
         let first = P::Paging::index(part.start(), Level::PTE);
         let entries = &locked.entries[first..first + part.pages() as usize];
-        // First they are unusable, then comes one flush, then the look that counts: nobody can be writing then. Whoever faults
-        // waits for the lock of the table.
+        // First they are made not present, then comes one flush, then the check that counts: no thread can be
+        // writing then. A thread that faults waits for the lock of the table.
         let (mut chosen, mut opened) = ([0_u64; ENTRIES / 64], [0_u64; ENTRIES / 64]);
         let mut stale: Option<(usize, usize)> = None;
         for (nth, entry) in entries.iter().enumerate() {
@@ -132,7 +133,7 @@ fn page_at<P: Platform>(entry: &AtomicU64, (head, order): (Pfn, Order)) -> Optio
     }
 }
 
-/// Makes a leaf unusable for the MMU, keeping all else. Answers false if it was so before.
+/// Makes a leaf unusable for the MMU, keeping all else. Returns false if it was so before.
 fn make_entry_absent<P: Platform>(entry: &AtomicU64) -> bool {
     let mut raw = entry.load(Ordering::Relaxed);
     // The MMU may be setting accessed and dirty, which are kept.

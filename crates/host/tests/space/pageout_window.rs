@@ -36,7 +36,7 @@ fn in_the_window<R>(
     batch.flush();
     drop(guard);
     spaces.leave_swap_cache(head);
-    spaces.let_isolated_go(head);
+    spaces.release_isolated(head);
     result
 }
 
@@ -214,7 +214,7 @@ fn a_space_may_end_with_a_page_out_by_another() {
     assert_eq!(spaces.count(), 1);
     drop(guard);
     spaces.leave_swap_cache(head);
-    spaces.let_isolated_go(head);
+    spaces.release_isolated(head);
     drop(own);
     assert_audit(&machine);
 }

@@ -1,6 +1,6 @@
-//! Private pages that somebody believes to be his own: those that an entry lets him write without a fault, and those of
-//! folios that carry the exclusive mark. Nobody else may map them. And folios that are marked as locked: a locked mapping has
-//! them.
+//! Private pages that are exclusive to one process: those that an entry lets it write without a fault, and
+//! those of folios that carry the exclusive mark. No other process may map them. And folios that are marked
+//! as mlocked: a locked VMA maps them.
 //!
 //! The audit words serve a second time here. That of a page says whether it was met, and whether by an entry that allows
 //! writes; that of a folio's first page also whether a locked mapping has the folio, and by which space an exclusive one was met.

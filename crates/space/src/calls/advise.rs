@@ -196,7 +196,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 }
 
-/// Mappings whose pages are not on the lists by age.
+/// VMAs whose pages are not on LRU lists.
 const UNLISTED: VmFlags = VmFlags::LOCKED.union(VmFlags::PFNMAP).union(VmFlags::HUGETLB);
 
 /// What `advice` does to a mapping, or why it does not fit.

@@ -15,7 +15,8 @@ impl<P: Platform> Space<'_, P> {
         VirtAddr(self.core().brk.load(Ordering::Relaxed))
     }
 
-    /// Moves the program break to `wanted` and answers where it is afterwards: the old place where Linux refuses.
+    /// Moves the program break to `wanted` and returns where it is afterwards: at the old address where Linux
+    /// refuses.
     pub fn brk(&self, wanted: VirtAddr) -> VirtAddr {
         let mut now = self.program_break();
         let grown = self.with_reclaim(|| {
@@ -34,7 +35,7 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl<P: Platform> MmapWriter<'_, P> {
-    /// Moves the break and answers the pages that were added, if any.
+    /// Moves the break and returns the pages that were added, if any.
     fn move_break(&mut self, wanted: VirtAddr) -> Result<Option<VirtRange>, Error> {
         let layout = self.core.layout;
         let old = VirtAddr(self.core.brk.load(Ordering::Relaxed));

@@ -84,7 +84,8 @@ impl<P: Platform> MmapWriter<'_, P> {
         child: &Tables<'_, P>,
         gather: &mut Gather<'_, P>,
     ) -> Result<(), Error> {
-        // Pages of files that nobody wrote to can be read again by the child, and what is wiped has no group there.
+        // Pages of files that were never written to can be read again by the child, and what is wiped on fork
+        // has no anon_vma there.
         if !copying.child.flags.contains(VmFlags::SHARED) && !copying.child.anon.is_some() {
             return Ok(());
         }

@@ -121,7 +121,7 @@ impl MapRequest {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Maps memory and answers its address.
+    /// Maps memory and returns its address.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl<P: Platform> MmapWriter<'_, P> {
-    /// Maps `request` at `range`, which was chosen for it, and answers the flags of the mapping.
+    /// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA.
     fn map_request(&mut self, request: &MapRequest, range: VirtRange) -> Result<VmFlags, Error> {
         let limits = self.core.limits.load();
         if self.mappings() > limits.mappings {

@@ -39,7 +39,7 @@ impl<P: Platform> Drop for PinnedPage<'_, P> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Ends a pin. The folio enters `chain` if nobody else holds it.
+    /// Ends a pin. The folio enters `chain` if this was the last reference.
     pub(super) fn unpin(&self, chain: &mut FrameChain, pfn: Pfn) {
         let (head, order) = self.frames().unpin_folio(pfn);
         if self.memory_groups().put_folio(chain, head, order) {

@@ -24,7 +24,7 @@ impl<P: Platform> Space<'_, P> {
     pub(crate) fn populate(&self, range: VirtRange) {
         let mut at = range.start();
         while at < range.end() {
-            // The mmap lock is let go between mappings, so that writers get their turn.
+            // The mmap lock is released between VMAs, so that writers get their turn.
             let Some((next, _)) = self.populate_mapping(VirtRange::new(at, range.end()), None) else {
                 return;
             };
@@ -48,8 +48,8 @@ impl<P: Platform> Space<'_, P> {
         Ok(())
     }
 
-    /// Populates the part of `range` that the first mapping in it covers, and answers where it ends. With an access
-    /// given, a range that does not begin in the mapping is a hole; without, the hole is skipped.
+    /// Populates the part of `range` that the first mapping in it covers, and returns where it ends. With an
+    /// access given, a range that does not begin in the mapping is a hole; without, the hole is skipped.
     fn populate_mapping(
         &self,
         range: VirtRange,
@@ -102,7 +102,7 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl PopulateError {
-    /// What `madvise(MADV_POPULATE_*)` answers.
+    /// What `madvise(MADV_POPULATE_*)` returns.
     pub(crate) fn as_advice_error(self) -> Error {
         match self {
             Self::Hole => Error::NotMapped,
@@ -112,7 +112,7 @@ impl PopulateError {
         }
     }
 
-    /// What `mlock` answers.
+    /// What `mlock` returns.
     pub(crate) fn as_lock_error(self) -> Error {
         match self {
             Self::Hole | Self::NotAllowed | Self::Bad => Error::NotMapped,

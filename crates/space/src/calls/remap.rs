@@ -114,7 +114,7 @@ impl Remap {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Moves or resizes the mapping at `addr` and answers its address.
+    /// Moves or resizes the mapping at `addr` and returns its address.
     ///
     /// # Errors
     ///
@@ -248,7 +248,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
         let fixed = remap.flags.contains(RemapFlags::FIXED);
         if fixed && self.first_in(target).is_some() {
-            // What moves here can be used as soon as it is here: nobody may go on with what was here once another has.
+            // What moves here can be used as soon as it is here. No thread may still use what was mapped here
+            // once another uses the new pages.
             let aside = gather.set_aside();
             let unmapped = self.unmap_checked_into(target, gather);
             gather.settle_since(aside);
@@ -406,7 +407,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
     }
 
-    /// The room around `old`, a part of `vma`, in which nothing else is mapped, without `target`, where it goes.
+    /// The range around `old`, a part of `vma`, in which nothing else is mapped, without `target`, where it
+    /// moves to.
     fn room_of_move(&self, vma: &Vma, old: VirtRange, target: VirtRange) -> VirtRange {
         let whole = vma.range();
         let below = self.last_starting_before(whole.start()).map_or(VirtAddr(0), |vma| vma.range().end());

@@ -28,7 +28,7 @@ pub struct MappingFigures {
     pub private_clean: u64,
     /// Other pages that were.
     pub private_dirty: u64,
-    /// Pages that were used since somebody looked.
+    /// Pages that were used since the accessed bits were last cleared.
     pub referenced: u64,
     /// Pages that belong to no file.
     pub anonymous: u64,

@@ -10,13 +10,14 @@ use quire_arch::{Order, Platform, VirtRange};
 use quire_swap::SlotId;
 
 impl<P: Platform> Space<'_, P> {
-    /// Begins to read what of `range` is on swap devices. Nothing is waited for, and nothing is mapped: whoever comes to a page finds
-    /// it in the swap cache. Where memory is short, or a device fails, the page is as far away as before.
+    /// Begins to read what of `range` is on swap devices. Nothing is waited for, and nothing is mapped: a
+    /// fault on a page finds it in the swap cache. Where memory is short, or a device fails, the page stays
+    /// swapped out.
     pub(super) fn will_need(&self, range: VirtRange) -> Result<(), Error> {
         let core = self.core();
         let (mut at, mut hole, mut room) = (range.start(), false, true);
         while at < range.end() {
-            // The mmap lock is let go between mappings, so that writers get their turn.
+            // The mmap lock is released between VMAs, so that writers get their turn.
             let _guard = core.mmap_lock.read(self.spaces.platform());
             // SAFETY: the mmap lock is held.
             let next = unsafe { core.vmas.view() }.first_ending_after(at);

@@ -1,8 +1,9 @@
-//! The space that each CPU runs, and how a CPU changes over.
+//! The space that each CPU runs, and how a CPU switches.
 //!
-//! Which space a CPU leaves is known to the CPU alone: whoever calls [`Space::activate`] may have slept, and been
-//! elsewhere, since it last looked. (Linux's `switch_mm` is handed the space before as well, and ignores it.) So the
-//! room keeps for each CPU a pointer to the space that is current there. It counts as no handle.
+//! Which space a CPU leaves is known to the CPU alone: a caller of [`Space::activate`] may have slept, and
+//! been on another CPU, since it last looked. (Linux's `switch_mm` is passed the previous space as well, and
+//! ignores it.) So [`Spaces`] keeps for each CPU a pointer to the space that is current there. It does not
+//! count as a handle.
 
 use super::SpaceCpus;
 use crate::space::{Space, SpaceCore};
@@ -39,8 +40,8 @@ impl<C> Slot<C> {
         self.0.load(Ordering::Relaxed) == core.as_ptr()
     }
 
-    /// Notes what this CPU runs now, and answers what it ran before. That core lives until the CPU has taken itself
-    /// out of its running set: see [`clear_everywhere`].
+    /// Notes what this CPU runs now, and returns what it ran before. That core lives until the CPU has taken
+    /// itself out of its running set: see [`clear_everywhere`].
     #[inline]
     pub(super) fn replace(&self, core: Option<NonNull<C>>) -> Option<NonNull<C>> {
         let core = core.map_or(ptr::null_mut(), NonNull::as_ptr);
@@ -53,12 +54,12 @@ impl<C> Slot<C> {
     }
 }
 
-/// Takes an exiting space, which nobody has a handle of, off every CPU. Afterwards no CPU touches `core`, and all that
-/// CPUs did in the space has happened.
+/// Takes an exiting space, which has no handles left, off every CPU. Afterwards no CPU touches `core`, and
+/// all that CPUs did in the space has happened.
 ///
-/// A CPU that changes over meanwhile takes the core out of its slot first and itself out of the running set last. So
-/// either the slot still holds the core, and the CPU will find it empty; or the CPU is about to leave by itself, pinned,
-/// and is waited for.
+/// A CPU that switches meanwhile takes the core out of its slot first and itself out of the running set last.
+/// So either the slot still holds the core, and the CPU will find it empty; or the CPU is about to leave by
+/// itself, pinned, and is waited for.
 pub(super) fn clear_everywhere<'s, E: Execution, C: 's>(
     core: NonNull<C>,
     cpus: &SpaceCpus,
@@ -81,10 +82,10 @@ pub(super) fn clear_everywhere<'s, E: Execution, C: 's>(
 impl<P: Platform> Space<'_, P> {
     /// Makes this space the current one of the pinned CPU, in place of the one that is.
     ///
-    /// Whoever lets the CPU walk the tables keeps a handle meanwhile. On a machine that walks for accesses only, those
-    /// who make the accesses have one; where a CPU may walk at any time, as hardware that speculates does, the caller
-    /// keeps one until the CPU has another space or none ([`Spaces::deactivate`]). When the last handle goes, the space
-    /// exits and is current nowhere.
+    /// A handle must exist for as long as the CPU may walk the tables. On a machine that walks for accesses
+    /// only, the threads that make the accesses have one. Where a CPU may walk at any time, as hardware that
+    /// speculates does, the caller keeps one until the CPU has another space or none
+    /// ([`Spaces::deactivate`]). When the last handle is dropped, the space exits and is current nowhere.
     pub fn activate(&self, pin: &Pin<'_, P>) {
         let core = self.core();
         let slot = self.spaces.current().mine(pin);

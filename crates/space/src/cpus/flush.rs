@@ -64,7 +64,7 @@ flush_causes! {
     Collapse = "collapse", TlbShootdownCollapse, TlbInterruptCollapse;
     /// Pages were paged out.
     PageOut = "pageout", TlbShootdownPageOut, TlbInterruptPageOut;
-    /// The space exits. No CPU runs it then, so this interrupts nobody.
+    /// The space exits. No CPU runs it then, so this sends no interrupt.
     Exit = "exit", TlbShootdownExit, TlbInterruptExit;
 }
 

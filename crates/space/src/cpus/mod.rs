@@ -18,7 +18,7 @@
 //!   after F's change: what it caches from then on is new.
 //! - *Both* may be, and C flushes twice.
 //!
-//! Nobody but C sets C's bit, and only on its way into the space. Hence:
+//! Only C sets C's bit, and only on its way into the space. Hence:
 //!
 //! - *A bit that is cleared while C runs* stays so. C is interrupted as long as it runs, so nothing in its TLB is stale;
 //!   it flushes once more when it comes back after a time elsewhere. To set the bit again after an interruption could
@@ -34,8 +34,9 @@
 //! - *Spaces without a tag of their own* ([`Asid::NONE`](quire_arch::Asid::NONE)) share one, and the platform drops
 //!   everything under it whenever a CPU comes to such a space. There the fresh set decides nothing, and what a CPU
 //!   holds under this tag is of the space that it runs.
-//! - *A tag that is used again*: no CPU is fresh in a new space, so each flushes the tag before it walks. What was left
-//!   under the tag of a space that is gone can no more be used than what a flush passed by, so an exit interrupts nobody.
+//! - *A tag that is used again*: no CPU is fresh in a new space, so each flushes the tag before it walks.
+//!   Entries that were left under the tag of a space that has exited can no more be used than those on a CPU
+//!   that a flush skipped. So an exit sends no interrupt.
 //!
 //! The models in `models.rs` try all of this under loom, those in `crates/host/tests/models/shootdowns.rs` on whole
 //! machines.
@@ -55,8 +56,8 @@ use quire_sync::atomic::{AtomicUsize, Ordering};
 /// The CPUs of one space.
 #[derive(Debug, Default)]
 pub(crate) struct SpaceCpus {
-    /// CPUs that have the space current. Each changes its own bit only, pinned; an exit also those of others, when
-    /// nobody has a handle any more.
+    /// CPUs that have the space current. Each changes its own bit only, pinned; an exit also those of others,
+    /// when no handle is left.
     running: AtomicCpuMask,
     /// CPUs that need no flush when they come to the space. Each sets its own bit only; flushes clear all.
     fresh: AtomicCpuMask,
@@ -109,11 +110,13 @@ impl SpaceCpus {
         Reach { running, spared: cleared.without(running).len() }
     }
 
-    /// Pages are about to move, and [`end_moves`](Self::end_moves) comes after the one flush of where they were. The caller
-    /// holds the mmap lock for writing until then. A flush that somebody else needs in between is one of all addresses: who
-    /// takes a page away at its new place does not know the old one, which TLBs may still hold.
+    /// Pages are about to move, and [`end_moves`](Self::end_moves) comes after the one flush of where they
+    /// were. The caller holds the mmap lock for writing until then. A flush that another thread needs in
+    /// between is one of all addresses: a thread that unmaps a page at its new address does not know the old
+    /// one, which TLBs may still hold.
     pub(crate) fn begin_moves(&self) {
-        // Pairs with `is_moving`: whoever finds a page at its new place, under the lock of the table, finds this.
+        // Pairs with `is_moving`: a thread that finds a page at its new address, under the lock of the table,
+        // finds this.
         self.moving.store(1, Ordering::Release);
     }
 
@@ -128,7 +131,8 @@ impl SpaceCpus {
 
     /// Pages are about to be paged out, and [`end_pageout`](Self::end_pageout) comes after the flush of where they were.
     pub(crate) fn begin_pageout(&self) {
-        // Pairs with `is_paging_out`: whoever finds a page's swap entry, under the lock of the table, finds this.
+        // Pairs with `is_paging_out`: a thread that finds a page's swap entry, under the lock of the table,
+        // finds this.
         self.paging_out.fetch_add(1, Ordering::Release);
     }
 
@@ -179,7 +183,7 @@ mod tests {
     #[test]
     fn a_cpu_flushes_when_it_first_comes_and_when_a_flush_has_passed_it_by() {
         let cpus = SpaceCpus::new();
-        assert!(enters_with_a_flush(&cpus, 3), "whoever had the tag before left something");
+        assert!(enters_with_a_flush(&cpus, 3), "the tag's previous space may have left entries");
         cpus.leave(cpu(3));
         assert!(!enters_with_a_flush(&cpus, 3), "nothing was flushed meanwhile");
         cpus.leave(cpu(3));

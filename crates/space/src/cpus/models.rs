@@ -76,7 +76,7 @@ impl Model {
     fn access(&self, number: usize) {
         let mut tlb = self.tlbs[number].lock().expect("no model panics and goes on");
         let frame = *tlb.get_or_insert_with(|| self.entry.load(Ordering::Acquire));
-        // SAFETY: reads only; loom checks that nobody writes meanwhile.
+        // SAFETY: reads only; loom checks that there is no write meanwhile.
         let free = self.frames[frame as usize].with(|free| unsafe { *free });
         assert!(!free, "an access to a frame that is free");
     }
@@ -175,7 +175,7 @@ unsafe impl Sync for Exit {}
 // SAFETY: as above.
 unsafe impl Send for Exit {}
 
-/// races.md, "every module": the core of a space is freed while a CPU that leaves the space still writes to it.
+/// The core of a space is not freed while a CPU that leaves the space still writes to it.
 #[test]
 fn loom_an_exit_waits_for_a_cpu_that_is_about_to_leave() {
     check(4, || {
@@ -191,14 +191,14 @@ fn loom_an_exit_waits_for_a_cpu_that_is_about_to_leave() {
                 if let Some(left) = exit.slot.replace(None) {
                     // SAFETY: the model owns the core to its end.
                     let left = unsafe { left.as_ref() };
-                    // SAFETY: reads only; loom checks that nobody writes meanwhile.
+                    // SAFETY: reads only; loom checks that there is no write meanwhile.
                     assert!(!left.gone.with(|gone| unsafe { *gone }), "a core that is gone");
                     left.cpus.leave(cpu(0));
                 }
             })
         };
         clear_everywhere::<Loom, _>(NonNull::from(&exit.core), &exit.core.cpus, |_| Some(&exit.slot));
-        // SAFETY: nobody uses the core any more, which is what loom checks.
+        // SAFETY: the core is not used any more, which is what loom checks.
         exit.core.gone.with_mut(|gone| unsafe { *gone = true });
         other.join().expect("the CPU left in time");
         assert!(exit.core.cpus.running().is_empty());

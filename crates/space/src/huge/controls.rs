@@ -4,7 +4,7 @@ use super::khugepaged::{COUNT, KhugepagedConfig, KhugepagedSetting, OutOfRange};
 use super::policy::{HugeEffort, HugePolicy, HugeUse};
 use crate::vma::VmFlags;
 use core::fmt;
-// Settings order nothing: whoever loads one may see it late. So no model has to see them.
+// Settings order nothing: a load may see the old value for a while. So no model has to see them.
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How the controls are set when a machine is built.

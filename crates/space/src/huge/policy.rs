@@ -14,7 +14,7 @@ pub enum HugeUse {
     Fault,
     /// The daemon that collapses page tables. The PMD's order only; the mapping must have private pages.
     Khugepaged,
-    /// A program's own wish to collapse (`MADV_COLLAPSE`). As the one before, but nobody asks the switches.
+    /// A program's own wish to collapse (`MADV_COLLAPSE`). As the one before, but the switches do not matter.
     Collapse,
     /// What smaps shows as `THPeligible`: whether there is any order with a block in the mapping
     /// ([`OrderSet::fitting`]).
@@ -58,7 +58,7 @@ impl AtomicHugeDisable {
 pub enum HugeEffort {
     /// Take what is free.
     Free,
-    /// That, and if there is none, wake whoever makes room in the background.
+    /// That, and if there is none, wake kswapd.
     Wake,
     /// Make room oneself (reclaim and compaction), but give up early.
     Try,
@@ -75,7 +75,7 @@ impl HugeEffort {
 
 /// All switches at one moment: the words of `enabled`, `defrag` and each size, and the two that are on or off.
 ///
-/// It is one word, so that a fault loads it once and sees a policy that somebody set, not half of one and half of
+/// It is one word, so that a fault loads it once and sees a policy that was set, not half of one and half of
 /// another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
@@ -194,11 +194,11 @@ impl HugePolicy {
         self.0 >> SHRINK_UNDERUSED & 1 != 0
     }
 
-    /// The orders that `purpose` may use in a private anonymous mapping with `flags`, wherever in it. Which of them have
-    /// room is asked of the set.
+    /// The orders that `purpose` may use in a private anonymous mapping with `flags`, wherever in it. Which
+    /// of them fit is a question to the set.
     ///
-    /// A stack is as good as any other memory, as in Linux. (There, `exec` keeps large folios from the stack that it
-    /// still builds; here whoever loads programs can say NOHUGEPAGE.)
+    /// A stack is as good as any other memory, as in Linux. (There, `exec` keeps large folios from the stack
+    /// that it still builds; here a loader of programs can set NOHUGEPAGE.)
     #[inline]
     pub fn orders(self, purpose: HugeUse, flags: VmFlags, disable: HugeDisable) -> OrderSet {
         let advised = flags.contains(VmFlags::HUGEPAGE);
@@ -249,7 +249,7 @@ impl HugePolicy {
 }
 
 impl Default for HugePolicy {
-    /// [`HugePolicy::MADVISE`]: memory that nobody asked for is not spent.
+    /// [`HugePolicy::MADVISE`]: memory that was not asked for is not spent.
     fn default() -> Self {
         Self::MADVISE
     }

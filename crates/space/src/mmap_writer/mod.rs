@@ -163,7 +163,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let vma = prepared.take(facts);
         debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
         let vma = vma?;
-        // Nobody may fault in it before the section ends.
+        // No fault may use it before the section ends.
         self.vma(vma).lock.write_unknown(&self.core.sequence);
         let inserted = self.tree.insert(facts.range, vma);
         debug_assert!(inserted.is_ok(), "a VMA could not be inserted: {inserted:?}");
@@ -219,9 +219,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         )
     }
 
-    /// Maps `proposal` into a range that is free, merging it with `neighbours` (asked for while the range was free),
-    /// and counts it. Answers the hold on the family of the group that it is in then: for as long as the caller keeps
-    /// it no walker of the rmap sees the new mapping.
+    /// Maps `proposal` into a range that is free, merging it with `neighbours` (asked for while the range was
+    /// free), and counts it. Returns the root lock of the anon_vma that it is in then: for as long as the
+    /// caller holds it, no walker of the rmap sees the new mapping.
     pub(crate) fn map(
         &mut self,
         proposal: &Proposal,
@@ -269,8 +269,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         family
     }
 
-    /// Gives `range`, which lies in `vma`, the flags `flags`: splits the VMA where only part of it changes and merges
-    /// the part with equal neighbours. Answers the VMA that then holds the range.
+    /// Gives `range`, which lies in `vma`, the flags `flags`: splits the VMA where only part of it changes
+    /// and merges the part with equal neighbours. Returns the VMA that then holds the range.
     ///
     /// Pages keep their permissions: the caller changes them afterwards. Commit charges are the caller's too.
     #[cfg_attr(debug_assertions, track_caller)]
@@ -369,7 +369,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         })
     }
 
-    /// Moves the start of a stack VMA down to `start`; the room is free and the limits were checked.
+    /// Moves the start of a stack VMA down to `start`; the gap is free and the limits were checked.
     pub(crate) fn extend_down(&mut self, vma: &'s Vma, start: VirtAddr) {
         self.lock_vma(vma);
         let facts = vma.facts();
@@ -381,8 +381,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.set_vma(vma, VmaSnapshot { range, page_offset, ..facts }, &family);
     }
 
-    /// Moves the end of a VMA up to `end`; the room is free and the limits were checked. Merges with what follows if
-    /// that became possible.
+    /// Moves the end of a VMA up to `end`; the gap is free and the limits were checked. Merges with what
+    /// follows if that became possible.
     pub(crate) fn extend_up(&mut self, vma: &'s Vma, end: VirtAddr) {
         let facts = vma.facts();
         let proposal = Proposal {

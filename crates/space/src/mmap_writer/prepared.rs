@@ -22,7 +22,7 @@ impl<P: Platform> Prepared<'_, P> {
     /// A VMA with `facts`, if one is left.
     pub(super) fn take(&mut self, facts: VmaSnapshot) -> Option<NonNull<Vma>> {
         let vma = self.vmas.iter_mut().find_map(Option::take)?;
-        // SAFETY: allocated by `prepare` and known to nobody else.
+        // SAFETY: allocated by `prepare` and reachable from nowhere else.
         unsafe { vma.as_ref() }.set(facts);
         Some(vma)
     }

@@ -33,7 +33,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
     }
 
-    /// The room from the end of the mapping below `range`, in which there is none, to the start of the one above.
+    /// The gap from the end of the mapping below `range`, in which there is none, to the start of the one
+    /// above.
     pub(crate) fn room_around(&self, range: VirtRange) -> VirtRange {
         let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
         let everything = P::Paging::table_range(VirtAddr(0), P::Paging::root_level());
@@ -42,7 +43,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         VirtRange::new(below, above)
     }
 
-    /// Takes the mappings in `range` out of the tree and answers the smallest range that holds them.
+    /// Takes the mappings in `range` out of the tree and returns the smallest range that holds them.
     fn remove_mappings(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) -> Option<VirtRange> {
         let mut removed: Option<VirtRange> = None;
         let mut uncharged = 0;

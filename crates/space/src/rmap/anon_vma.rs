@@ -15,9 +15,9 @@ pub(super) type Link = Cell<Option<NonNull<AnonVma>>>;
 
 /// VMAs whose private pages belong together.
 ///
-/// An anon_vma is *fresh* until its first VMA enters; then it hangs below its parent. It is *emptied* when its last VMA
-/// leaves, and no VMA enters it again: only the child of a VMA that is in an anon_vma can. It is freed when it is released
-/// by whoever emptied it and has no children any more.
+/// An anon_vma is *fresh* until its first VMA enters; then it is on its parent's list. It is *emptied* when
+/// its last VMA leaves, and no VMA enters it again: only the child of a VMA that is in an anon_vma can. It is
+/// freed when the thread that emptied it has released it and it has no children any more.
 pub(crate) struct AnonVma {
     /// One until it is released, one for each child; in a root also one for each walker. But for walkers', changed
     /// under the root lock held alone.

@@ -11,7 +11,8 @@ use quire_arch::Platform;
 use quire_frame::AllocError;
 use quire_sync::RwSleepWriteGuard;
 
-/// The root lock, held alone by whoever changes VMAs of one tree. With nothing to hold it holds nothing.
+/// The root lock, held exclusively by a thread that changes VMAs of one tree. It may be empty: then no lock
+/// is held.
 ///
 /// The holder's VMAs, or what it has [emptied](Emptied), keep the root from being freed for longer than the lock is
 /// held.
@@ -127,8 +128,8 @@ impl<P: Platform> Branch<'_, P> {
 impl<P: Platform> Drop for Branch<'_, P> {
     fn drop(&mut self) {
         if let Some(anon_vma) = self.fresh {
-            // SAFETY: made by `branch` and not kept, so nobody knows it.
-            unsafe { self.spaces.free_group(anon_vma) };
+            // SAFETY: made by `branch` and not kept, so nothing refers to it.
+            unsafe { self.spaces.free_anon_vma(anon_vma) };
         }
     }
 }
@@ -150,7 +151,7 @@ impl<P: Platform> Spaces<P> {
             let shared = unsafe { anon_vma.as_ref() };
             let stats = &shared.root().stats;
             if stats.empty.load(Ordering::Relaxed) <= stats.vmas.load(Ordering::Relaxed) {
-                fresh = Some(self.allocate_group(Some(shared))?);
+                fresh = Some(self.allocate_anon_vma(Some(shared))?);
             }
             anon = AnonVmaRef::inherited(fresh.unwrap_or(anon_vma), self.new_number());
         }
@@ -166,7 +167,7 @@ impl<P: Platform> Spaces<P> {
         vma: &Vma,
         shared: Option<AnonVmaRef>,
     ) -> Result<(), AllocError> {
-        let fresh = if shared.is_none() { Some(self.allocate_group(None)?) } else { None };
+        let fresh = if shared.is_none() { Some(self.allocate_anon_vma(None)?) } else { None };
         let Some(anon) = shared.or(fresh.map(AnonVmaRef::new)) else { return Ok(()) };
         let won = {
             let tree = AnonVmaTree::hold(self, [anon]);
@@ -179,13 +180,13 @@ impl<P: Platform> Spaces<P> {
         };
         if !won && let Some(fresh) = fresh {
             // SAFETY: allocated above, and no VMA names it.
-            unsafe { self.free_group(fresh) };
+            unsafe { self.free_anon_vma(fresh) };
         }
         Ok(())
     }
 
     #[cfg_attr(debug_assertions, track_caller)]
-    fn allocate_group(&self, parent: Option<&AnonVma>) -> Result<NonNull<AnonVma>, AllocError> {
+    fn allocate_anon_vma(&self, parent: Option<&AnonVma>) -> Result<NonNull<AnonVma>, AllocError> {
         let pin = self.platform().pin();
         self.anon_vmas().allocate(self.frames(), &pin, AnonVma::new(parent))
     }
@@ -194,8 +195,8 @@ impl<P: Platform> Spaces<P> {
     ///
     /// # Safety
     ///
-    /// It came from [`allocate_group`](Self::allocate_group), and nobody knows it any more.
-    unsafe fn free_group(&self, anon_vma: NonNull<AnonVma>) {
+    /// It came from [`allocate_anon_vma`](Self::allocate_anon_vma), and nothing refers to it any more.
+    unsafe fn free_anon_vma(&self, anon_vma: NonNull<AnonVma>) {
         let pin = self.platform().pin();
         // SAFETY: the caller's promise.
         unsafe { self.anon_vmas().free(self.frames(), &pin, anon_vma) };
@@ -206,9 +207,9 @@ impl<P: Platform> Spaces<P> {
     /// # Safety
     ///
     /// Its last reference is gone, and it is out of the tree.
-    unsafe fn retire_group(&self, anon_vma: NonNull<AnonVma>) {
+    unsafe fn retire_anon_vma(&self, anon_vma: NonNull<AnonVma>) {
         let pin = self.platform().pin();
-        // SAFETY: every anon_vma came from `allocate_group`; no VMA and no child names it, and no page that is mapped.
+        // SAFETY: every anon_vma came from `allocate_anon_vma`; no VMA and no child names it, and no page that is mapped.
         unsafe { self.anon_vmas().retire(self.frames(), &pin, anon_vma) };
     }
 
@@ -235,7 +236,7 @@ impl<P: Platform> Spaces<P> {
                 let empty = &at.root().stats.empty;
                 empty.store(empty.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
                 // SAFETY: the last reference, and it is off its parent's list.
-                unsafe { self.retire_group(NonNull::from(at)) };
+                unsafe { self.retire_anon_vma(NonNull::from(at)) };
                 at = parent;
             }
             drop(guard);
@@ -252,8 +253,9 @@ impl<P: Platform> Spaces<P> {
     pub(super) unsafe fn put_root(&self, root: NonNull<AnonVma>) {
         // SAFETY: the caller holds a reference.
         if unsafe { root.as_ref() }.put() {
-            // SAFETY: it was the last one: the root has no VMAs and no children, and a root is on nobody's list.
-            unsafe { self.retire_group(root) };
+            // SAFETY: it was the last one: the root has no VMAs and no children, and a root is on no parent's
+            // list.
+            unsafe { self.retire_anon_vma(root) };
         }
     }
 }

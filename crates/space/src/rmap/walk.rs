@@ -108,8 +108,8 @@ impl<P: Platform> Spaces<P> {
         Some(inside(&HeldMappings { spaces: self, frame, anon_vma }))
     }
 
-    /// As [`rmap_hold`](Self::rmap_hold), for a caller that may hold locks of mappings, and perhaps the root lock: it is
-    /// tried. `None` also where somebody else has it.
+    /// As [`rmap_hold`](Self::rmap_hold), for a caller that may hold locks of mappings, and perhaps the root
+    /// lock: it is only tried. `None` also where another thread has it.
     pub(crate) fn rmap_try_hold<R>(
         &self,
         folio: Pfn,
@@ -158,9 +158,9 @@ impl<P: Platform> Spaces<P> {
         Some((anon_vma, root))
     }
 
-    /// Calls `visit` with each place where a page of `folio`, the first frame of one of any order, is mapped: the space
-    /// and the address. Answers how many mappings were looked at; the walk ends when all are found that there were when
-    /// it began.
+    /// Calls `visit` with each place where a page of `folio`, the first frame of one of any order, is mapped:
+    /// the space and the address. Returns how many mappings were looked at; the walk ends when all are found
+    /// that there were when it began.
     ///
     /// A page that is mapped all the time is found, also while it moves. Pages of files and of shared memory are not
     /// found yet. `visit` is called with the lock of a table held, and takes no locks.

@@ -1,4 +1,4 @@
-//! The call upwards: who needs memory asks the room above for it.
+//! The call upwards: a thread that finds no memory calls the reclaim crate above.
 
 use super::Spaces;
 use quire_arch::{Order, Pfn, Platform};
@@ -13,19 +13,20 @@ pub enum Need {
     Memcg(GroupId, u64),
 }
 
-/// Who can make room. The room of reclaim implements it; it is handed down when a machine is put together.
+/// Frees memory. The reclaim crate implements it; it is passed down when a machine is built.
 ///
-/// Called without a pin and without locks of class Rmap or later. The caller may hold locks of mappings, so whoever takes
-/// such does so only by trying.
+/// Called without a pin and without locks of class Rmap or later. The caller may hold locks of mappings, so
+/// implementations only try to take such.
 pub trait Reclaim<P: Platform>: Sync {
-    /// Tries to free what is needed, and answers how many pages came free.
+    /// Tries to free what is needed, and returns how many pages were freed.
     fn make_room(&self, spaces: &Spaces<P>, need: Need) -> u64;
 
-    /// Nothing more can be freed. Answers whether somebody gave up memory nevertheless, so that it is worth to go on.
+    /// Nothing more can be freed. Returns whether a process gave up memory nevertheless, so that it is worth
+    /// going on.
     fn out_of_memory(&self, spaces: &Spaces<P>, need: Need) -> bool;
 
-    /// Pages `folios` out, whether they were used of late or not: each was taken off its list, with a reference, which goes to
-    /// the callee. Answers the pages that came free.
+    /// Pages `folios` out, whether they were used of late or not: each was taken off its list, with a
+    /// reference, which goes to the callee. Returns the number of pages freed.
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64;
 
     /// A program in `group` wants to go on, which is slowed down if it uses too much: called at the beginning of a fault, when nothing
@@ -47,7 +48,7 @@ impl<P: Platform> Reclaim<P> for NoReclaim {
     }
 
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
-        folios.for_each(|head| spaces.let_isolated_go(head));
+        folios.for_each(|head| spaces.release_isolated(head));
         0
     }
 

@@ -18,12 +18,13 @@ use quire_sync::atomic::raw::Ordering;
 const TICK: u64 = 1_000_000;
 
 impl<'s, P: Platform> Spaces<P> {
-    /// Whether the page of `slot` is read past the cache: nobody else names it, and the device answers at once.
+    /// Whether the page of `slot` is read past the cache: no other entry names it, and the device is
+    /// synchronous.
     pub(super) fn may_bypass(&self, slot: SlotId) -> bool {
         self.swap().is_synchronous(slot) && self.swap().count(slot) == 1
     }
 
-    /// Reads the page of `slot` past the cache. `None` where somebody else does.
+    /// Reads the page of `slot` past the cache. `None` where another thread does.
     pub(super) fn read_past_cache(
         &'s self,
         slot: SlotId,
@@ -48,10 +49,10 @@ impl<'s, P: Platform> Spaces<P> {
         };
         let Some(guard) = self.frames().try_lock_folio_long(head) else {
             end();
-            self.let_go(head);
+            self.put_folio(head);
             return Ok(None);
         };
-        // The slot was charged to this group before it was busy, and is to nobody else while it is.
+        // The slot was charged to this memcg before it was busy, and is charged to no other while it is.
         let group_now = GroupId::from_bits(swap.group_of(slot));
         self.settle_charge(Order::ZERO, charged, group_now);
         self.frames().known(head).memory_group().store(group_now.get(), Ordering::Relaxed);
@@ -73,7 +74,7 @@ impl<'s, P: Platform> Spaces<P> {
         swap.end_bypass(slot);
     }
 
-    /// Sleeps a tick, if somebody may be reading the page past the cache.
+    /// Sleeps a tick, if another thread may be reading the page past the cache.
     pub(super) fn wait_for_bypass(&self) {
         if !self.swap().technique().bypasses() {
             return;

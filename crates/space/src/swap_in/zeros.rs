@@ -1,5 +1,6 @@
-//! A page of zeros that one entry names comes back as a new page does: there is nothing to read, so nothing to wait for and
-//! nobody to meet in the cache. The frame is got before the table is locked; under its lock the slot goes and the page comes.
+//! A page of zeros that one entry names is swapped in as a new page: there is nothing to read, so nothing to
+//! wait for and no race in the cache. The frame is allocated before the table is locked; under its lock the
+//! slot is freed and the page mapped.
 
 use crate::resolve::Fault;
 use crate::table::{LockedTable, Tables};
@@ -58,8 +59,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         Some(Zeros { tables: *self, pin, slot, group, frame: Some(frame) })
     }
 
-    /// Maps the frame in the place of entry `index`, if that still names the slot, and the slot is still what it was. Answers
-    /// whether it did.
+    /// Maps the frame in the place of entry `index`, if that still names the slot, and the slot is still what
+    /// it was. Returns whether it did.
     pub(crate) fn map_zeros(
         &self,
         locked: &LockedTable<'_, P>,
@@ -74,11 +75,11 @@ impl<'s, P: Platform> Tables<'s, P> {
         let mut flags = fault.facts.flags.leaf_flags() | LeafFlags::ACCESSED;
         flags.set(LeafFlags::DIRTY, fault.access == Access::Write);
         let leaf = P::Paging::encode(Entry::Leaf(Leaf { pfn: frame, flags }), Level::PTE);
-        // Release: whoever reads it sees the page filled. The entry was live and is again.
+        // Release: a walker that reads it sees the page filled. The entry was live and is again.
         locked.entries[index].store(leaf, Ordering::Release);
         self.core.usage.swap_gone(1);
         self.core.usage.anonymous_mapped(1);
-        // Under the lock: nobody takes the page away before it is on a list.
+        // Under the lock: the page cannot be unmapped before it is on a list.
         self.spaces.swap().count_pages(frame, VmEvent::SwpinZero, GroupStat::SwpinZero);
         self.spaces.note_major(zeros.pin, frame, shadow);
         true

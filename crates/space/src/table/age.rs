@@ -18,7 +18,7 @@ pub(crate) enum Ageing {
 /// Folios that are paged out together.
 const BATCH: usize = 32;
 
-/// What is to be done after the lock of a table was let go.
+/// What is to be done after the lock of a table was released.
 enum Stop {
     /// The batch is full, and this is where to go on.
     Full(usize),
@@ -162,13 +162,14 @@ impl<P: Platform> Tables<'_, P> {
             && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
     }
 
-    /// Splits a folio that nobody else maps, and lets go of it. One that others map, or that cannot be split, is passed over.
+    /// Splits a folio that no other process maps, and drops the reference to it. One that others map, or that
+    /// cannot be split, is skipped.
     pub(super) fn split_own(&self, head: Pfn) {
         let own = self.spaces.frames().known(head).word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
         if own || !self.is_mapped_elsewhere(head) {
             let _ = self.spaces.split_held(head, Order::ZERO, false);
         }
-        self.spaces.let_go(head);
+        self.spaces.put_folio(head);
     }
 
     fn make_old(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, way: Ageing, aged: &mut Aged) {
@@ -183,7 +184,7 @@ impl<P: Platform> Tables<'_, P> {
             Ageing::Cold => {
                 groups.deactivate(pin, head);
             }
-            // Who is not on a list is in somebody's hands already.
+            // A folio that is on no list is isolated by another thread already.
             Ageing::PageOut if groups.unlist_folio(pin, head) => {
                 if frame.get(1) {
                     aged.push(head);

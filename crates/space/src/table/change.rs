@@ -86,8 +86,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Gives the large leaf at `slot` the permissions of a VMA with `flags`, and answers whether it allowed more before;
-    /// `None` if there is no leaf.
+    /// Gives the large leaf at `slot` the permissions of a VMA with `flags`, and returns whether it allowed
+    /// more before; `None` if there is no leaf.
     fn protect_huge(&self, locked: &LockedTable<'_, P>, slot: HugeSlot, flags: VmFlags) -> Option<bool> {
         let leaf = Self::huge_leaf(locked, slot)?;
         let mut allowed = flags.leaf_flags();
@@ -97,8 +97,8 @@ impl<P: Platform> Tables<'_, P> {
         Self::set_access(locked, (slot.index, Level::PMD), allowed)
     }
 
-    /// Gives one leaf exactly the permissions `allowed`, and answers whether it allowed more before; `None` if there is no
-    /// leaf.
+    /// Gives one leaf exactly the permissions `allowed`, and returns whether it allowed more before; `None`
+    /// if there is no leaf.
     #[inline]
     fn set_access(
         locked: &LockedTable<'_, P>,
@@ -123,8 +123,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Whether a leaf may be made writable without a fault: not the zero page, and of private memory only a page that is
-    /// the program's own and nobody else's. The table is locked.
+    /// Whether a leaf may be made writable without a fault: not the zero page, and of private memory only a
+    /// page that is exclusive to the program. The table is locked.
     fn is_writable_as_is(&self, leaf: Leaf, flags: VmFlags) -> bool {
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             return false;

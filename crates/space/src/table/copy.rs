@@ -29,8 +29,8 @@ impl<P: Platform> Tables<'_, P> {
     /// lose the permission, and the parent's translations that allowed writes are noted in `gather`. On failure the child
     /// holds part of them, which its exit takes back.
     ///
-    /// The caller holds this space's mmap lock for writing and has write-locked the VMA, so no fault changes entries here;
-    /// nobody runs the child yet.
+    /// The caller holds this space's mmap lock for writing and has write-locked the VMA, so no fault changes
+    /// entries here; the child does not run yet.
     pub(crate) fn copy_to(
         &self,
         child: &Tables<'_, P>,
@@ -137,8 +137,8 @@ impl<P: Platform> Tables<'_, P> {
         step
     }
 
-    /// Counts what the large leaf at `slot` maps as mapped by `child` too, and answers the child's leaf, or none if it is to
-    /// be copied page by page.
+    /// Counts what the large leaf at `slot` maps as mapped by `child` too, and returns the child's leaf, or
+    /// none if it is to be copied page by page.
     fn share_huge(
         &self,
         (here, slot): (&LockedTable<'_, P>, HugeSlot),
@@ -170,7 +170,8 @@ impl<P: Platform> Tables<'_, P> {
         Ok(Some(if protects { here.write_protect(slot.index) } else { raw }))
     }
 
-    /// Shares the pages of entries `from..end` of the parent's table with the child's, and answers why it stopped, if it did.
+    /// Shares the pages of entries `from..end` of the parent's table with the child's, and returns why it
+    /// stopped, if it did.
     fn share_until(
         &self,
         pin: &Pin<'_, P>,
@@ -215,7 +216,7 @@ impl<P: Platform> Tables<'_, P> {
         stop
     }
 
-    /// Shares the run that starts with `leaf` at `index`, and answers its length.
+    /// Shares the run that starts with `leaf` at `index`, and returns its length.
     #[inline]
     fn share_run(
         &self,

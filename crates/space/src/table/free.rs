@@ -1,13 +1,14 @@
-//! Unmapping: pages go, and tables under which nothing is left.
+//! Unmapping: frees pages, and tables under which nothing is left.
 //!
-//! A table that is left empty while mappings lie over it goes too (technique D). Its count of live entries says that it is
-//! empty, so no entry is looked at. It goes in two steps, none of which holds two locks: under its own lock it is seen to
-//! be empty and dies, so that nothing enters it any more; then its entry is taken out of the table above, which may
-//! be empty now. The gather flushes its addresses, since a CPU may remember the way to it, and frees it after the epoch.
+//! A table that is left empty while mappings lie over it is freed too. Its count of live entries says that it
+//! is empty, so no entry is looked at. It is freed in two steps, none of which holds two locks. Under its own
+//! lock it is seen to be empty and marked dead, so that nothing enters it any more. Then its entry is taken
+//! out of the table above, which may be empty now. The gather flushes its addresses, since a CPU may have
+//! cached the walk to it, and frees it after the epoch.
 //!
-//! A table that a call empties without covering all that it is responsible for may lie at a border that the program goes
-//! to and fro over, or one of two that it uses in turn. So the last two such bottom tables are *spared*, and the last one of each
-//! level above; they go when others are.
+//! A table that a call empties without covering all that it is responsible for may lie at a border that the
+//! program goes to and fro over, or one of two that it uses in turn. So the last two such bottom tables are
+//! *spared*, and the last one of each level above; they are freed when others take their place.
 
 use super::zap::Zap;
 use super::{Tables, TablesTechnique};
@@ -23,7 +24,8 @@ use quire_sync::atomic::raw::Ordering;
 pub(crate) struct EmptyTableCache([[AtomicU64; 2]; MAX_LEVELS]);
 
 impl EmptyTableCache {
-    /// Notes the table at `level` that is responsible for `addr` and what comes after it. Answers the one that it pushes out.
+    /// Notes the table at `level` that is responsible for `addr` and what comes after it. Returns the one
+    /// that it pushes out.
     fn push(&self, level: Level, addr: VirtAddr) -> Option<VirtAddr> {
         let [latest, older] = &self.0[usize::from(level.0)];
         // Addresses of tables are page aligned: one more says that there is one.
@@ -43,7 +45,7 @@ impl EmptyTableCache {
         (last != 0 && last != noted).then_some(VirtAddr(last & !1))
     }
 
-    /// Forgets a table at `level` whose address is `wanted`, and answers the address.
+    /// Forgets a table at `level` whose address is `wanted`, and returns the address.
     fn take(&self, level: Level, wanted: impl Fn(VirtAddr) -> bool) -> Option<VirtAddr> {
         self.0[usize::from(level.0)].iter().find_map(|slot| {
             let noted = slot.load(Ordering::Relaxed);
@@ -73,9 +75,9 @@ impl FreeableRange {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Takes all pages of `unmapped` and every table that covers part of it and lies wholly in `hole` into `gather`. The
-    /// caller holds the mmap lock for writing; its mappings are gone, and nothing else is in the hole, so nobody can be
-    /// filling these tables. Nothing is allocated and nothing fails.
+    /// Takes all pages of `unmapped` and every table that covers part of it and lies wholly in `hole` into
+    /// `gather`. The caller holds the mmap lock for writing; its mappings are gone, and nothing else is in
+    /// the hole, so no fault can be filling these tables. Nothing is allocated and nothing fails.
     pub(crate) fn unmap(&self, unmapped: VirtRange, hole: FreeableRange, gather: &mut Gather<'_, P>) {
         if !unmapped.is_empty() {
             self.unmap_below(self.core.root(), P::Paging::root_level(), unmapped, hole, gather);
@@ -107,8 +109,8 @@ impl<P: Platform> Tables<'_, P> {
             if below > Level::PTE {
                 self.free_empty_below(child, below, part, hole, gather);
             }
-            // A look without the lock: a table that is filled in this moment is not empty, and one that is emptied in this
-            // moment is emptied by nobody else.
+            // A look without the lock: a table that is filled in this moment is not empty, and no other
+            // thread empties one in this moment.
             if !self.is_empty(child) {
                 continue;
             }
@@ -157,7 +159,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Unhooks `child`, a table for `addr`, from `parent` into `gather`, if it is empty. Answers whether it was.
+    /// Unhooks `child`, a table for `addr`, from `parent` into `gather`, if it is empty. Returns whether it
+    /// was.
     fn free_if_empty(
         &self,
         (parent, index): (Pfn, usize),

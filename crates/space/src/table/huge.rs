@@ -104,8 +104,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         }
     }
 
-    /// Maps `head`, a new folio of zeros, for the private anonymous mapping `facts` by one leaf, with `deposit` for its
-    /// split. Answers false, with nothing changed, if something is there already.
+    /// Maps `head`, a new folio of zeros, for the private anonymous mapping `facts` by one leaf, with
+    /// `deposit` for its split. Returns false, with nothing changed, if something is there already.
     pub(crate) fn install_huge(
         &self,
         pin: &Pin<'_, P>,
@@ -124,7 +124,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         true
     }
 
-    /// Makes `head`, a new folio, ready to be mapped at `slot`, counts it, and answers the leaf.
+    /// Makes `head`, a new folio, ready to be mapped at `slot`, counts it, and returns the leaf.
     fn init_leaf(&self, pin: &Pin<'_, P>, slot: HugeSlot, head: Pfn, facts: &VmaSnapshot) -> Entry {
         self.spaces.init_folio(head, Self::huge_pages(), facts, self.slot_range(slot).start());
         self.count_whole_map(pin, head);
@@ -153,8 +153,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         true
     }
 
-    /// Maps `head`, a new folio of zeros, in the place of the huge page of zeros. Answers false, with nothing changed, where
-    /// that is not mapped any more.
+    /// Maps `head`, a new folio of zeros, in the place of the huge page of zeros. Returns false, with nothing
+    /// changed, where that is not mapped any more.
     pub(crate) fn replace_huge_zero(
         &self,
         pin: &Pin<'_, P>,
@@ -173,7 +173,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.core.flush(self.spaces.frames(), pin, self.slot_range(slot), FlushCause::CopyOnWrite);
         let new = self.init_leaf(pin, slot, head, facts);
         locked.replace(slot.index, new);
-        self.spaces.let_huge_zero_go(leaf.pfn, 1);
+        self.spaces.put_huge_zero(leaf.pfn, 1);
         true
     }
 
@@ -196,7 +196,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         }
     }
 
-    /// Empties the large leaf at `slot` into `gather`, which is not full. Answers false if there is none any more.
+    /// Empties the large leaf at `slot` into `gather`, which is not full. Returns false if there is none any
+    /// more.
     pub(crate) fn zap_huge(&self, slot: HugeSlot, what: Zap, gather: &mut Gather<'_, P>) -> bool {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
@@ -278,9 +279,9 @@ impl<'s, P: Platform> Tables<'s, P> {
         let locked = self.lock_slot(&pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else { return };
         let Some(table) = self.withdraw(slot) else { return };
-        // Nobody may find the folio half mapped: not while its counts are held still.
+        // No thread may find the folio half mapped: its counts are locked meanwhile.
         let folio = self.lock_folio_of(leaf);
-        // Unusable, but never none: whoever walks without the lock must not take it for a hole.
+        // Not present, but never none: a walker without the lock must not take it for a hole.
         let absent = Leaf { pfn: leaf.pfn, flags: leaf.flags - LeafFlags::READ };
         let raw = locked.entries[slot.index]
             .swap(P::Paging::encode(Entry::Leaf(absent), Level::PMD), Ordering::AcqRel);
@@ -298,16 +299,16 @@ impl<'s, P: Platform> Tables<'s, P> {
         }
         match &folio {
             Some(folio) => self.uncount_whole_map(&pin, folio.folio().head()),
-            None => self.spaces.let_huge_zero_go(leaf.pfn, 1),
+            None => self.spaces.put_huge_zero(leaf.pfn, 1),
         }
-        // Release: whoever finds the table finds it filled. The entry was live and is again.
+        // Release: a walker that finds the table finds it filled. The entry was live and is again.
         let hooked = P::Paging::encode(Entry::Table(table), Level::PMD);
         locked.entries[slot.index].store(hooked, Ordering::Release);
         self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
     }
 
-    /// Makes the large leaf at `slot` unusable for the MMU, keeping all else. Answers false, with nothing changed, if there is
-    /// none, or if it was unusable before.
+    /// Makes the large leaf at `slot` unusable for the MMU, keeping all else. Returns false, with nothing
+    /// changed, if there is none, or if it was unusable before.
     pub(crate) fn make_huge_absent(&self, slot: HugeSlot) -> bool {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
@@ -335,7 +336,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
         let Some(leaf) = Self::huge_leaf(&locked, slot) else {
-            // Somebody split the folio for another mapping, and with it this leaf: its entries are as unusable as it was.
+            // Another thread split the folio for another mapping, and with it this leaf: its entries are as
+            // unusable as it was.
             drop(locked);
             self.take_out_absent(part, gather);
             self.restore(self.slot_range(slot));
@@ -376,9 +378,10 @@ impl<'s, P: Platform> Tables<'s, P> {
         });
     }
 
-    /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page that does not lie in `part`;
-    /// those are the caller's, with the flags of the answer. Nothing is flushed, so the entries that stay are unusable: no
-    /// CPU may have translations of both sizes. `None`, with nothing changed, where the leaf is gone.
+    /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page that does not
+    /// lie in `part`; those are the caller's, with the flags of the leaf that is returned. Nothing is
+    /// flushed, so the entries that stay are unusable: no CPU may have translations of both sizes. `None`,
+    /// with nothing changed, where the leaf is gone.
     pub(crate) fn detach_part(
         &self,
         slot: HugeSlot,
@@ -404,8 +407,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         Some(leaf)
     }
 
-    /// Fills `table`, which nobody knows, with entries for the pages of a large leaf, but for those in `part`. Answers how
-    /// many.
+    /// Fills `table`, which is hooked nowhere, with entries for the pages of a large leaf, but for those in
+    /// `part`. Returns how many.
     fn fill_around(&self, table: Pfn, leaf: Leaf, part: VirtRange) -> u32 {
         let first = P::Paging::index(part.start(), Level::PTE);
         let gone = first..first + part.pages() as usize;

@@ -1,4 +1,4 @@
-//! Pages whose contents nobody needs any more (MADV_FREE).
+//! Pages whose contents are not needed any more (MADV_FREE).
 
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use crate::gather::{Gather, pages_from};
@@ -16,9 +16,10 @@ enum Freed {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Marks the pages of `range` as such whose contents nobody needs any more (MADV_FREE): what is written to from now on
-    /// is needed again, so accessed and dirty are cleared. A large folio that lies in the range only in part is split; those
-    /// that others see too are left alone. Old translations are noted in `gather`, since they would not mark a write.
+    /// Marks the pages of `range` as such whose contents are not needed any more (MADV_FREE): what is written
+    /// to from now on is needed again, so accessed and dirty are cleared. A large folio that lies in the
+    /// range only in part is split; those that other processes map too are left alone. Old translations are
+    /// noted in `gather`, since they would not mark a write.
     pub(crate) fn free_lazily(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| {
             match place {
@@ -54,7 +55,7 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Goes on from `index` to `end`, or to a folio that is to be split, which it answers with a reference.
+    /// Goes on from `index` to `end`, or to a folio that is to be split, which it returns with a reference.
     fn free_until(
         &self,
         pin: &Pin<'_, P>,
@@ -75,7 +76,7 @@ impl<P: Platform> Tables<'_, P> {
                         }
                         // It could not be split.
                         Freed::Part(entries, head) if split_at == Some(*index) => {
-                            self.spaces.let_go(head);
+                            self.spaces.put_folio(head);
                             entries
                         }
                         Freed::Part(_, head) => return Some(head),
@@ -94,7 +95,8 @@ impl<P: Platform> Tables<'_, P> {
         None
     }
 
-    /// A part of what a large leaf maps is meant: the leaf is cut if nobody else has the folio, else left alone, as zeros are.
+    /// A part of what a large leaf maps is meant: the leaf is split if no other process has the folio, else
+    /// left alone, as zeros are.
     pub(super) fn cut_own(&self, slot: HugeSlot) -> Step {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
@@ -145,8 +147,8 @@ impl<P: Platform> Tables<'_, P> {
         Freed::Entries(entries)
     }
 
-    /// Takes a folio out of the swap cache and forgets that it is dirty, if nobody else maps it or names its slots. False where
-    /// that was needed and could not be.
+    /// Takes a folio out of the swap cache and forgets that it is dirty, if no other entry maps it or names
+    /// its slots. False where that was needed and could not be.
     fn forget_writes(&self, folio: &LockedFolio<'_, P>, alone: bool) -> bool {
         let (head, frame) = (folio.folio().head(), folio.folio().frame());
         let marks = FrameFlags::SWAP_CACHE | FrameFlags::DIRTY;

@@ -4,11 +4,12 @@
 //! (guarded by the lock) and what it is responsible for. Entries are read without locks and written only under the
 //! table's lock, by exchange or compare-exchange, since the MMU sets accessed and dirty bits meanwhile.
 //!
-//! Tables go when they are empty ([`free_empty`](Tables::free_empty)), and only the holder of the mmap lock for writing
-//! makes them go. So whoever holds it, in any way, may rely on the tables that he finds. Others (a fault that holds no more
-//! than its VMA, a walker of the rmap) look for them inside a section of the epoch, in which a table that is gone still is
-//! one, empty and dead. What is found in it is right: nothing. Who wants to put something in sees under its lock that it is
-//! dead ([`LockedTable::is_dead`]), and looks again from the root.
+//! Tables are freed when they are empty ([`free_empty`](Tables::free_empty)), and only by the holder of the
+//! mmap lock for writing. So a thread that holds it, in any way, may rely on the tables that it finds. Others
+//! (a fault that holds no more than its VMA, a walker of the rmap) look for them inside a section of the
+//! epoch, in which a table that was freed still is one, empty and dead. What is found in it is right:
+//! nothing. A thread that wants to put something in sees under its lock that it is dead
+//! ([`LockedTable::is_dead`]), and looks again from the root.
 
 mod age;
 mod change;
@@ -94,7 +95,7 @@ impl<P: Platform> LockedTable<'_, P> {
         P::Paging::decode(self.entries[index].load(Ordering::Relaxed), self.level)
     }
 
-    /// Writes an entry that was none. Release: whoever reads it sees the page or table filled.
+    /// Writes an entry that was none. Release: a walker that reads it sees the page or table filled.
     #[inline]
     pub(crate) fn install(&self, index: usize, entry: Entry) {
         let old = self.entries[index].swap(P::Paging::encode(entry, self.level), Ordering::Release);
@@ -102,7 +103,7 @@ impl<P: Platform> LockedTable<'_, P> {
         self.add_live(1);
     }
 
-    /// Writes over a live entry and answers what it was at that very moment.
+    /// Writes over a live entry and returns what it was at that very moment.
     #[inline]
     pub(crate) fn replace(&self, index: usize, entry: Entry) -> Entry {
         let raw = P::Paging::encode(entry, self.level);
@@ -140,7 +141,7 @@ impl<P: Platform> LockedTable<'_, P> {
         }
     }
 
-    /// Empties an entry and answers what it was at that very moment.
+    /// Empties an entry and returns what it was at that very moment.
     #[inline]
     pub(crate) fn take(&self, index: usize) -> Entry {
         let raw = self.entries[index].swap(0, Ordering::AcqRel);
@@ -164,7 +165,7 @@ impl<P: Platform> LockedTable<'_, P> {
         self.add_live(entries as i32);
     }
 
-    /// Forbids writes through the present leaf at `index`, and answers its form now.
+    /// Forbids writes through the present leaf at `index`, and returns its form now.
     #[inline]
     pub(crate) fn write_protect(&self, index: usize) -> u64 {
         let slot = &self.entries[index];
@@ -192,8 +193,8 @@ impl<P: Platform> LockedTable<'_, P> {
         }
     }
 
-    /// Empties an entry of a locked table that was just read as `seen`, and answers what it was at that very moment; counted
-    /// by the caller ([`count_taken`](Self::count_taken)).
+    /// Empties an entry of a locked table that was just read as `seen`, and returns what it was at that very
+    /// moment; counted by the caller ([`count_taken`](Self::count_taken)).
     #[inline]
     pub(crate) fn empty_entry(slot: &AtomicU64, seen: u64) -> u64 {
         let marked = P::Paging::ACCESSED | P::Paging::DIRTY;
@@ -212,8 +213,9 @@ impl<P: Platform> LockedTable<'_, P> {
         self.add_live(-(entries as i32));
     }
 
-    /// Empties `pages` live leaves from `index` on, whose accessed and dirty bits nobody asks for any more: what the MMU
-    /// writes in this moment may be lost, so a store will do where an exchange would cost ten times as much.
+    /// Empties `pages` live leaves from `index` on, whose accessed and dirty bits are not needed any more:
+    /// what the MMU writes in this moment may be lost, so a store will do where an exchange would cost ten
+    /// times as much.
     #[inline]
     pub(crate) fn clear(&self, index: usize, pages: usize) {
         for slot in &self.entries[index..index + pages] {
@@ -234,7 +236,7 @@ impl<P: Platform> LockedTable<'_, P> {
         self.frame.live().load(Ordering::Relaxed) == DEAD
     }
 
-    /// Says that nothing may be put in any more, if no entry is live, and answers whether that is so.
+    /// Says that nothing may be put in any more, if no entry is live, and returns whether that is so.
     pub(crate) fn mark_dead_if_empty(&self) -> bool {
         let empty = self.is_empty();
         if empty {
@@ -290,8 +292,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         Level((self.spaces.frames().known(table).index().load(Ordering::Relaxed) & (PAGE_SIZE - 1)) as u8)
     }
 
-    /// Takes the lock of `table`, which is at `level`. Whoever spins for it must not wait for a holder that was
-    /// preempted, so the holder is pinned.
+    /// Takes the lock of `table`, which is at `level`. A CPU that spins for it must not wait for a holder
+    /// that was preempted, so the holder is pinned.
     #[inline]
     pub(crate) fn lock<'p>(&self, _pin: &'p Pin<'_, P>, table: Pfn, level: Level) -> LockedTable<'p, P>
     where
@@ -301,7 +303,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         frame.lock_word().lock::<P>(lock_class(level));
         debug_assert!(
             matches!(frame.kind(), Kind::Table | Kind::Gathered | Kind::Limbo),
-            "a table was freed while somebody could find it"
+            "a table was freed while a walker could find it"
         );
         LockedTable { entries: self.entries(table), frame, level, execution: core::marker::PhantomData }
     }
@@ -352,7 +354,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         Ok(Some(table))
     }
 
-    /// Puts a new table below `parent` for `addr`, or finds that somebody else just did, or put a large leaf there.
+    /// Puts a new table below `parent` for `addr`, or finds that another thread just did, or put a large leaf
+    /// there.
     #[cfg_attr(debug_assertions, track_caller)]
     fn hook(
         &self,
@@ -374,7 +377,7 @@ impl<'s, P: Platform> Tables<'s, P> {
             _ if locked.is_dead() => Hooked::Gone,
             _ => {
                 locked.install(index, Entry::Table(new));
-                // Under the lock: whoever finds the table empty may free it at once, and counts it out.
+                // Under the lock: a thread that finds the table empty may free it at once, and subtracts it.
                 self.core.usage.table_made();
                 return Ok(Hooked::Table(new));
             }
@@ -415,8 +418,8 @@ fn parts<F: PagingFormat>(range: VirtRange, level: Level) -> impl Iterator<Item 
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Fills in the descriptor of a table that is not hooked yet. `start` is kept up to date only for tables above the bottom:
-    /// nobody asks a bottom table where it is.
+    /// Fills in the descriptor of a table that is not hooked yet. `start` is kept up to date only for tables
+    /// above the bottom: the address of a bottom table is never needed.
     pub(crate) fn init_table(&self, table: Pfn, level: Level, start: VirtAddr, core: &SpaceCore) {
         let frame = self.frames().known(table);
         // Addresses of tables are page aligned, so the level fits below.

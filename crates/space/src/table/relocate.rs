@@ -1,13 +1,13 @@
-//! Moving pages from one range to another, in the largest pieces that fit (technique E).
+//! Moving pages from one range to another, in the largest pieces that fit.
 //!
 //! A piece is some PMD tables by their entries in the PUD table, some bottom tables by their entries in the PMD table, a
 //! large leaf, or entries of a bottom table. A table moves as it is, with all that it maps, in two steps under the locks of both upper
 //! tables, so it must map nothing else: the addresses that it is responsible for, on either side, may hold nothing but what
 //! moves. That is more than the move's own range where nothing lies before or after it.
 //!
-//! The holder of the mmap lock has write-locked all VMAs concerned and holds the lock of their family alone. So no fault
-//! and no walker of the rmap sees a table between its two places; the MMU and [`pin_page_fast`](crate::Space::pin_page_fast)
-//! may, and both look again.
+//! The holder of the mmap lock has write-locked all VMAs concerned and holds their root lock exclusively. So
+//! no fault and no walker of the rmap sees a table between its two places; the MMU and
+//! [`pin_page_fast`](crate::Space::pin_page_fast) may, and both look again.
 
 use super::{HugeSlot, LockedTable, RemapTechnique, Tables};
 use crate::gather::Gather;
@@ -97,7 +97,8 @@ impl<P: Platform> Tables<'_, P> {
                 Piece::Huge(slot) => self.relocate_huge(&pin, slot, to, gather),
                 Piece::Part(slot) => self.relocate_part(&pin, slot, part, to, gather),
                 Piece::Pages(table) if self.is_empty(table) => {}
-                // Somebody who split the folio for another mapping has made a table of what was prepared as a leaf.
+                // A thread that split the folio for another mapping has made a table of what was prepared as
+                // a leaf.
                 Piece::Pages(_) if Self::huge_range(to) == target && self.find(to).is_none() => {
                     self.relocate_tables(&pin, Level::PMD, part, to, gather);
                 }
@@ -204,7 +205,7 @@ impl<P: Platform> Tables<'_, P> {
         self.with_both(pin, (source, target), level, |from, there| {
             let mut moved = 0;
             for (slot, nth) in from.entries[first..=last].iter().zip(0..) {
-                // Read only now, under the locks. The MMU sets no bits of such an entry that anybody asks for.
+                // Read only now, under the locks. The MMU sets no bits of such an entry that are needed.
                 let raw = slot.load(Ordering::Relaxed);
                 if !P::Paging::is_table(raw, level) {
                     continue;
@@ -331,8 +332,8 @@ impl<P: Platform> Tables<'_, P> {
     }
 }
 
-/// Moves what the `pages` entries of `from` after `first` hold to those of `there` after `shift`, which are none. Answers
-/// from which to which of them was usable.
+/// Moves what the `pages` entries of `from` after `first` hold to those of `there` after `shift`, which are
+/// none. Returns from which to which of them was usable.
 fn relocate_run<P: Platform>(
     from: &LockedTable<'_, P>,
     there: &LockedTable<'_, P>,

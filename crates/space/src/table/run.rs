@@ -90,7 +90,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 }
 
-/// How the teardown of mappings goes about a folio that several entries map: technique B.
+/// How the teardown of mappings treats a folio that several entries map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GatherTechnique {
     /// Page by page: each entry is a removal from the rmap and a count of its own (before).

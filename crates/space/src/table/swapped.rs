@@ -58,7 +58,7 @@ impl<P: Platform> Tables<'_, P> {
         entries[index..index + most].iter().zip(0..).take_while(goes_on).count()
     }
 
-    /// Empties the run that starts with `first` at `index`, and answers its length.
+    /// Empties the run that starts with `first` at `index`, and returns its length.
     pub(super) fn zap_swapped(
         &self,
         locked: &LockedTable<'_, P>,
@@ -84,8 +84,8 @@ impl<P: Platform> Tables<'_, P> {
         self.core.usage.swap_gone(pages as u64);
     }
 
-    /// Gives the child's table the run that starts with `first` at `index` of the parent's, and answers its length. Neither has
-    /// the pages for itself from then on.
+    /// Gives the child's table the run that starts with `first` at `index` of the parent's, and returns its
+    /// length. The pages are exclusive to neither from then on.
     pub(super) fn share_swapped(
         &self,
         (here, there): (&LockedTable<'_, P>, &LockedTable<'_, P>),

@@ -1,6 +1,6 @@
 //! What the techniques of page tables leave to choose.
 
-/// What becomes of a table that is left without entries while mappings lie over it: technique D.
+/// What becomes of a table that is left without entries while mappings lie over it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TablesTechnique {
     /// It stays until the last mapping over it goes (before).
@@ -23,7 +23,7 @@ impl TablesTechnique {
     }
 }
 
-/// The largest piece in which `mremap` moves pages: technique E.
+/// The largest piece in which `mremap` moves pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum RemapTechnique {
     /// Entry by entry (before).

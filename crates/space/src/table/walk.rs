@@ -46,7 +46,7 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Answers [`Step::Stop`] where the walk ends.
+    /// Returns [`Step::Stop`] where the walk ends.
     fn walk_below(
         &self,
         table: Pfn,

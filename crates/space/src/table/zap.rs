@@ -111,7 +111,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Empties entries until `gather` is full, and answers where it is to go on: at the end of `part` if all is done.
+    /// Empties entries until `gather` is full, and returns where to go on: at the end of `part` if all is
+    /// done.
     fn zap_until_full(
         &self,
         locked: &LockedTable<'_, P>,
@@ -163,7 +164,7 @@ impl<P: Platform> Tables<'_, P> {
         if index < end && !locked.is_empty() { addr(index) } else { part.end() }
     }
 
-    /// Empties the run that starts with the leaf `raw` at `index`, and answers its length.
+    /// Empties the run that starts with the leaf `raw` at `index`, and returns its length.
     #[inline]
     fn zap_run(
         &self,

@@ -1,9 +1,10 @@
 //! A VMA's own lock.
 //!
-//! A fault holds it shared, so that faults need no lock on the whole space. Whoever changes a VMA holds the mmap
-//! lock for writing and then *write-locks* each VMA that it changes, once. Write locks are not released one by
-//! one: they are numbered by the space's *lock sequence*, and the end of the mmap-locked section ends them all by
-//! stepping the sequence. (Linux does the same since 6.4; the state words here are our own.)
+//! A fault holds it shared, so that faults need no lock on the whole space. A thread that changes a VMA holds
+//! the mmap lock for writing and then *write-locks* each VMA that it changes, once. Write locks are not
+//! released one by one: they are numbered by the space's *lock sequence*, and the end of the mmap-locked
+//! section ends them all by stepping the sequence. (Linux does the same since 6.4; the state words here are
+//! our own.)
 //!
 //! The words: `readers` counts holders and carries two bits, WRITER while someone waits for readers to leave, and
 //! DETACHED once the VMA is out of its tree. `write_sequence` equals the space's sequence while write-locked.
@@ -49,8 +50,8 @@ impl VmaLock {
         Self { readers: AtomicU32::new(0), write_sequence: AtomicU64::new(0) }
     }
 
-    /// Takes the lock shared, or answers false where a writer has it, wants it, or the VMA is out of its tree.
-    /// Never waits. `wake` is called if a waiting writer must be woken because this attempt was undone.
+    /// Takes the lock shared, or returns false where a writer has it, wants it, or the VMA is out of its
+    /// tree. Never waits. `wake` is called if a waiting writer must be woken because this attempt was undone.
     #[inline]
     pub(crate) fn try_read(&self, sequence: &LockSequence, wake: impl FnOnce()) -> bool {
         let before = self.readers.fetch_add(1, Ordering::Acquire);
@@ -73,10 +74,11 @@ impl VmaLock {
         }
     }
 
-    /// Write-locks a VMA that nobody else knows yet, until the section ends: there can be no readers.
+    /// Write-locks a VMA that no other thread can reach yet, until the section ends: there can be no readers.
     #[inline]
     pub(crate) fn write_unknown(&self, sequence: &LockSequence) {
-        // The release by which the VMA is put into its tree makes this visible to whoever finds it there.
+        // The release by which the VMA is put into its tree makes this visible to a fault that finds it
+        // there.
         self.write_sequence.store(sequence.0.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
@@ -159,7 +161,7 @@ mod models {
         }
     }
 
-    /// races.md, "every module": a fault against a change of its VMA.
+    /// A fault against a change of its VMA.
     #[test]
     fn loom_a_fault_never_overlaps_a_change_of_its_vma() {
         loom::model(|| {
@@ -174,7 +176,7 @@ mod models {
         });
     }
 
-    /// races.md, "every module": after munmap returned, no fault gets hold of the VMA again.
+    /// After munmap returned, no fault gets hold of the VMA again.
     #[test]
     fn loom_a_detached_vma_is_never_locked_again() {
         loom::model(|| {
@@ -186,7 +188,7 @@ mod models {
             model.lock.write(&model.sequence, |_| thread::yield_now());
             model.lock.detach(|_| thread::yield_now());
             model.sequence.end_section();
-            // SAFETY: detached: nobody can hold it, which is what loom checks here.
+            // SAFETY: detached: no fault can hold it, which is what loom checks here.
             model.value.with_mut(|value| unsafe { *value = 7 });
             assert!(!model.lock.try_read(&model.sequence, || ()));
             reader.join().unwrap();

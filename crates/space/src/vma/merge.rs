@@ -70,7 +70,7 @@ mod tests {
 
     const RW: VmFlags = VmFlags::READ.union(VmFlags::WRITE);
 
-    /// Groups are numbers here: nobody looks into them.
+    /// An anon_vma is a number here: it is never dereferenced.
     fn facts(start: u64, end: u64, group: usize) -> VmaSnapshot {
         VmaSnapshot {
             range: VirtRange::new(VirtAddr(start), VirtAddr(end)),

@@ -179,7 +179,8 @@ impl Vma {
     #[inline]
     pub(crate) fn anon(&self) -> AnonVmaRef {
         AnonVmaRef {
-            // A fault may hold no lock that whoever gave the group held: pairs with the release in `set_anon_once`.
+            // A fault may hold none of the locks that were held when the anon_vma was set: pairs with the
+            // release in `set_anon_once`.
             group: NonNull::new(self.anon.load(Ordering::Acquire)),
             branch: self.branch.load(Ordering::Relaxed),
         }
@@ -210,7 +211,7 @@ impl Vma {
         self.anon.compare_exchange(ptr::null_mut(), group, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Changes the VMA to `facts`. The caller has write-locked it, or nobody else knows it yet.
+    /// Changes the VMA to `facts`. The caller has write-locked it, or no other thread can reach it yet.
     pub(crate) fn set(&self, facts: VmaSnapshot) {
         self.start.store(facts.range.start().0, Ordering::Relaxed);
         self.end.store(facts.range.end().0, Ordering::Relaxed);

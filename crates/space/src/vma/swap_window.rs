@@ -59,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_goes_through_memory_gets_folios_whole() {
+    fn sequential_faults_get_whole_folios() {
         let window = SwapInWindow::default();
         assert_eq!([1024, 1536, 2048, 2560].map(|page| order(&window, page)), [9; 4], "upwards");
         assert_eq!([2048, 1536].map(|page| order(&window, page)), [9; 2], "downwards");
     }
 
     #[test]
-    fn whoever_jumps_about_gets_less_each_time_and_what_is_near_gets_more_again() {
+    fn random_faults_get_less_each_time_and_near_ones_get_more_again() {
         let window = SwapInWindow::default();
         let jumps: Vec<_> = (1..13).map(|nth| order(&window, nth * 10_000)).collect();
         assert_eq!(jumps, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0]);
@@ -76,7 +76,7 @@ mod tests {
         while page < 8000 {
             let order = order(&window, page);
             orders.push(order);
-            // Whoever goes on is past the aligned block that came.
+            // The next fault is past the aligned block that was read.
             page = (page & !((1 << order) - 1)) + (1 << order);
         }
         assert!(orders.is_sorted() && orders.last() == Some(&9), "{orders:?}");

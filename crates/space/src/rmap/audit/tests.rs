@@ -99,7 +99,7 @@ fn a_damaged_tree() {
 }
 
 #[test]
-fn a_child_that_is_not_on_the_list_and_one_that_nobody_is_in() {
+fn a_child_that_is_not_on_the_list_and_one_without_vmas() {
     let scene = Scene::new();
     scene.empty.unlink_child(scene.root);
     scene.finds(AnonVmaViolation::Children { expected: 2, found: 1 });
