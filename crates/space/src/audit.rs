@@ -100,14 +100,14 @@ pub enum SpaceViolation {
         /// Maps.
         maps: u32,
     },
-    /// A group of private pages, or its family, is not as its VMAs say.
+    /// An anon_vma, or its tree, is not as its VMAs say.
     AnonVma {
-        /// The space of the VMA by which the group was found first.
+        /// The space of the VMA by which the anon_vma was found first.
         space: SpaceId,
         /// What is wrong.
         violation: AnonVmaViolation,
     },
-    /// A private page is owned by no group, or by one whose pages the mapping cannot have.
+    /// A private page is owned by no anon_vma, or by one whose pages the mapping cannot have.
     PageOwner {
         /// Whose mapping.
         space: SpaceId,
@@ -128,13 +128,13 @@ pub enum SpaceViolation {
         /// Whether the folio is marked as exclusive; else an entry allows writes.
         marked: bool,
     },
-    /// A folio is marked as locked, and no locked mapping has a page of it; or is listed as unevictable, and not marked. Reclaim
-    /// would never come by it.
+    /// A folio is marked as locked, and no locked mapping has a page of it; or is listed as unevictable, and
+    /// not marked. Reclaim would never find it.
     StrayLock {
         /// Its first frame.
         pfn: Pfn,
     },
-    /// A memory group counts wrongly what belongs to it, or something belongs to none.
+    /// A memcg counts wrongly what belongs to it, or something belongs to none.
     MemoryGroup(quire_group::GroupViolation),
     /// A TLB translates what the tables do not, and no flush comes before its use.
     StaleTranslation(CachedTranslation),
@@ -335,7 +335,7 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
-    /// Holds every group against what [`AnonVmaAudit::count`] found.
+    /// Compares every anon_vma with what [`AnonVmaAudit::count`] found.
     fn audit_groups(&self, report: Report<'_>) {
         let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
             self.for_each(|core| {

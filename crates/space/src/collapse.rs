@@ -1,9 +1,10 @@
 //! Collapse: the pages of an aligned block become one large folio, mapped by one PMD entry.
 //!
-//! The mmap lock is held alone and the VMA is write-locked, so no fault is in the block; the family lock is held alone, so
-//! no walk of the rmap is. The table is unhooked and flushed, so the MMU is out of it. Only a fast pin may have come since the
-//! first look for pins; so there is another, and if it finds one the table is hooked again. Then pages are copied, and the leaf
-//! takes the table's place. The old table goes with all that it maps through the gather, as any table that dies whole.
+//! The mmap lock is held for writing and the VMA is write-locked, so no fault is in the block; the root lock
+//! is held exclusively, so no walk of the rmap is. The table is unhooked and flushed, so the MMU is out of
+//! it. Only a fast pin may have come since the first look for pins; so there is another, and if it finds one
+//! the table is hooked again. Then pages are copied, and the leaf takes the table's place. The old table is
+//! freed with all that it maps through the gather, as any table that is unhooked whole.
 
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
@@ -46,8 +47,8 @@ pub(crate) enum CollapseError {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with a group. A block that one
-    /// leaf maps already is left as it is.
+    /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an
+    /// anon_vma. A block that one leaf maps already is left as it is.
     pub(crate) fn collapse_block(
         &mut self,
         vma: &'s Vma,
@@ -148,8 +149,8 @@ impl<P: Platform> Tables<'_, P> {
             // What the MMU wrote until here is in the pages; from here on it writes no more.
             gather.add_stale(self.slot_range(slot));
             gather.flush(&pin);
-            // Pairs with the fence in `pin_page_fast`: who pinned a page before this is seen here, and who pins one later sees
-            // that the table is gone.
+            // Pairs with the fence in `pin_page_fast`: a pin from before this is seen here, and a thread that
+            // pins a page later sees that the table is gone.
             fence(Ordering::SeqCst);
             if self.maps_held_page(table) {
                 self.lock_slot(&pin, slot).install(slot.index, hooked);

@@ -22,7 +22,7 @@ const LOOKS: u32 = 32;
 /// Why a look for a VMA without a lock held none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LookupMiss {
-    /// It is about to change, or to go.
+    /// It is about to change, or to be removed.
     Changing,
     /// There is none, or the tree was changing and led elsewhere.
     NotFoundOrRaced,
@@ -33,11 +33,11 @@ enum LookupMiss {
 pub(crate) enum Refusal {
     /// The program gets this.
     Fault(FaultError),
-    /// The VMA needs its group first, and that takes the mmap lock.
+    /// The VMA needs its anon_vma first, and that takes the mmap lock.
     NeedsAnonVma,
-    /// The page is to be brought in first.
+    /// The page is to be swapped in first.
     Swapped(Swapped),
-    /// A memory group is at its limit.
+    /// A memcg is at its limit.
     OverLimit(OverLimit),
 }
 
@@ -83,7 +83,8 @@ impl<P: Platform> Space<'_, P> {
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         let group = self.core().memory_group();
         if !group.is_root() {
-            // Before there is a page: what was just mapped could be the first to go, and the program would get nowhere.
+            // Before there is a page: what was just mapped could be the first to be reclaimed, and the
+            // program would make no progress.
             self.spaces.reclaim().throttle(self.spaces, group);
         }
         match self.fault_once(addr, access) {
@@ -106,8 +107,8 @@ impl<P: Platform> Space<'_, P> {
                 drop(swapped.take());
                 self.read_ahead(addr, wanted.entry);
             }
-            // What came in stays locked while room is made for what else is needed, perhaps a copy of it: else it might be
-            // all that can go, and come in and go for ever.
+            // A folio that was swapped in stays locked while memory is freed for what else is needed, perhaps
+            // a copy of it. Else it might be all that can be reclaimed, and be swapped in and out for ever.
             if let Some(came) = self.spaces.resolve_refusal(refusal)? {
                 self.note_read_ahead(addr, came.head());
                 swapped = Some(came);
@@ -295,7 +296,7 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Gives `vma` the group of its private pages: a neighbour's if the two could be one VMA but for their
+    /// Gives `vma` the anon_vma of its private pages: a neighbour's if the two could be one VMA but for their
     /// permissions, else a new one. The mmap lock is held in some way, and the caller is not pinned.
     pub(crate) fn give_anon_vma(&self, vma: &Vma) -> Result<(), AllocError> {
         let facts = vma.facts();
@@ -317,7 +318,7 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl VmaSnapshot {
-    /// This VMA's group, if `other`, its neighbour, may use it too.
+    /// This VMA's anon_vma, if `other`, its neighbour, may use it too.
     fn anon_vma_to_share(&self, other: &Self) -> Option<AnonVmaRef> {
         let (low, high) =
             if self.range.start() < other.range.start() { (self, other) } else { (other, self) };

@@ -16,7 +16,8 @@ impl ForkSequence {
 
     /// It has shared what it will.
     pub(crate) fn end(&self) {
-        // Release: pairs with the acquire in `read`. Who finds no fork under way finds what it left write-protected.
+        // Release: pairs with the acquire in `read`. A thread that finds no fork under way finds what it left
+        // write-protected.
         self.0.fetch_add(1, Ordering::Release);
     }
 

@@ -58,7 +58,8 @@ pub(crate) struct Gather<'s, P: Platform> {
     unhooked: Option<Pfn>,
     /// Entries that were made unusable and are still to be taken out.
     absent: Option<VirtRange>,
-    /// Large leaves that were made unusable, and the part of each that is to go: those at the two ends of a range.
+    /// Large leaves that were made unusable, and the part of each that is to be unmapped: those at the two
+    /// ends of a range.
     pending_splits: ArrayVec<(HugeSlot, VirtRange), 2>,
     /// The huge page of zeros, and the entries that mapped it.
     zeros: Option<(Pfn, u32)>,
@@ -66,7 +67,7 @@ pub(crate) struct Gather<'s, P: Platform> {
     cached: ArrayVec<(SlotId, u32), CACHED>,
     /// What stays of large leaves that parts were moved out of: unusable until the flush.
     restored: ArrayVec<VirtRange, 2>,
-    /// Smallest range that holds every translation that must go.
+    /// Smallest range that holds every translation that must be flushed.
     stale: Option<VirtRange>,
     cause: FlushCause,
 }
@@ -147,8 +148,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.absent = join(self.absent, range);
     }
 
-    /// Notes that the large leaf at `slot` was made unusable, and that `part` of what it maps is to go after the flush. No
-    /// fault can come. A range has two ends, so there are at most two.
+    /// Notes that the large leaf at `slot` was made unusable, and that `part` of what it maps is to be
+    /// unmapped after the flush. No fault can come. A range has two ends, so there are at most two.
     pub(crate) fn add_split(&mut self, slot: HugeSlot, part: VirtRange) {
         let noted = self.pending_splits.try_push((slot, part));
         debug_assert!(noted.is_ok(), "a range has more than two ends");

@@ -85,7 +85,7 @@ impl<P: Platform> Spaces<P> {
     }
 }
 
-/// Why a space could not change its memory group.
+/// Why a space could not change its memcg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupChangeError(pub GroupError);
 
@@ -98,17 +98,17 @@ impl fmt::Display for GroupChangeError {
 impl core::error::Error for GroupChangeError {}
 
 impl<P: Platform> Space<'_, P> {
-    /// The memory group that new pages of this space are charged to.
+    /// The memcg that new pages of this space are charged to.
     pub fn memory_group(&self) -> GroupId {
         self.core().memory_group()
     }
 
-    /// Moves the space to another memory group. What it has stays charged to where it was, as in Linux; the root, which a space
-    /// begins in unless its parent was elsewhere, charges nothing.
+    /// Moves the space to another memcg. What it has stays charged to the old one, as in Linux; the root,
+    /// which a space begins in unless its parent was elsewhere, charges nothing.
     ///
     /// # Errors
     ///
-    /// [`GroupChangeError`], when there is no such group.
+    /// [`GroupChangeError`], when there is no such memcg.
     pub fn set_memory_group(&self, group: GroupId) -> Result<(), GroupChangeError> {
         let groups = self.spaces.memory_groups();
         groups.hold(group).map_err(GroupChangeError)?;
@@ -130,7 +130,7 @@ impl<P: Platform> Space<'_, P> {
     /// Ends what runs in this space: whatever it faults for from now on it gets [`FaultError::Killed`](crate::FaultError::Killed).
     /// Its embedder makes it exit.
     pub fn kill(&self) {
-        // Release: pairs with the load in `is_killed`; who finds pages gone finds this.
+        // Release: pairs with the load in `is_killed`; a thread that finds pages gone finds this.
         self.core().killed.store(1, Ordering::Release);
     }
 

@@ -1,8 +1,8 @@
 //! The background step that collapses page tables into large leaves: what Linux's khugepaged does between two sleeps.
 //!
-//! It goes through the spaces of the machine and their mappings in turn, and goes on the next time where it stopped. Each
-//! block of a mapping that may have large leaves is looked at under the mmap lock held shared; only one that fits the
-//! limits is worth the lock held alone, under which it is looked at again.
+//! It goes through the spaces of the machine and their mappings in turn, and goes on the next time where it
+//! stopped. Each block of a mapping that may have large leaves is looked at under the mmap lock held shared;
+//! only one that fits the limits is worth the lock held exclusively, under which it is looked at again.
 
 use crate::collapse::{CollapseError, CollapseLimits, huge_borders};
 use crate::huge::{HugeUse, KhugepagedSetting};

@@ -1,8 +1,8 @@
 //! Taking a folio out of every table that maps it, so that its frames can be used for something else.
 //!
-//! The caller has the folio lock and a reference. The rmap leads to each mapping; under the lock of its table and the head lock
-//! of the folio a run of entries becomes swap entries, and is counted in the same hold. Translations stay in TLBs until the
-//! batch is flushed. So until then
+//! The caller has the folio lock and a reference. The rmap leads to each mapping; under the lock of its table
+//! and the head lock of the folio a run of entries becomes swap entries, and is counted under the same locks.
+//! Translations stay in TLBs until the batch is flushed. So until then
 //!
 //! - the folio is neither written to a device nor given back: programs may be writing to it;
 //! - it stays under its folio lock: a fault that finds the swap entry waits for that;
@@ -33,7 +33,7 @@ use quire_sync::atomic::raw::{AtomicU64, Ordering};
 /// Spaces whose flush is put off together.
 const SPACES: usize = 8;
 
-/// What the MMU may have noted in an entry that was taken away and comes back.
+/// What the MMU may have noted in an entry that was cleared and is restored.
 const USED: LeafFlags = LeafFlags::ACCESSED.union(LeafFlags::DIRTY);
 
 /// What became of the wish to unmap a folio.
@@ -82,8 +82,8 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
         Self { spaces, stale: ArrayVec::new_const(), emptied: ArrayVec::new_const() }
     }
 
-    /// Notes that translations of `range` may be cached. The lock of the table is held, and the family lock, so no handle may
-    /// be dropped here.
+    /// Notes that translations of `range` may be cached. The lock of the table is held, and the root lock, so
+    /// no handle may be dropped here.
     fn add_stale(&mut self, core: &SpaceCore, range: VirtRange) {
         if let Some((_, noted)) = self.stale.iter_mut().find(|(space, _)| ptr::eq(space.core(), core)) {
             *noted = VirtRange::new(noted.start().min(range.start()), noted.end().max(range.end()));
@@ -96,7 +96,7 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
             core.cpus.begin_pageout();
             self.stale.push((Space::adopt(self.spaces, NonNull::from(core)), range));
         }
-        // Else the space exits: no CPU runs it, and who gets its tag next flushes first.
+        // Else the space exits: no CPU runs it, and the next space with its tag flushes first.
     }
 
     /// Notes that the table that covers `range` may be empty.
@@ -204,7 +204,8 @@ impl<P: Platform> Tables<'_, P> {
         flow
     }
 
-    /// Whether pages of a folio go together. If each has a word of its own, each goes by itself.
+    /// Whether pages of a folio are unmapped together. If each has a word of its own, each is unmapped by
+    /// itself.
     fn unmaps_runs(&self) -> bool {
         self.spaces.swap().technique().whole_words()
     }
@@ -364,7 +365,8 @@ impl<P: Platform> Tables<'_, P> {
             None
         };
         if let Some(why) = refusal {
-            // No write may come by an old translation once a fault, which finds no right to write, could copy the page.
+            // No write may use an old translation once a fault, which finds no right to write, could copy the
+            // page.
             self.core.flush(self.spaces.frames(), &self.pin(), run.range, FlushCause::PageOut);
             self.map_again(facts, slots, job.head.offset(run.nth));
             if let PteReplacement::Swap(first) = job.replacement {
@@ -384,7 +386,7 @@ impl<P: Platform> Tables<'_, P> {
         self.core.usage.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
         if folio.remove_maps(pages) == MapsLeft::None {
             self.spaces.undefer_split(folio);
-            // The mappings' reference. The caller has one of his own.
+            // The mappings' reference. The caller has its own.
             frame.put(1);
         }
         ControlFlow::Continue(())

@@ -1,4 +1,4 @@
-//! Pages that come back: whether they were paged out too soon.
+//! Refaults: whether the pages were paged out too soon.
 //!
 //! A list's age goes up by each page that leaves it at the end, and by each that is used again (`Groups::advance`). The shadow of
 //! a page says how old its list was when the page left; so the difference to now is the number of pages that made room since:
@@ -18,7 +18,7 @@ fn distance(now: u64, then: u64) -> u64 {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// The list for a folio that comes back with `shadow`.
+    /// The list for a folio that refaults with `shadow`.
     pub(crate) fn refault(&self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) -> LruList {
         let Some(shadow) = shadow else { return LruList::InactiveAnon };
         let groups = self.memory_groups();
@@ -31,7 +31,7 @@ impl<P: Platform> Spaces<P> {
         };
         count(VmEvent::WorkingsetRefaultAnon, GroupStat::WorkingsetRefaultAnon);
         let sizes = groups.sizes(group, node);
-        // What could go instead of a private page.
+        // What could be reclaimed instead of a private page.
         let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
         let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
         if distance(groups.age(group, node), shadow.age()) > kept {

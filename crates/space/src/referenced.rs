@@ -22,7 +22,8 @@ pub enum LockFound {
     /// None is.
     #[default]
     None,
-    /// Those of some of its pages are. It stays, and is not one of the locked ones: the others may go once it is split.
+    /// Those of some of its pages are. It stays, and is not one of the locked ones: the others may be
+    /// reclaimed once it is split.
     Part,
     /// One of all of it is.
     Whole,

@@ -24,7 +24,7 @@ pub(crate) struct Fault<'f, P: Platform> {
     pub(crate) facts: &'f VmaSnapshot,
     pub(crate) addr: VirtAddr,
     pub(crate) access: Access,
-    /// What was brought in for it.
+    /// What was swapped in for it.
     pub(crate) swapped: Option<&'f SwappedIn<'f, P>>,
     /// How far the mapping's swap-ins reach.
     pub(crate) window: &'f SwapInWindow,
@@ -55,7 +55,7 @@ impl<P: Platform> Fault<'_, P> {
     }
 }
 
-/// A folio that was allocated before the lock was taken. It goes back if it turns out not to be needed.
+/// A folio that was allocated before the lock was taken. It is freed if it turns out not to be needed.
 struct Spare<'s, 'p, P: Platform> {
     tables: Tables<'s, P>,
     pin: &'s Pin<'p, P>,
@@ -421,7 +421,7 @@ impl<P: Platform> Tables<'_, P> {
         let Some(order) = Self::huge_order().filter(|&order| self.orders(fault).contains(order)) else {
             return Ok(false);
         };
-        // Also for zeros, as in Linux: a later collapse of them finds the group.
+        // Also for zeros, as in Linux: a later collapse of them finds the anon_vma.
         if !fault.facts.anon.is_some() {
             return Err(Refusal::NeedsAnonVma);
         }
@@ -446,7 +446,7 @@ impl<P: Platform> Tables<'_, P> {
         Ok(false)
     }
 
-    /// A folio of the PMD's order for `fault`, charged to its group. Where there is none that is counted.
+    /// A folio of the PMD's order for `fault`, charged to its memcg. Where there is none that is counted.
     fn allocate_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>, order: Order) -> Option<Pfn> {
         let frames = self.spaces.frames();
         let allocated = frames.allocate(pin, self.large_request(fault, order)).ok();

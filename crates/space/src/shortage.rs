@@ -136,7 +136,7 @@ impl<'s, P: Platform> Spaces<P> {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Charges a new folio to the group of the space. If that is at its limit the folio is given back.
+    /// Charges a new folio to the memcg of the space. If that is at its limit the folio is freed.
     #[inline]
     pub(crate) fn charge_new(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
         if self.core.memory_group().is_root() { Ok(()) } else { self.charge_group(pin, head, order) }
@@ -163,20 +163,20 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Calls `work` with the group of the space. The space may leave it meanwhile, and the group may be removed: its number is not
-    /// used again before this section ends.
+    /// Calls `work` with the memcg of the space. The space may leave it meanwhile, and the memcg may be
+    /// removed: its number is not used again before this section ends.
     #[inline]
     fn with_group<R>(&self, pin: &Pin<'_, P>, work: impl FnOnce(GroupId) -> R) -> R {
         let _section = self.spaces.frames().epoch().enter(pin);
         work(self.core.memory_group())
     }
 
-    /// Counts one more of something for the program's group.
+    /// Counts one more of something for the program's memcg.
     pub(crate) fn count_for_group(&self, pin: &Pin<'_, P>, stat: GroupStat) {
         self.with_group(pin, |group| self.spaces.memory_groups().add_stat(pin, group, stat, 1));
     }
 
-    /// The same for a caller that cannot wait for room: the group may be a little over its limit.
+    /// The same for a caller that cannot wait for reclaim: the memcg may be a little over its limit.
     pub(crate) fn charge_anyway(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) {
         self.with_group(pin, |group| {
             if !group.is_root() {

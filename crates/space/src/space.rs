@@ -37,7 +37,8 @@ impl SpaceId {
         self.0
     }
 
-    /// The word by which the frame of a table names its space: even, so that it is no group's (`rmap/walk.rs`).
+    /// The word by which the frame of a table names its space: even, so that it is no anon_vma's
+    /// (`rmap/walk.rs`).
     pub(crate) const fn owner_word(self) -> u64 {
         self.0 << 1
     }
@@ -87,7 +88,7 @@ pub(crate) struct SpaceCore {
     pub(crate) default_flags: AtomicU64,
     pub(crate) huge_disable: AtomicHugeDisable,
     pub(crate) exec_gain: AtomicExecGain,
-    /// The memory group that new pages are charged to.
+    /// The memcg that new pages are charged to.
     memory_group: AtomicU64,
     pub(crate) oom_score_adj: AtomicU32,
     /// Whether the program was chosen to end, since memory was exhausted.
@@ -182,7 +183,7 @@ impl SpaceCore {
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// The memory group that new pages are charged to.
+    /// The memcg that new pages are charged to.
     #[inline]
     pub(crate) fn memory_group(&self) -> GroupId {
         GroupId::from_bits(self.memory_group.load(Ordering::Relaxed) as u16)
@@ -215,7 +216,7 @@ impl SpaceCore {
 }
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
-/// dropped; who lets a CPU run the space keeps one ([`activate`](Self::activate)).
+/// dropped; a caller that lets a CPU run the space keeps one ([`activate`](Self::activate)).
 pub struct Space<'m, P: Platform> {
     pub(crate) spaces: &'m Spaces<P>,
     core: NonNull<SpaceCore>,

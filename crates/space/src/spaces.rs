@@ -98,7 +98,7 @@ struct SpaceList {
     coming: usize,
 }
 
-// SAFETY: the pointers are to space cores, which are `Sync`; the list's lock orders who follows them.
+// SAFETY: the pointers are to space cores, which are `Sync`; they are followed only under the list's lock.
 unsafe impl Send for SpaceList {}
 
 /// Which address-space tags are free: one bit each.
@@ -204,19 +204,19 @@ impl<P: Platform> Spaces<P> {
         self.swap.frames()
     }
 
-    /// Swap, and through it the memory groups and the frames.
+    /// Swap, and through it the memcgs and the frames.
     #[inline]
     pub fn swap(&self) -> &Swap<P> {
         &self.swap
     }
 
-    /// The memory groups and the lists of folios by age.
+    /// The memcgs and their LRU lists.
     #[inline]
     pub fn memory_groups(&self) -> &Groups<P> {
         self.swap.groups()
     }
 
-    /// Who makes room when memory is short.
+    /// What frees memory when it is short.
     pub(crate) fn reclaim(&self) -> &'static dyn Reclaim<P> {
         self.reclaim
     }
@@ -407,7 +407,7 @@ impl<P: Platform> Spaces<P> {
         None
     }
 
-    /// VMAs, spaces and groups that are allocated, for the auditor.
+    /// VMAs, spaces and anon_vmas that are allocated, for the auditor.
     pub(crate) fn objects_in_use(&self) -> [u64; 3] {
         let in_use = |report: Option<CacheReport>| report.map_or(0, |report| report.in_use);
         let frames = self.frames();
@@ -419,7 +419,7 @@ impl<P: Platform> Spaces<P> {
         self.own.contains(&pfn)
     }
 
-    /// The cache of the groups of private pages.
+    /// The slab cache of anon_vmas.
     pub(crate) fn anon_vmas(&self) -> &SlabCache<AnonVma, P> {
         &self.anon_vmas
     }
@@ -436,7 +436,8 @@ impl<P: Platform> Spaces<P> {
         let frame = self.frames().known(pfn);
         frame.index().store(vma.page_offset_at(addr), Ordering::Relaxed);
         set_owner(frame, if frame.kind() == Kind::Anonymous { vma.anon } else { AnonVmaRef::NONE });
-        // Release, after the owner: who sees that the page is mapped sees whose it is (`rmap/walk.rs`).
+        // Release, after the owner: a walker that sees that the page is mapped sees its owner
+        // (`rmap/walk.rs`).
         frame.map_count().store(1, Ordering::Release);
     }
 

@@ -75,7 +75,7 @@ impl<P: Platform> Spaces<P> {
         self.split_locked(head, to, unless_mapped)
     }
 
-    /// The same for a caller who has the folio lock.
+    /// The same for a caller that has the folio lock.
     pub(crate) fn split_locked(&self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
         let order = self.frames().folio(head).order();
         if to >= order {

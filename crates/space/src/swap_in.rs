@@ -222,8 +222,8 @@ impl<'s, P: Platform> Spaces<P> {
         frame.owner().store(0, Ordering::Relaxed);
     }
 
-    /// A folio of `order` for what is in a slot, and the group that it is charged to: that of the slot, which was seen before. `None`
-    /// where there is no folio of an order above 0.
+    /// A folio of `order` for what is in a slot, and the memcg that it is charged to: that of the slot, which
+    /// was seen before. `None` where there is no folio of an order above 0.
     fn new_swap_folio(
         &self,
         order: Order,
@@ -288,8 +288,8 @@ impl<'s, P: Platform> Spaces<P> {
         self.memory_groups().try_charge(pin, group, order.pages()).map(|()| group)
     }
 
-    /// A folio that was charged to `charged` is in the cache for slots that may have been given to another group since: that one
-    /// has it now.
+    /// A folio that was charged to `charged` is in the cache for slots that may have been given to another
+    /// memcg since: that one has it now.
     pub(crate) fn settle_charge(&self, order: Order, charged: GroupId, group: GroupId) {
         if group != charged {
             let pin = self.platform().pin();
@@ -419,7 +419,8 @@ impl<P: Platform> Tables<'_, P> {
                 set_owner_to_root(frame, fault.facts.anon);
             }
         }
-        // Others may have unmapped the folio since the look. It stays with its owner then, who is a forebear of this mapping's.
+        // Others may have unmapped the folio since the look. It keeps its anon_vma then, which is an ancestor
+        // of this VMA's.
         if folio.add_cached_maps(pages as u32) {
             // The mappings' reference; the caller has one, so this cannot fail but past the most.
             frame.get(1);

@@ -1,8 +1,8 @@
-//! Bringing everything back from a swap device that is to go.
+//! Swapping in everything from a device that is to be removed.
 //!
-//! The device gives no slots out any more. Round after round, each entry that names it is brought in and mapped as by a fault, and
-//! folios that only the cache has are dropped, until no slot is in use. What a fork copied behind the back of a round, or a
-//! fault had in its hands, is found by the next one.
+//! The device gives no slots out any more. Round after round, each entry that names it is swapped in and
+//! mapped as by a fault, and folios that only the cache has are dropped, until no slot is in use. What a fork
+//! copied after a round had passed, or a fault was busy with, is found by the next one.
 
 use crate::error::FaultError;
 use crate::fault::Refusal;
@@ -21,13 +21,13 @@ use quire_group::LruList;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_sync::atomic::raw::Ordering;
 
-/// Pages that are brought back under one hold of the mmap lock.
+/// Pages that are swapped in before the mmap lock is released for a moment.
 const AT_ONCE: u64 = 32;
 
-/// Why a device is in use still. All that was brought back stays in memory.
+/// Why a device is in use still. All that was swapped in stays in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapOffError {
-    /// There is no such device, or it is going already.
+    /// There is no such device, or it is being removed already.
     NotOn,
     /// Memory does not hold what is on it.
     OutOfMemory(AllocError),
@@ -90,7 +90,8 @@ impl<P: Platform> Spaces<P> {
         listed
     }
 
-    /// Takes a device out of use: everything that is on it comes back into memory. `goes_on` is asked now and then.
+    /// Takes a device out of use: everything that is on it is read back into memory. `goes_on` is asked now
+    /// and then.
     ///
     /// # Errors
     ///

@@ -5,9 +5,10 @@ use crate::vma::VmFlags;
 use quire_arch::PAGE_SIZE;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// Running counts of one space. Faults change the pages and the tables, so those are atomic additions; the rest changes
-/// under the mmap lock. All loads are relaxed: each number stands alone. What others can find is counted in before the
-/// lock is dropped under which it came to be found, and counted out after it is gone, so no count falls below zero.
+/// Running counts of one space. Faults change the pages and the tables, so those are atomic additions; the
+/// rest changes under the mmap lock. All loads are relaxed: each number stands alone. What other threads can
+/// find is added before the lock is released under which it became visible, and subtracted after it is gone,
+/// so no count falls below zero.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     anonymous: AtomicU64,

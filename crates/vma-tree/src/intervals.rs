@@ -94,8 +94,8 @@ pub unsafe trait Member: Sized {
 
 /// The members, by the offsets that they hold.
 ///
-/// All methods but `new` rely on one lock, of the tree's owner: it is held alone to change the tree and held in
-/// some way to look. A member stays where it is and lives for as long as it is in the tree.
+/// All methods but `new` rely on one lock, of the tree's owner: it is held exclusively to change the tree and
+/// held in some way to look. A member stays where it is and lives for as long as it is in the tree.
 pub struct IntervalTree<T> {
     root: Link<T>,
 }
@@ -125,7 +125,8 @@ impl<T: Member> IntervalTree<T> {
     ///
     /// # Safety
     ///
-    /// The lock is held alone. The member is in no tree, and lives and stays where it is until it is removed.
+    /// The lock is held exclusively. The member is in no tree, and lives and stays where it is until it is
+    /// removed.
     pub unsafe fn insert(&self, member: NonNull<T>, first: u64, last: u64) {
         let place = self.place(member);
         debug_assert!(!place.is_linked() && first <= last);
@@ -154,7 +155,7 @@ impl<T: Member> IntervalTree<T> {
     ///
     /// # Safety
     ///
-    /// The lock is held alone, and the member is in this tree.
+    /// The lock is held exclusively, and the member is in this tree.
     pub unsafe fn remove(&self, member: NonNull<T>) {
         let place = self.place(member);
         debug_assert!(place.is_linked());
@@ -165,8 +166,8 @@ impl<T: Member> IntervalTree<T> {
                 let above = self.place(next).parent.get().filter(|&above| above != member);
                 self.replace(next, self.place(next).at(Side::Right));
                 self.replace(member, Some(next));
-                self.hang(next, Side::Left, Some(left));
-                self.hang(next, Side::Right, place.at(Side::Right));
+                self.attach(next, Side::Left, Some(left));
+                self.attach(next, Side::Right, place.at(Side::Right));
                 Some(above.unwrap_or(next))
             }
             (one, other) => {
@@ -283,19 +284,19 @@ impl<T: Member> IntervalTree<T> {
     }
 
     /// Hangs `child` below `node`.
-    fn hang(&self, node: NonNull<T>, side: Side, child: Option<NonNull<T>>) {
+    fn attach(&self, node: NonNull<T>, side: Side, child: Option<NonNull<T>>) {
         self.place(node).below[side as usize].set(child);
         if let Some(child) = child {
             self.place(child).parent.set(Some(node));
         }
     }
 
-    /// Puts `new` where `old` hangs.
+    /// Puts `new` in the place of `old`.
     fn replace(&self, old: NonNull<T>, new: Option<NonNull<T>>) {
         match self.place(old).parent.get() {
             Some(parent) => {
                 let left = self.place(parent).at(Side::Left) == Some(old);
-                self.hang(parent, if left { Side::Left } else { Side::Right }, new);
+                self.attach(parent, if left { Side::Left } else { Side::Right }, new);
             }
             None => {
                 self.root.set(new);
@@ -347,8 +348,8 @@ impl<T: Member> IntervalTree<T> {
         let Some(child) = self.place(node).at(side) else { return node };
         let inner = self.place(child).at(side.other());
         self.replace(node, Some(child));
-        self.hang(node, side, inner);
-        self.hang(child, side.other(), Some(node));
+        self.attach(node, side, inner);
+        self.attach(child, side.other(), Some(node));
         self.refresh(node);
         self.refresh(child);
         child

@@ -1,4 +1,4 @@
-//! What belongs to memory groups: spaces, pages and slots, each recounted and held against what the groups count.
+//! What belongs to memcgs: spaces, pages and slots, each recounted and compared with what the memcgs count.
 
 use super::{Report, SpaceViolation};
 use crate::spaces::Spaces;
@@ -7,8 +7,8 @@ use quire_arch::Platform;
 use quire_group::{Belonging, GroupId};
 
 impl<P: Platform> Spaces<P> {
-    /// Looks for what groups count wrongly, and for what belongs to no group any more. A group that was removed is there as long as
-    /// something belongs to it.
+    /// Looks for what memcgs count wrongly, and for what belongs to no memcg any more. A memcg that was
+    /// removed exists as long as something belongs to it.
     pub(super) fn audit_memory_groups(&self, report: Report<'_>) {
         let groups = self.memory_groups();
         let report = &mut |violation| report(SpaceViolation::MemoryGroup(violation));

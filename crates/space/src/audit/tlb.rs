@@ -21,8 +21,9 @@ impl<P: Platform> Spaces<P> {
         });
     }
 
-    /// Holds a cached translation against the tables of the space that could use it. One that no space can use before
-    /// its CPU flushes is dead, whatever it says: that of a CPU that flushes passed by, or of a space that is gone.
+    /// Compares a cached translation with the tables of the space that could use it. One that no space can
+    /// use before its CPU flushes is dead, whatever it says: that of a CPU that flushes skipped, or of a
+    /// space that has exited.
     pub(crate) fn audit_cached(&self, cached: CachedTranslation, report: Report<'_>) {
         self.for_each(|core| {
             if core.asid() != cached.asid || !core.cpus.live(cached.asid, cached.cpu) {

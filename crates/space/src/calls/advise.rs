@@ -67,9 +67,9 @@ enum Effect {
     None,
     /// New flags.
     Flags(VmFlags),
-    /// The pages go.
+    /// The pages are freed.
     Drop,
-    /// The pages may go when memory runs short.
+    /// The pages may be freed when memory runs short.
     Free,
     /// They become old, or go at once.
     Age(Ageing),

@@ -33,7 +33,7 @@ impl<'m, P: Platform> Space<'m, P> {
         child.set_huge_disable(self.huge_disable());
         child.set_exec_gain(self.exec_gain().inherited())?;
         child.set_oom_score_adj(self.oom_score_adj());
-        // A group that goes at this moment leaves the child in the root.
+        // If the memcg is removed at this moment, the child stays in the root.
         let _ = child.set_memory_group(self.memory_group());
         section.copy_to(&child)?;
         Ok(child)
@@ -69,7 +69,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         Ok(())
     }
 
-    /// The group of a child's VMA: marked, since its pages may still be shared with the parent's.
+    /// The anon_vma of a child's VMA: marked, since its pages may still be shared with the parent's.
     #[cfg_attr(debug_assertions, track_caller)]
     fn child_group(&self, parent: &VmaSnapshot) -> Result<Branch<'_, P>, AllocError> {
         let wiped = parent.flags.contains(VmFlags::WIPEONFORK);

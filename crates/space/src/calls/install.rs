@@ -47,8 +47,8 @@ impl<P: Platform> MmapWriter<'_, P> {
         match self.prepare(1) {
             Ok(mut prepared) => {
                 self.core.usage.map(facts.flags, facts.range.pages());
-                let family = self.lock_anon_vmas([facts.anon]);
-                self.insert_vma(facts, &mut prepared, &family);
+                let root_lock = self.lock_anon_vmas([facts.anon]);
+                self.insert_vma(facts, &mut prepared, &root_lock);
                 Ok(())
             }
             Err(error) => {

@@ -288,7 +288,7 @@ impl<P: Platform> MmapWriter<'_, P> {
     }
 }
 
-/// Pages that go away when a mapping takes their place.
+/// Pages that are unmapped when a mapping takes their place.
 #[derive(Default)]
 struct Replaced {
     pages: u64,

@@ -3,8 +3,9 @@
 //! The walk is under the epoch, so the tables that it finds are tables, and what it reads may be old by the time that it
 //! has read it. So the page is pinned first, whatever it has become, and then everything is looked at again:
 //!
-//! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. Who unmaps the
-//!   page after that finds it pinned, and so does who copies it. (A collapse unhooks the table, then looks for pins.)
+//! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. A
+//!   thread that unmaps or copies the page after that finds it pinned. (A collapse unhooks the table, then
+//!   looks for pins.)
 //! - *The folio* is the one that the frame lay in: it was not split, nor given back and used anew, before it was pinned.
 //! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with a barrier
 //!   between its note and that look, and one between the pin and the look for the note, one of the two sees the other

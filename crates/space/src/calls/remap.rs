@@ -177,7 +177,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Ok(Remapped { addr: remap.addr(), populate: None })
     }
 
-    /// Finds the mapping and checks what does not depend on where it goes.
+    /// Finds the mapping and checks what does not depend on where it moves.
     fn check(&self, remap: &Remap) -> Result<&'s Vma, Error> {
         let vma = self.find(remap.addr()).ok_or(Error::BadAddress)?;
         let facts = vma.facts();
@@ -371,10 +371,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let neighbours = self.neighbours_for(&proposal);
         // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never at none. If it
         // unmaps the page there before this call flushes, it flushes every address (`begin_moves`).
-        let family = self.map(&proposal, neighbours, &mut prepared);
+        let root_lock = self.map(&proposal, neighbours, &mut prepared);
         self.core.cpus.begin_moves();
         self.tables().relocate(&job, gather);
-        drop(family);
+        drop(root_lock);
         if keep {
             self.tables().free_empty(old, FreeableRange(old), gather);
             self.keep_source(old);
@@ -390,17 +390,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Ok(Remapped { addr: to, populate })
     }
 
-    /// The source of a move stays mapped without its pages: it is not locked any more, and if all of it has gone it
-    /// has no group. As in Linux it stays a mapping of its own, whatever it could merge with now.
+    /// The source of a move stays mapped without its pages: it is not locked any more, and if all of it has
+    /// moved it has no anon_vma. As in Linux it stays a mapping of its own, whatever it could merge with now.
     fn keep_source(&mut self, old: VirtRange) {
         let Some(vma) = self.find(old.start()) else { return };
         let facts = vma.facts();
         let flags = facts.flags - VmFlags::LOCK_MASK;
         let anon = if facts.range == old { AnonVmaRef::NONE } else { facts.anon };
         self.core.usage.reclass(facts.flags, flags, facts.range.pages());
-        let family = self.lock_anon_vmas([facts.anon]);
-        self.set_vma(vma, VmaSnapshot { flags, anon, ..facts }, &family);
-        drop(family);
+        let root_lock = self.lock_anon_vmas([facts.anon]);
+        self.set_vma(vma, VmaSnapshot { flags, anon, ..facts }, &root_lock);
+        drop(root_lock);
         if facts.flags.contains(VmFlags::LOCKED) {
             // The whole mapping, of which a part may have moved.
             self.tables().set_locked(facts.range, false);

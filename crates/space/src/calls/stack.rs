@@ -27,7 +27,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         {
             return Err(Error::NoRoom);
         }
-        // A stack that grows has a group, as in Linux, also if it is only read.
+        // A stack that grows has an anon_vma, as in Linux, also if it is only read.
         space.give_anon_vma(vma)?;
         let grow = (facts.range.start().0 - start.0) / PAGE_SIZE;
         if grow > facts.page_offset {

@@ -42,7 +42,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         result
     }
 
-    /// As [`unmap_checked`](Self::unmap_checked); what goes is in `gather` and still in the TLBs.
+    /// As [`unmap_checked`](Self::unmap_checked); what is unmapped is in `gather` and still in the TLBs.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn unmap_checked_into(
         &mut self,

@@ -32,7 +32,8 @@ impl<P: Platform> Space<'_, P> {
         if hole { Err(Error::NotMapped) } else { Ok(()) }
     }
 
-    /// The same for `part` of one mapping, whose folios come back as large as a fault could have them. Breaks off when memory is short.
+    /// The same for `part` of one mapping, whose folios are read as large as a fault could have them. Stops
+    /// when memory is short.
     fn read_swapped(&self, vma: &Vma, part: VirtRange) -> ControlFlow<()> {
         let facts = vma.facts();
         // As in Linux: of a file's mapping only the file is read.

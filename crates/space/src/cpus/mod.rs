@@ -141,8 +141,8 @@ impl SpaceCpus {
         self.paging_out.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether translations of pages may be cached in whose entries there is a swap entry. Who changes what such an entry
-    /// stands for, under the lock of its table, flushes then.
+    /// Whether translations of pages may be cached in whose entries there is a swap entry. A thread that
+    /// changes what such an entry stands for, under the lock of its table, flushes then.
     pub(crate) fn is_paging_out(&self) -> bool {
         self.paging_out.load(Ordering::Acquire) != 0
     }

@@ -1,10 +1,10 @@
 //! Loom models: flushes against CPUs that come to a space and leave it, with their steps in every order (up to a bound
 //! of preemptions) and every value that the orderings allow a load to see.
 //!
-//! One page, whose table entry names the frame that it maps. A CPU's TLB holds at most that translation, under a lock:
-//! as between two instructions of a CPU, an interruption comes before an access or after it. Who replaces the entry
-//! flushes and frees the old frame. Loom reports an access to a frame that is not ordered before its end; one that
-//! comes after the end finds the mark.
+//! One page, whose table entry names the frame that it maps. A CPU's TLB holds at most that translation,
+//! under a lock: as between two instructions of a CPU, an interruption comes before an access or after it.
+//! The thread that replaces the entry flushes and frees the old frame. Loom reports an access to a frame that
+//! is not ordered before its end; one that comes after the end finds the mark.
 //!
 //! Run by `scripts/models.sh loom`.
 

@@ -69,7 +69,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     fn with(spaces: &'s Spaces<P>, core: &'s SpaceCore, guard: RwSleepWriteGuard<'s, P>) -> Self {
-        // SAFETY: the mmap lock is held alone while the section lives, and views are made under it only.
+        // SAFETY: the mmap lock is held for writing while the section lives, and views are made under it
+        // only.
         let tree = unsafe { core.vmas.writer(spaces) };
         Self { spaces, core, rights: Rights::empty(), tree, emptied: Emptied::new(spaces), _guard: guard }
     }
@@ -126,17 +127,20 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         vma.lock.write(&self.core.sequence, |readers| platform.park(vma_key(vma), readers));
     }
 
-    /// Takes the lock of the family that VMAs with these groups belong to. One change of mappings, all its steps, is
-    /// one hold, so that a walker of the rmap finds the mappings as they were before or as they are after. VMAs are
-    /// write-locked before.
-    pub(crate) fn lock_anon_vmas(&self, groups: impl IntoIterator<Item = AnonVmaRef>) -> AnonVmaTree<'s, P> {
-        AnonVmaTree::hold(self.spaces, groups)
+    /// Takes the root lock of the tree that VMAs with these anon_vmas belong to. It is held for all steps of
+    /// one change of mappings, so that a walker of the rmap finds the mappings as they were before or as they
+    /// are after. VMAs are write-locked before.
+    pub(crate) fn lock_anon_vmas(
+        &self,
+        anon_vmas: impl IntoIterator<Item = AnonVmaRef>,
+    ) -> AnonVmaTree<'s, P> {
+        AnonVmaTree::hold(self.spaces, anon_vmas)
     }
 
     /// Changes a VMA that is in the tree; its place in the order stays.
-    pub(crate) fn set_vma(&mut self, vma: &Vma, facts: VmaSnapshot, family: &AnonVmaTree<'s, P>) {
+    pub(crate) fn set_vma(&mut self, vma: &Vma, facts: VmaSnapshot, root_lock: &AnonVmaTree<'s, P>) {
         debug_assert!(vma.lock.is_write_locked(&self.core.sequence));
-        family.place(self.core, vma, &facts, &self.emptied);
+        root_lock.place(self.core, vma, &facts, &self.emptied);
         let old = vma.range();
         if old != facts.range {
             let moved = self.tree.set_range(old.start(), facts.range);
@@ -145,11 +149,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         vma.set(facts);
     }
 
-    /// Gives the VMA that is about to take others in their group: before they leave it, since a group that was left by
-    /// its last VMA is on its way out.
-    fn give_taker_anon_vma(&mut self, taker: Option<&Vma>, anon: AnonVmaRef, family: &AnonVmaTree<'s, P>) {
+    /// Gives the VMA that is about to absorb others their anon_vma: before they leave it, since an anon_vma
+    /// that was left by its last VMA is being freed.
+    fn give_taker_anon_vma(&mut self, taker: Option<&Vma>, anon: AnonVmaRef, root_lock: &AnonVmaTree<'s, P>) {
         if let Some(taker) = taker {
-            self.set_vma(taker, VmaSnapshot { anon, ..taker.facts() }, family);
+            self.set_vma(taker, VmaSnapshot { anon, ..taker.facts() }, root_lock);
         }
     }
 
@@ -158,7 +162,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         &mut self,
         facts: VmaSnapshot,
         prepared: &mut Prepared<'_, P>,
-        family: &AnonVmaTree<'s, P>,
+        root_lock: &AnonVmaTree<'s, P>,
     ) -> Option<&'s Vma> {
         let vma = prepared.take(facts);
         debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
@@ -167,14 +171,14 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.vma(vma).lock.write_unknown(&self.core.sequence);
         let inserted = self.tree.insert(facts.range, vma);
         debug_assert!(inserted.is_ok(), "a VMA could not be inserted: {inserted:?}");
-        family.place(self.core, self.vma(vma), &facts, &self.emptied);
+        root_lock.place(self.core, self.vma(vma), &facts, &self.emptied);
         self.core.usage.note_mappings(self.mappings());
         Some(self.vma(vma))
     }
 
     /// Takes a VMA out of the tree and frees it after the epoch. The caller has write-locked it.
-    fn remove_vma(&mut self, vma: &Vma, family: &AnonVmaTree<'s, P>) {
-        family.leave(vma, &self.emptied);
+    fn remove_vma(&mut self, vma: &Vma, root_lock: &AnonVmaTree<'s, P>) {
+        root_lock.leave(vma, &self.emptied);
         let platform = self.spaces.platform();
         vma.lock.detach(|readers| platform.park(vma_key(vma), readers));
         if let Some(entry) = self.tree.remove(vma.range().start()) {
@@ -234,39 +238,43 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         for vma in previous.iter().chain(next.iter()) {
             self.lock_vma(vma);
         }
-        let group = [previous, next]
+        let anon = [previous, next]
             .into_iter()
             .flatten()
             .map(Vma::anon)
-            .find(|group| group.is_some())
+            .find(|anon| anon.is_some())
             .unwrap_or(proposal.anon);
-        let family = self.lock_anon_vmas([group]);
-        self.give_taker_anon_vma(previous.or(next), group, &family);
+        let root_lock = self.lock_anon_vmas([anon]);
+        self.give_taker_anon_vma(previous.or(next), anon, &root_lock);
         match (previous, next) {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
-                self.remove_vma(next, &family);
+                self.remove_vma(next, &root_lock);
                 let facts = previous.facts();
                 let range = VirtRange::new(facts.range.start(), end);
-                self.set_vma(previous, VmaSnapshot { range, ..facts }, &family);
+                self.set_vma(previous, VmaSnapshot { range, ..facts }, &root_lock);
             }
             (Some(previous), None) => {
                 let facts = previous.facts();
                 let range = VirtRange::new(facts.range.start(), range.end());
-                self.set_vma(previous, VmaSnapshot { range, ..facts }, &family);
+                self.set_vma(previous, VmaSnapshot { range, ..facts }, &root_lock);
             }
             (None, Some(next)) => {
                 let facts = next.facts();
                 let range = VirtRange::new(range.start(), facts.range.end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaSnapshot { range, page_offset, ..facts }, &family);
+                self.set_vma(next, VmaSnapshot { range, page_offset, ..facts }, &root_lock);
             }
             (None, None) => {
                 let Proposal { range, flags, page_offset, backing, anon } = *proposal;
-                self.insert_vma(VmaSnapshot { range, flags, page_offset, backing, anon }, prepared, &family);
+                self.insert_vma(
+                    VmaSnapshot { range, flags, page_offset, backing, anon },
+                    prepared,
+                    &root_lock,
+                );
             }
         }
-        family
+        root_lock
     }
 
     /// Gives `range`, which lies in `vma`, the flags `flags`: splits the VMA where only part of it changes
@@ -315,54 +323,54 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.tables().split_huge_at(range.start());
         self.tables().split_huge_at(range.end());
         self.core.usage.reclass(facts.flags, flags, range.pages());
-        let group = [Some(vma), previous, next]
+        let anon = [Some(vma), previous, next]
             .into_iter()
             .flatten()
             .map(Vma::anon)
-            .find(|group| group.is_some())
+            .find(|anon| anon.is_some())
             .unwrap_or_default();
-        let family = self.lock_anon_vmas([group]);
-        self.give_taker_anon_vma(previous.or(next), group, &family);
+        let root_lock = self.lock_anon_vmas([anon]);
+        self.give_taker_anon_vma(previous.or(next), anon, &root_lock);
         let before = clip_end(facts, range.start());
         let after = clip_start(facts, range.end());
         Ok(match (previous, next) {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
-                self.remove_vma(vma, &family);
-                self.remove_vma(next, &family);
+                self.remove_vma(vma, &root_lock);
+                self.remove_vma(next, &root_lock);
                 let range = VirtRange::new(previous.range().start(), end);
-                self.set_vma(previous, VmaSnapshot { range, ..previous.facts() }, &family);
+                self.set_vma(previous, VmaSnapshot { range, ..previous.facts() }, &root_lock);
                 previous
             }
             (Some(previous), None) => {
                 if at_end {
-                    self.remove_vma(vma, &family);
+                    self.remove_vma(vma, &root_lock);
                 } else {
-                    self.set_vma(vma, after, &family);
+                    self.set_vma(vma, after, &root_lock);
                 }
                 let range = VirtRange::new(previous.range().start(), range.end());
-                self.set_vma(previous, VmaSnapshot { range, ..previous.facts() }, &family);
+                self.set_vma(previous, VmaSnapshot { range, ..previous.facts() }, &root_lock);
                 previous
             }
             (None, Some(next)) => {
                 if at_start {
-                    self.remove_vma(vma, &family);
+                    self.remove_vma(vma, &root_lock);
                 } else {
-                    self.set_vma(vma, before, &family);
+                    self.set_vma(vma, before, &root_lock);
                 }
                 let range = VirtRange::new(range.start(), next.range().end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaSnapshot { range, page_offset, ..next.facts() }, &family);
+                self.set_vma(next, VmaSnapshot { range, page_offset, ..next.facts() }, &root_lock);
                 next
             }
             (None, None) => {
                 let page_offset = proposal.page_offset;
-                self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..facts }, &family);
+                self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..facts }, &root_lock);
                 if !at_start {
-                    self.insert_vma(before, &mut prepared, &family);
+                    self.insert_vma(before, &mut prepared, &root_lock);
                 }
                 if !at_end {
-                    self.insert_vma(after, &mut prepared, &family);
+                    self.insert_vma(after, &mut prepared, &root_lock);
                 }
                 vma
             }
@@ -377,8 +385,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let pages = range.pages() - facts.range.pages();
         self.core.usage.map(facts.flags, pages);
         let page_offset = facts.page_offset_at(start);
-        let family = self.lock_anon_vmas([facts.anon]);
-        self.set_vma(vma, VmaSnapshot { range, page_offset, ..facts }, &family);
+        let root_lock = self.lock_anon_vmas([facts.anon]);
+        self.set_vma(vma, VmaSnapshot { range, page_offset, ..facts }, &root_lock);
     }
 
     /// Moves the end of a VMA up to `end`; the gap is free and the limits were checked. Merges with what
@@ -404,13 +412,13 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             end = next.range().end();
             anon = if anon.is_some() { anon } else { next.anon() };
         }
-        let family = self.lock_anon_vmas([anon]);
-        self.give_taker_anon_vma(Some(vma), anon, &family);
+        let root_lock = self.lock_anon_vmas([anon]);
+        self.give_taker_anon_vma(Some(vma), anon, &root_lock);
         if let Some(next) = next {
-            self.remove_vma(next, &family);
+            self.remove_vma(next, &root_lock);
         }
         let range = VirtRange::new(facts.range.start(), end);
-        self.set_vma(vma, VmaSnapshot { range, anon, ..facts }, &family);
+        self.set_vma(vma, VmaSnapshot { range, anon, ..facts }, &root_lock);
     }
 
     /// Write-locks every VMA in `range`.
@@ -425,7 +433,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
 impl<P: Platform> Drop for MmapWriter<'_, P> {
     fn drop(&mut self) {
-        // Ends all VMA write locks; then the fields go, in their order, the mmap lock last.
+        // Ends all VMA write locks; then the fields are dropped, in their order, the mmap lock last.
         self.core.sequence.end_section();
     }
 }

@@ -11,7 +11,7 @@ use quire_vma_tree::tree::OutOfNodes;
 /// No single change makes more mappings than this.
 const MOST_PREPARED: usize = 2;
 
-/// VMAs that were allocated before a change. What is left over goes back when it is dropped.
+/// VMAs that were allocated before a change. What is left over is freed when it is dropped.
 #[must_use]
 pub(crate) struct Prepared<'s, P: Platform> {
     spaces: &'s Spaces<P>,

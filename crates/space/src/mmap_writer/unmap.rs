@@ -16,7 +16,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         gather.finish();
     }
 
-    /// As [`unmap`](Self::unmap); what goes is in `gather` and still in the TLBs.
+    /// As [`unmap`](Self::unmap); what is unmapped is in `gather` and still in the TLBs.
     pub(crate) fn unmap_into(
         &mut self,
         range: VirtRange,
@@ -58,19 +58,20 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
             let before = clip_end(facts, part.start());
             let after = clip_start(facts, part.end());
-            let family = self.lock_anon_vmas([facts.anon]);
+            let root_lock = self.lock_anon_vmas([facts.anon]);
             match (before.range.is_empty(), after.range.is_empty()) {
-                (true, true) => self.remove_vma(vma, &family),
-                (false, true) => self.set_vma(vma, before, &family),
-                (true, false) => self.set_vma(vma, after, &family),
+                (true, true) => self.remove_vma(vma, &root_lock),
+                (false, true) => self.set_vma(vma, before, &root_lock),
+                (true, false) => self.set_vma(vma, after, &root_lock),
                 (false, false) => {
-                    self.set_vma(vma, before, &family);
-                    self.insert_vma(after, prepared, &family);
+                    self.set_vma(vma, before, &root_lock);
+                    self.insert_vma(after, prepared, &root_lock);
                 }
             }
-            drop(family);
+            drop(root_lock);
             if facts.flags.contains(VmFlags::LOCKED) {
-                // What others map too may go again. No walk of the rmap finds it locked here any more.
+                // What others map too may be reclaimed again. No walk of the rmap finds it locked here any
+                // more.
                 self.tables().set_locked(part, false);
             }
         }
@@ -107,10 +108,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if facts.flags.contains(VmFlags::ACCOUNT) {
                 uncharged += facts.range.pages();
             }
-            // No walker of the rmap comes here any more, so the tables may go.
-            let family = self.lock_anon_vmas([facts.anon]);
-            self.remove_vma(vma, &family);
-            drop(family);
+            // No walker of the rmap finds this VMA any more, so the tables may be freed.
+            let root_lock = self.lock_anon_vmas([facts.anon]);
+            self.remove_vma(vma, &root_lock);
+            drop(root_lock);
             if facts.flags.contains(VmFlags::LOCKED) {
                 // As above.
                 self.tables().set_locked(facts.range, false);

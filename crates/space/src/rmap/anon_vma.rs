@@ -19,8 +19,8 @@ pub(super) type Link = Cell<Option<NonNull<AnonVma>>>;
 /// its last VMA leaves, and no VMA enters it again: only the child of a VMA that is in an anon_vma can. It is
 /// freed when the thread that emptied it has released it and it has no children any more.
 pub(crate) struct AnonVma {
-    /// One until it is released, one for each child; in a root also one for each walker. But for walkers', changed
-    /// under the root lock held alone.
+    /// One until it is released, one for each child; in a root also one for each walker. But for walkers',
+    /// changed under the root lock held exclusively.
     pub(super) refs: AtomicU32,
     /// The root lock; used in the root.
     pub(super) lock: RwSleepLock,
@@ -96,7 +96,7 @@ impl AnonVma {
         false
     }
 
-    /// Puts `vma` in, which will be as `facts` say. The root lock is held alone.
+    /// Puts `vma` in, which will be as `facts` say. The root lock is held exclusively.
     pub(super) fn enter(&self, vma: &Vma, facts: &VmaSnapshot) {
         if self.vmas.is_empty()
             && let Some(parent) = self.parent()
@@ -104,15 +104,16 @@ impl AnonVma {
             parent.link_child(self);
         }
         let (first, last) = facts.page_offsets();
-        // SAFETY: the root lock is held alone; a VMA in a tree leaves its anon_vma before it is retired.
+        // SAFETY: the root lock is held exclusively; a VMA in a tree leaves its anon_vma before it is
+        // retired.
         unsafe { self.vmas.insert(NonNull::from(vma), first, last) };
         let vmas = &self.root().stats.vmas;
         vmas.store(vmas.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Takes `vma` out, and tells whether it was the last one. The root lock is held alone.
+    /// Takes `vma` out, and tells whether it was the last one. The root lock is held exclusively.
     pub(super) fn leave(&self, vma: &Vma) -> bool {
-        // SAFETY: the root lock is held alone, and the VMA names this anon_vma.
+        // SAFETY: the root lock is held exclusively, and the VMA names this anon_vma.
         unsafe { self.vmas.remove(NonNull::from(vma)) };
         let stats = &self.root().stats;
         stats.vmas.store(stats.vmas.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
@@ -123,14 +124,15 @@ impl AnonVma {
         emptied
     }
 
-    /// Notes that `vma`, which is in this anon_vma, will be as `facts` say. The root lock is held alone.
+    /// Notes that `vma`, which is in this anon_vma, will be as `facts` say. The root lock is held
+    /// exclusively.
     pub(super) fn change(&self, vma: &Vma, facts: &VmaSnapshot) {
         let (first, last) = facts.page_offsets();
-        // SAFETY: the root lock is held alone, and the VMA names this anon_vma.
+        // SAFETY: the root lock is held exclusively, and the VMA names this anon_vma.
         unsafe { self.vmas.change(NonNull::from(vma), first, last) };
     }
 
-    /// Makes `child` a child of this anon_vma. The root lock is held alone.
+    /// Makes `child` a child of this anon_vma. The root lock is held exclusively.
     fn link_child(&self, child: &Self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
         let first = self.first_child.replace(Some(NonNull::from(child)));
@@ -141,7 +143,7 @@ impl AnonVma {
         }
     }
 
-    /// Takes this anon_vma off its parent's list. The root lock is held alone.
+    /// Takes this anon_vma off its parent's list. The root lock is held exclusively.
     pub(super) fn unlink_child(&self, parent: &Self) {
         let (previous, next) = (self.previous.get(), self.next.get());
         match previous {

@@ -1,4 +1,4 @@
-//! Making anon_vmas, putting VMAs in and taking them out, and letting anon_vmas go.
+//! Making anon_vmas, putting VMAs in and taking them out, and freeing anon_vmas.
 
 use super::anon_vma::AnonVma;
 use crate::space::SpaceCore;
@@ -36,7 +36,8 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
 
     /// The anon_vma behind a pointer that a VMA holds.
     fn anon_vma(&self, anon_vma: NonNull<AnonVma>) -> &'s AnonVma {
-        // SAFETY: an anon_vma is freed under its root lock, held alone here, and not while it has VMAs or children.
+        // SAFETY: an anon_vma is freed under its root lock, held exclusively here, and not while it has VMAs
+        // or children.
         let anon_vma: &'s AnonVma = unsafe { anon_vma.as_ref() };
         let root = self.held.as_ref().map(|&(root, _)| ptr::from_ref(root));
         debug_assert_eq!(root, Some(ptr::from_ref(anon_vma.root())), "the root lock is not held");
@@ -65,7 +66,8 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
         }
     }
 
-    /// Takes `vma` out of its anon_vma, if it has one. The VMA is about to go, and goes on naming it.
+    /// Takes `vma` out of its anon_vma, if it has one. The VMA is about to be freed, and continues to name
+    /// it.
     pub(crate) fn leave(&self, vma: &Vma, emptied: &Emptied<'s, P>) {
         if let Some(anon_vma) = vma.anon().anon_vma() {
             let anon_vma = self.anon_vma(anon_vma);
@@ -100,12 +102,13 @@ impl<P: Platform> Drop for Emptied<'_, P> {
             // SAFETY: the list holds a reference to each of its anon_vmas.
             self.first.set(unsafe { anon_vma.as_ref() }.next_emptied.get());
             // SAFETY: it has no VMAs any more, and its reference is given up only here.
-            unsafe { self.spaces.release_group(anon_vma) };
+            unsafe { self.spaces.release_anon_vma(anon_vma) };
         }
     }
 }
 
-/// The anon_vma that a child's VMA will have. If it was made for that and is not used, it goes back when this is dropped.
+/// The anon_vma that a child's VMA will have. If it was made for that and is not used, it is freed when this
+/// is dropped.
 #[must_use]
 pub(crate) struct Branch<'s, P: Platform> {
     spaces: &'s Spaces<P>,
@@ -218,7 +221,7 @@ impl<P: Platform> Spaces<P> {
     /// # Safety
     ///
     /// The reference is the caller's, and the anon_vma has no VMAs.
-    unsafe fn release_group(&self, anon_vma: NonNull<AnonVma>) {
+    unsafe fn release_anon_vma(&self, anon_vma: NonNull<AnonVma>) {
         // SAFETY: the caller holds a reference.
         let at = unsafe { anon_vma.as_ref() };
         let root = NonNull::from(at.root());
@@ -249,7 +252,7 @@ impl<P: Platform> Spaces<P> {
     ///
     /// # Safety
     ///
-    /// The reference is the caller's, who does not use the root after this.
+    /// The reference is the caller's, and the caller does not use the root after this.
     pub(super) unsafe fn put_root(&self, root: NonNull<AnonVma>) {
         // SAFETY: the caller holds a reference.
         if unsafe { root.as_ref() }.put() {

@@ -2,11 +2,11 @@
 //!
 //! A walker begins with nothing but a frame, so it has to get hold of the tree before it can take its lock:
 //!
-//! 1. In a section of the epoch it sees that the folio is mapped, and then reads which anon_vma owns it. Of a folio that is
-//!    mapped the anon_vma is not freed: [`Emptied`](super::Emptied) lets it go only after the entries are gone. If the folio
-//!    is unmapped in this very moment, or even used anew, the anon_vma that was read was freed later than the section
-//!    began: had its epoch passed before, the walker would have seen that the folio is not mapped. So the anon_vma is
-//!    memory of an anon_vma until the section ends.
+//! 1. In a section of the epoch it sees that the folio is mapped, and then reads which anon_vma owns it. Of a
+//!    folio that is mapped the anon_vma is not freed: [`Emptied`](super::Emptied) frees it only after the
+//!    entries are gone. If the folio is unmapped in this very moment, or even used anew, the anon_vma that
+//!    was read was freed later than the section began: had its epoch passed before, the walker would have
+//!    seen that the folio is not mapped. So the anon_vma is memory of an anon_vma until the section ends.
 //! 2. It takes a reference to the root, unless the last one is gone. Then it may sleep.
 //! 3. Under the root lock it looks again, as in 1. If the folio is mapped and owned by the same anon_vma of the same
 //!    tree, that anon_vma stays until the lock is released.
@@ -41,7 +41,7 @@ pub(crate) fn set_owner_to_root(frame: &Frame, anon: AnonVmaRef) {
 /// Says in the descriptor of a page whose it is, before the page is mapped or becomes private.
 #[inline]
 pub(crate) fn set_owner(frame: &Frame, anon: AnonVmaRef) {
-    // Release: who finds the anon_vma here sees it filled in.
+    // Release: a walker that finds the anon_vma here sees it filled in.
     frame.owner().store(owner_word(anon.anon_vma()), Ordering::Release);
 }
 
@@ -78,9 +78,10 @@ impl<P: Platform> Spaces<P> {
     /// range in that mapping where they would be. The mappings of the anon_vma that owns the folio come first. A `visit`
     /// that breaks ends the walk.
     ///
-    /// The root lock is held shared meanwhile, so the mappings stay; entries may change under the lock of their table, and
-    /// tables may go, but a `visit` is in a section of the epoch. Pages of files and of shared memory are found nowhere yet. The caller is not pinned and
-    /// holds no lock of class Rmap or later.
+    /// The root lock is held shared meanwhile, so the mappings stay; entries may change under the lock of
+    /// their table, and tables may be freed, but a `visit` is in a section of the epoch. Pages of files and
+    /// of shared memory are found nowhere yet. The caller is not pinned and holds no lock of class Rmap or
+    /// later.
     pub(crate) fn rmap_walk<B>(
         &self,
         folio: Pfn,
@@ -126,7 +127,7 @@ impl<P: Platform> Spaces<P> {
         Some(inside(&HeldMappings { spaces: self, frame, anon_vma }))
     }
 
-    /// The anon_vma that owns what `frame` holds, and a hold on its tree.
+    /// The anon_vma that owns what `frame` holds, and a reference to its root.
     fn keep_tree(&self, frame: &Frame) -> Option<(NonNull<AnonVma>, Kept<'_, P>)> {
         let pin = self.platform().pin();
         let section = self.frames().epoch().enter(&pin);
@@ -222,7 +223,7 @@ impl<P: Platform> HeldMappings<'_, P> {
                 let core = unsafe { core.as_ref() };
                 let facts = vma.facts();
                 if let Some(range) = facts.range_of(first, pages) {
-                    // Its tables may go meanwhile.
+                    // Its tables may be freed meanwhile.
                     let pin = self.spaces.platform().pin();
                     let _epoch = self.spaces.frames().epoch().enter(&pin);
                     visit(&Tables::new(self.spaces, core), &facts, range)?;

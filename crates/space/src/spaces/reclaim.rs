@@ -9,7 +9,7 @@ use quire_group::GroupId;
 pub enum Need {
     /// A block of frames.
     Frames(Order),
-    /// Room under the limit of a memory group, in pages.
+    /// Room under the limit of a memcg, in pages.
     Memcg(GroupId, u64),
 }
 
@@ -29,8 +29,8 @@ pub trait Reclaim<P: Platform>: Sync {
     /// reference, which goes to the callee. Returns the number of pages freed.
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64;
 
-    /// A program in `group` wants to go on, which is slowed down if it uses too much: called at the beginning of a fault, when nothing
-    /// is held.
+    /// A program in the memcg `group` continues, and is throttled if it uses too much: called at the
+    /// beginning of a fault, when nothing is held.
     fn throttle(&self, spaces: &Spaces<P>, group: GroupId);
 }
 

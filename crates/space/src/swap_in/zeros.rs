@@ -11,7 +11,7 @@ use quire_group::{GroupId, GroupStat};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
-/// A frame of zeros for an entry, charged to the group of its slot. It goes back if it is not needed.
+/// A frame of zeros for an entry, charged to the memcg of its slot. It is freed if it is not needed.
 pub(crate) struct Zeros<'s, 'p, P: Platform> {
     tables: Tables<'s, P>,
     pin: &'s Pin<'p, P>,
@@ -35,8 +35,9 @@ impl<P: Platform> fmt::Debug for Zeros<'_, '_, P> {
 }
 
 impl<'s, P: Platform> Tables<'s, P> {
-    /// A frame for what `entry` names, if that is a page of zeros that nothing else names. None also where memory is short, or
-    /// where more than a page might come back at once: then it comes back as any other page.
+    /// A frame for what `entry` names, if that is a page of zeros that nothing else names. None also where
+    /// memory is short, or where more than a page might be swapped in at once: then it is swapped in as any
+    /// other page.
     #[cold]
     pub(crate) fn zeros_for<'p>(
         &self,

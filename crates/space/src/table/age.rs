@@ -9,9 +9,9 @@ use quire_sync::atomic::raw::Ordering;
 /// What becomes of the pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ageing {
-    /// They are the next to go when memory runs short.
+    /// They are the next to be reclaimed when memory runs short.
     Cold,
-    /// They go now.
+    /// They are reclaimed now.
     PageOut,
 }
 
@@ -68,7 +68,7 @@ impl<P: Platform> Tables<'_, P> {
                 return;
             }
             locked.unmark(slot.index, LeafFlags::ACCESSED);
-            if !self.has_nowhere_to_go(&folio, way) {
+            if !self.lacks_swap_space(&folio, way) {
                 self.make_old(&pin, &folio, way, aged);
             } else if folio.folio().frame().get(1) {
                 split = Some(folio.folio().head());
@@ -142,8 +142,7 @@ impl<P: Platform> Tables<'_, P> {
                 index += pages;
                 continue;
             }
-            if split_at != Some(index) && self.has_nowhere_to_go(&folio, way) && folio.folio().frame().get(1)
-            {
+            if split_at != Some(index) && self.lacks_swap_space(&folio, way) && folio.folio().frame().get(1) {
                 return Some(Stop::Split(index, folio.folio().head()));
             }
             (index..index + pages).for_each(|at| locked.unmark(at, LeafFlags::ACCESSED));
@@ -153,9 +152,9 @@ impl<P: Platform> Tables<'_, P> {
         None
     }
 
-    /// Whether a large folio is to go and cannot, since there is nowhere to go to. As in Linux it is split then, as one is for
-    /// which there are no slots in a row.
-    fn has_nowhere_to_go(&self, folio: &LockedFolio<'_, P>, way: Ageing) -> bool {
+    /// Whether a large folio is to be paged out and cannot be, since there is no swap space for it. As in
+    /// Linux it is split then, as one is for which there are no slots in a row.
+    fn lacks_swap_space(&self, folio: &LockedFolio<'_, P>, way: Ageing) -> bool {
         way == Ageing::PageOut
             && folio.folio().is_large()
             && !self.spaces.memory_groups().lists_anonymous()

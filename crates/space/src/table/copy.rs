@@ -280,7 +280,7 @@ impl<P: Platform> Tables<'_, P> {
         // meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
         self.spaces.init_page(copy, copying.child, page.start());
-        // Before reclaim can find the page and count it out.
+        // Before reclaim can find the page and subtract it.
         child.core.usage.page_mapped(true);
         child
             .lock(&pin, target, Level::PTE)

@@ -58,8 +58,8 @@ impl EmptyTableCache {
     }
 }
 
-/// The free room around an unmapped range: from the end of the mapping below it to the start of the one above.
-/// A table may go only if all that it covers lies in here.
+/// The free gap around an unmapped range: from the end of the mapping below it to the start of the one above.
+/// A table may be freed only if all that it covers lies in here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreeableRange(pub(crate) VirtRange);
 
@@ -202,7 +202,7 @@ impl<P: Platform> Tables<'_, P> {
                 _ => continue,
             };
             if hole.covers_table::<P::Paging>(part.start(), below) {
-                // All that it leads to goes with it: it is read after the flush.
+                // All that it leads to is freed with it: it is read after the flush.
                 let pin = self.pin();
                 self.lock(&pin, table, level).take(index);
                 // Nothing else that it is responsible for was mapped since the last flush of it.

@@ -131,7 +131,8 @@ impl<P: Platform> Tables<'_, P> {
         if pages < folio.folio().order().pages() {
             return if frame.get(1) { Freed::Part(entries, head) } else { Freed::Entries(entries) };
         }
-        // A large leaf is looked at as a whole. Who else maps a smaller folio has marks of his own that tell of his writes.
+        // A large leaf is looked at as a whole. Another process that maps a smaller folio has entries of its
+        // own with dirty bits for its writes.
         let alone = u64::from(folio.maps()) == pages;
         if level == Level::PMD && !alone || !self.forget_writes(&folio, alone) {
             return Freed::Entries(entries);
@@ -175,7 +176,8 @@ impl<P: Platform> Tables<'_, P> {
     fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn) {
         self.spaces.swap().count_pages(head, VmEvent::Pglazyfree, GroupStat::Pglazyfree);
         let groups = self.spaces.memory_groups();
-        // One that is not listed where all are is in the hands of reclaim, which puts it where it belongs.
+        // Where all folios are listed, one that is on no list was isolated by reclaim, which puts it back on
+        // the right one.
         if !groups.move_to(pin, head, LruList::InactiveFile, true) && !groups.lists_anonymous() {
             groups.list_folio(pin, head, LruList::InactiveFile);
         }

@@ -1,9 +1,10 @@
-//! Pages that programs lock: they are on a list of their own, where reclaim does not come by.
+//! Pages that programs lock: they are on a list of their own, which reclaim does not scan.
 //!
-//! The lists are what this is about. That a locked page stays in memory does not depend on it: reclaim looks at the mappings of
-//! a folio before it takes it, and finds the lock there. A folio is marked once however many mappings lock it. Whatever takes it
-//! out of one of them takes the mark off, too, as in Linux: where another still locks it reclaim marks it again when it comes by,
-//! but nothing would ever come by to take a mark off.
+//! The lists are what this is about. That a locked page stays in memory does not depend on it: reclaim looks
+//! at the mappings of a folio before it takes it, and finds the lock there. A folio is marked once however
+//! many mappings lock it. Whatever takes it out of one of them takes the mark off, too, as in Linux: where
+//! another still locks it reclaim marks it again when it finds it, but nothing would ever find it to take a
+//! mark off.
 
 use super::{LockedTable, Place, Step, Tables};
 use crate::vma::{VmFlags, VmaSnapshot};
@@ -15,8 +16,9 @@ use quire_sync::atomic::raw::Ordering;
 const NONE: FrameFlags = FrameFlags::empty();
 
 impl<P: Platform> Tables<'_, P> {
-    /// Puts the private folios that lie in `range` on the list of the locked ones, or back on that of those which may go. As in
-    /// Linux, what lies in it only in part is not locked, but unlocked: its mapping may have been split since.
+    /// Puts the private folios that lie in `range` on the unevictable list, or back on an evictable one. As
+    /// in Linux, what lies in it only in part is not locked, but unlocked: its mapping may have been split
+    /// since.
     pub(crate) fn set_locked(&self, range: VirtRange, locks: bool) {
         if !self.spaces.memory_groups().lists_anonymous() {
             return;
@@ -65,8 +67,9 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// A locked mapping has a page of `folio` no more; others may keep it. The page was taken out of the mapping before: who
-    /// locks the folio by what he sees of its mappings looks at them once more (`Spaces::referenced`).
+    /// A locked mapping has a page of `folio` no more; others may keep it. The page was taken out of the
+    /// mapping before: a thread that marks the folio for a locked mapping that it saw looks at the mappings
+    /// once more (`Spaces::referenced`).
     pub(crate) fn unlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
         if self.spaces.memory_groups().lists_anonymous() {
             self.set_folio_locked(pin, folio, false);
@@ -89,14 +92,15 @@ impl<P: Platform> Tables<'_, P> {
         if frame.change_flags(set, clear).is_some_and(|was| was.contains(FrameFlags::MLOCKED) != locks) {
             events.add(pin, marked, pages);
         }
-        // What reclaim has in its hands at this moment it puts where it belongs, by the flag.
+        // What reclaim has isolated at this moment it puts back on the right list, by the flag.
         let elsewhere = groups.list_of(head).is_some_and(|now| (now == LruList::Unevictable) != locks);
         if elsewhere && groups.move_to(pin, head, list, true) {
             events.add(pin, moved, pages);
         }
     }
 
-    /// Puts a folio that was just mapped on the list of its group, if anything can be reclaimed on this machine.
+    /// Puts a folio that was just mapped on the LRU list of its memcg, if anything can be reclaimed on this
+    /// machine.
     #[inline]
     pub(crate) fn list_new(&self, pin: &Pin<'_, P>, head: Pfn, facts: &VmaSnapshot) {
         if self.spaces.memory_groups().lists_anonymous() {

@@ -57,8 +57,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// The first page of `range` to which `access` would fault, or by which the access would not be noted: who populates memory
-    /// for writes needs its contents from then on.
+    /// The first page of `range` to which `access` would fault, or by which the access would not be noted: a
+    /// caller that populates memory for writes needs its contents from then on.
     pub(crate) fn first_missing(&self, range: VirtRange, access: Access) -> Option<VirtAddr> {
         let mut needs = access.needs();
         needs.set(LeafFlags::DIRTY, access == Access::Write);

@@ -25,7 +25,7 @@ pub(crate) struct Relocation {
     pub(crate) from: VirtRange,
     /// Where the first goes.
     pub(crate) to: VirtAddr,
-    /// Addresses around `from` in which nothing else is mapped, those to which the pages go left out.
+    /// Addresses around `from` in which nothing else is mapped, without those to which the pages move.
     pub(crate) room: VirtRange,
     /// Addresses around the target in which nothing is mapped.
     pub(crate) target_room: VirtRange,

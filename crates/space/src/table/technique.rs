@@ -3,7 +3,7 @@
 /// What becomes of a table that is left without entries while mappings lie over it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TablesTechnique {
-    /// It stays until the last mapping over it goes (before).
+    /// It stays until the last mapping over it is unmapped (before).
     Keep,
     /// It goes, and so do tables above it that this leaves empty.
     #[default]

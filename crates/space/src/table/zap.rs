@@ -239,12 +239,12 @@ impl<P: Platform> Tables<'_, P> {
         if self.is_empty(table) {
             // What it led to has moved, or has gone before.
         } else if level == Level::PTE {
-            self.bury_bottom(table, gather);
+            self.free_detached_bottom(table, gather);
         } else {
             for (index, slot) in self.entries(table)[..P::Paging::entries(level)].iter().enumerate() {
                 match P::Paging::decode(slot.load(Ordering::Relaxed), level) {
                     Entry::Table(child) => self.free_detached_table(child, gather),
-                    Entry::Leaf(leaf) => self.bury_huge(HugeSlot { table, index }, leaf, gather),
+                    Entry::Leaf(leaf) => self.free_detached_leaf(HugeSlot { table, index }, leaf, gather),
                     _ => {}
                 }
             }
@@ -254,7 +254,7 @@ impl<P: Platform> Tables<'_, P> {
         gather.free_portion();
     }
 
-    fn bury_huge(&self, slot: HugeSlot, leaf: Leaf, gather: &mut Gather<'_, P>) {
+    fn free_detached_leaf(&self, slot: HugeSlot, leaf: Leaf, gather: &mut Gather<'_, P>) {
         let pin = self.pin();
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             gather.add_huge_zero(leaf.pfn);
@@ -270,7 +270,7 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    fn bury_bottom(&self, table: Pfn, gather: &mut Gather<'_, P>) {
+    fn free_detached_bottom(&self, table: Pfn, gather: &mut Gather<'_, P>) {
         // Pinned, since it spins for head locks.
         let _pin = self.pin();
         let entries = self.entries(table);

@@ -33,7 +33,8 @@ impl LockSequence {
     /// about to release it.
     #[inline]
     pub(crate) fn end_section(&self) {
-        // Pairs with the acquiring load in `try_read`: who sees the new number sees all changes made under it.
+        // Pairs with the acquiring load in `try_read`: a reader that sees the new number sees all changes
+        // made under it.
         self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 }

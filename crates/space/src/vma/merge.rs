@@ -51,8 +51,8 @@ impl Proposal {
     }
 }
 
-/// Two groups in one VMA: the same one, or one of them absent, unless pages of the present one may be shared with a
-/// parent process.
+/// Two anon_vmas in one VMA: the same one, or one of them absent, unless pages of the present one may be
+/// shared with a parent process.
 fn compatible(a: AnonVmaRef, b: AnonVmaRef) -> bool {
     match (a.is_some(), b.is_some()) {
         (true, true) => a == b,
@@ -71,13 +71,14 @@ mod tests {
     const RW: VmFlags = VmFlags::READ.union(VmFlags::WRITE);
 
     /// An anon_vma is a number here: it is never dereferenced.
-    fn facts(start: u64, end: u64, group: usize) -> VmaSnapshot {
+    fn facts(start: u64, end: u64, anon_vma: usize) -> VmaSnapshot {
         VmaSnapshot {
             range: VirtRange::new(VirtAddr(start), VirtAddr(end)),
             flags: RW,
             page_offset: start >> 12,
             backing: Backing::ANONYMOUS,
-            anon: NonNull::new(ptr::without_provenance_mut(group)).map_or(AnonVmaRef::NONE, AnonVmaRef::new),
+            anon: NonNull::new(ptr::without_provenance_mut(anon_vma))
+                .map_or(AnonVmaRef::NONE, AnonVmaRef::new),
         }
     }
 
@@ -103,12 +104,14 @@ mod tests {
     #[test]
     fn pages_shared_with_a_parent_keep_a_vma_apart() {
         let mut low = facts(0x1000, 0x2000, 5);
-        low.anon = low.anon.anon_vma().map_or(AnonVmaRef::NONE, |group| AnonVmaRef::inherited(group, 1));
+        low.anon =
+            low.anon.anon_vma().map_or(AnonVmaRef::NONE, |anon_vma| AnonVmaRef::inherited(anon_vma, 1));
         assert!(!proposal(0x2000, 0x3000).merges(Some(&low), None).previous);
-        // Its own part may come back, and another VMA's may not, though both are in one group.
+        // Its own part may merge again, and another VMA's may not, though both are in one anon_vma.
         let mut part = Proposal { anon: low.anon, ..proposal(0x2000, 0x3000) };
         assert!(part.merges(Some(&low), None).previous);
-        part.anon = low.anon.anon_vma().map_or(AnonVmaRef::NONE, |group| AnonVmaRef::inherited(group, 2));
+        part.anon =
+            low.anon.anon_vma().map_or(AnonVmaRef::NONE, |anon_vma| AnonVmaRef::inherited(anon_vma, 2));
         assert!(!part.merges(Some(&low), None).previous);
     }
 

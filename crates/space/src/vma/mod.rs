@@ -57,40 +57,41 @@ impl Backing {
 /// mergeable neighbours, and decides which VMAs may merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AnonVmaRef {
-    group: Option<NonNull<AnonVma>>,
-    /// 0 where the group was made by a fault; else the number of the copy that a fork made. Parts of one VMA of a
-    /// child have one number, so they may merge again; two VMAs of a child never do, also where they are in one group.
+    anon_vma: Option<NonNull<AnonVma>>,
+    /// 0 where the anon_vma was made by a fault; else the number of the copy that a fork made. Parts of one
+    /// VMA of a child have one number, so they may merge again; two VMAs of a child never do, also where they
+    /// are in one anon_vma.
     branch: u64,
 }
 
 impl AnonVmaRef {
     /// No private page yet.
-    pub(crate) const NONE: Self = Self { group: None, branch: 0 };
+    pub(crate) const NONE: Self = Self { anon_vma: None, branch: 0 };
 
-    /// In a group that a fault made.
-    pub(crate) const fn new(group: NonNull<AnonVma>) -> Self {
-        Self { group: Some(group), branch: 0 }
+    /// In an anon_vma that a fault made.
+    pub(crate) const fn new(anon_vma: NonNull<AnonVma>) -> Self {
+        Self { anon_vma: Some(anon_vma), branch: 0 }
     }
 
-    /// In a group as a child process has it: pages may still be shared with the parent's. `branch` is a number that no
-    /// other VMA has, and not 0.
-    pub(crate) const fn inherited(group: NonNull<AnonVma>, branch: u64) -> Self {
-        Self { group: Some(group), branch }
+    /// In an anon_vma as a child process has it: pages may still be shared with the parent's. `branch` is a
+    /// number that no other VMA has, and not 0.
+    pub(crate) const fn inherited(anon_vma: NonNull<AnonVma>, branch: u64) -> Self {
+        Self { anon_vma: Some(anon_vma), branch }
     }
 
-    /// Whether there is a group.
+    /// Whether there is an anon_vma.
     #[inline]
     pub(crate) const fn is_some(self) -> bool {
-        self.group.is_some()
+        self.anon_vma.is_some()
     }
 
-    /// The group. It is live for as long as a VMA in a tree names it.
+    /// The anon_vma. It is live for as long as a VMA in a tree names it.
     #[inline]
     pub(crate) const fn anon_vma(self) -> Option<NonNull<AnonVma>> {
-        self.group
+        self.anon_vma
     }
 
-    /// Whether pages of this group may be shared with a parent process.
+    /// Whether pages of this anon_vma may be shared with a parent process.
     pub(crate) const fn is_inherited(self) -> bool {
         self.branch != 0
     }
@@ -148,7 +149,7 @@ impl Vma {
             flags: AtomicU64::new(facts.flags.bits()),
             page_offset: AtomicU64::new(facts.page_offset),
             backing: AtomicU64::new(facts.backing.0),
-            anon: AtomicPtr::new(as_ptr(facts.anon.group)),
+            anon: AtomicPtr::new(as_ptr(facts.anon.anon_vma)),
             branch: AtomicU64::new(facts.anon.branch),
             membership: Membership::new(),
             readahead: Readahead::default(),
@@ -181,7 +182,7 @@ impl Vma {
         AnonVmaRef {
             // A fault may hold none of the locks that were held when the anon_vma was set: pairs with the
             // release in `set_anon_once`.
-            group: NonNull::new(self.anon.load(Ordering::Acquire)),
+            anon_vma: NonNull::new(self.anon.load(Ordering::Acquire)),
             branch: self.branch.load(Ordering::Relaxed),
         }
     }
@@ -197,18 +198,18 @@ impl Vma {
         }
     }
 
-    /// Its part in its group. Used under the family lock of that.
+    /// Its links in its anon_vma. Used under the root lock.
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// Gives the VMA its first group, one that a fault made, and tells whether it had none: of two faults that try at
-    /// once, one wins.
+    /// Gives the VMA its first anon_vma, one that a fault made, and tells whether it had none: of two faults
+    /// that try at once, one wins.
     pub(crate) fn set_anon_once(&self, anon: AnonVmaRef) -> bool {
-        debug_assert!(!anon.is_inherited(), "no other process has pages of a VMA without a group");
-        let group = as_ptr(anon.group);
-        // Release: who sees the group sees it filled in.
-        self.anon.compare_exchange(ptr::null_mut(), group, Ordering::Release, Ordering::Relaxed).is_ok()
+        debug_assert!(!anon.is_inherited(), "no other process has pages of a VMA without an anon_vma");
+        let anon_vma = as_ptr(anon.anon_vma);
+        // Release: a thread that sees the anon_vma sees it filled in.
+        self.anon.compare_exchange(ptr::null_mut(), anon_vma, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Changes the VMA to `facts`. The caller has write-locked it, or no other thread can reach it yet.
@@ -218,13 +219,13 @@ impl Vma {
         self.flags.store(facts.flags.bits(), Ordering::Relaxed);
         self.page_offset.store(facts.page_offset, Ordering::Relaxed);
         self.backing.store(facts.backing.0, Ordering::Relaxed);
-        self.anon.store(as_ptr(facts.anon.group), Ordering::Relaxed);
+        self.anon.store(as_ptr(facts.anon.anon_vma), Ordering::Relaxed);
         self.branch.store(facts.anon.branch, Ordering::Relaxed);
     }
 }
 
-fn as_ptr(group: Option<NonNull<AnonVma>>) -> *mut AnonVma {
-    group.map_or(ptr::null_mut(), NonNull::as_ptr)
+fn as_ptr(anon_vma: Option<NonNull<AnonVma>>) -> *mut AnonVma {
+    anon_vma.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
 impl fmt::Debug for Vma {

@@ -1,10 +1,11 @@
-//! How much of a large folio comes back for one page of it.
+//! How much of a large folio is swapped in for one page of it.
 //!
-//! All of it is one read and one fault for a program that goes through its memory. For one that jumps about it is memory that
-//! is not used, taken from what is. So each mapping remembers where it was last swapped in, and how large a folio was allowed
-//! there. A page near the last one, within such a folio, allows twice as much the next time, any other half as much. It begins
-//! with everything: of a mapping about which nothing is known, folios come back as they went. What a program wants as huge
-//! pages (`MADV_HUGEPAGE`) it gets whole.
+//! All of it is one read and one fault for a program that goes through its memory. For one that jumps about
+//! it is memory that is not used, taken from what is. So each mapping remembers where it was last swapped in,
+//! and how large a folio was allowed there. A page near the last one, within such a folio, allows twice as
+//! much the next time, any other half as much. It begins with everything: of a mapping about which nothing is
+//! known, folios are swapped in as they were swapped out. What a program wants as huge pages
+//! (`MADV_HUGEPAGE`) it gets whole.
 
 use super::flags::VmFlags;
 use quire_arch::{Order, PAGE_SHIFT, VirtAddr};

@@ -8,14 +8,14 @@
 //!
 //! The lock of the address space's layout (Linux's mmap lock) is the tree's lock:
 //!
-//! - under the lock held alone, [`RangeTree::writer`] gives a [`Writer`], which changes the tree;
+//! - under the lock held exclusively, [`RangeTree::writer`] gives a [`Writer`], which changes the tree;
 //! - under the lock held in any way, [`RangeTree::view`] gives a [`View`], whose results are exact;
 //! - with no lock, inside a section of the epoch, [`RangeTree::find_lockless`] looks up one address.
 //!
 //! # Why looking without a lock is safe
 //!
-//! The writer changes nodes in place, word by word. A reader may see some words from before a change and some from
-//! after it. What it must never do is to leave the memory of nodes, to go round for ever, or to panic.
+//! The writer changes nodes in place, word by word. A reader may see some words from before a change and some
+//! from after it. What it must never do is to leave the memory of nodes, to loop for ever, or to panic.
 //!
 //! 1. *A link is always to a node of the next level down, or, in a leaf, to a value.* A node's level is set before
 //!    the node is published (release by the store of any link to it, acquire by the load of the link) and does

@@ -1,4 +1,4 @@
-//! The one who changes the tree.
+//! The writer of the tree.
 
 use super::node::{Extent, Node};
 use super::path::Path;

@@ -75,7 +75,7 @@ fn a_vma_that_names_a_group_and_is_not_in_it() {
 }
 
 #[test]
-fn a_vma_that_was_changed_behind_the_back_of_its_group() {
+fn a_vma_that_was_changed_without_its_anon_vma() {
     let scene = Scene::new();
     let facts = scene.vmas[0].facts();
     scene.vmas[0].set(VmaSnapshot { page_offset: facts.page_offset + 1, ..facts });

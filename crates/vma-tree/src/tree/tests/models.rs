@@ -25,8 +25,8 @@ const POISON: u32 = 13;
 /// What entries map to: filled before it is inserted, poisoned after it was removed and its epoch has passed.
 type Object = AtomicU32;
 
-/// Heap blocks that live until the run is over. A node whose epoch has passed is changed so that a reader who is
-/// still there finds poison.
+/// Heap blocks that live until the run is over. A node whose epoch has passed is changed so that a reader
+/// that is still there finds poison.
 struct Store {
     nodes: RefCell<Vec<NonNull<Node<Object>>>>,
     retired: RefCell<Vec<(Stamp, NonNull<Node<Object>>)>>,
