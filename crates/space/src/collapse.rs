@@ -29,7 +29,7 @@ pub(crate) struct CollapseLimits {
 }
 
 impl CollapseLimits {
-    /// A program's own wish.
+    /// A program's own request.
     pub(crate) const NONE: Self = Self { none: u32::MAX, shared: u32::MAX, must_be_used: false };
 }
 

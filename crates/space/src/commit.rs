@@ -65,12 +65,12 @@ impl Commit {
         Ok(())
     }
 
-    /// Promises `pages` more without asking: the same number is given back right after.
+    /// Charges `pages` more without a check: the same number is released right after.
     pub(crate) fn charge_unchecked(&self, pages: u64) {
         self.promised.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Takes a promise of `pages` back.
+    /// Releases a charge of `pages`.
     pub(crate) fn release(&self, pages: u64) {
         self.promised.fetch_sub(pages, Ordering::Relaxed);
     }

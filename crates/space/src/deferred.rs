@@ -20,7 +20,8 @@ fn pfn(word: &AtomicU64) -> Option<Pfn> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// The descriptor whose words link the folio `head`: a large folio has a second frame, of which nothing is asked.
+    /// The descriptor whose words link the folio `head`: a large folio has a second frame, whose words are
+    /// unused.
     fn deferred_link(&self, head: Pfn) -> &Frame {
         self.frames().known(head.offset(1))
     }

@@ -195,7 +195,7 @@ pub enum FaultError {
     NotMapped,
     /// SIGSEGV with `SEGV_ACCERR`: the mapping does not allow the access.
     AccessDenied,
-    /// SIGBUS: the contents are not to be had.
+    /// SIGBUS: the contents cannot be read.
     Bus,
     /// No frame for the page or a table.
     OutOfMemory(AllocError),

@@ -1,9 +1,9 @@
 //! Page faults.
 //!
-//! The usual fault takes no lock on the space: it looks the VMA up under the epoch, takes the VMA's own lock, finds
-//! or makes the tables, gets a page, and installs it under the table's lock. Whatever does not fit (no VMA found,
-//! one that a writer holds, the first private page of a VMA, a stack that must grow) goes the slow way, under the
-//! mmap lock.
+//! The usual fault takes no lock on the space: it looks the VMA up under the epoch, takes the VMA's own lock,
+//! finds or makes the tables, gets a page, and installs it under the table's lock. Whatever does not fit (no
+//! VMA found, one that a writer holds, the first private page of a VMA, a stack that must grow) takes the
+//! slow path, under the mmap lock.
 
 use crate::error::{Error, FaultError};
 use crate::mmap_writer::{MmapWriter, vma_key};
@@ -133,7 +133,7 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Calls `inside` with the mapping of `addr`, if that is to be had without a lock on all of them.
+    /// Calls `inside` with the mapping of `addr`, if that can be had without a lock on all of them.
     pub(crate) fn with_vma<R>(
         &self,
         addr: VirtAddr,
@@ -210,7 +210,7 @@ impl<P: Platform> Space<'_, P> {
         // and one that is held shared is not retired before its lock is released.
         let vma: &Vma = unsafe { &*found.as_ptr() };
         let locked = vma.lock.try_read(&core.sequence, || platform.unpark(vma_key(vma)));
-        // What the lookup saw may have been torn: only now, under the lock, is the range to be believed.
+        // What the lookup saw may have been torn: only now, under the lock, is the range valid.
         let holds = vma.range().contains(addr);
         if locked {
             let hold = VmaHold { platform, vma };

@@ -33,7 +33,7 @@ const NOTED: usize = 64;
 /// Runs of slots that are noted.
 const CACHED: usize = 16;
 /// Pages that are freed under one pin, about.
-const PORTION: u64 = 2048;
+const BATCH: u64 = 2048;
 
 /// A run whose map count falls after the flush.
 #[derive(Clone, Copy)]
@@ -181,7 +181,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         debug_assert!(noted.is_ok(), "a range has more than two ends");
     }
 
-    /// Takes a table of which no TLB knows any more.
+    /// Takes a table that no TLB or walk cache has any more.
     #[inline]
     pub(crate) fn add_empty_table(&mut self, pfn: Pfn) {
         let gathered = self.spaces.frames().gather(&mut self.tables, pfn, Order::ZERO);
@@ -197,7 +197,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.unhooked = Some(pfn);
     }
 
-    /// Flushes, and gives back what was noted and chained so far, to make room.
+    /// Flushes, and frees what was noted and chained so far, to make room.
     pub(crate) fn relieve(&mut self) {
         let pin = self.spaces.platform().pin();
         self.flush(&pin);
@@ -339,10 +339,10 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Frees what is chained if it has become a portion. The flush is done.
+    /// Frees what is chained if there is a batch of it. The flush is done.
     #[inline]
-    pub(crate) fn free_portion(&mut self) {
-        if self.folios.pages() >= PORTION {
+    pub(crate) fn free_batch(&mut self) {
+        if self.folios.pages() >= BATCH {
             let pin = self.spaces.platform().pin();
             self.free_folios(&pin);
         }

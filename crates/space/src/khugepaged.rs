@@ -25,9 +25,10 @@ pub struct KhugepagedStep {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Looks at as many pages as khugepaged is told (`pages_to_scan`), or at all spaces once if they have fewer, and
-    /// collapses the blocks that fit its limits (`max_ptes_none`, `max_ptes_shared`; a block none of whose pages was used
-    /// is left alone). Of two callers at once, the second does nothing. The caller is not pinned and holds no lock.
+    /// Looks at as many pages as `pages_to_scan` says, or at all spaces once if they have fewer, and
+    /// collapses the blocks that fit its limits (`max_ptes_none`, `max_ptes_shared`; a block none of whose
+    /// pages was used is left alone). Of two callers at once, the second does nothing. The caller is not
+    /// pinned and holds no lock.
     pub fn khugepaged_step(&self) -> KhugepagedStep {
         let mut step = KhugepagedStep::default();
         let limit = u64::from(self.huge().khugepaged(KhugepagedSetting::PagesToScan));

@@ -2,7 +2,7 @@
 //!
 //! [`Spaces`] has all address spaces of one machine; [`Space`] is a handle to one address space, whose
 //! methods are Linux's memory calls with Linux's results. How a fault, a call and a gather fit together, and
-//! which lock orders what, is told in docs/space.md and docs/locking.md.
+//! which lock orders what, is described in docs/space.md and docs/locking.md.
 
 #![no_std]
 

@@ -4,7 +4,7 @@
 //! and the head lock of the folio a run of entries becomes swap entries, and is counted under the same locks.
 //! Translations stay in TLBs until the batch is flushed. So until then
 //!
-//! - the folio is neither written to a device nor given back: programs may be writing to it;
+//! - the folio is neither written to a device nor freed: programs may be writing to it;
 //! - it stays under its folio lock: a fault that finds the swap entry waits for that;
 //! - a caller that clears such an entry, moves it or removes permissions from it must flush too, since the
 //!   translation of the page may be in a TLB

@@ -106,8 +106,8 @@ impl<'s, P: Platform> Spaces<P> {
         result
     }
 
-    /// Frees memory, or has a program give up its own, if that is what the machine does. Returns whether it
-    /// is worth trying again. The caller is not pinned.
+    /// Frees memory, or kills a program to free its memory, if that is what the machine does. Returns whether
+    /// it is worth trying again. The caller is not pinned.
     #[cold]
     pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
         self.free_some(cause, need)

@@ -452,7 +452,7 @@ impl<P: Platform> Spaces<P> {
         frame.map_count().store(pages, Ordering::Release);
     }
 
-    /// Counts that a folio of `order` is given back.
+    /// Counts that a folio of `order` is freed.
     #[inline]
     pub(crate) fn count_folio_gone(&self, order: Order) {
         if order > Order::ZERO {
@@ -461,7 +461,7 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
-    /// Gives back a folio or a table that never became visible, or whose users are all gone.
+    /// Frees a folio or a table that never became visible, or whose users are all gone.
     pub(crate) fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
         self.frames().known(pfn).map_count().store(0, Ordering::Relaxed);
         let mut chain = FrameChain::new();

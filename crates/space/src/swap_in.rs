@@ -196,7 +196,7 @@ impl<'s, P: Platform> Spaces<P> {
                     };
                     let then = Cell::new(CacheFate::Kept);
                     let held = SwappedIn { spaces: self, head, order, slot: first, guard: Some(guard), then };
-                    return self.came(held, read).map(Some);
+                    return self.read_completed(held, read).map(Some);
                 }
                 other => {
                     drop(guard);
@@ -313,7 +313,7 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     /// The device has completed the read of a folio of the cache.
-    fn came(
+    fn read_completed(
         &self,
         mut held: SwappedIn<'s, P>,
         read: Result<(), DeviceError>,

@@ -118,7 +118,7 @@ impl<P: Platform> Spaces<P> {
             }
             let mut next = self.space_after(None);
             while let Some(space) = next {
-                space.bring_back(id, goes_on)?;
+                space.unuse_space(id, goes_on)?;
                 next = self.space_after(Some(&space));
             }
             // A folio does not leave the cache while a device reads or writes it, and perhaps no other thread
@@ -140,8 +140,8 @@ impl<P: Platform> Spaces<P> {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Brings everything back that this space has on the device.
-    fn bring_back(&self, id: DeviceId, goes_on: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
+    /// Swaps in everything that this space has on the device.
+    fn unuse_space(&self, id: DeviceId, goes_on: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
         let core = self.core();
         let mut at = VirtAddr(0);
         if core.usage.figures(0).swapped == 0 {
@@ -158,17 +158,12 @@ impl<P: Platform> Space<'_, P> {
             // SAFETY: a VMA in the tree is live while the mmap lock is held.
             let vma = unsafe { entry.value.as_ref() };
             let range = VirtRange::new(entry.range.start().max(at), entry.range.end());
-            at = self.bring_back_mapping(vma, range, id)?;
+            at = self.unuse_vma(vma, range, id)?;
         }
     }
 
     /// The same for `range` of one mapping, as far as a few entries. Returns where to go on.
-    fn bring_back_mapping(
-        &self,
-        vma: &Vma,
-        range: VirtRange,
-        id: DeviceId,
-    ) -> Result<VirtAddr, SwapOffError> {
+    fn unuse_vma(&self, vma: &Vma, range: VirtRange, id: DeviceId) -> Result<VirtAddr, SwapOffError> {
         let Some(run) = self.tables().first_swapped(range) else { return Ok(range.end()) };
         if SlotId::of(run.entry).device() != id {
             return Ok(run.page(run.pages));
@@ -176,12 +171,12 @@ impl<P: Platform> Space<'_, P> {
         let pages = run.pages.min(AT_ONCE);
         for nth in 0..pages {
             let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
-            self.bring_back_page(vma, run.page(nth), entry)?;
+            self.unuse_pte(vma, run.page(nth), entry)?;
         }
         Ok(run.page(pages))
     }
 
-    fn bring_back_page(&self, vma: &Vma, addr: VirtAddr, entry: SwapEntry) -> Result<(), SwapOffError> {
+    fn unuse_pte(&self, vma: &Vma, addr: VirtAddr, entry: SwapEntry) -> Result<(), SwapOffError> {
         let facts = vma.facts();
         let tables = self.tables();
         loop {

@@ -113,7 +113,7 @@ impl Usage {
         self.swapped.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// A page of a private file mapping became the program's own.
+    /// A page of a private file mapping became private to the program.
     pub(crate) fn file_page_made_anonymous(&self) {
         self.file.fetch_sub(1, Ordering::Relaxed);
         self.anonymous.fetch_add(1, Ordering::Relaxed);
@@ -146,8 +146,8 @@ impl Usage {
         self.peak_mapped.load(Ordering::Relaxed)
     }
 
-    /// Ends a move, before which the most was `before`: while it was under way both places were counted, of which Linux's
-    /// VmPeak knows nothing. The caller holds the mmap lock for writing.
+    /// Ends a move, before which the most was `before`: while it was under way both places were counted,
+    /// which Linux's VmPeak does not show. The caller holds the mmap lock for writing.
     pub(crate) fn end_move(&self, before: u64) {
         self.peak_mapped.store(before.max(self.mapped.load(Ordering::Relaxed)), Ordering::Relaxed);
     }

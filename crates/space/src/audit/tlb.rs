@@ -38,8 +38,8 @@ impl<P: Platform> Spaces<P> {
             let backed = place.is_some_and(|(table, level)| {
                 let index = P::Paging::index(cached.addr, level);
                 let raw = tables.entries(table)[index].load(Ordering::Relaxed);
-                // A translation may know less than the entry (not yet dirty, not yet writable), never more; but for the mark of
-                // use, which is taken away without a flush.
+                // A translation may know less than the entry (not yet dirty, not yet writable), never more;
+                // but for the accessed bit, which is cleared without a flush.
                 matches!(P::Paging::decode(raw, level), Entry::Leaf(leaf)
                     if leaf.pfn == cached.leaf.pfn
                         && level == cached.level

@@ -168,8 +168,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Collapses each aligned block in `part` of `vma`. As Linux's, it goes on after a block where nothing can be done, and
-    /// tells the last failure; but a block without a table ends it.
+    /// Collapses each aligned block in `part` of `vma`. As Linux's, it goes on after a block where nothing
+    /// can be done, and returns the last failure; but a block without a table ends it.
     fn collapse_part(&mut self, vma: &'s Vma, part: VirtRange) -> Result<(), Error> {
         let facts = vma.facts();
         let policy = self.spaces.huge().policy();
@@ -205,13 +205,13 @@ fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
     let reading = VmFlags::SEQ_READ | VmFlags::RAND_READ;
     let refuse_if =
         |refused: bool, effect: Effect| if refused { Err(Error::WrongMapping) } else { Ok(effect) };
-    // Shared memory outlives the advice, and so far it lives nowhere but in the tables.
+    // Shared memory outlives the advice, and so far it is nowhere but in the tables.
     let drop = if flags.contains(VmFlags::SHARED) { Effect::None } else { Effect::Drop };
     match advice {
         Advice::Normal => Ok(Effect::Flags(flags - reading)),
         Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),
         Advice::Sequential => Ok(Effect::Flags((flags - reading) | VmFlags::SEQ_READ)),
-        // These never come here: they change no mapping.
+        // These never get here: they change no mapping.
         Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite => Ok(Effect::None),
         Advice::DontNeed => refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), drop),
         Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), drop),

@@ -25,8 +25,8 @@ impl<'m, P: Platform> Space<'m, P> {
 
     fn fork_once(&self) -> Result<Space<'m, P>, Error> {
         let core = self.core();
-        // The child is dropped on every early return, and takes back whatever it got so far. Locks are not
-        // inherited, nor is the wish to lock what comes.
+        // The child is dropped on every early return, which frees whatever it got so far. Locks are not
+        // inherited, nor is MCL_FUTURE.
         let child = self.spaces.create(core.layout, core.limits.load())?.acting_with(self.rights());
         let section = MmapWriter::begin(self.spaces, core);
         child.core().brk.store(self.program_break().0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Putting mappings in place as they are told.
+//! Putting mappings in place as requested.
 
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;

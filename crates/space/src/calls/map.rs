@@ -203,7 +203,7 @@ impl<P: Platform> MmapWriter<'_, P> {
             refused = Self::reserve_huge(size, page_offset, flags);
         }
         if let Err(error) = refused {
-            // Linux has taken away by now what was to be replaced.
+            // Linux has unmapped by now what was to be replaced.
             self.unmap_checked(range)?;
             return Err(error);
         }

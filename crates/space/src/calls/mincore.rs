@@ -11,7 +11,7 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// As Linux's `mincore`; pages before a hole have been told then.
+    /// As Linux's `mincore`; pages before a hole have been reported then.
     pub fn mincore(&self, addr: VirtAddr, len: u64, mut tell: impl FnMut(bool)) -> Result<(), Error> {
         if addr.is_page_aligned() && addr.0.checked_add(len).is_none_or(|end| end > P::Paging::USER_END.0) {
             return Err(Error::OutOfRange);

@@ -1,4 +1,4 @@
-//! What `/proc/PID/pagemap` tells.
+//! What `/proc/PID/pagemap` shows.
 
 use crate::space::Space;
 use quire_arch::{Entry, LeafFlags, Platform, VirtRange};

@@ -55,8 +55,9 @@ impl<P: Platform> fmt::Debug for PinnedPage<'_, P> {
 }
 
 impl<'m, P: Platform> Space<'m, P> {
-    /// Pins the page at `addr`, so that a device can read it, and with [`Access::Write`] also write it. A private page that
-    /// others see too is copied first, so that what is pinned is the program's own.
+    /// Pins the page at `addr`, so that a device can read it, and with [`Access::Write`] also write it. A
+    /// private page that other processes map too is copied first, so that what is pinned is exclusive to the
+    /// program.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl<'m, P: Platform> Space<'m, P> {
         }
     }
 
-    /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None` asks to look again.
+    /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None`: look again.
     fn pin_mapped(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Option<Pfn>, FaultError> {
         let tables = self.tables();
         let facts = vma.facts();

@@ -6,12 +6,14 @@
 //! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. A
 //!   thread that unmaps or copies the page after that finds it pinned. (A collapse unhooks the table, then
 //!   looks for pins.)
-//! - *The folio* is the one that the frame lay in: it was not split, nor given back and used anew, before it was pinned.
+//! - *The folio* is the one that the frame lay in: it was not split, nor freed and used anew, before it was
+//!   pinned.
 //! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with a barrier
 //!   between its note and that look, and one between the pin and the look for the note, one of the two sees the other
 //!   (Linux has `write_protect_seq` for this).
 //!
-//! Where any of it fails, or the page is not the program's own beyond doubt, the slow way has the locks to find out.
+//! Where any of it fails, or the page is not certain to be exclusive to the program, the slow path has the
+//! locks to find out.
 
 use super::pin::PinnedPage;
 use crate::space::Space;
@@ -84,7 +86,8 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 }
 
-/// Whether a page of `folio`, which is pinned, is the program's own beyond doubt, so that no later write gets a copy.
+/// Whether a page of `folio`, which is pinned, is certain to be exclusive to the program, so that no later
+/// write gets a copy.
 fn is_own(folio: &Folio<'_>) -> bool {
     folio.kind() == Kind::Anonymous && folio.is_exclusive()
 }

@@ -1,4 +1,4 @@
-//! Faulting pages in before they are asked for.
+//! Faulting pages in before they are accessed.
 
 use crate::error::{Error, FaultError};
 use crate::space::{Space, page_of};
@@ -12,7 +12,7 @@ pub(crate) enum PopulateError {
     Hole,
     /// A mapping in the range does not allow the access.
     NotAllowed,
-    /// The contents can not be had.
+    /// The contents cannot be read.
     Bad,
     /// No memory.
     OutOfMemory(quire_frame::AllocError),
@@ -32,9 +32,10 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Faults every page of `range` in, for `access` if one is given, else as [`populate`](Self::populate) chooses. Ends
-    /// at the first page that cannot be had. A hole is such a page only where an access is given: `mlock` has seen that
-    /// there is none, and what was unmapped since then need not be faulted in.
+    /// Faults every page of `range` in, for `access` if one is given, else as [`populate`](Self::populate)
+    /// chooses. Ends at the first page that cannot be faulted in. A hole is such a page only where an access
+    /// is given: `mlock` has seen that there is none, and what was unmapped since then need not be faulted
+    /// in.
     pub(crate) fn populate_all(&self, range: VirtRange, access: Option<Access>) -> Result<(), PopulateError> {
         let mut at = range.start();
         while at < range.end() {

@@ -350,8 +350,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let job = Relocation {
             from: old,
             to,
-            room: self.room_of_move(vma, old, target),
-            target_room: self.room_around(target),
+            room: self.gap_of_move(vma, old, target),
+            target_room: self.gap_around(target),
         };
         // Else a table that was spared would move along, and be found by no call that looks for it.
         self.tables().free_spared(old, gather);
@@ -363,7 +363,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             Ok(prepared) => prepared,
             Err(error) => {
                 // Tables that were made for it.
-                self.tables().unmap(target, FreeableRange(self.room_around(target)), gather);
+                self.tables().unmap(target, FreeableRange(self.gap_around(target)), gather);
                 self.spaces.commit().release(charge);
                 return Err(error);
             }
@@ -409,7 +409,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
     /// The range around `old`, a part of `vma`, in which nothing else is mapped, without `target`, where it
     /// moves to.
-    fn room_of_move(&self, vma: &Vma, old: VirtRange, target: VirtRange) -> VirtRange {
+    fn gap_of_move(&self, vma: &Vma, old: VirtRange, target: VirtRange) -> VirtRange {
         let whole = vma.range();
         let below = self.last_starting_before(whole.start()).map_or(VirtAddr(0), |vma| vma.range().end());
         let above =

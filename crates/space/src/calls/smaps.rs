@@ -1,4 +1,4 @@
-//! What `/proc/PID/smaps` tells.
+//! What `/proc/PID/smaps` shows.
 
 use crate::huge::HugeUse;
 use crate::space::{Mapping, Space};

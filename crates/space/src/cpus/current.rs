@@ -48,7 +48,7 @@ impl<C> Slot<C> {
         NonNull::new(self.0.swap(core, Ordering::Relaxed))
     }
 
-    /// Empties the slot if it holds `core`, and tells whether it did.
+    /// Empties the slot if it holds `core`, and returns whether it did.
     fn clear(&self, core: NonNull<C>) -> bool {
         self.0.compare_exchange(core.as_ptr(), ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
@@ -103,8 +103,8 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads: flushes pass
-    /// it by from now on.
+    /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads:
+    /// flushes skip it from now on.
     pub fn deactivate(&self, pin: &Pin<'_, P>) {
         pin.platform().activate(pin, None);
         leave(pin, self.current().mine(pin).replace(None));

@@ -48,7 +48,7 @@ macro_rules! flush_causes {
 flush_causes! {
     /// Pages were unmapped, by `munmap`, `brk`, or a mapping that takes the place of others.
     Unmap = "unmap", TlbShootdownUnmap, TlbInterruptUnmap;
-    /// Permissions were taken away.
+    /// Permissions were removed.
     Protect = "protect", TlbShootdownProtect, TlbInterruptProtect;
     /// `mremap`: pages moved to other addresses, or were unmapped on the way.
     Move = "move", TlbShootdownMove, TlbInterruptMove;

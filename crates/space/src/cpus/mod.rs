@@ -29,8 +29,8 @@
 //! - *C leaves and comes back between F's two steps*: it finds its bit cleared, flushes, and is interrupted too. If it
 //!   leaves once more before F looks, it keeps a set bit, which is right: it flushed after F's change.
 //! - *The CPU that flushes* and runs the space keeps its bit: it is pinned, so it cannot leave before it has flushed.
-//! - *C leaves* only after it has loaded other tables, and by a release that F's look at the running set acquires. So
-//!   accesses through what F took away happened before F gives the memory back.
+//! - *C leaves* only after it has loaded other tables, and by a release that F's look at the running set
+//!   acquires. So accesses through what F removed happened before F frees the memory.
 //! - *Spaces without a tag of their own* ([`Asid::NONE`](quire_arch::Asid::NONE)) share one, and the platform drops
 //!   everything under it whenever a CPU comes to such a space. There the fresh set decides nothing, and what a CPU
 //!   holds under this tag is of the space that it runs.
@@ -168,7 +168,7 @@ mod tests {
         CpuId::new(number).expect("a small number")
     }
 
-    /// Enters and tells whether the CPU had to flush.
+    /// Enters and returns whether the CPU had to flush.
     fn enters_with_a_flush(cpus: &SpaceCpus, number: usize) -> bool {
         let flushed = Cell::new(false);
         cpus.enter(cpu(number), || flushed.set(true));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_flushes_when_it_first_comes_and_when_a_flush_has_passed_it_by() {
+    fn a_cpu_flushes_on_first_use_and_after_a_flush_skipped_it() {
         let cpus = SpaceCpus::new();
         assert!(enters_with_a_flush(&cpus, 3), "the tag's previous space may have left entries");
         cpus.leave(cpu(3));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_flushes_without_running_the_space_is_passed_by_too() {
+    fn a_cpu_that_flushes_without_running_the_space_is_skipped_too() {
         let cpus = SpaceCpus::new();
         assert!(enters_with_a_flush(&cpus, 0));
         cpus.leave(cpu(0));

@@ -99,7 +99,7 @@ fn spawn(model: &Arc<Model>, action: impl FnOnce(&Model) + 'static) -> thread::J
 
 /// The CPU runs the space, is elsewhere, and comes back; the flush comes at any time.
 #[test]
-fn loom_a_cpu_that_comes_back_uses_nothing_that_a_flush_passed_by() {
+fn loom_a_cpu_that_comes_back_uses_nothing_stale() {
     check(4, || {
         let model = Model::new();
         let program = spawn(&model, |model| {

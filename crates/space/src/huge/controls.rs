@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct HugeConfig {
     /// The switches.
     pub policy: HugePolicy,
-    /// What khugepaged is told.
+    /// The settings of khugepaged.
     pub khugepaged: KhugepagedConfig,
 }
 
@@ -80,7 +80,7 @@ impl HugeControls {
         self.any.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// What khugepaged is told for `setting`.
+    /// The value of khugepaged's `setting`.
     pub fn khugepaged(&self, setting: KhugepagedSetting) -> u32 {
         self.khugepaged[setting as usize].load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What the daemon that collapses page tables is told.
+//! The settings of the daemon that collapses page tables.
 
 use core::fmt;
 use core::ops::RangeInclusive;

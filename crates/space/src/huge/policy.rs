@@ -14,7 +14,8 @@ pub enum HugeUse {
     Fault,
     /// The daemon that collapses page tables. The PMD's order only; the mapping must have private pages.
     Khugepaged,
-    /// A program's own wish to collapse (`MADV_COLLAPSE`). As the one before, but the switches do not matter.
+    /// A program's own request to collapse (`MADV_COLLAPSE`). As the one before, but the switches do not
+    /// matter.
     Collapse,
     /// What smaps shows as `THPeligible`: whether there is any order with a block in the mapping
     /// ([`OrderSet::fitting`]).
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn collapses_make_pmd_folios_only_and_a_programs_own_wish_asks_no_switch() {
+    fn collapses_make_pmd_folios_only_and_madv_collapse_ignores_the_switches() {
         let always = HugePolicy::default()
             .with_enabled(HugeEnabled::Always)
             .with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Inherit);
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_can_do_without() {
+    fn a_process_can_disable_large_folios() {
         let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
         for purpose in [HugeUse::Fault, HugeUse::Khugepaged, HugeUse::Collapse, HugeUse::Smaps] {
             let orders = |flags, disable| policy.orders(purpose, flags, disable);

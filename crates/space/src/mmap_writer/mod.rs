@@ -36,7 +36,7 @@ pub(crate) struct MmapWriter<'s, P: Platform> {
     _guard: RwSleepWriteGuard<'s, P>,
 }
 
-/// The neighbours that take a new mapping in.
+/// The neighbours that absorb a new mapping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Neighbours<'s> {
     previous: Option<&'s Vma>,
@@ -44,7 +44,7 @@ pub(crate) struct Neighbours<'s> {
 }
 
 impl Neighbours<'_> {
-    /// VMAs that the new mapping takes: none where a neighbour takes it in.
+    /// VMAs that the new mapping takes: none where a neighbour absorbs it.
     pub(crate) fn vmas_needed(&self) -> usize {
         usize::from(self.previous.is_none() && self.next.is_none())
     }
@@ -63,7 +63,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Self::with(spaces, core, core.mmap_lock.write(spaces.platform()))
     }
 
-    /// The same if the lock is to be had at once.
+    /// The same if the lock can be taken at once.
     pub(crate) fn try_begin(spaces: &'s Spaces<P>, core: &'s SpaceCore) -> Option<Self> {
         core.mmap_lock.try_write(spaces.platform()).map(|guard| Self::with(spaces, core, guard))
     }
@@ -168,7 +168,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
         let vma = vma?;
         // No fault may use it before the section ends.
-        self.vma(vma).lock.write_unknown(&self.core.sequence);
+        self.vma(vma).lock.write_lock_new(&self.core.sequence);
         let inserted = self.tree.insert(facts.range, vma);
         debug_assert!(inserted.is_ok(), "a VMA could not be inserted: {inserted:?}");
         root_lock.place(self.core, self.vma(vma), &facts, &self.emptied);

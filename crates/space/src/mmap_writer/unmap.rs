@@ -29,13 +29,13 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             gather.settle();
         }
         if let Some(removed) = self.remove_mappings(range, prepared) {
-            self.tables().unmap(removed, FreeableRange(self.room_around(removed)), gather);
+            self.tables().unmap(removed, FreeableRange(self.gap_around(removed)), gather);
         }
     }
 
     /// The gap from the end of the mapping below `range`, in which there is none, to the start of the one
     /// above.
-    pub(crate) fn room_around(&self, range: VirtRange) -> VirtRange {
+    pub(crate) fn gap_around(&self, range: VirtRange) -> VirtRange {
         let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
         let everything = P::Paging::table_range(VirtAddr(0), P::Paging::root_level());
         let above =

@@ -111,7 +111,7 @@ impl AnonVma {
         vmas.store(vmas.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Takes `vma` out, and tells whether it was the last one. The root lock is held exclusively.
+    /// Takes `vma` out, and returns whether it was the last one. The root lock is held exclusively.
     pub(super) fn leave(&self, vma: &Vma) -> bool {
         // SAFETY: the root lock is held exclusively, and the VMA names this anon_vma.
         unsafe { self.vmas.remove(NonNull::from(vma)) };
@@ -164,7 +164,7 @@ impl AnonVma {
         self.refs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Drops a reference and tells whether it was the last one.
+    /// Drops a reference and returns whether it was the last one.
     pub(super) fn put(&self) -> bool {
         // Release, and acquire for the last one: it comes after all that was done under the others.
         self.refs.fetch_sub(1, Ordering::AcqRel) == 1

@@ -141,10 +141,10 @@ impl<P: Platform> Spaces<P> {
     /// The anon_vma for a child's VMA, below `parent`, the anon_vma of the VMA that it is a copy of: none if there is none.
     /// The caller holds the parent's mmap lock.
     ///
-    /// Processes that fork and exit, one after the other, would leave a chain of anon_vmas behind that have no VMAs but
-    /// whose pages live on in those below. So where a tree has more anon_vmas without VMAs than VMAs, the child joins
-    /// the parent's own anon_vma. That is always right, since the VMAs of an anon_vma are all asked for its pages; it makes
-    /// walks longer, but only for as many children as the tree has anon_vmas to spare.
+    /// Processes that fork and exit, one after the other, would leave a chain of anon_vmas behind that have
+    /// no VMAs but whose pages live on in those below. So where a tree has more anon_vmas without VMAs than
+    /// VMAs, the child joins the parent's own anon_vma. That is always right, since a walk visits all VMAs of
+    /// an anon_vma; it makes walks longer, but only for as many children as the tree has anon_vmas to spare.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn branch(&self, parent: AnonVmaRef) -> Result<Branch<'_, P>, AllocError> {
         let mut fresh = None;

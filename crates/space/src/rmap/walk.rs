@@ -26,8 +26,9 @@ use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, Vir
 use quire_frame::{Frame, Kind};
 use quire_sync::EpochGuard;
 
-/// Set in the owner of a page that an anon_vma owns. Frames of other kinds are owned by other things, and the word stays
-/// when a frame is given back; so a walker that meets a frame between two lives must see that this is no anon_vma.
+/// Set in the owner of a page that an anon_vma owns. Frames of other kinds are owned by other things, and the
+/// word stays when a frame is freed. So a walker that finds a frame between two uses must see that this is no
+/// anon_vma.
 const GROUP: u64 = 1;
 
 /// As [`set_owner`], for a page that all of the tree of `anon` may map.
@@ -61,12 +62,12 @@ pub(super) fn anon_vma_of(owner: u64) -> Option<NonNull<AnonVma>> {
 }
 
 /// A tree that a walker keeps from being freed.
-struct Kept<'s, P: Platform> {
+struct RootRef<'s, P: Platform> {
     spaces: &'s Spaces<P>,
     root: NonNull<AnonVma>,
 }
 
-impl<P: Platform> Drop for Kept<'_, P> {
+impl<P: Platform> Drop for RootRef<'_, P> {
     fn drop(&mut self) {
         // SAFETY: the reference was taken for this value.
         unsafe { self.spaces.put_root(self.root) };
@@ -99,7 +100,7 @@ impl<P: Platform> Spaces<P> {
         inside: impl FnOnce(&HeldMappings<'_, P>) -> R,
     ) -> Option<R> {
         let frame = self.frames().frame(folio)?;
-        let (anon_vma, kept) = self.keep_tree(frame)?;
+        let (anon_vma, kept) = self.get_root(frame)?;
         // SAFETY: a root stays for as long as it is kept.
         let root = unsafe { kept.root.as_ref() };
         let _guard = root.lock.read(self.platform());
@@ -117,7 +118,7 @@ impl<P: Platform> Spaces<P> {
         inside: impl FnOnce(&HeldMappings<'_, P>) -> R,
     ) -> Option<R> {
         let frame = self.frames().frame(folio)?;
-        let (anon_vma, kept) = self.keep_tree(frame)?;
+        let (anon_vma, kept) = self.get_root(frame)?;
         // SAFETY: a root stays for as long as it is kept.
         let root = unsafe { kept.root.as_ref() };
         let _guard = root.lock.try_read(self.platform())?;
@@ -128,13 +129,13 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// The anon_vma that owns what `frame` holds, and a reference to its root.
-    fn keep_tree(&self, frame: &Frame) -> Option<(NonNull<AnonVma>, Kept<'_, P>)> {
+    fn get_root(&self, frame: &Frame) -> Option<(NonNull<AnonVma>, RootRef<'_, P>)> {
         let pin = self.platform().pin();
         let section = self.frames().epoch().enter(&pin);
         let (anon_vma, root) = self.owner_in(&section, frame)?;
         // SAFETY: see the head of this file.
         let held = unsafe { root.as_ref() }.try_hold();
-        held.then(|| (anon_vma, Kept { spaces: self, root }))
+        held.then(|| (anon_vma, RootRef { spaces: self, root }))
     }
 
     /// The anon_vma that owns the private page in `frame`, and the root of its tree, if the page is mapped just now.
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_names_a_group_or_none() {
+    fn an_owner_names_an_anon_vma_or_none() {
         assert_eq!((owner_word(None), anon_vma_of(0), anon_vma_of(42)), (0, None, None));
         let anon_vma = AnonVma::new(None);
         assert_eq!(anon_vma_of(owner_word(Some(NonNull::from(&anon_vma)))), Some(NonNull::from(&anon_vma)));

@@ -1,4 +1,4 @@
-//! Making pages old, at a program's wish (MADV_COLD, MADV_PAGEOUT).
+//! Making pages old, at a program's request (MADV_COLD, MADV_PAGEOUT).
 
 use super::{HugeSlot, LockedTable, Place, Step, Tables};
 use arrayvec::ArrayVec;

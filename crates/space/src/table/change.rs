@@ -36,8 +36,8 @@ impl<P: Platform> Tables<'_, P> {
         });
     }
 
-    /// The same for the entries of one table, a run at a time: whether a folio is the program's own is asked of its first
-    /// descriptor once, and not at all where no write will be allowed.
+    /// The same for the entries of one table, a run at a time: whether a folio is exclusive to the program is
+    /// read from its first descriptor once, and not at all where no write will be allowed.
     fn protect_table(
         &self,
         locked: &LockedTable<'_, P>,

@@ -25,9 +25,9 @@ enum Stop {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Gives `child` every page that the mapping has here. What is private is shared until one of the two writes to it: both
-    /// lose the permission, and the parent's translations that allowed writes are noted in `gather`. On failure the child
-    /// holds part of them, which its exit takes back.
+    /// Gives `child` every page that the mapping has here. What is private is shared until one of the two
+    /// writes to it: both lose the permission, and the parent's translations that allowed writes are noted in
+    /// `gather`. On failure the child holds part of them, which its exit unmaps.
     ///
     /// The caller holds this space's mmap lock for writing and has write-locked the VMA, so no fault changes
     /// entries here; the child does not run yet.

@@ -7,8 +7,8 @@
 //! cached the walk to it, and frees it after the epoch.
 //!
 //! A table that a call empties without covering all that it is responsible for may lie at a border that the
-//! program goes to and fro over, or one of two that it uses in turn. So the last two such bottom tables are
-//! *spared*, and the last one of each level above; they are freed when others take their place.
+//! program crosses again and again, or one of two that it uses in turn. So the last two such bottom tables
+//! are *spared*, and the last one of each level above; they are freed when others take their place.
 
 use super::zap::Zap;
 use super::{Tables, TablesTechnique};
@@ -131,7 +131,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Takes the spared tables for parts of `range` into `gather`, if they are empty still. As for
-    /// [`free_empty`](Self::free_empty); no fault can come to the range.
+    /// [`free_empty`](Self::free_empty); no fault can happen in the range.
     pub(crate) fn free_spared(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         let mut level = Level::PTE;
         while level < P::Paging::root_level() {

@@ -66,7 +66,7 @@ impl<P: Platform> Copy for Tables<'_, P> {}
 /// The count of live entries of a table that was, or is about to be, unhooked, and gets no more entries.
 const DEAD: u32 = u32::MAX;
 
-/// What became of the wish for a table below another.
+/// The result of hooking a table below another.
 enum Hooked {
     /// There is one.
     Table(Pfn),
@@ -124,7 +124,8 @@ impl<P: Platform> LockedTable<'_, P> {
         }
     }
 
-    /// Takes marks of use off the leaf at `index`. Where they are in an entry depends on whether it is present.
+    /// Clears accessed or dirty bits of the leaf at `index`. Where they are in an entry depends on whether it
+    /// is present.
     pub(crate) fn unmark(&self, index: usize, marks: LeafFlags) {
         let slot = &self.entries[index];
         let mut raw = slot.load(Ordering::Relaxed);
@@ -230,7 +231,7 @@ impl<P: Platform> LockedTable<'_, P> {
         self.frame.live().load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the table is on its way out. Nothing may be put in.
+    /// Whether the table is being freed. Nothing may be put in.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
         self.frame.live().load(Ordering::Relaxed) == DEAD

@@ -258,7 +258,7 @@ impl<P: Platform> Tables<'_, P> {
     ) {
         let leaf = Self::huge_leaf(&self.lock_slot(pin, slot), slot);
         if !leaf.is_some_and(|leaf| leaf.flags.contains(LeafFlags::READ)) {
-            // No TLB knows it: it becomes a table without a flush.
+            // No TLB has it: it becomes a table without a flush.
             self.split_huge(slot);
             if let Some(table) = self.find(part.start()) {
                 self.relocate_pages(pin, table, part, to, gather);

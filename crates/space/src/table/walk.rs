@@ -4,7 +4,7 @@ use super::{HugeSlot, Tables, parts};
 use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_sync::atomic::raw::Ordering;
 
-/// What a walk comes to.
+/// What a walk finds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     /// A bottom table.

@@ -42,7 +42,7 @@ impl<P: Platform> Tables<'_, P> {
     ) -> Step {
         let range = self.slot_range(slot);
         if part != range {
-            // No fault can come to the rest either: its mapping was cut, so it is write-locked.
+            // No fault can happen in the rest either: its mapping was cut, so it is write-locked.
             if what == Zap::Mapping && self.make_huge_absent(slot) {
                 gather.add_stale(range);
                 gather.add_split(slot, part);
@@ -237,7 +237,7 @@ impl<P: Platform> Tables<'_, P> {
     pub(crate) fn free_detached_table(&self, table: Pfn, gather: &mut Gather<'_, P>) {
         let level = self.level_of(table);
         if self.is_empty(table) {
-            // What it led to has moved, or has gone before.
+            // What it led to has moved, or was unmapped before.
         } else if level == Level::PTE {
             self.free_detached_bottom(table, gather);
         } else {
@@ -251,7 +251,7 @@ impl<P: Platform> Tables<'_, P> {
         }
         self.core.usage.table_gone();
         gather.add_empty_table(table);
-        gather.free_portion();
+        gather.free_batch();
     }
 
     fn free_detached_leaf(&self, slot: HugeSlot, leaf: Leaf, gather: &mut Gather<'_, P>) {

@@ -1,5 +1,5 @@
-//! Mappings of huge pages that a program asks for (`MAP_HUGETLB`). There are no pools of such pages: a mapping is had
-//! where none is reserved, and its pages are not.
+//! Mappings of huge pages that a program asks for (`MAP_HUGETLB`). There are no pools of such pages: a
+//! mapping succeeds where no page is reserved, and its faults fail.
 
 use super::VmaSnapshot;
 use super::flags::VmFlags;

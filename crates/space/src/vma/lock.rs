@@ -77,14 +77,14 @@ impl VmaLock {
 
     /// Write-locks a VMA that no other thread can reach yet, until the section ends: there can be no readers.
     #[inline]
-    pub(crate) fn write_unknown(&self, sequence: &LockSequence) {
+    pub(crate) fn write_lock_new(&self, sequence: &LockSequence) {
         // The release by which the VMA is put into its tree makes this visible to a fault that finds it
         // there.
         self.write_sequence.store(sequence.0.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Write-locks the VMA until the section ends. The caller holds the mmap lock for writing. `wait` is called
-    /// until the readers have left, each time with a closure that tells whether there still are any.
+    /// Write-locks the VMA until the section ends. The caller holds the mmap lock for writing. `wait` is
+    /// called until the readers have left, each time with a closure that returns whether there still are any.
     #[inline]
     pub(crate) fn write(&self, sequence: &LockSequence, wait: impl FnMut(&mut dyn FnMut() -> bool)) {
         let now = sequence.0.load(Ordering::Relaxed);
@@ -106,8 +106,9 @@ impl VmaLock {
     /// Marks the VMA as out of its tree, for good. The caller has write-locked it in this section; `wait` is as in
     /// [`write`](Self::write).
     ///
-    /// A reader that added itself before the mark may still be about to compare sequences, and once the section
-    /// has ended it would find them different and believe that it holds the lock. So its back-off is awaited here.
+    /// A reader that added itself before the mark may still be about to compare sequences, and once the
+    /// section has ended it would find them different and assume that it holds the lock. So its back-off is
+    /// awaited here.
     #[inline]
     pub(crate) fn detach(&self, wait: impl FnMut(&mut dyn FnMut() -> bool)) {
         let readers = self.readers.fetch_or(DETACHED, Ordering::AcqRel) & READERS;

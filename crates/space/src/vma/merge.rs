@@ -3,7 +3,7 @@
 use super::{AnonVmaRef, Backing, VmFlags, VmaSnapshot};
 use quire_arch::VirtRange;
 
-/// A range as it will be after a call, to be held against its neighbours.
+/// A range as it will be after a call, to be compared with its neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Proposal {
     pub(crate) range: VirtRange,
@@ -13,7 +13,7 @@ pub(crate) struct Proposal {
     pub(crate) anon: AnonVmaRef,
 }
 
-/// Which neighbours take a proposal in.
+/// Which neighbours absorb a proposal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MergeChoice {
     pub(crate) previous: bool,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_with_pages_of_two_groups_do_not_join_across_a_hole() {
+    fn neighbours_with_pages_of_two_anon_vmas_do_not_join_across_a_hole() {
         let (low, high) = (facts(0x1000, 0x2000, 5), facts(0x3000, 0x4000, 6));
         let choice = proposal(0x2000, 0x3000).merges(Some(&low), Some(&high));
         assert_eq!(choice, MergeChoice { previous: true, next: false });
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn special_mappings_and_strangers_do_not_merge() {
+    fn special_and_non_adjacent_mappings_do_not_merge() {
         let low = facts(0x1000, 0x2000, 0);
         let mut special = proposal(0x2000, 0x3000);
         special.flags |= VmFlags::IO;

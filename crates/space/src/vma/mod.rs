@@ -203,8 +203,8 @@ impl Vma {
         &self.membership
     }
 
-    /// Gives the VMA its first anon_vma, one that a fault made, and tells whether it had none: of two faults
-    /// that try at once, one wins.
+    /// Gives the VMA its first anon_vma, one that a fault made, and returns whether it had none: of two
+    /// faults that try at once, one wins.
     pub(crate) fn set_anon_once(&self, anon: AnonVmaRef) -> bool {
         debug_assert!(!anon.is_inherited(), "no other process has pages of a VMA without an anon_vma");
         let anon_vma = as_ptr(anon.anon_vma);

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_as_huge_pages_comes_whole() {
+    fn folios_of_madv_hugepage_are_swapped_in_whole() {
         let window = SwapInWindow::default();
         let orders =
             (1..13).map(|nth| window.order(VirtAddr((nth * 10_000) << PAGE_SHIFT), VmFlags::HUGEPAGE));

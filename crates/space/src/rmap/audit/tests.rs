@@ -66,7 +66,7 @@ impl Scene {
 }
 
 #[test]
-fn a_vma_that_names_a_group_and_is_not_in_it() {
+fn a_vma_that_names_an_anon_vma_and_is_not_in_it() {
     let scene = Scene::new();
     scene.root.leave(scene.vmas[0]);
     scene.finds(AnonVmaViolation::Members { expected: 5, found: 4 });
@@ -130,7 +130,7 @@ fn a_wrong_census() {
 }
 
 #[test]
-fn a_page_may_be_owned_by_a_group_above_only() {
+fn a_page_may_be_owned_by_an_anon_vma_above_only() {
     let scene = Scene::new();
     let owner = |anon_vma: &AnonVma| std::ptr::from_ref(anon_vma).expose_provenance() as u64 | 1;
     let (below, beside) = (scene.vmas[6], scene.vmas[5]);

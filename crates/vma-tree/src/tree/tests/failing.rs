@@ -63,7 +63,7 @@ fn a_reservation_that_fails_leaves_the_spares_as_they_were() {
 }
 
 #[test]
-fn a_large_reservation_is_trimmed_when_the_writer_goes() {
+fn a_large_reservation_is_trimmed_when_the_writer_is_dropped() {
     let (tree, store) = (RangeTree::new(), TestStore::default());
     // SAFETY: one thread, one writer at a time.
     let mut writer = unsafe { tree.writer(&store) };
