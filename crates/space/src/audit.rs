@@ -88,8 +88,8 @@ pub enum SpaceViolation {
         /// What it was given out for.
         kind: Kind,
     },
-    /// The map count of a folio differs from the entries that map it, or its mappings hold not just one reference; or a table
-    /// is hooked more than once.
+    /// The map count of a folio differs from the entries that map it, or its mappings hold not just one
+    /// reference; or a table is hooked more than once.
     Refs {
         /// The frame.
         pfn: Pfn,
@@ -212,8 +212,8 @@ struct Sums {
     anon_vmas: AnonVmaAudit,
 }
 
-/// Slots that are named, and how often: a count, and a sum that differs if any slot is named more or less often than another
-/// recount says.
+/// Slots that are named, and how often: a count, and a sum that differs if any slot is named more or less
+/// often than another recount says.
 #[derive(Clone, Copy, Default)]
 struct Names {
     count: u64,
@@ -242,8 +242,8 @@ fn mix(number: u64) -> u64 {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Recounts everything that the spaces of this machine use. The machine is quiet: no call, fault or access runs.
-    /// The audit words of the frames are scratch and end up zero.
+    /// Recounts everything that the spaces of this machine use. The machine is quiet: no call, fault or
+    /// access runs. The audit words of the frames are scratch and end up zero.
     pub fn audit(&self, report: Report<'_>) {
         self.frames().clear_audit();
         let mut sums = Sums::default();

@@ -132,8 +132,8 @@ impl<P: Platform> Tables<'_, P> {
         made
     }
 
-    /// Copies what `table` maps to the new folio `head` and puts a leaf in its place. The table goes to `gather`. Where a page
-    /// was pinned meanwhile all stays as it is.
+    /// Copies what `table` maps to the new folio `head` and puts a leaf in its place. The table goes to
+    /// `gather`. Where a page was pinned meanwhile all stays as it is.
     fn replace_by_leaf(
         &self,
         slot: HugeSlot,

@@ -14,8 +14,8 @@ use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platfo
 use quire_frame::{AllocRequest, FrameFlags, Kind, LockedFolio};
 use quire_sync::atomic::raw::Ordering;
 
-/// A page that a fault keeps while no lock is held, so that it is not reused for other contents meanwhile. A held folio
-/// is not split.
+/// A page that a fault keeps while no lock is held, so that it is not reused for other contents meanwhile. A
+/// held folio is not split.
 pub(crate) struct Held {
     pfn: Pfn,
     head: Pfn,
@@ -56,7 +56,8 @@ impl<P: Platform> Tables<'_, P> {
         if !folio.folio().is_large() {
             return folio.claim(1);
         }
-        // Entries of this table that map a page of the folio. If part of it was moved behind another table they are too few.
+        // Entries of this table that map a page of the folio. If part of it was moved behind another table
+        // they are too few.
         let head = folio.folio().head();
         let entries = P::Paging::entries(Level::PTE);
         let first = (index as u64).saturating_sub(pfn.0 - head.0) as usize;
@@ -82,22 +83,23 @@ impl<P: Platform> Tables<'_, P> {
         folio.maps() == 1 && self.spaces.swap().leave_if_unnamed(folio.folio().head()) && folio.is_exclusive()
     }
 
-    /// Whether a device has the page, and it is in the swap cache for the moment: it must not be copied, and is to be looked at again.
+    /// Whether a device has the page, and it is in the swap cache for the moment: it must not be copied, and
+    /// is to be looked at again.
     pub(crate) fn is_pinned_and_cached(&self, pfn: Pfn) -> bool {
         let folio = self.spaces.frames().folio(pfn);
         folio.may_be_pinned() && folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
     }
 
-    /// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the access is tried
-    /// again.
+    /// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the
+    /// access is tried again.
     pub(crate) fn hold(&self, pfn: Pfn) -> Option<Held> {
         let folio = self.spaces.frames().lock_folio(pfn);
         let held = folio.folio().frame().get(1);
         held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
     }
 
-    /// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table` maps. If that
-    /// changed meanwhile nothing is done: the access is tried again.
+    /// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table`
+    /// maps. If that changed meanwhile nothing is done: the access is tried again.
     #[cold]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn copy_on_write(
@@ -128,8 +130,8 @@ impl<P: Platform> Tables<'_, P> {
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
         let copy = frames.allocate(&pin, request)?;
         self.charge_new(&pin, copy, Order::ZERO)?;
-        // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after all, its entry
-        // has changed, and the copy is dropped.
+        // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after
+        // all, its entry has changed, and the copy is dropped.
         unsafe { frames.platform().copy(held.pfn, copy, Order::ZERO) };
         let locked = self.lock(&pin, table, Level::PTE);
         let unchanged = match locked.get(index) {
@@ -143,8 +145,8 @@ impl<P: Platform> Tables<'_, P> {
         }
         let kind = {
             let folio = frames.lock_folio(held.pfn);
-            // First nothing, then the flush, then the copy: no CPU may go on reading the old page after another has written
-            // to the new one.
+            // First nothing, then the flush, then the copy: no CPU may go on reading the old page after
+            // another has written to the new one.
             locked.entries[index].store(0, Ordering::Relaxed);
             if facts.flags.contains(VmFlags::LOCKED) {
                 self.unlock_folio(&pin, &folio);

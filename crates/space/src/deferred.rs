@@ -1,9 +1,9 @@
 //! Partially mapped large folios: some of their pages are not mapped any more. They are split when memory
 //! runs short, which frees those pages; until then they cost nothing and may be freed whole without a split.
 //!
-//! A folio waits in a list of the machine, linked through the words of its second descriptor, and its first one has the
-//! flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of the list: it leaves when
-//! its last page is unmapped, so what is found in the list is mapped.
+//! A folio waits in a list of the machine, linked through the words of its second descriptor, and its first
+//! one has the flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of
+//! the list: it leaves when its last page is unmapped, so what is found in the list is mapped.
 
 use crate::spaces::Spaces;
 use quire_arch::{Order, Pfn, Platform};

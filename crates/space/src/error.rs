@@ -137,8 +137,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the file's operation refuses to map it, not the checks before: those find that there is no such
-    /// operation (ENODEV), or that the file is sealed or its mount does not allow execution (EPERM).
+    /// Whether the file's operation refuses to map it, not the checks before: those find that there is no
+    /// such operation (ENODEV), or that the file is sealed or its mount does not allow execution (EPERM).
     pub(crate) fn is_of_the_operation(self) -> bool {
         matches!(self, Self::RefusedByFile(errno) if errno != Errno::ENODEV && errno != Errno::EPERM)
     }

@@ -73,8 +73,8 @@ impl<P: Platform> Drop for VmaHold<'_, P> {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Makes the access `access` to `addr` possible, or says why it is not allowed. Called by a CPU whose MMU could
-    /// not translate; the CPU then tries again.
+    /// Makes the access `access` to `addr` possible, or says why it is not allowed. Called by a CPU whose MMU
+    /// could not translate; the CPU then tries again.
     ///
     /// # Errors
     ///
@@ -176,8 +176,8 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Where a change of other mappings was in the way of the look, it is over in a moment, while the mmap lock may be held
-    /// for long.
+    /// Where a change of other mappings was in the way of the look, it is over in a moment, while the mmap
+    /// lock may be held for long.
     #[cold]
     fn look_again(
         &self,
@@ -204,7 +204,8 @@ impl<P: Platform> Space<'_, P> {
     fn hold_vma(&self, epoch: &EpochGuard<'_>, addr: VirtAddr) -> Result<VmaHold<'_, P>, LookupMiss> {
         let core = self.core();
         let platform = self.spaces.platform();
-        // SAFETY: nodes are retired through the epoch of the page-frame allocator, which the guards of this module are of.
+        // SAFETY: nodes are retired through the epoch of the page-frame allocator, which the guards of this
+        // module are of.
         let found = unsafe { core.vmas.find_lockless(addr, epoch) }.ok_or(LookupMiss::NotFoundOrRaced)?;
         // SAFETY: a VMA that was found under the epoch is not reused before the section of the epoch ends,
         // and one that is held shared is not retired before its lock is released.
@@ -222,7 +223,8 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Finds the mapping of `addr` under the mmap lock, or makes a stack grow to it, and calls `resolve` for it.
+    /// Finds the mapping of `addr` under the mmap lock, or makes a stack grow to it, and calls `resolve` for
+    /// it.
     #[cold]
     fn fault_locked<E: From<FaultError>>(
         &self,

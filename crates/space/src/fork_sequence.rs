@@ -7,7 +7,8 @@ use quire_sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) struct ForkSequence(AtomicU64);
 
 impl ForkSequence {
-    /// A fork begins to share pages. The caller holds the mmap lock for writing until it calls [`end`](Self::end).
+    /// A fork begins to share pages. The caller holds the mmap lock for writing until it calls
+    /// [`end`](Self::end).
     pub(crate) fn begin(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
         // Pairs with the fence in `pin_page_fast`: the looks for pins come after.
@@ -27,7 +28,8 @@ impl ForkSequence {
         (number & 1 == 0).then_some(number)
     }
 
-    /// Whether no fork has begun since `number` was read. The caller has pinned a page before, and there is a fence between.
+    /// Whether no fork has begun since `number` was read. The caller has pinned a page before, and there is a
+    /// fence between.
     pub(crate) fn unchanged(&self, number: u64) -> bool {
         self.0.load(Ordering::Relaxed) == number
     }

@@ -4,9 +4,9 @@
 //! unhooked. So nothing that enters a gather is reused before [`Gather::finish`] has flushed the TLBs once
 //! for all of it; frames are free then, tables after an epoch. Nothing is allocated, whatever the size:
 //!
-//! - Tables all of whose addresses are unmapped are unhooked *with their entries* and chained through their descriptors.
-//!   They are read after the flush, when neither the MMU nor a fault can change them any more: the table is the batch,
-//!   and no entry needs an exchange, or to be cleared.
+//! - Tables all of whose addresses are unmapped are unhooked *with their entries* and chained through their
+//!   descriptors. They are read after the flush, when neither the MMU nor a fault can change them any more:
+//!   the table is the batch, and no entry needs an exchange, or to be cleared.
 //! - Out of tables that stay, a folio without other mappings is chained through its descriptor.
 //! - A folio with other mappings, or of which only a part is unmapped, keeps its map count until the flush,
 //!   so that it is not freed before. Such runs are noted in a short list. When the list is full, what it
@@ -105,15 +105,16 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.stale = join(self.stale, range);
     }
 
-    /// Notes that CPUs may remember the way to a table for `range`, which has no entries. One address in it will do: a flush
-    /// of an address is one of the way to it, too.
+    /// Notes that CPUs may remember the way to a table for `range`, which has no entries. One address in it
+    /// will do: a flush of an address is one of the way to it, too.
     pub(crate) fn add_stale_table(&mut self, range: VirtRange) {
         if self.stale.is_none_or(|stale| stale.intersect(range).is_empty()) {
             self.add_stale(pages_from(range.start(), 1));
         }
     }
 
-    /// Whether no more runs can be noted: see [`relieve`](Self::relieve) and [`add_absent`](Self::add_absent).
+    /// Whether no more runs can be noted: see [`relieve`](Self::relieve) and
+    /// [`add_absent`](Self::add_absent).
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.noted.is_full() || self.cached.is_full()
@@ -131,7 +132,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Takes a run of `pages` from `pfn` on that stays counted as mapped until the flush. The gather is not full.
+    /// Takes a run of `pages` from `pfn` on that stays counted as mapped until the flush. The gather is not
+    /// full.
     #[inline]
     pub(crate) fn add_run(&mut self, pfn: Pfn, pages: u32) {
         self.note(pfn, pages);
@@ -143,7 +145,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         debug_assert!(noted.is_ok(), "a run was added to a full gather");
     }
 
-    /// Notes that the leaves in `range` were made unusable and are to be taken out after the flush. No fault can come.
+    /// Notes that the leaves in `range` were made unusable and are to be taken out after the flush. No fault
+    /// can come.
     pub(crate) fn add_absent(&mut self, range: VirtRange) {
         self.absent = join(self.absent, range);
     }
@@ -168,14 +171,15 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Takes the reference of an entry that mapped the huge page of zeros. There is no other such page while it has one.
+    /// Takes the reference of an entry that mapped the huge page of zeros. There is no other such page while
+    /// it has one.
     pub(crate) fn add_huge_zero(&mut self, zero: Pfn) {
         let entries = self.zeros.map_or(0, |(_, entries)| entries);
         self.zeros = Some((zero, entries + 1));
     }
 
-    /// Notes that the leaves in `range` were made unusable and are to be usable again after the flush. No fault can come. As
-    /// for pending splits there are at most two such ranges.
+    /// Notes that the leaves in `range` were made unusable and are to be usable again after the flush. No
+    /// fault can come. As for pending splits there are at most two such ranges.
     pub(crate) fn add_restored(&mut self, range: VirtRange) {
         let noted = self.restored.try_push(range);
         debug_assert!(noted.is_ok(), "a range has more than two ends");
@@ -240,8 +244,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.stale.take()
     }
 
-    /// Flushes, as [`settle`](Self::settle), if something came to it since `aside` was set aside. If nothing did, that is still
-    /// to be flushed.
+    /// Flushes, as [`settle`](Self::settle), if something came to it since `aside` was set aside. If nothing
+    /// did, that is still to be flushed.
     pub(crate) fn settle_since(&mut self, aside: Option<VirtRange>) {
         let came = self.stale.is_some() || self.has_absent();
         if let Some(range) = aside {

@@ -1,5 +1,5 @@
-//! The huge page of zeros: a block of the PMD's order that one entry of a PMD table maps where a program reads memory that
-//! it never wrote to.
+//! The huge page of zeros: a block of the PMD's order that one entry of a PMD table maps where a program
+//! reads memory that it never wrote to.
 //!
 //! It is allocated by the first fault that wants it. [`Spaces`] holds one reference to it and each entry that
 //! maps it one more. So a thread that has such an entry under the lock of its table can take another
@@ -13,8 +13,8 @@ use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Kind, VmEvent};
 
 impl<P: Platform> Spaces<P> {
-    /// Takes a reference to the huge page of zeros, which is of `order`, for an entry to come. Allocates the page if there
-    /// is none.
+    /// Takes a reference to the huge page of zeros, which is of `order`, for an entry to come. Allocates the
+    /// page if there is none.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn hold_huge_zero(&self, pin: &Pin<'_, P>, order: Order) -> Result<Pfn, AllocError> {
         let held = |zero: Pfn| self.hold_huge_zero_again(zero).then_some(zero).ok_or(AllocError::OutOfMemory);
@@ -52,7 +52,8 @@ impl<P: Platform> Spaces<P> {
         *self.huge_zero().lock()
     }
 
-    /// Drops the references of `entries` entries that mapped the huge page of zeros `zero`, and that are in no TLB.
+    /// Drops the references of `entries` entries that mapped the huge page of zeros `zero`, and that are in
+    /// no TLB.
     pub(crate) fn put_huge_zero(&self, zero: Pfn, entries: u32) {
         let last = self.frames().known(zero).put(entries);
         debug_assert!(!last, "the huge page of zeros lost the reference of `Spaces`");

@@ -39,8 +39,8 @@ impl<P: Platform> Spaces<P> {
         self.swap().leave_if_unnamed(head)
     }
 
-    /// Splits the large folio at `head` into folios of order `to`. The caller has the folio lock and one reference, which is to
-    /// the first part then.
+    /// Splits the large folio at `head` into folios of order `to`. The caller has the folio lock and one
+    /// reference, which is to the first part then.
     ///
     /// # Errors
     ///
@@ -116,7 +116,8 @@ impl<P: Platform> Space<'_, P> {
         Ok(())
     }
 
-    /// How the owner of the program wants it to be judged when memory is exhausted (`oom_score_adj`, -1000 to 1000).
+    /// How the owner of the program wants it to be judged when memory is exhausted (`oom_score_adj`, -1000 to
+    /// 1000).
     pub fn oom_score_adj(&self) -> i16 {
         self.core().oom_score_adj.load(Ordering::Relaxed) as i32 as i16
     }
@@ -127,8 +128,8 @@ impl<P: Platform> Space<'_, P> {
         self.core().oom_score_adj.store(bounded as u32, Ordering::Relaxed);
     }
 
-    /// Ends what runs in this space: whatever it faults for from now on it gets [`FaultError::Killed`](crate::FaultError::Killed).
-    /// Its embedder makes it exit.
+    /// Ends what runs in this space: whatever it faults for from now on it gets
+    /// [`FaultError::Killed`](crate::FaultError::Killed). Its embedder makes it exit.
     pub fn kill(&self) {
         // Release: pairs with the load in `is_killed`; a thread that finds pages gone finds this.
         self.core().killed.store(1, Ordering::Release);

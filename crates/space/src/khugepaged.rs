@@ -1,4 +1,5 @@
-//! The background step that collapses page tables into large leaves: what Linux's khugepaged does between two sleeps.
+//! The background step that collapses page tables into large leaves: what Linux's khugepaged does between two
+//! sleeps.
 //!
 //! It goes through the spaces of the machine and their mappings in turn, and goes on the next time where it
 //! stopped. Each block of a mapping that may have large leaves is looked at under the mmap lock held shared;
@@ -53,7 +54,8 @@ impl<P: Platform> Spaces<P> {
         step
     }
 
-    /// Times that all spaces were gone through (`full_scans`), and blocks that were collapsed (`pages_collapsed`).
+    /// Times that all spaces were gone through (`full_scans`), and blocks that were collapsed
+    /// (`pages_collapsed`).
     pub fn khugepaged_totals(&self) -> (u64, u64) {
         let _pin = self.platform().pin();
         let cursor = self.khugepaged().lock();
@@ -124,8 +126,8 @@ impl<P: Platform> Spaces<P> {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// The first block at or after `from` in a mapping that khugepaged may collapse. Mappings that it passes over count as
-    /// one page.
+    /// The first block at or after `from` in a mapping that khugepaged may collapse. Mappings that it passes
+    /// over count as one page.
     fn next_block(&self, from: VirtAddr, step: &mut KhugepagedStep) -> Option<VirtAddr> {
         let core = self.core();
         let _guard = core.mmap_lock.read(self.spaces.platform());

@@ -14,8 +14,8 @@ pub struct Layout {
     pub mmap_legacy_base: VirtAddr,
     /// Whether new mappings go below existing ones (the usual layout).
     pub top_down: bool,
-    /// The lowest address that a mapping may have without FIXED, and that a stack grows down to: the larger one of
-    /// `vm.mmap_min_addr` and what a security module was built with (`CONFIG_LSM_MMAP_MIN_ADDR`).
+    /// The lowest address that a mapping may have without FIXED, and that a stack grows down to: the larger
+    /// one of `vm.mmap_min_addr` and what a security module was built with (`CONFIG_LSM_MMAP_MIN_ADDR`).
     pub mmap_min: VirtAddr,
     /// The lowest address that a mapping may have with FIXED (`vm.mmap_min_addr`), unless the caller has
     /// [`Rights::MAP_LOW`](crate::Rights::MAP_LOW).
@@ -60,14 +60,16 @@ pub struct Limits {
     pub data: u64,
     /// Bytes of one growing stack (`RLIMIT_STACK`).
     pub stack: u64,
-    /// Bytes of locked memory (`RLIMIT_MEMLOCK`), unless the caller has [`Rights::LOCK`](crate::Rights::LOCK).
+    /// Bytes of locked memory (`RLIMIT_MEMLOCK`), unless the caller has
+    /// [`Rights::LOCK`](crate::Rights::LOCK).
     pub locked: u64,
     /// Number of mappings (`vm.max_map_count`).
     pub mappings: u64,
 }
 
 impl Default for Limits {
-    /// Linux's defaults: only the stack (8 MiB), locked memory (8 MiB) and the number of mappings are limited.
+    /// Linux's defaults: only the stack (8 MiB), locked memory (8 MiB) and the number of mappings are
+    /// limited.
     fn default() -> Self {
         Self { address_space: u64::MAX, data: u64::MAX, stack: 8 << 20, locked: 8 << 20, mappings: 65530 }
     }

@@ -108,8 +108,8 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
         }
     }
 
-    /// Flushes: what was unmapped through this batch is in no TLB. The caller holds no locks but folio locks, and those of
-    /// mappings.
+    /// Flushes: what was unmapped through this batch is in no TLB. The caller holds no locks but folio locks,
+    /// and those of mappings.
     pub fn flush(&mut self) {
         while let Some((space, range)) = self.stale.pop() {
             {
@@ -210,8 +210,8 @@ impl<P: Platform> Tables<'_, P> {
         self.spaces.swap().technique().whole_words()
     }
 
-    /// Unmaps the folio where one leaf maps all of it: the table that was deposited for that names its slots from then on, and no
-    /// entry for a single page is made in between. `None` where there is no such leaf.
+    /// Unmaps the folio where one leaf maps all of it: the table that was deposited for that names its slots
+    /// from then on, and no entry for a single page is made in between. `None` where there is no such leaf.
     fn unmap_leaf(
         &self,
         job: &Job,

@@ -1,4 +1,5 @@
-//! Readahead: pages that a program will probably want next are read while it waits for the one that it wants now.
+//! Readahead: pages that a program will probably want next are read while it waits for the one that it wants
+//! now.
 //!
 //! Only asynchronous devices are read ahead; a synchronous one has a page as fast as it can be looked for. On
 //! a rotational device the window is an aligned block of its slots; else it is the pages around in the VMA,
@@ -28,7 +29,8 @@ use quire_swap::{Inserted, Seen, Shadow, SlotId};
 type Slots = ArrayVec<SlotId, { MOST as usize }>;
 
 impl<P: Platform> Space<'_, P> {
-    /// Begins to read what the program will probably want after the page at `addr`, for which `entry` stands. Nothing is held.
+    /// Begins to read what the program will probably want after the page at `addr`, for which `entry` stands.
+    /// Nothing is held.
     #[cold]
     pub(crate) fn read_ahead(&self, addr: VirtAddr, entry: SwapEntry) {
         let slot = SlotId::of(entry);

@@ -1,10 +1,11 @@
 //! Refaults: whether the pages were paged out too soon.
 //!
-//! A list's age goes up by each page that leaves it at the end, and by each that is used again (`Groups::advance`). The shadow of
-//! a page says how old its list was when the page left; so the difference to now is the number of pages that made room since:
-//! had the list been longer by as many, the page would not have gone. If that is no more than the pages that were kept for
-//! having been used, one of those should have gone instead, and the page goes among them at once (Linux's workingset
-//! detection, after Johannes Weiner).
+//! A list's age goes up by each page that leaves it at the end, and by each that is used again
+//! (`Groups::advance`). The shadow of a page says how old its list was when the page left; so the difference
+//! to now is the number of pages that made room since: had the list been longer by as many, the page would
+//! not have gone. If that is no more than the pages that were kept for having been used, one of those should
+//! have gone instead, and the page goes among them at once (Linux's workingset detection, after Johannes
+//! Weiner).
 
 use crate::spaces::Spaces;
 use quire_arch::{Pfn, Pin, Platform};

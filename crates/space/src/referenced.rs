@@ -1,4 +1,5 @@
-//! What the mappings of a folio say about it before reclaim takes it: whether it was used, and whether a program locked it.
+//! What the mappings of a folio say about it before reclaim takes it: whether it was used, and whether a
+//! program locked it.
 
 use crate::spaces::Spaces;
 use crate::table::{Place, Step, Tables};
@@ -30,8 +31,8 @@ pub enum LockFound {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Asks all mappings of the folio at `head` whether it was used, and takes the marks of it away. `None` where they cannot
-    /// be looked at just now. The caller has a reference.
+    /// Asks all mappings of the folio at `head` whether it was used, and takes the marks of it away. `None`
+    /// where they cannot be looked at just now. The caller has a reference.
     pub fn referenced(&self, head: Pfn) -> Option<Referenced> {
         let mut found = Referenced::default();
         let order = self.frames().folio(head).order();
@@ -57,9 +58,9 @@ impl<P: Platform> Spaces<P> {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Whether pages of the folio at `head` were used through the entries of `range`; the marks are taken away. Lock-free: an
-    /// entry changes only if it still is what was read. Translations stay: a page that is used through one of those only
-    /// looks unused, as in Linux.
+    /// Whether pages of the folio at `head` were used through the entries of `range`; the marks are taken
+    /// away. Lock-free: an entry changes only if it still is what was read. Translations stay: a page that is
+    /// used through one of those only looks unused, as in Linux.
     fn test_and_clear_accessed(&self, range: VirtRange, (head, order): (Pfn, Order)) -> bool {
         let mut used = false;
         self.walk(range, &mut |place, part| {

@@ -1,8 +1,8 @@
 //! Making a page available where a fault asks for it.
 //!
-//! Memory is got before a table is locked, going by a look without the lock, and what was seen is looked at again under
-//! it. A new page of private memory is part of a folio as large as the policy allows, the mapping has room for, and the
-//! table is empty for; where memory is short it is a smaller one.
+//! Memory is got before a table is locked, going by a look without the lock, and what was seen is looked at
+//! again under it. A new page of private memory is part of a folio as large as the policy allows, the mapping
+//! has room for, and the table is empty for; where memory is short it is a smaller one.
 
 use crate::cpus::FlushCause;
 use crate::error::FaultError;
@@ -64,7 +64,8 @@ struct Spare<'s, 'p, P: Platform> {
 }
 
 impl<P: Platform> Spare<'_, '_, P> {
-    /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is to be had.
+    /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is to be
+    /// had.
     #[inline]
     fn fill(&mut self, entries: &Entries, index: usize) -> Result<(), Refusal> {
         self.empty();
@@ -346,8 +347,8 @@ impl<P: Platform> Tables<'_, P> {
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             if let Some((pfn, _)) = spare.folio.take() {
-                // First nothing, then the flush, then the new page: no CPU may go on reading zeros from the shared
-                // page after another has written to the new one.
+                // First nothing, then the flush, then the new page: no CPU may go on reading zeros from the
+                // shared page after another has written to the new one.
                 locked.replace(index, Entry::None);
                 let page = page_of(fault.addr);
                 self.core.flush(self.spaces.frames(), spare.pin, page, FlushCause::CopyOnWrite);
@@ -501,8 +502,8 @@ impl<P: Platform> Tables<'_, P> {
 }
 
 impl<P: Platform> Fault<'_, P> {
-    /// The permissions that the entry gets. More is allowed than before, so older translations do no harm: they fault and
-    /// find this. What is not known to be the program's own stays write-protected on a read.
+    /// The permissions that the entry gets. More is allowed than before, so older translations do no harm:
+    /// they fault and find this. What is not known to be the program's own stays write-protected on a read.
     fn allowed(&self) -> LeafFlags {
         let mut allowed = self.facts.flags.leaf_flags();
         if !self.is_write() && self.is_private() {

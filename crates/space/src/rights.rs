@@ -4,21 +4,23 @@ use bitflags::bitflags;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 bitflags! {
-    /// Privileges that memory calls ask for: capabilities of the calling thread in the initial user namespace.
+    /// Privileges that memory calls ask for: capabilities of the calling thread in the initial user
+    /// namespace.
     ///
-    /// They belong to a handle of a space ([`Space::acting_with`](crate::Space::acting_with)): two threads of one space may have different ones,
-    /// and a thread may lose or gain one between two calls.
+    /// They belong to a handle of a space ([`Space::acting_with`](crate::Space::acting_with)): two threads of
+    /// one space may have different ones, and a thread may lose or gain one between two calls.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Rights: u8 {
         /// Memory may be locked beyond [`Limits::locked`](crate::Limits::locked) (`CAP_IPC_LOCK`).
         const LOCK = 1;
-        /// Mappings with FIXED may lie below [`Layout::fixed_min`](crate::Layout::fixed_min) (`CAP_SYS_RAWIO`).
+        /// Mappings with FIXED may lie below [`Layout::fixed_min`](crate::Layout::fixed_min)
+        /// (`CAP_SYS_RAWIO`).
         const MAP_LOW = 2;
     }
 }
 
-/// Whether a program may make memory executable that was not, and map memory that is both writable and executable
-/// (`prctl(PR_SET_MDWE)`).
+/// Whether a program may make memory executable that was not, and map memory that is both writable and
+/// executable (`prctl(PR_SET_MDWE)`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum ExecGain {

@@ -14,8 +14,8 @@ use quire_sync::atomic::raw::Ordering;
 /// Frames that a thread tries to free when it finds no memory.
 const FREED_AT_ONCE: u64 = 512;
 
-/// Pages that a call wants reclaimed before its second attempt. Each further attempt wants twice as many: what a call
-/// undoes when it fails is free again, so it comes further each time.
+/// Pages that a call wants reclaimed before its second attempt. Each further attempt wants twice as many:
+/// what a call undoes when it fails is free again, so it comes further each time.
 const FIRST_RECLAIM: u64 = 32;
 /// Attempts of a call. The last one follows a reclaim of [`FIRST_RECLAIM`] times 2^14 pages, 2 GiB.
 const CALL_ATTEMPTS: u32 = 16;
@@ -36,10 +36,12 @@ impl<E: Into<Error>> From<E> for Refused {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Makes a call, and makes it again after a reclaim while it fails for want of frames and reclaim finds some.
+    /// Makes a call, and makes it again after a reclaim while it fails for want of frames and reclaim finds
+    /// some.
     ///
-    /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and is not pinned, and
-    /// each attempt looks at the space anew. A failure by the fault plan is no want of frames.
+    /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and
+    /// is not pinned, and each attempt looks at the space anew. A failure by the fault plan is no want of
+    /// frames.
     pub(crate) fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, Refused>) -> Result<R, Error> {
         let mut attempt = 1;
         loop {

@@ -98,8 +98,8 @@ pub(crate) struct SpaceCore {
     pub(crate) link: Link,
 }
 
-// SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the lock of
-// the list of spaces.
+// SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the
+// lock of the list of spaces.
 unsafe impl Sync for SpaceCore {}
 // SAFETY: as above; nothing in a core belongs to a thread.
 unsafe impl Send for SpaceCore {}
@@ -281,21 +281,21 @@ impl<'m, P: Platform> Space<'m, P> {
         self.core().limits.load()
     }
 
-    /// Changes its limits. What is already mapped stays. Limits belong to a process: where processes share a space (`vfork`),
-    /// the embedder sets those of the caller's before a call.
+    /// Changes its limits. What is already mapped stays. Limits belong to a process: where processes share a
+    /// space (`vfork`), the embedder sets those of the caller's before a call.
     pub fn set_limits(&self, limits: Limits) {
         self.core().limits.store(limits);
     }
 
-    /// What calls through this handle may do beyond the limits. A new space's handle has no rights; a clone of a handle and
-    /// the handle of a child have the same.
+    /// What calls through this handle may do beyond the limits. A new space's handle has no rights; a clone
+    /// of a handle and the handle of a child have the same.
     #[inline]
     pub fn rights(&self) -> Rights {
         self.rights
     }
 
-    /// A handle to the same space whose calls may do what `rights` say: for a thread that shares the space with others,
-    /// or whose privileges have changed.
+    /// A handle to the same space whose calls may do what `rights` say: for a thread that shares the space
+    /// with others, or whose privileges have changed.
     #[must_use]
     pub fn acting_with(&self, rights: Rights) -> Self {
         let mut handle = self.clone();

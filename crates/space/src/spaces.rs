@@ -31,8 +31,8 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};
 use quire_vma_tree::tree::{Node, NodeStore, OutOfNodes};
 
-/// Spaces at once: as many as Linux has processes (`PID_MAX_LIMIT`), and so few that a slot's count of the entries that name it
-/// cannot overflow, since each space names it once at most.
+/// Spaces at once: as many as Linux has processes (`PID_MAX_LIMIT`), and so few that a slot's count of the
+/// entries that name it cannot overflow, since each space names it once at most.
 const MAX_SPACES: usize = (1 << 22) - 64;
 
 /// How the spaces of a machine are managed.
@@ -55,7 +55,8 @@ pub struct SpacesConfig {
 /// What happens when a fault needs memory and nothing can be freed any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OomAction {
-    /// The fault fails with [`FaultError::OutOfMemory`](crate::FaultError::OutOfMemory), and the embedder decides.
+    /// The fault fails with [`FaultError::OutOfMemory`](crate::FaultError::OutOfMemory), and the embedder
+    /// decides.
     #[default]
     Refuse,
     /// The program with the highest score is ended, as in Linux.
@@ -133,8 +134,8 @@ impl AsidPool {
         Asid::NONE
     }
 
-    /// Gives a tag back. TLBs may still hold translations under it: each CPU drops them before it first runs the space
-    /// that gets the tag next.
+    /// Gives a tag back. TLBs may still hold translations under it: each CPU drops them before it first runs
+    /// the space that gets the tag next.
     fn give(&mut self, asid: Asid) {
         if asid != Asid::NONE {
             *self.word(asid.0) &= !(1 << (asid.0 % 64));
@@ -387,7 +388,8 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
-    /// A handle to the space after `space` on the list, or to the first one. Those that are exiting are passed over.
+    /// A handle to the space after `space` on the list, or to the first one. Those that are exiting are
+    /// passed over.
     pub(crate) fn space_after(&self, space: Option<&Space<'_, P>>) -> Option<Space<'_, P>> {
         let _pin = self.platform().pin();
         let list = self.list.lock();
@@ -424,8 +426,8 @@ impl<P: Platform> Spaces<P> {
         &self.anon_vmas
     }
 
-    /// A number that this machine never gives again, from 1: for a piece of shared anonymous memory, or for a VMA that
-    /// a fork copies.
+    /// A number that this machine never gives again, from 1: for a piece of shared anonymous memory, or for a
+    /// VMA that a fork copies.
     pub(crate) fn new_number(&self) -> u64 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
@@ -441,7 +443,8 @@ impl<P: Platform> Spaces<P> {
         frame.map_count().store(1, Ordering::Release);
     }
 
-    /// The same for a new large folio that is about to be mapped from `start` on, `pages` of it, by one space.
+    /// The same for a new large folio that is about to be mapped from `start` on, `pages` of it, by one
+    /// space.
     pub(crate) fn init_folio(&self, head: Pfn, pages: u32, vma: &VmaSnapshot, start: VirtAddr) {
         let frame = self.frames().known(head);
         frame.index().store(vma.page_offset_at(start), Ordering::Relaxed);
@@ -495,8 +498,8 @@ impl<P: Platform> Spaces<P> {
     ///
     /// # Safety
     ///
-    /// It came from [`allocate_vma`](Self::allocate_vma), is detached and out of its tree, and the caller does not
-    /// use it again.
+    /// It came from [`allocate_vma`](Self::allocate_vma), is detached and out of its tree, and the caller
+    /// does not use it again.
     pub(crate) unsafe fn retire_vma(&self, vma: NonNull<Vma>) {
         let pin = self.platform().pin();
         // SAFETY: the caller's promise.
@@ -504,8 +507,9 @@ impl<P: Platform> Spaces<P> {
     }
 }
 
-// SAFETY: nodes come from a slab cache and go back to it through the epoch of this machine's frames, which is the
-// one that faults enter before they look a VMA up; a retired object is left as it is until the epoch has passed.
+// SAFETY: nodes come from a slab cache and go back to it through the epoch of this machine's frames, which is
+// the one that faults enter before they look a VMA up; a retired object is left as it is until the epoch has
+// passed.
 unsafe impl<P: Platform> NodeStore<Vma> for Spaces<P> {
     #[cfg_attr(debug_assertions, track_caller)]
     fn allocate(&self) -> Result<NonNull<Node<Vma>>, OutOfNodes> {

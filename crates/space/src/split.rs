@@ -19,7 +19,8 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// [`SplitError`]; then the folio is as it was, but for large leaves that map it, which may have become tables.
+    /// [`SplitError`]; then the folio is as it was, but for large leaves that map it, which may have become
+    /// tables.
     pub fn split_folio(&self, addr: VirtAddr, to: Order) -> Result<u64, SplitError> {
         let head = self.hold_mapped(addr).ok_or(SplitError::NotLarger)?;
         let result = self.spaces.split_held(head, to, false);

@@ -36,8 +36,8 @@ use quire_sync::atomic::raw::Ordering;
 pub(crate) struct Swapped {
     /// The entry.
     pub(crate) entry: SwapEntry,
-    /// The orders that a folio for it may have, besides order 0: the policy allows them, and the entries around it name the
-    /// slots around it.
+    /// The orders that a folio for it may have, besides order 0: the policy allows them, and the entries
+    /// around it name the slots around it.
     pub(crate) orders: OrderSet,
 }
 
@@ -139,7 +139,8 @@ impl<P: Platform> SwappedIn<'_, P> {
         }
     }
 
-    /// Which page of the folio `slot` is. None once the folio has left the cache: the slot may be another page's by now.
+    /// Which page of the folio `slot` is. None once the folio has left the cache: the slot may be another
+    /// page's by now.
     fn page_of(&self, slot: SlotId) -> Option<u64> {
         if matches!(self.then.get(), CacheFate::Removed | CacheFate::Failed) {
             return None;
@@ -150,8 +151,8 @@ impl<P: Platform> SwappedIn<'_, P> {
 }
 
 impl<'s, P: Platform> Spaces<P> {
-    /// Brings what `wanted` names into the cache. `None` where it is to be looked for again. The caller is not pinned and holds no
-    /// locks but those of mappings.
+    /// Brings what `wanted` names into the cache. `None` where it is to be looked for again. The caller is
+    /// not pinned and holds no locks but those of mappings.
     #[cold]
     pub(crate) fn swap_in(&'s self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let slot = SlotId::of(wanted.entry);
@@ -448,7 +449,8 @@ impl<P: Platform> Tables<'_, P> {
         Ok(exclusive || fault.access != Access::Write)
     }
 
-    /// Whether the entries around `index`, which names page `nth` of `held`, name all its pages, in one table and one mapping.
+    /// Whether the entries around `index`, which names page `nth` of `held`, name all its pages, in one table
+    /// and one mapping.
     fn names_whole_folio(
         &self,
         locked: &LockedTable<'_, P>,
@@ -471,8 +473,9 @@ impl<P: Platform> Tables<'_, P> {
             && Self::swap_run(locked.entries, (first, last), head) as u64 == pages
     }
 
-    /// The orders of a folio for the slot that entry `index` names: aligned in the table, in the mapping and among the
-    /// slots alike, with the entries to match, and allowed by the policy and by what the program does.
+    /// The orders of a folio for the slot that entry `index` names: aligned in the table, in the mapping and
+    /// among the slots alike, with the entries to match, and allowed by the policy and by what the program
+    /// does.
     fn look_around(
         &self,
         locked: &LockedTable<'_, P>,

@@ -132,7 +132,8 @@ impl Usage {
         self.tables.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts `pages` of a mapping with `flags` in. As the next two: the caller holds the mmap lock for writing.
+    /// Counts `pages` of a mapping with `flags` in. As the next two: the caller holds the mmap lock for
+    /// writing.
     pub(crate) fn map(&self, flags: VmFlags, pages: u64) {
         add(&self.mapped, pages);
         raise(&self.peak_mapped, self.mapped.load(Ordering::Relaxed));

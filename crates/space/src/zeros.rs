@@ -1,7 +1,7 @@
 //! Pages of zeros in a large folio that was split: the shared page of zeros takes their place, as in Linux.
 //!
-//! Programs get 2 MiB and write to a few pages of them. Once the folio is split, what was never written to costs nothing any
-//! more.
+//! Programs get 2 MiB and write to a few pages of them. Once the folio is split, what was never written to
+//! costs nothing any more.
 
 use crate::cpus::FlushCause;
 use crate::gather::pages_from;
@@ -50,8 +50,8 @@ impl<P: Platform> Spaces<P> {
         const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
         // Contents are no part of what the models explore.
         let base = self.platform().direct_map(page).cast::<Word>();
-        // SAFETY: the page lies in RAM, is aligned, and stays while it is mapped. Programs write to it as hardware does,
-        // so it is read by atomics.
+        // SAFETY: the page lies in RAM, is aligned, and stays while it is mapped. Programs write to it as
+        // hardware does, so it is read by atomics.
         let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), WORDS) };
         words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }

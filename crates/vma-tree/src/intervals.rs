@@ -1,11 +1,11 @@
 //! An intrusive interval tree: which members hold an offset?
 //!
-//! A search tree by the first offset of each member, which also keeps in every node the largest last offset below it
-//! (T. Cormen et al., "Introduction to Algorithms", section 14.3). It is balanced by weight, with the parameters that
-//! Y. Hirai and K. Yamamoto proved right for single insertions and removals ("Balancing weight-balanced trees",
-//! Journal of Functional Programming 21, 2011): chance and the programs' choice of offsets do not change the depth.
-//! Links lie in the members, so that nothing is allocated, and lead upwards too, so that nothing is searched for
-//! before it is removed, and nothing recurses.
+//! A search tree by the first offset of each member, which also keeps in every node the largest last offset
+//! below it (T. Cormen et al., "Introduction to Algorithms", section 14.3). It is balanced by weight, with
+//! the parameters that Y. Hirai and K. Yamamoto proved right for single insertions and removals ("Balancing
+//! weight-balanced trees", Journal of Functional Programming 21, 2011): chance and the programs' choice of
+//! offsets do not change the depth. Links lie in the members, so that nothing is allocated, and lead upwards
+//! too, so that nothing is searched for before it is removed, and nothing recurses.
 //!
 //! Members may overlap, and several may hold the same offsets.
 
@@ -48,8 +48,8 @@ pub struct Place<T> {
     reach: Cell<u64>,
 }
 
-// SAFETY: a place is read and written only under the lock of its tree (contract of `IntervalTree`), and what it links
-// are shared objects, so that it does not matter which thread holds the lock.
+// SAFETY: a place is read and written only under the lock of its tree (contract of `IntervalTree`), and what
+// it links are shared objects, so that it does not matter which thread holds the lock.
 unsafe impl<T: Sync> Send for Place<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Place<T> {}
@@ -161,7 +161,8 @@ impl<T: Member> IntervalTree<T> {
         debug_assert!(place.is_linked());
         let lowest_changed = match (place.at(Side::Left), place.at(Side::Right)) {
             (Some(left), Some(right)) => {
-                // The next member in the order has nothing on its left, so it can be taken out, and takes the place.
+                // The next member in the order has nothing on its left, so it can be taken out, and takes the
+                // place.
                 let next = self.outermost(right, Side::Left);
                 let above = self.place(next).parent.get().filter(|&above| above != member);
                 self.replace(next, self.place(next).at(Side::Right));
@@ -228,7 +229,8 @@ impl<T: Member> IntervalTree<T> {
         loop {
             let place = self.place(node);
             if let Some(left) = place.at(Side::Left).filter(|&left| self.place(left).reach.get() >= first) {
-                // A member there ends late enough. If it also begins too late, so does each to the right of it.
+                // A member there ends late enough. If it also begins too late, so does each to the right of
+                // it.
                 node = left;
             } else if place.first.get() > last {
                 return None;
@@ -267,8 +269,8 @@ impl<T: Member> IntervalTree<T> {
     }
 
     fn place(&self, member: NonNull<T>) -> &Place<T> {
-        // SAFETY: a member lives while it is in the tree, and the one that is put in or taken out lives during that call. No
-        // reference outlives the method that asks for it.
+        // SAFETY: a member lives while it is in the tree, and the one that is put in or taken out lives
+        // during that call. No reference outlives the method that asks for it.
         unsafe { member.as_ref() }.place()
     }
 

@@ -2,8 +2,9 @@
 //! those of folios that carry the exclusive mark. No other process may map them. And folios that are marked
 //! as mlocked: a locked VMA maps them.
 //!
-//! The audit words serve a second time here. That of a page says whether it was met, and whether by an entry that allows
-//! writes; that of a folio's first page also whether a locked mapping has the folio, and by which space an exclusive one was met.
+//! The audit words serve a second time here. That of a page says whether it was met, and whether by an entry
+//! that allows writes; that of a folio's first page also whether a locked mapping has the folio, and by which
+//! space an exclusive one was met.
 
 use super::{Report, SpaceViolation};
 use crate::spaces::Spaces;
@@ -23,7 +24,8 @@ const LOCKED: u32 = 4;
 const SPACE_SHIFT: u32 = 3;
 
 impl<P: Platform> Spaces<P> {
-    /// Looks for private pages that are not as exclusive as an entry or a mark says. The audit words are scratch.
+    /// Looks for private pages that are not as exclusive as an entry or a mark says. The audit words are
+    /// scratch.
     pub(super) fn audit_sharing(&self, report: Report<'_>) {
         self.frames().clear_audit();
         let mut number = 0;

@@ -13,8 +13,8 @@ use quire_frame::AllocError;
 use quire_sync::atomic::Ordering;
 
 impl<'m, P: Platform> Space<'m, P> {
-    /// A copy of this space for a child process: every mapping that is not kept from it, with its pages. Private pages are
-    /// shared until one of the two writes; pinned ones are copied at once.
+    /// A copy of this space for a child process: every mapping that is not kept from it, with its pages.
+    /// Private pages are shared until one of the two writes; pinned ones are copied at once.
     ///
     /// # Errors
     ///

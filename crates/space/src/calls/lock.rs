@@ -23,8 +23,8 @@ bitflags! {
     }
 }
 
-/// Bytes of the pages that `len` bytes from `addr` touch; `mlock` takes any address. 0 for a length that wraps when it
-/// is rounded, as in Linux.
+/// Bytes of the pages that `len` bytes from `addr` touch; `mlock` takes any address. 0 for a length that
+/// wraps when it is rounded, as in Linux.
 fn touched_bytes(addr: VirtAddr, len: u64) -> u64 {
     page_align_up(len.wrapping_add(addr.page_offset())).unwrap_or(0)
 }

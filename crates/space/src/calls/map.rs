@@ -52,10 +52,11 @@ pub struct MappedFile {
     pub page_offset: u64,
     /// The descriptor allows writing.
     pub writable: bool,
-    /// What `mprotect` may allow later. A file system that is mounted without execution takes EXECUTE away, a seal
-    /// WRITE of what is shared.
+    /// What `mprotect` may allow later. A file system that is mounted without execution takes EXECUTE away, a
+    /// seal WRITE of what is shared.
     pub may: Protection,
-    /// The offsets that a byte of the file can have lie below this: 2^63 for regular files, 2^64 - 1 for devices.
+    /// The offsets that a byte of the file can have lie below this: 2^63 for regular files, 2^64 - 1 for
+    /// devices.
     pub max_bytes: u64,
     /// The file system wants large mappings aligned for huge pages (ext4, xfs, btrfs).
     pub huge_alignment: bool,

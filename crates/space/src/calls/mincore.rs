@@ -6,8 +6,8 @@ use crate::space::Space;
 use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it is in memory. The
-    /// zero page counts.
+    /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it is in memory.
+    /// The zero page counts.
     ///
     /// # Errors
     ///
@@ -30,8 +30,8 @@ impl<P: Platform> Space<'_, P> {
         Ok(())
     }
 
-    /// Calls `tell` for at least one and at most `pages` pages from `addr` on: those of the mapping that `addr` lies
-    /// in. `addr` is the start of a page in user space.
+    /// Calls `tell` for at least one and at most `pages` pages from `addr` on: those of the mapping that
+    /// `addr` lies in. `addr` is the start of a page in user space.
     ///
     /// # Errors
     ///

@@ -33,8 +33,8 @@ use crate::error::Error;
 use quire_arch::addr::page_align_up;
 use quire_arch::{VirtAddr, VirtRange};
 
-/// The page-aligned range of a call that takes any length: `Ok(None)` for length 0, `wraps` where the end is not
-/// an address.
+/// The page-aligned range of a call that takes any length: `Ok(None)` for length 0, `wraps` where the end is
+/// not an address.
 fn page_range(addr: VirtAddr, len: u64, wraps: Error) -> Result<Option<VirtRange>, Error> {
     if !addr.is_page_aligned() {
         return Err(Error::Unaligned);

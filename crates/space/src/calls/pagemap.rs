@@ -24,8 +24,8 @@ pub enum PageState {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Calls `visit` with the pages in `range` that are in memory or were paged out, lowest first: those of one entry of
-    /// the tables at a time, so that more than one page at once is what a PMD entry maps.
+    /// Calls `visit` with the pages in `range` that are in memory or were paged out, lowest first: those of
+    /// one entry of the tables at a time, so that more than one page at once is what a PMD entry maps.
     pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
         let core = self.core();
         let frames = self.spaces.frames();

@@ -11,8 +11,9 @@ use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, FrameChain};
 
-/// A page of a space that a device may read and write until this is dropped: it stays where it is, whatever the program
-/// does, and the program sees what the device writes until it unmaps the page. After a `fork` the child has a copy.
+/// A page of a space that a device may read and write until this is dropped: it stays where it is, whatever
+/// the program does, and the program sees what the device writes until it unmaps the page. After a `fork` the
+/// child has a copy.
 #[must_use = "the pin ends when this is dropped"]
 pub struct PinnedPage<'m, P: Platform> {
     pub(super) spaces: &'m Spaces<P>,
@@ -107,8 +108,8 @@ impl<'m, P: Platform> Space<'m, P> {
             && self.spaces.frames().folio(leaf.pfn).is_large()
             && !tables.is_own(&locked, index, leaf.pfn)
         {
-            // A part of the folio is shared with a child that did not get this part. What is pinned must be the program's
-            // own also when a later write asks for that, so it is copied.
+            // A part of the folio is shared with a child that did not get this part. What is pinned must be
+            // the program's own also when a later write asks for that, so it is copied.
             locked.write_protect(index);
             tables.core.flush(self.spaces.frames(), &pin, page_of(addr), FlushCause::CopyOnWrite);
             return Ok(None);

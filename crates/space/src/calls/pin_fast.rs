@@ -1,16 +1,17 @@
 //! Pinning without a lock.
 //!
-//! The walk is under the epoch, so the tables that it finds are tables, and what it reads may be old by the time that it
-//! has read it. So the page is pinned first, whatever it has become, and then everything is looked at again:
+//! The walk is under the epoch, so the tables that it finds are tables, and what it reads may be old by the
+//! time that it has read it. So the page is pinned first, whatever it has become, and then everything is
+//! looked at again:
 //!
 //! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. A
 //!   thread that unmaps or copies the page after that finds it pinned. (A collapse unhooks the table, then
 //!   looks for pins.)
 //! - *The folio* is the one that the frame lay in: it was not split, nor freed and used anew, before it was
 //!   pinned.
-//! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with a barrier
-//!   between its note and that look, and one between the pin and the look for the note, one of the two sees the other
-//!   (Linux has `write_protect_seq` for this).
+//! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with
+//!   a barrier between its note and that look, and one between the pin and the look for the note, one of the
+//!   two sees the other (Linux has `write_protect_seq` for this).
 //!
 //! Where any of it fails, or the page is not certain to be exclusive to the program, the slow path has the
 //! locks to find out.
@@ -51,8 +52,8 @@ impl<P: Platform> Tables<'_, P> {
 }
 
 impl<'m, P: Platform> Space<'m, P> {
-    /// Pins the page at `addr` as [`pin_page`](Self::pin_page) does, if that takes no fault and no lock: for a caller that
-    /// may not sleep. `None` says that the slow way has to find out.
+    /// Pins the page at `addr` as [`pin_page`](Self::pin_page) does, if that takes no fault and no lock: for
+    /// a caller that may not sleep. `None` says that the slow way has to find out.
     pub fn pin_page_fast(&self, addr: VirtAddr, access: Access) -> Option<PinnedPage<'m, P>> {
         let pin = self.spaces.platform().pin();
         let _epoch = self.spaces.frames().epoch().enter(&pin);

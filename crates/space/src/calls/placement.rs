@@ -38,8 +38,9 @@ impl<P: Platform> MmapWriter<'_, P> {
         Ok(addr)
     }
 
-    /// A place aligned for huge pages, where the mapping could use them: private anonymous memory of whole huge
-    /// pages without a hint, and files whose file system asks for it. `None` where that does not work out.
+    /// A place aligned for huge pages, where the mapping could use them: private anonymous memory of whole
+    /// huge pages without a hint, and files whose file system asks for it. `None` where that does not work
+    /// out.
     fn place_huge(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Option<VirtAddr> {
         let huge = Order::PMD.bytes();
         let file_offset = match &request.file {
@@ -47,9 +48,9 @@ impl<P: Platform> MmapWriter<'_, P> {
             None if !request.flags.contains(MapFlags::SHARED) && hint.0 == 0 && len.is_multiple_of(huge) => 0,
             _ => return None,
         };
-        // The part of the file that huge pages could hold.
-        // Offsets are signed in Linux, and those of devices may wrap: the order of the two ends is that of the signed
-        // numbers, and their distance that of the unsigned ones.
+        // The part of the file that huge pages could hold. Offsets are signed in Linux, and those of devices
+        // may wrap: the order of the two ends is that of the signed numbers, and their distance that of the
+        // unsigned ones.
         let end = file_offset.wrapping_add(len).cast_signed();
         let first_huge = (file_offset.wrapping_add(huge - 1) & !(huge - 1)).cast_signed();
         if end <= first_huge || (end.wrapping_sub(first_huge) as u64) < huge {

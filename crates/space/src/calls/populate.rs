@@ -19,8 +19,8 @@ pub(crate) enum PopulateError {
 }
 
 impl<P: Platform> Space<'_, P> {
-    /// Faults every page of `range` in as `mmap` with POPULATE and `mlock` do: private writable mappings for writing,
-    /// others for reading; what can not be populated is left out.
+    /// Faults every page of `range` in as `mmap` with POPULATE and `mlock` do: private writable mappings for
+    /// writing, others for reading; what can not be populated is left out.
     pub(crate) fn populate(&self, range: VirtRange) {
         let mut at = range.start();
         while at < range.end() {

@@ -10,8 +10,8 @@ use crate::vma::{Protection, VmFlags, Vma};
 use quire_arch::{Platform, VirtAddr, VirtRange};
 
 impl<P: Platform> Space<'_, P> {
-    /// Changes what the program may do with the pages that `len` bytes from `addr` touch. With `grows_down` the
-    /// change reaches down to the start of the stack that `addr` lies in.
+    /// Changes what the program may do with the pages that `len` bytes from `addr` touch. With `grows_down`
+    /// the change reaches down to the start of the stack that `addr` lies in.
     ///
     /// # Errors
     ///

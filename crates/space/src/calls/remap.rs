@@ -63,7 +63,8 @@ impl Remap {
         if new_len > user_end {
             return Err(Error::BadArgument);
         }
-        // One that wraps ends behind every mapping: what there is at the address is asked first, and cutting off fails.
+        // One that wraps ends behind every mapping: what there is at the address is asked first, and cutting
+        // off fails.
         let end = addr.0.checked_add(old_len);
         let old = VirtRange::new(addr, VirtAddr(end.unwrap_or(!(PAGE_SIZE - 1))));
         let remap = Self { old, new_len, flags, target };
@@ -130,7 +131,8 @@ impl<P: Platform> Space<'_, P> {
         let remapped = self.with_reclaim(|| {
             let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
             let mut section = MmapWriter::of(self);
-            // Of several mappings some may have moved when the next one finds no memory; they must not move again.
+            // Of several mappings some may have moved when the next one finds no memory; they must not move
+            // again.
             let is_one = section.find(remap.addr()).is_none_or(|vma| remap.old.end() <= vma.range().end());
             let usage = &self.core().usage;
             let peak = usage.peak_mapped();
@@ -339,10 +341,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             backing: facts.backing,
             anon: facts.anon,
         };
-        // No fault gets into either range from here until the section ends: what the move finds is what it was prepared for.
+        // No fault gets into either range from here until the section ends: what the move finds is what it
+        // was prepared for.
         self.lock_range(old);
-        // One for the target, and one in case that the source is in the middle of a mapping, which a merge with the
-        // target may bring about.
+        // One for the target, and one in case that the source is in the middle of a mapping, which a merge
+        // with the target may bring about.
         if gather.is_unsettled() {
             // They are in tables that may move.
             gather.settle();
@@ -369,8 +372,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
         };
         let neighbours = self.neighbours_for(&proposal);
-        // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never at none. If it
-        // unmaps the page there before this call flushes, it flushes every address (`begin_moves`).
+        // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never
+        // at none. If it unmaps the page there before this call flushes, it flushes every address
+        // (`begin_moves`).
         let root_lock = self.map(&proposal, neighbours, &mut prepared);
         self.core.cpus.begin_moves();
         self.tables().relocate(&job, gather);

@@ -8,7 +8,8 @@ use crate::vma::VmFlags;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
 
 impl<P: Platform> MmapWriter<'_, P> {
-    /// Grows the stack above `addr` down over it, if there is one and its limits and its neighbour allow that.
+    /// Grows the stack above `addr` down over it, if there is one and its limits and its neighbour allow
+    /// that.
     pub(crate) fn grow_stack(&mut self, space: &Space<'_, P>, addr: VirtAddr) -> Result<(), Error> {
         let vma = self.first_ending_after(addr).ok_or(Error::NotMapped)?;
         let facts = vma.facts();

@@ -22,10 +22,11 @@ const _: () = assert!(
     "one block holds the slots of every machine"
 );
 
-/// The space that one CPU runs, or none. The CPU itself changes it, pinned; and the exit of the space empties it.
+/// The space that one CPU runs, or none. The CPU itself changes it, pinned; and the exit of the space empties
+/// it.
 ///
-/// Relaxed throughout: a pointer is followed only by the CPU that wrote it, and what orders a CPU that leaves before
-/// the exit that frees the core is the CPU's bit in the running set.
+/// Relaxed throughout: a pointer is followed only by the CPU that wrote it, and what orders a CPU that leaves
+/// before the exit that frees the core is the CPU's bit in the running set.
 #[derive(Debug)]
 pub(crate) struct Slot<C>(AtomicPtr<C>);
 
@@ -119,8 +120,8 @@ impl<P: Platform> Spaces<P> {
 /// The pinned CPU has loaded other tables than those of `left`, which it has just taken out of its slot.
 fn leave<P: Platform>(pin: &Pin<'_, P>, left: Option<NonNull<SpaceCore>>) {
     if let Some(left) = left {
-        // SAFETY: the CPU is in the core's running set until this call has taken it out, and an exit waits for that
-        // before it frees the core (`clear_everywhere`).
+        // SAFETY: the CPU is in the core's running set until this call has taken it out, and an exit waits
+        // for that before it frees the core (`clear_everywhere`).
         unsafe { left.as_ref() }.cpus.leave(pin.cpu());
     }
 }

@@ -69,7 +69,8 @@ flush_causes! {
 }
 
 impl SpaceCore {
-    /// Makes sure that no CPU uses a translation of `range` that is older than this call, and returns when that is so.
+    /// Makes sure that no CPU uses a translation of `range` that is older than this call, and returns when
+    /// that is so.
     pub(crate) fn flush<P: Platform>(
         &self,
         frames: &Frames<P>,

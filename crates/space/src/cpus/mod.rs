@@ -1,45 +1,49 @@
 //! Which CPUs a flush has to reach.
 //!
-//! A space keeps two sets of CPUs. *Running*: the space is current there, so the CPU may walk its tables and use its
-//! translations at any time. *Fresh*: whatever the CPU's TLB holds under the space's tag is as the tables say, or will
-//! be when the flushes that are on their way have arrived; so the CPU may come back without a flush. A flush interrupts
-//! CPUs that run the space and only takes the others out of the fresh set: they flush by themselves if they ever come
-//! back. (Linux gets there with a generation for each space and a copy of it for each CPU and tag.)
+//! A space keeps two sets of CPUs. *Running*: the space is current there, so the CPU may walk its tables and
+//! use its translations at any time. *Fresh*: whatever the CPU's TLB holds under the space's tag is as the
+//! tables say, or will be when the flushes that are on their way have arrived; so the CPU may come back
+//! without a flush. A flush interrupts CPUs that run the space and only takes the others out of the fresh
+//! set: they flush by themselves if they ever come back. (Linux gets there with a generation for each space
+//! and a copy of it for each CPU and tag.)
 //!
 //! # Why no stale translation is used
 //!
-//! A flush F changes entries, clears the fresh set ([`SpaceCpus::reach`]), then reads the running set and interrupts
-//! its CPUs. A CPU C that comes to the space puts itself into the running set, then looks whether it is fresh, and if
-//! it is not flushes the tag and notes that it is ([`SpaceCpus::enter`]); only then does it load the tables and walk.
-//! Both have a full barrier between their two steps, as in Dekker's algorithm, so at least one sees the other:
+//! A flush F changes entries, clears the fresh set ([`SpaceCpus::reach`]), then reads the running set and
+//! interrupts its CPUs. A CPU C that comes to the space puts itself into the running set, then looks whether
+//! it is fresh, and if it is not flushes the tag and notes that it is ([`SpaceCpus::enter`]); only then does
+//! it load the tables and walk. Both have a full barrier between their two steps, as in Dekker's algorithm,
+//! so at least one sees the other:
 //!
 //! - *F finds C running* and interrupts it. Whatever C's bit says, C has done F when F returns.
-//! - *C finds that it is not fresh.* It drops what it holds. Its walks come after it read what F has cleared, hence
-//!   after F's change: what it caches from then on is new.
+//! - *C finds that it is not fresh.* It drops what it holds. Its walks come after it read what F has cleared,
+//!   hence after F's change: what it caches from then on is new.
 //! - *Both* may be, and C flushes twice.
 //!
 //! Only C sets C's bit, and only on its way into the space. Hence:
 //!
-//! - *A bit that is cleared while C runs* stays so. C is interrupted as long as it runs, so nothing in its TLB is stale;
-//!   it flushes once more when it comes back after a time elsewhere. To set the bit again after an interruption could
-//!   undo the clearing of a second flush.
-//! - *Two flushes at once*: the second may find nothing to clear and reads the running set all the same. It does not
-//!   even write a word that has nothing to clear: if it missed a bit that C set, its barrier came before the one with
-//!   which C set it, and C has loaded the tables after that.
-//! - *C leaves and comes back between F's two steps*: it finds its bit cleared, flushes, and is interrupted too. If it
-//!   leaves once more before F looks, it keeps a set bit, which is right: it flushed after F's change.
-//! - *The CPU that flushes* and runs the space keeps its bit: it is pinned, so it cannot leave before it has flushed.
+//! - *A bit that is cleared while C runs* stays so. C is interrupted as long as it runs, so nothing in its
+//!   TLB is stale; it flushes once more when it comes back after a time elsewhere. To set the bit again after
+//!   an interruption could undo the clearing of a second flush.
+//! - *Two flushes at once*: the second may find nothing to clear and reads the running set all the same. It
+//!   does not even write a word that has nothing to clear: if it missed a bit that C set, its barrier came
+//!   before the one with which C set it, and C has loaded the tables after that.
+//! - *C leaves and comes back between F's two steps*: it finds its bit cleared, flushes, and is interrupted
+//!   too. If it leaves once more before F looks, it keeps a set bit, which is right: it flushed after F's
+//!   change.
+//! - *The CPU that flushes* and runs the space keeps its bit: it is pinned, so it cannot leave before it has
+//!   flushed.
 //! - *C leaves* only after it has loaded other tables, and by a release that F's look at the running set
 //!   acquires. So accesses through what F removed happened before F frees the memory.
-//! - *Spaces without a tag of their own* ([`Asid::NONE`](quire_arch::Asid::NONE)) share one, and the platform drops
-//!   everything under it whenever a CPU comes to such a space. There the fresh set decides nothing, and what a CPU
-//!   holds under this tag is of the space that it runs.
+//! - *Spaces without a tag of their own* ([`Asid::NONE`](quire_arch::Asid::NONE)) share one, and the platform
+//!   drops everything under it whenever a CPU comes to such a space. There the fresh set decides nothing, and
+//!   what a CPU holds under this tag is of the space that it runs.
 //! - *A tag that is used again*: no CPU is fresh in a new space, so each flushes the tag before it walks.
 //!   Entries that were left under the tag of a space that has exited can no more be used than those on a CPU
 //!   that a flush skipped. So an exit sends no interrupt.
 //!
-//! The models in `models.rs` try all of this under loom, those in `crates/host/tests/models/shootdowns.rs` on whole
-//! machines.
+//! The models in `models.rs` try all of this under loom, those in `crates/host/tests/models/shootdowns.rs` on
+//! whole machines.
 
 mod current;
 mod flush;
@@ -96,8 +100,8 @@ impl SpaceCpus {
         self.running.remove(cpu);
     }
 
-    /// The CPUs that a flush must reach, called on CPU `own` after the tables were changed. All others will flush
-    /// before they use a translation of this space.
+    /// The CPUs that a flush must reach, called on CPU `own` after the tables were changed. All others will
+    /// flush before they use a translation of this space.
     pub(crate) fn reach(&self, own: CpuId) -> Reach {
         let mut kept = CpuMask::EMPTY;
         // No other CPU changes this bit, so what is read is so.
@@ -129,7 +133,8 @@ impl SpaceCpus {
         self.moving.load(Ordering::Acquire) != 0
     }
 
-    /// Pages are about to be paged out, and [`end_pageout`](Self::end_pageout) comes after the flush of where they were.
+    /// Pages are about to be paged out, and [`end_pageout`](Self::end_pageout) comes after the flush of where
+    /// they were.
     pub(crate) fn begin_pageout(&self) {
         // Pairs with `is_paging_out`: a thread that finds a page's swap entry, under the lock of the table,
         // finds this.
@@ -152,7 +157,8 @@ impl SpaceCpus {
         self.running.load()
     }
 
-    /// The CPUs whose translations under the space's tag may be used without a flush first, on a quiet machine.
+    /// The CPUs whose translations under the space's tag may be used without a flush first, on a quiet
+    /// machine.
     pub(crate) fn live(&self, asid: Asid, cpu: CpuId) -> bool {
         let returns_without_a_flush = asid != Asid::NONE && self.fresh.contains(cpu);
         self.running.contains(cpu) || returns_without_a_flush

@@ -1,5 +1,5 @@
-//! Loom models: flushes against CPUs that come to a space and leave it, with their steps in every order (up to a bound
-//! of preemptions) and every value that the orderings allow a load to see.
+//! Loom models: flushes against CPUs that come to a space and leave it, with their steps in every order (up
+//! to a bound of preemptions) and every value that the orderings allow a load to see.
 //!
 //! One page, whose table entry names the frame that it maps. A CPU's TLB holds at most that translation,
 //! under a lock: as between two instructions of a CPU, an interruption comes before an access or after it.

@@ -16,12 +16,12 @@ pub struct HugeConfig {
     pub khugepaged: KhugepagedConfig,
 }
 
-/// The controls of large folios, of which a machine has one set. All can be changed at any time; each change holds for
-/// the faults that begin after it.
+/// The controls of large folios, of which a machine has one set. All can be changed at any time; each change
+/// holds for the faults that begin after it.
 pub struct HugeControls {
     policy: AtomicU64,
-    /// What follows from the policy for most faults: whether any size is on in mappings that are not advised to have some
-    /// (bit 0), and in those that are (bit 1).
+    /// What follows from the policy for most faults: whether any size is on in mappings that are not advised
+    /// to have some (bit 0), and in those that are (bit 1).
     any: AtomicU32,
     khugepaged: [AtomicU32; COUNT],
 }

@@ -7,8 +7,8 @@ use quire_arch::Order;
 /// Declares the settings once: name, default and range of each.
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $setting:ident = $name:literal, $default:expr, $range:expr;)+) => {
-        /// A file of `/sys/kernel/mm/transparent_hugepage/khugepaged`, by its name there, that can be written. Defaults
-        /// and ranges are Linux's.
+        /// A file of `/sys/kernel/mm/transparent_hugepage/khugepaged`, by its name there, that can be
+        /// written. Defaults and ranges are Linux's.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(usize)]
         pub enum KhugepagedSetting {

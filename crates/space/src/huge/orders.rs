@@ -13,8 +13,8 @@ const _: () = assert!(Order::COUNT <= u16::BITS as usize);
 impl OrderSet {
     /// No order.
     pub const EMPTY: Self = Self(0);
-    /// The orders that large folios of anonymous memory can have, as in Linux: 2 to the PMD's. With two pages a folio
-    /// would save too little for what it costs.
+    /// The orders that large folios of anonymous memory can have, as in Linux: 2 to the PMD's. With two pages
+    /// a folio would save too little for what it costs.
     pub const ANONYMOUS: Self = Self((2 << Order::PMD.get()) - (1 << 2));
     /// The order of a PMD entry.
     pub const PMD: Self = Self::of(Order::PMD);
@@ -121,7 +121,8 @@ impl OrderSet {
         })
     }
 
-    /// The largest order that `fits`, and all below: an aligned block holds the aligned blocks of smaller orders.
+    /// The largest order that `fits`, and all below: an aligned block holds the aligned blocks of smaller
+    /// orders.
     #[inline]
     fn down_to_first(self, mut fits: impl FnMut(Order) -> bool) -> Self {
         let mut rest = self;

@@ -74,7 +74,8 @@ impl HugeEffort {
     }
 }
 
-/// All switches at one moment: the words of `enabled`, `defrag` and each size, and the two that are on or off.
+/// All switches at one moment: the words of `enabled`, `defrag` and each size, and the two that are on or
+/// off.
 ///
 /// It is one word, so that a fault loads it once and sees a policy that was set, not half of one and half of
 /// another.
@@ -96,8 +97,8 @@ const SHRINK_UNDERUSED: u32 = 57;
 const _: () = assert!(HugeEnabled::ALL.len() <= 16 && HugeDefrag::ALL.len() <= 16);
 
 impl HugePolicy {
-    /// What Linux boots with where it is built for `madvise`: programs get large folios where they ask for them, as
-    /// large as a PMD entry's only. `use_zero_page` and `shrink_underused` are on.
+    /// What Linux boots with where it is built for `madvise`: programs get large folios where they ask for
+    /// them, as large as a PMD entry's only. `use_zero_page` and `shrink_underused` are on.
     pub const MADVISE: Self = Self(0)
         .with_enabled(HugeEnabled::Madvise)
         .with_defrag(HugeDefrag::Madvise)
@@ -160,7 +161,8 @@ impl HugePolicy {
         self.with_bits(shift, 16, set.bits() as u64)
     }
 
-    /// The word for folios of `order`; [`SizeEnabled::Never`] for an order that anonymous memory does not come in.
+    /// The word for folios of `order`; [`SizeEnabled::Never`] for an order that anonymous memory does not
+    /// come in.
     pub const fn size(self, order: Order) -> SizeEnabled {
         if self.sizes(ALWAYS).contains(order) {
             SizeEnabled::Always

@@ -17,7 +17,8 @@ impl<P: Platform> MmapWriter<'_, P> {
         Ok(())
     }
 
-    /// The last checks of a mapping of huge pages, after which Linux leaves a hole where something was replaced.
+    /// The last checks of a mapping of huge pages, after which Linux leaves a hole where something was
+    /// replaced.
     pub(crate) fn reserve_huge(size: HugePages, page_offset: u64, flags: VmFlags) -> Result<(), Error> {
         if !page_offset.is_multiple_of(size.bytes() >> PAGE_SHIFT) {
             return Err(Error::Unaligned);

@@ -1,8 +1,8 @@
 //! A section under the mmap lock held for writing: the only place where mappings change.
 //!
-//! Every change is in two steps: [`MmapWriter::prepare`] gets all memory that the change can need, and may fail with
-//! nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so that no fault is
-//! in them, and stay so until the section ends.
+//! Every change is in two steps: [`MmapWriter::prepare`] gets all memory that the change can need, and may
+//! fail with nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so
+//! that no fault is in them, and stay so until the section ends.
 
 mod hugetlb;
 mod limits;
@@ -30,7 +30,8 @@ pub(crate) struct MmapWriter<'s, P: Platform> {
     /// What the caller may do. Nothing beyond the limits where it is the kernel itself.
     pub(crate) rights: Rights,
     tree: Writer<'s, Vma, Spaces<P>>,
-    /// Groups whose last VMA left in this section: released at its end, when their pages are out of the tables.
+    /// Groups whose last VMA left in this section: released at its end, when their pages are out of the
+    /// tables.
     emptied: Emptied<'s, P>,
     // Dropped last.
     _guard: RwSleepWriteGuard<'s, P>,
@@ -85,8 +86,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     fn vma(&self, vma: NonNull<Vma>) -> &'s Vma {
-        // SAFETY: VMAs are freed only out of the tree and under the mmap lock, which this section holds; callers
-        // pass what they found in the tree in this section.
+        // SAFETY: VMAs are freed only out of the tree and under the mmap lock, which this section holds;
+        // callers pass what they found in the tree in this section.
         unsafe { vma.as_ref() }
     }
 
@@ -183,8 +184,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         vma.lock.detach(|readers| platform.park(vma_key(vma), readers));
         if let Some(entry) = self.tree.remove(vma.range().start()) {
             debug_assert!(ptr::eq(entry.value.as_ptr(), vma));
-            // SAFETY: every VMA in a tree came from `allocate_vma`; it is detached and out of the tree, and the
-            // reference that we hold is not used after this.
+            // SAFETY: every VMA in a tree came from `allocate_vma`; it is detached and out of the tree, and
+            // the reference that we hold is not used after this.
             unsafe { self.spaces.retire_vma(entry.value) };
         }
     }
@@ -203,7 +204,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         Ok(())
     }
 
-    /// The neighbours that a new mapping of `proposal` would merge with, were everything in its range unmapped.
+    /// The neighbours that a new mapping of `proposal` would merge with, were everything in its range
+    /// unmapped.
     pub(crate) fn neighbours_for(&self, proposal: &Proposal) -> Neighbours<'s> {
         let range = proposal.range;
         let previous = self.last_starting_before(range.start());

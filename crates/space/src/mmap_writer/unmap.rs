@@ -8,8 +8,8 @@ use crate::vma::VmFlags;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the range is
-    /// inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
+    /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the
+    /// range is inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
     pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
         let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
         self.unmap_into(range, prepared, &mut gather);
@@ -24,8 +24,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         gather: &mut Gather<'s, P>,
     ) {
         if gather.has_absent() {
-            // Of an earlier part of the same call. What is to be taken out after the flush is noted as one range, and what
-            // lies between that part and this one stays.
+            // Of an earlier part of the same call. What is to be taken out after the flush is noted as one
+            // range, and what lies between that part and this one stays.
             gather.settle();
         }
         if let Some(removed) = self.remove_mappings(range, prepared) {

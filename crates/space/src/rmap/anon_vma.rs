@@ -38,8 +38,8 @@ pub(crate) struct AnonVma {
     pub(super) scratch: Scratch,
 }
 
-/// The size of a tree, in its root. Written under the root lock. It decides nothing but whether an anon_vma is worth
-/// its memory, so it may be read without.
+/// The size of a tree, in its root. Written under the root lock. It decides nothing but whether an anon_vma
+/// is worth its memory, so it may be read without.
 #[derive(Default)]
 pub(super) struct TreeStats {
     /// VMAs in all anon_vmas.
@@ -48,8 +48,8 @@ pub(super) struct TreeStats {
     pub(super) empty: AtomicU64,
 }
 
-// SAFETY: what is neither atomic nor fixed is read and written only under the root lock, or by the one that emptied
-// the anon_vma, or by the auditor of a quiet machine.
+// SAFETY: what is neither atomic nor fixed is read and written only under the root lock, or by the one that
+// emptied the anon_vma, or by the auditor of a quiet machine.
 unsafe impl Send for AnonVma {}
 // SAFETY: as above.
 unsafe impl Sync for AnonVma {}
@@ -74,8 +74,8 @@ impl AnonVma {
 
     /// The root of the tree.
     pub(super) fn root(&self) -> &Self {
-        // SAFETY: an anon_vma holds its parent, and so its root, until it is freed; the root was retired no sooner, for
-        // readers that are in the epoch.
+        // SAFETY: an anon_vma holds its parent, and so its root, until it is freed; the root was retired no
+        // sooner, for readers that are in the epoch.
         self.root.map_or(self, |root| unsafe { root.as_ref() })
     }
 
@@ -84,7 +84,8 @@ impl AnonVma {
         self.parent.map(|parent| unsafe { parent.as_ref() })
     }
 
-    /// Whether `other` is this anon_vma or one of those above it. The machine is quiet, or the root lock is held.
+    /// Whether `other` is this anon_vma or one of those above it. The machine is quiet, or the root lock is
+    /// held.
     pub(crate) fn descends_from(&self, other: NonNull<Self>) -> bool {
         let mut at = Some(self);
         while let Some(anon_vma) = at {

@@ -14,20 +14,20 @@ use quire_sync::RwSleepWriteGuard;
 /// The root lock, held exclusively by a thread that changes VMAs of one tree. It may be empty: then no lock
 /// is held.
 ///
-/// The holder's VMAs, or what it has [emptied](Emptied), keep the root from being freed for longer than the lock is
-/// held.
+/// The holder's VMAs, or what it has [emptied](Emptied), keep the root from being freed for longer than the
+/// lock is held.
 #[must_use = "the lock is released when the guard is dropped"]
 pub(crate) struct AnonVmaTree<'s, P: Platform> {
     held: Option<(&'s AnonVma, RwSleepWriteGuard<'s, P>)>,
 }
 
 impl<'s, P: Platform> AnonVmaTree<'s, P> {
-    /// Takes the lock of the tree of the first of `anon_vmas` that is one. The others are of the same tree, since
-    /// mappings that may merge have one anon_vma.
+    /// Takes the lock of the tree of the first of `anon_vmas` that is one. The others are of the same tree,
+    /// since mappings that may merge have one anon_vma.
     pub(crate) fn hold(spaces: &'s Spaces<P>, anon_vmas: impl IntoIterator<Item = AnonVmaRef>) -> Self {
         let held = anon_vmas.into_iter().find_map(AnonVmaRef::anon_vma).map(|anon_vma| {
-            // SAFETY: a VMA that the caller holds names the anon_vma, so it is live, and so is its root for as long as
-            // the guard is (see the type).
+            // SAFETY: a VMA that the caller holds names the anon_vma, so it is live, and so is its root for
+            // as long as the guard is (see the type).
             let root = unsafe { anon_vma.as_ref() }.root();
             (root, root.lock.write(spaces.platform()))
         });
@@ -44,8 +44,8 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
         anon_vma
     }
 
-    /// Moves `vma`, which belongs to `core`, to the anon_vma and the page offsets of `facts`. What it left empty is noted
-    /// in `emptied`.
+    /// Moves `vma`, which belongs to `core`, to the anon_vma and the page offsets of `facts`. What it left
+    /// empty is noted in `emptied`.
     pub(crate) fn place(&self, core: &SpaceCore, vma: &Vma, facts: &VmaSnapshot, emptied: &Emptied<'s, P>) {
         match (vma.anon().anon_vma(), facts.anon.anon_vma()) {
             (Some(old), Some(new)) if old == new && vma.membership().is_linked() => {
@@ -78,8 +78,8 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
     }
 }
 
-/// Groups whose last VMA left. Pages may still name them, so they are released only when this is dropped: after the
-/// pages are out of the tables.
+/// Groups whose last VMA left. Pages may still name them, so they are released only when this is dropped:
+/// after the pages are out of the tables.
 pub(crate) struct Emptied<'s, P: Platform> {
     spaces: &'s Spaces<P>,
     first: super::anon_vma::Link,
@@ -138,8 +138,8 @@ impl<P: Platform> Drop for Branch<'_, P> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// The anon_vma for a child's VMA, below `parent`, the anon_vma of the VMA that it is a copy of: none if there is none.
-    /// The caller holds the parent's mmap lock.
+    /// The anon_vma for a child's VMA, below `parent`, the anon_vma of the VMA that it is a copy of: none if
+    /// there is none. The caller holds the parent's mmap lock.
     ///
     /// Processes that fork and exit, one after the other, would leave a chain of anon_vmas behind that have
     /// no VMAs but whose pages live on in those below. So where a tree has more anon_vmas without VMAs than
@@ -161,8 +161,9 @@ impl<P: Platform> Spaces<P> {
         Ok(Branch { spaces: self, anon, fresh })
     }
 
-    /// Gives `vma`, which belongs to `core`, its first anon_vma: `shared` if one is given, else one of its own. Of two
-    /// faults that try at once, one wins. The caller holds the mmap lock in some way, and is not pinned.
+    /// Gives `vma`, which belongs to `core`, its first anon_vma: `shared` if one is given, else one of its
+    /// own. Of two faults that try at once, one wins. The caller holds the mmap lock in some way, and is not
+    /// pinned.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn give_first_anon_vma(
         &self,
@@ -212,11 +213,13 @@ impl<P: Platform> Spaces<P> {
     /// Its last reference is gone, and it is out of the tree.
     unsafe fn retire_anon_vma(&self, anon_vma: NonNull<AnonVma>) {
         let pin = self.platform().pin();
-        // SAFETY: every anon_vma came from `allocate_anon_vma`; no VMA and no child names it, and no page that is mapped.
+        // SAFETY: every anon_vma came from `allocate_anon_vma`; no VMA and no child names it, and no page
+        // that is mapped.
         unsafe { self.anon_vmas().retire(self.frames(), &pin, anon_vma) };
     }
 
-    /// Drops the reference of an anon_vma's VMAs, and frees what nothing holds any more: the anon_vma, then those above it.
+    /// Drops the reference of an anon_vma's VMAs, and frees what nothing holds any more: the anon_vma, then
+    /// those above it.
     ///
     /// # Safety
     ///

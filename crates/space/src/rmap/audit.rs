@@ -81,8 +81,8 @@ fn add(count: &Cell<u64>, more: u64) {
     count.set(count.get() + more);
 }
 
-/// An audit of all anon_vmas, on a quiet machine. Every VMA goes through [`count`](Self::count), then every VMA through
-/// [`check`](Self::check), then every VMA through [`clear`](Self::clear).
+/// An audit of all anon_vmas, on a quiet machine. Every VMA goes through [`count`](Self::count), then every
+/// VMA through [`check`](Self::check), then every VMA through [`clear`](Self::clear).
 #[derive(Default)]
 pub(crate) struct AnonVmaAudit {
     anon_vmas: u64,
@@ -139,7 +139,8 @@ impl AnonVmaAudit {
         }
     }
 
-    /// Whether a page whose frame has the owner `owner` may be mapped by `vma`: its anon_vma is the VMA's, or above that.
+    /// Whether a page whose frame has the owner `owner` may be mapped by `vma`: its anon_vma is the VMA's, or
+    /// above that.
     pub(crate) fn may_map(vma: &Vma, owner: u64) -> bool {
         anon_vma(vma).zip(anon_vma_of(owner)).is_some_and(|(anon_vma, owner)| anon_vma.descends_from(owner))
     }

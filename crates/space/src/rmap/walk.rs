@@ -8,11 +8,11 @@
 //!    was read was freed later than the section began: had its epoch passed before, the walker would have
 //!    seen that the folio is not mapped. So the anon_vma is memory of an anon_vma until the section ends.
 //! 2. It takes a reference to the root, unless the last one is gone. Then it may sleep.
-//! 3. Under the root lock it looks again, as in 1. If the folio is mapped and owned by the same anon_vma of the same
-//!    tree, that anon_vma stays until the lock is released.
+//! 3. Under the root lock it looks again, as in 1. If the folio is mapped and owned by the same anon_vma of
+//!    the same tree, that anon_vma stays until the lock is released.
 //!
-//! What a walker finds under the lock is each mapping whole, before or after a change, and `mremap` moves pages under
-//! it. Only pages that are being unmapped may be missed: their mapping is gone before they are.
+//! What a walker finds under the lock is each mapping whole, before or after a change, and `mremap` moves
+//! pages under it. Only pages that are being unmapped may be missed: their mapping is gone before they are.
 
 use super::anon_vma::AnonVma;
 use crate::space::SpaceId;
@@ -48,8 +48,8 @@ pub(crate) fn set_owner(frame: &Frame, anon: AnonVmaRef) {
 
 /// The word by which a frame names its anon_vma.
 ///
-/// The address is exposed, and [`anon_vma_of`] makes it a pointer again, which may be used for as long as the anon_vma is not
-/// freed: until then what was exposed is the only object there.
+/// The address is exposed, and [`anon_vma_of`] makes it a pointer again, which may be used for as long as the
+/// anon_vma is not freed: until then what was exposed is the only object there.
 #[inline]
 fn owner_word(anon_vma: Option<NonNull<AnonVma>>) -> u64 {
     anon_vma.map_or(0, |anon_vma| anon_vma.as_ptr().expose_provenance() as u64 | GROUP)
@@ -75,9 +75,9 @@ impl<P: Platform> Drop for RootRef<'_, P> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Calls `visit` for each mapping that may show pages of `folio`, the first frame of one of any order, with the
-    /// range in that mapping where they would be. The mappings of the anon_vma that owns the folio come first. A `visit`
-    /// that breaks ends the walk.
+    /// Calls `visit` for each mapping that may show pages of `folio`, the first frame of one of any order,
+    /// with the range in that mapping where they would be. The mappings of the anon_vma that owns the folio
+    /// come first. A `visit` that breaks ends the walk.
     ///
     /// The root lock is held shared meanwhile, so the mappings stay; entries may change under the lock of
     /// their table, and tables may be freed, but a `visit` is in a section of the epoch. Pages of files and
@@ -91,9 +91,9 @@ impl<P: Platform> Spaces<P> {
         self.rmap_hold(folio, |held| held.walk(visit)).unwrap_or(ControlFlow::Continue(()))
     }
 
-    /// Calls `inside` with the root lock of `folio` held shared, so that its mappings stay and the walk can be made with
-    /// other locks held. `None` where the folio is not mapped, or has no rmap. The caller is as for
-    /// [`rmap_walk`](Self::rmap_walk).
+    /// Calls `inside` with the root lock of `folio` held shared, so that its mappings stay and the walk can
+    /// be made with other locks held. `None` where the folio is not mapped, or has no rmap. The caller is as
+    /// for [`rmap_walk`](Self::rmap_walk).
     pub(crate) fn rmap_hold<R>(
         &self,
         folio: Pfn,
@@ -138,7 +138,8 @@ impl<P: Platform> Spaces<P> {
         held.then(|| (anon_vma, RootRef { spaces: self, root }))
     }
 
-    /// The anon_vma that owns the private page in `frame`, and the root of its tree, if the page is mapped just now.
+    /// The anon_vma that owns the private page in `frame`, and the root of its tree, if the page is mapped
+    /// just now.
     fn owner_of(&self, frame: &Frame) -> Option<(NonNull<AnonVma>, NonNull<AnonVma>)> {
         let pin = self.platform().pin();
         self.owner_in(&self.frames().epoch().enter(&pin), frame)
@@ -164,8 +165,8 @@ impl<P: Platform> Spaces<P> {
     /// the space and the address. Returns how many mappings were looked at; the walk ends when all are found
     /// that there were when it began.
     ///
-    /// A page that is mapped all the time is found, also while it moves. Pages of files and of shared memory are not
-    /// found yet. `visit` is called with the lock of a table held, and takes no locks.
+    /// A page that is mapped all the time is found, also while it moves. Pages of files and of shared memory
+    /// are not found yet. `visit` is called with the lock of a table held, and takes no locks.
     pub fn for_each_map(&self, folio: Pfn, mut visit: impl FnMut(SpaceId, VirtAddr)) -> usize {
         let Some(frame) = self.frames().frame(folio) else { return 0 };
         let mut missing = frame.map_count().load(Ordering::Relaxed);
@@ -203,7 +204,8 @@ impl<P: Platform> HeldMappings<'_, P> {
         self.walk_pages(self.frame.word().order().pages(), visit)
     }
 
-    /// The same for the folio and what follows it, `pages` pages together: the parts of a folio that was split meanwhile.
+    /// The same for the folio and what follows it, `pages` pages together: the parts of a folio that was
+    /// split meanwhile.
     pub(crate) fn walk_pages<B>(
         &self,
         pages: u64,
@@ -220,7 +222,8 @@ impl<P: Platform> HeldMappings<'_, P> {
                 // SAFETY: a VMA that is in an anon_vma is live.
                 let vma = unsafe { vma.as_ref() };
                 let Some(core) = vma.membership().core() else { continue };
-                // SAFETY: a VMA in an anon_vma belongs to a space of this machine, which lives until its VMAs are gone.
+                // SAFETY: a VMA in an anon_vma belongs to a space of this machine, which lives until its VMAs
+                // are gone.
                 let core = unsafe { core.as_ref() };
                 let facts = vma.facts();
                 if let Some(range) = facts.range_of(first, pages) {
@@ -237,7 +240,8 @@ impl<P: Platform> HeldMappings<'_, P> {
     }
 }
 
-/// The anon_vma after `at` in the subtree at `top`: parents come before their children. The root lock is held.
+/// The anon_vma after `at` in the subtree at `top`: parents come before their children. The root lock is
+/// held.
 fn next_below<'g>(at: &'g AnonVma, top: &'g AnonVma) -> Option<&'g AnonVma> {
     // SAFETY: an anon_vma on its parent's list is live while the root lock is held.
     let live = |anon_vma: NonNull<AnonVma>| unsafe { anon_vma.as_ref() };

@@ -10,13 +10,15 @@ impl<P: Platform> Space<'_, P> {
         self.core().huge_disable.load()
     }
 
-    /// Does without large folios from now on, or no longer (`prctl(PR_SET_THP_DISABLE)`). What is mapped stays.
+    /// Does without large folios from now on, or no longer (`prctl(PR_SET_THP_DISABLE)`). What is mapped
+    /// stays.
     pub fn set_huge_disable(&self, disable: HugeDisable) {
         self.core().huge_disable.store(disable);
     }
 
-    /// The orders that `purpose` may use for a block around `addr` at this moment; for [`HugeUse::Smaps`], anywhere in
-    /// the mapping at `addr`. None where no private anonymous memory is mapped. What is populated is not looked at.
+    /// The orders that `purpose` may use for a block around `addr` at this moment; for [`HugeUse::Smaps`],
+    /// anywhere in the mapping at `addr`. None where no private anonymous memory is mapped. What is populated
+    /// is not looked at.
     pub fn huge_orders(&self, purpose: HugeUse, addr: VirtAddr) -> OrderSet {
         let core = self.core();
         let _guard = core.mmap_lock.read(self.spaces.platform());

@@ -1,9 +1,9 @@
-//! What the technique before ([`SwapTechnique::Bypass`](quire_swap::SwapTechnique::Bypass)) does otherwise, to be measured against
-//! the present one.
+//! What the technique before ([`SwapTechnique::Bypass`](quire_swap::SwapTechnique::Bypass)) does otherwise,
+//! to be measured against the present one.
 //!
-//! It reads past the cache from a device that is done at once: the slot is marked busy, and the shadow is looked up and cleared
-//! on its own. A thread that finds the mark sleeps a tick and tries again. Where several entries name the slot, and on devices that
-//! take their time, a page goes through the cache.
+//! It reads past the cache from a device that is done at once: the slot is marked busy, and the shadow is
+//! looked up and cleared on its own. A thread that finds the mark sleeps a tick and tries again. Where
+//! several entries name the slot, and on devices that take their time, a page goes through the cache.
 
 use super::{CacheFate, SwappedIn};
 use crate::error::FaultError;

@@ -22,15 +22,16 @@ const BATCH: usize = 32;
 enum Stop {
     /// The batch is full, and this is where to go on.
     Full(usize),
-    /// The folio, of which there is a reference, lies in the range only in part, or there is no swap: it is split, and looked
-    /// at again.
+    /// The folio, of which there is a reference, lies in the range only in part, or there is no swap: it is
+    /// split, and looked at again.
     Split(usize, Pfn),
 }
 
 type Aged = ArrayVec<Pfn, BATCH>;
 
 impl<P: Platform> Tables<'_, P> {
-    /// Makes the folios that lie in `range` old. Those that others map too are left alone, as in Linux, and those of files.
+    /// Makes the folios that lie in `range` old. Those that others map too are left alone, as in Linux, and
+    /// those of files.
     pub(crate) fn age(&self, range: VirtRange, way: Ageing) {
         let mut aged = Aged::new();
         self.walk(range, &mut |place, part| {

@@ -8,8 +8,8 @@ use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Platfor
 use quire_frame::Kind;
 
 impl<P: Platform> Tables<'_, P> {
-    /// Gives every mapped page in `range` the permissions of a VMA with `flags`. Translations that allowed more are
-    /// noted in `gather`.
+    /// Gives every mapped page in `range` the permissions of a VMA with `flags`. Translations that allowed
+    /// more are noted in `gather`.
     pub(crate) fn protect(&self, range: VirtRange, flags: VmFlags, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| {
             let pin = self.pin();

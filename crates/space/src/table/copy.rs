@@ -18,7 +18,8 @@ pub(crate) struct Copying<'v> {
 
 /// Why the sharing of one table's pages stopped before its end.
 enum Stop {
-    /// The page at this index is pinned: what the device writes is the parent's, so the child gets a copy at once.
+    /// The page at this index is pinned: what the device writes is the parent's, so the child gets a copy at
+    /// once.
     Pinned(usize, Leaf),
     /// A folio is mapped as often as can be counted.
     Overflow,
@@ -242,7 +243,8 @@ impl<P: Platform> Tables<'_, P> {
             folio.no_longer_exclusive();
         }
         self.fetch_ahead(here.entries, index, most);
-        // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the page yet.
+        // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the
+        // page yet.
         let identity = raw & P::Paging::IDENTITY;
         let mut pages = 0;
         let pairs = here.entries[index..index + most].iter().zip(&there.entries[index..index + most]);
@@ -276,8 +278,8 @@ impl<P: Platform> Tables<'_, P> {
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
         let copy = frames.allocate(&pin, request)?;
         child.charge_anyway(&pin, copy, Order::ZERO);
-        // SAFETY: the copy is new and ours; the original stays pinned and mapped, so it is in RAM. It may be written to
-        // meanwhile, as `Platform::copy` allows.
+        // SAFETY: the copy is new and ours; the original stays pinned and mapped, so it is in RAM. It may be
+        // written to meanwhile, as `Platform::copy` allows.
         unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
         self.spaces.init_page(copy, copying.child, page.start());
         // Before reclaim can find the page and subtract it.

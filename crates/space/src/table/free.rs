@@ -18,8 +18,9 @@ use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange}
 use quire_sync::atomic::AtomicU64;
 use quire_sync::atomic::raw::Ordering;
 
-/// The tables of a space that were emptied last, the latest of each level first: by the first address that each is responsible for, so that it
-/// does not matter if it went otherwise. Read and written under the mmap lock held for writing.
+/// The tables of a space that were emptied last, the latest of each level first: by the first address that
+/// each is responsible for, so that it does not matter if it went otherwise. Read and written under the mmap
+/// lock held for writing.
 #[derive(Debug, Default)]
 pub(crate) struct EmptyTableCache([[AtomicU64; 2]; MAX_LEVELS]);
 
@@ -85,9 +86,10 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Takes every table for a part of `range` that has no entries, and each above it that this leaves without, into
-    /// `gather`, but for the few that are spared where they lie only partly in `hole`, where nothing is mapped or the call has emptied all.
-    /// The caller holds the mmap lock for writing; faults may go on.
+    /// Takes every table for a part of `range` that has no entries, and each above it that this leaves
+    /// without, into `gather`, but for the few that are spared where they lie only partly in `hole`, where
+    /// nothing is mapped or the call has emptied all. The caller holds the mmap lock for writing; faults may
+    /// go on.
     pub(crate) fn free_empty(&self, range: VirtRange, hole: FreeableRange, gather: &mut Gather<'_, P>) {
         if self.spaces.tables_technique() == TablesTechnique::Free && !range.is_empty() {
             self.free_empty_below(self.core.root(), P::Paging::root_level(), range, hole, gather);
@@ -122,7 +124,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Spares the empty table at `level` for `addr`; the one that was spared longest goes, if it is empty still.
+    /// Spares the empty table at `level` for `addr`; the one that was spared longest goes, if it is empty
+    /// still.
     fn spare(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let start = P::Paging::table_range(addr, level).start();
         if let Some(before) = self.core.spared.push(level, start) {
@@ -143,8 +146,8 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Unhooks the table at `level` for `addr`, which was spared, if there is still one and it is empty. What that leaves empty
-    /// is spared in its place.
+    /// Unhooks the table at `level` for `addr`, which was spared, if there is still one and it is empty. What
+    /// that leaves empty is spared in its place.
     fn free_if_spared(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let above = Level(level.0 + 1);
         let Some(parent) = self.find_table(addr, above) else { return };

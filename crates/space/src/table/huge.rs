@@ -1,8 +1,8 @@
 //! Leaves in the place of bottom tables: a folio of the PMD's order that one entry maps.
 //!
-//! Splitting such a leaf needs a table, and must not fail, so the table is *deposited* when the leaf is made: tables that
-//! were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads to the next), one for
-//! each leaf. As in Linux they count as tables of the space.
+//! Splitting such a leaf needs a table, and must not fail, so the table is *deposited* when the leaf is made:
+//! tables that were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads
+//! to the next), one for each leaf. As in Linux they count as tables of the space.
 
 use super::{LockedTable, Place, Step, Tables, Zap};
 use crate::cpus::FlushCause;
@@ -167,7 +167,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         if !leaf.flags.contains(LeafFlags::SPECIAL) {
             return false;
         }
-        // First unusable, then the flush, then the folio: no CPU may go on reading zeros after another has written.
+        // First unusable, then the flush, then the folio: no CPU may go on reading zeros after another has
+        // written.
         let absent = Leaf { flags: leaf.flags - LeafFlags::READ, ..leaf };
         locked.replace(slot.index, Entry::Leaf(absent));
         self.core.flush(self.spaces.frames(), pin, self.slot_range(slot), FlushCause::CopyOnWrite);
@@ -177,7 +178,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         true
     }
 
-    /// A place for a large leaf around `addr`, with a table to deposit for it; `None` where something larger is there.
+    /// A place for a large leaf around `addr`, with a table to deposit for it; `None` where something larger
+    /// is there.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn place_huge(
         &self,
@@ -256,14 +258,15 @@ impl<'s, P: Platform> Tables<'s, P> {
         Leaf { pfn, ..leaf }
     }
 
-    /// The folio that a large leaf maps, with its counts held still; none where that is the huge page of zeros.
+    /// The folio that a large leaf maps, with its counts held still; none where that is the huge page of
+    /// zeros.
     fn lock_folio_of(&self, leaf: Leaf) -> Option<LockedFolio<'s, P>> {
         let special = leaf.flags.contains(LeafFlags::SPECIAL);
         (!special).then(|| self.spaces.frames().lock_folio(leaf.pfn))
     }
 
-    /// Whether there is a leaf at `slot` that maps the folio of `order` at `head`. Without the lock of the table; it stays so
-    /// while the folio's counts are held still.
+    /// Whether there is a leaf at `slot` that maps the folio of `order` at `head`. Without the lock of the
+    /// table; it stays so while the folio's counts are held still.
     pub(crate) fn slot_maps(&self, slot: HugeSlot, head: Pfn, order: Order) -> bool {
         let raw = self.entries(slot.table)[slot.index].load(Ordering::Relaxed);
         match P::Paging::decode(raw, Level::PMD) {
@@ -272,8 +275,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         }
     }
 
-    /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page. Nothing is allocated, and
-    /// no count of the folio changes. Does nothing where the leaf is gone.
+    /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page. Nothing is
+    /// allocated, and no count of the folio changes. Does nothing where the leaf is gone.
     pub(crate) fn split_huge(&self, slot: HugeSlot) {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
@@ -330,8 +333,9 @@ impl<'s, P: Platform> Tables<'s, P> {
         usable
     }
 
-    /// Puts the deposited table in the place of the leaf at `slot`, which was [made absent](Self::make_huge_absent) and flushed, with an
-    /// entry for each page that does not lie in `part`; those are unmapped.
+    /// Puts the deposited table in the place of the leaf at `slot`, which was [made
+    /// absent](Self::make_huge_absent) and flushed, with an entry for each page that does not lie in `part`;
+    /// those are unmapped.
     pub(crate) fn cut_huge(&self, slot: HugeSlot, part: VirtRange, gather: &mut Gather<'_, P>) {
         let pin = self.pin();
         let locked = self.lock_slot(&pin, slot);
@@ -363,8 +367,8 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.spaces.frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
     }
 
-    /// Makes the leaves of tables in `range` usable again that were made unusable, all of them, before a flush that is done.
-    /// No fault can come.
+    /// Makes the leaves of tables in `range` usable again that were made unusable, all of them, before a
+    /// flush that is done. No fault can come.
     pub(crate) fn restore(&self, range: VirtRange) {
         self.walk(range, &mut |place, part| {
             if let Place::Table(table) = place {

@@ -163,7 +163,8 @@ impl<P: Platform> Tables<'_, P> {
         {
             return false;
         }
-        // Reclaim, which may be bringing it into the swap cache, relies on the mark as long as it has the folio lock.
+        // Reclaim, which may be bringing it into the swap cache, relies on the mark as long as it has the
+        // folio lock.
         let Some(_guard) = self.spaces.frames().try_lock_folio_long(head) else { return false };
         if frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
             return false;
@@ -172,7 +173,8 @@ impl<P: Platform> Tables<'_, P> {
         true
     }
 
-    /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one lists it.
+    /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one
+    /// lists it.
     fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn) {
         self.spaces.swap().count_pages(head, VmEvent::Pglazyfree, GroupStat::Pglazyfree);
         let groups = self.spaces.memory_groups();

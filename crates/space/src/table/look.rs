@@ -91,8 +91,8 @@ impl<P: Platform> Tables<'_, P> {
         missing.or((at < range.end()).then_some(at))
     }
 
-    /// Calls `visit` with the entry of every page of `range`, in order. A large leaf is one call, with the leaf of its first page,
-    /// and so are the pages that a missing table would cover.
+    /// Calls `visit` with the entry of every page of `range`, in order. A large leaf is one call, with the
+    /// leaf of its first page, and so are the pages that a missing table would cover.
     pub(crate) fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, Entry)) {
         let mut at = range.start();
         self.walk(range, &mut |place, part| {
@@ -128,8 +128,8 @@ impl<P: Platform> Tables<'_, P> {
         self.count_mapped(range, folio, 1) > 0
     }
 
-    /// How many pages of the folio of `order` at `head` the entries of `range` map; it is not looked for more than `enough`.
-    /// Lock-free.
+    /// How many pages of the folio of `order` at `head` the entries of `range` map; it is not looked for more
+    /// than `enough`. Lock-free.
     pub(crate) fn count_mapped(&self, range: VirtRange, (head, order): (Pfn, Order), enough: u64) -> u64 {
         let mut found = 0;
         self.walk(range, &mut |place, part| {
@@ -157,8 +157,8 @@ impl<P: Platform> Tables<'_, P> {
         found
     }
 
-    /// Whether another space maps a page of the folio at `head`, to which the caller has a reference. The caller is as for
-    /// [`Spaces::rmap_walk`](crate::spaces::Spaces::rmap_walk).
+    /// Whether another space maps a page of the folio at `head`, to which the caller has a reference. The
+    /// caller is as for [`Spaces::rmap_walk`](crate::spaces::Spaces::rmap_walk).
     pub(crate) fn is_mapped_elsewhere(&self, head: Pfn) -> bool {
         let order = self.spaces.frames().folio(head).order();
         let walked = self.spaces.rmap_walk(head, |tables, _, range| {

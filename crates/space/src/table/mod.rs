@@ -1,8 +1,9 @@
 //! Page tables: finding, making, walking.
 //!
 //! A table is a frame of kind `Table`; its descriptor holds the table's lock, the number of its live entries
-//! (guarded by the lock) and what it is responsible for. Entries are read without locks and written only under the
-//! table's lock, by exchange or compare-exchange, since the MMU sets accessed and dirty bits meanwhile.
+//! (guarded by the lock) and what it is responsible for. Entries are read without locks and written only
+//! under the table's lock, by exchange or compare-exchange, since the MMU sets accessed and dirty bits
+//! meanwhile.
 //!
 //! Tables are freed when they are empty ([`free_empty`](Tables::free_empty)), and only by the holder of the
 //! mmap lock for writing. So a thread that holds it, in any way, may rely on the tables that it finds. Others
@@ -110,7 +111,8 @@ impl<P: Platform> LockedTable<'_, P> {
         P::Paging::decode(self.entries[index].swap(raw, Ordering::AcqRel), self.level)
     }
 
-    /// Gives a leaf the permissions `access`, keeping the bits that the MMU may be setting in this very moment.
+    /// Gives a leaf the permissions `access`, keeping the bits that the MMU may be setting in this very
+    /// moment.
     pub(crate) fn widen(&self, index: usize, access: LeafFlags) {
         let slot = &self.entries[index];
         let mut raw = slot.load(Ordering::Relaxed);
@@ -152,8 +154,9 @@ impl<P: Platform> LockedTable<'_, P> {
         P::Paging::decode(raw, self.level)
     }
 
-    /// Writes `raw` into an entry of a locked table that is none; counted by the caller ([`count_installed`](Self::count_installed)).
-    /// Release as in [`install`](Self::install). The MMU does not write to entries that are none, so a store will do.
+    /// Writes `raw` into an entry of a locked table that is none; counted by the caller
+    /// ([`count_installed`](Self::count_installed)). Release as in [`install`](Self::install). The MMU does
+    /// not write to entries that are none, so a store will do.
     #[inline]
     pub(crate) fn put_raw(slot: &AtomicU64, raw: u64) {
         debug_assert_eq!(slot.load(Ordering::Relaxed), 0, "an entry was not none");
@@ -246,8 +249,8 @@ impl<P: Platform> LockedTable<'_, P> {
         empty
     }
 
-    /// As [`mark_dead_if_empty`](Self::mark_dead_if_empty), if no entries but those of `leaving` are live. They are read once the table
-    /// is unhooked and flushed.
+    /// As [`mark_dead_if_empty`](Self::mark_dead_if_empty), if no entries but those of `leaving` are live.
+    /// They are read once the table is unhooked and flushed.
     pub(crate) fn mark_dead_with(&self, leaving: Range<usize>) -> bool {
         let live = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) != 0;
         let last = self.entries[leaving].iter().filter(live).count()
@@ -282,8 +285,8 @@ impl<'s, P: Platform> Tables<'s, P> {
 
     #[inline]
     pub(crate) fn entries(&self, table: Pfn) -> &'s Entries {
-        // SAFETY: callers name tables of this space that stay hooked while they use them (head of this file); a
-        // hooked table is a frame of entries until its epoch has passed.
+        // SAFETY: callers name tables of this space that stay hooked while they use them (head of this file);
+        // a hooked table is a frame of entries until its epoch has passed.
         unsafe { self.spaces.frames().table(table) }
     }
 
@@ -309,8 +312,9 @@ impl<'s, P: Platform> Tables<'s, P> {
         LockedTable { entries: self.entries(table), frame, level, execution: core::marker::PhantomData }
     }
 
-    /// The bottom table that covers `addr`, made with everything above it where missing; `None` where a large leaf is in its
-    /// place. On failure the tables that were made stay: they are empty and go with the mapping.
+    /// The bottom table that covers `addr`, made with everything above it where missing; `None` where a large
+    /// leaf is in its place. On failure the tables that were made stay: they are empty and go with the
+    /// mapping.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn find_or_make(&self, pin: &Pin<'_, P>, addr: VirtAddr) -> Result<Option<Pfn>, AllocError> {

@@ -1,9 +1,10 @@
 //! Moving pages from one range to another, in the largest pieces that fit.
 //!
-//! A piece is some PMD tables by their entries in the PUD table, some bottom tables by their entries in the PMD table, a
-//! large leaf, or entries of a bottom table. A table moves as it is, with all that it maps, in two steps under the locks of both upper
-//! tables, so it must map nothing else: the addresses that it is responsible for, on either side, may hold nothing but what
-//! moves. That is more than the move's own range where nothing lies before or after it.
+//! A piece is some PMD tables by their entries in the PUD table, some bottom tables by their entries in the
+//! PMD table, a large leaf, or entries of a bottom table. A table moves as it is, with all that it maps, in
+//! two steps under the locks of both upper tables, so it must map nothing else: the addresses that it is
+//! responsible for, on either side, may hold nothing but what moves. That is more than the move's own range
+//! where nothing lies before or after it.
 //!
 //! The holder of the mmap lock has write-locked all VMAs concerned and holds their root lock exclusively. So
 //! no fault and no walker of the rmap sees a table between its two places; the MMU and
@@ -37,8 +38,8 @@ impl Relocation {
         VirtAddr(self.to.0.wrapping_add(addr.0.wrapping_sub(self.from.start().0)))
     }
 
-    /// How many entries of an upper table, from the one that is responsible for `entry` on, can move: both sides of each hold
-    /// nothing but what moves.
+    /// How many entries of an upper table, from the one that is responsible for `entry` on, can move: both
+    /// sides of each hold nothing but what moves.
     fn entries(&self, entry: VirtRange) -> usize {
         let bytes = entry.len();
         let start = self.target(entry.start());
@@ -85,8 +86,8 @@ impl<P: Platform> Tables<'_, P> {
         })
     }
 
-    /// Moves what was prepared. The old translations are noted in `gather`; the caller holds both VMAs write-locked until it
-    /// is finished.
+    /// Moves what was prepared. The old translations are noted in `gather`; the caller holds both VMAs
+    /// write-locked until it is finished.
     pub(crate) fn relocate(&self, job: &Relocation, gather: &mut Gather<'_, P>) {
         let Ok(()) = self.for_each_piece(job, |piece, part| {
             let pin = self.pin();
@@ -108,8 +109,8 @@ impl<P: Platform> Tables<'_, P> {
         });
     }
 
-    /// Calls `visit` with the pieces of the move, in the order of their addresses, each with the part of the range that it
-    /// is. What is empty is passed over.
+    /// Calls `visit` with the pieces of the move, in the order of their addresses, each with the part of the
+    /// range that it is. What is empty is passed over.
     fn for_each_piece<E>(
         &self,
         job: &Relocation,
@@ -163,9 +164,9 @@ impl<P: Platform> Tables<'_, P> {
         self.spaces.frames().known(table).live().load(Ordering::Relaxed) == 0
     }
 
-    /// The end of the entries of `table`, at `level`, from the one for the addresses `entry` on, that lead to tables which can
-    /// move as they are; `None` if that cannot. A table that was left at the other side is in the way: then the move goes
-    /// on below.
+    /// The end of the entries of `table`, at `level`, from the one for the addresses `entry` on, that lead to
+    /// tables which can move as they are; `None` if that cannot. A table that was left at the other side is
+    /// in the way: then the move goes on below.
     fn movable_until(
         &self,
         job: &Relocation,
@@ -246,8 +247,8 @@ impl<P: Platform> Tables<'_, P> {
         });
     }
 
-    /// Moves `part` of what a large leaf maps, page by page. What stays is unusable until `gather` is finished, so one flush
-    /// does for both.
+    /// Moves `part` of what a large leaf maps, page by page. What stays is unusable until `gather` is
+    /// finished, so one flush does for both.
     fn relocate_part(
         &self,
         pin: &Pin<'_, P>,

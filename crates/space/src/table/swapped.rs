@@ -47,8 +47,8 @@ impl<P: Platform> Tables<'_, P> {
         found
     }
 
-    /// The number of entries from `index` on, and before `end`, that name consecutive slots with the first of them, `first`. A
-    /// run does not leave its block of slots.
+    /// The number of entries from `index` on, and before `end`, that name consecutive slots with the first of
+    /// them, `first`. A run does not leave its block of slots.
     pub(crate) fn swap_run(entries: &Entries, (index, end): (usize, usize), first: SwapEntry) -> usize {
         let most = (SlotId::of(first).left_in_cluster() as usize).min(end - index);
         let goes_on = |&(entry, nth): &(&quire_sync::atomic::raw::AtomicU64, u64)| {

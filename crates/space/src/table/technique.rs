@@ -28,7 +28,8 @@ impl TablesTechnique {
 pub enum RemapTechnique {
     /// Entry by entry (before).
     Ptes,
-    /// Whole tables where they fit: PTE tables by their entry in the PMD table, PMD tables by theirs in the PUD table.
+    /// Whole tables where they fit: PTE tables by their entry in the PMD table, PMD tables by theirs in the
+    /// PUD table.
     #[default]
     Puds,
 }

@@ -9,7 +9,8 @@ use quire_sync::atomic::raw::Ordering;
 pub(crate) enum Place {
     /// A bottom table.
     Table(Pfn),
-    /// A leaf in the place of a bottom table. It may have become something else by the time that its lock is held.
+    /// A leaf in the place of a bottom table. It may have become something else by the time that its lock is
+    /// held.
     Huge(HugeSlot),
 }
 
@@ -38,8 +39,9 @@ pub(crate) enum Found {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Calls `visit` for every bottom table, and every leaf in the place of one, that covers part of `range`, in the
-    /// order of the addresses, with the part of `range` that it covers. The caller makes sure that the tables stay hooked.
+    /// Calls `visit` for every bottom table, and every leaf in the place of one, that covers part of `range`,
+    /// in the order of the addresses, with the part of `range` that it covers. The caller makes sure that the
+    /// tables stay hooked.
     pub(crate) fn walk(&self, range: VirtRange, visit: &mut impl FnMut(Place, VirtRange) -> Step) {
         if !range.is_empty() {
             self.walk_below(self.core.root(), P::Paging::root_level(), range, visit);
@@ -84,7 +86,8 @@ impl<P: Platform> Tables<'_, P> {
         let mut level = P::Paging::root_level();
         while let Some(below) = level.down() {
             let index = P::Paging::index(addr, level);
-            // Acquire: pairs with the release in `install`; the table's entries are zeroed before it is hooked.
+            // Acquire: pairs with the release in `install`; the table's entries are zeroed before it is
+            // hooked.
             let raw = self.entries(table)[index].load(Ordering::Acquire);
             match P::Paging::decode(raw, level) {
                 Entry::Table(pfn) => table = pfn,

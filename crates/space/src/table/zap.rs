@@ -11,7 +11,8 @@ use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, Vir
 /// What may happen to a range while it is emptied, and what stays in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Zap {
-    /// The mapping stays, and faults may come. Markers stay too: guard pages outlive the advice that drops contents.
+    /// The mapping stays, and faults may come. Markers stay too: guard pages outlive the advice that drops
+    /// contents.
     Contents,
     /// The same where the mapping is locked: what goes from it is locked no more.
     LockedContents,
@@ -20,8 +21,8 @@ pub(crate) enum Zap {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Empties every entry in `range` into `gather`. Nothing is allocated and nothing fails. Tables stay hooked even if
-    /// they are empty afterwards; see [`unmap`](Self::unmap).
+    /// Empties every entry in `range` into `gather`. Nothing is allocated and nothing fails. Tables stay
+    /// hooked even if they are empty afterwards; see [`unmap`](Self::unmap).
     pub(crate) fn zap(&self, range: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| match place {
             Place::Table(table) => {
@@ -69,7 +70,8 @@ impl<P: Platform> Tables<'_, P> {
         self.zap_below(None, table, part, what, gather);
     }
 
-    /// As above. A table that would be empty after the flush can go before it, if the place of its entry is known.
+    /// As above. A table that would be empty after the flush can go before it, if the place of its entry is
+    /// known.
     pub(super) fn zap_below(
         &self,
         place: Option<(Pfn, usize)>,
@@ -232,8 +234,8 @@ impl<P: Platform> Tables<'_, P> {
         });
     }
 
-    /// Reads a table that was unhooked with its entries, after the flush: what it maps is unmapped, and it and all tables
-    /// below it are gathered.
+    /// Reads a table that was unhooked with its entries, after the flush: what it maps is unmapped, and it
+    /// and all tables below it are gathered.
     pub(crate) fn free_detached_table(&self, table: Pfn, gather: &mut Gather<'_, P>) {
         let level = self.level_of(table);
         if self.is_empty(table) {

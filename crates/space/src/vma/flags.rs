@@ -72,7 +72,8 @@ bitflags! {
         const MERGEABLE = 0x80000000;
         /// With HUGETLB: pages of 1 GiB. Linux asks the file.
         const HUGETLB_GIB = 1 << 62;
-        /// The file wants its large mappings aligned for huge pages. Linux asks the file's operations instead.
+        /// The file wants its large mappings aligned for huge pages. Linux asks the file's operations
+        /// instead.
         const HUGE_ALIGNED = 1 << 63;
     }
 }
@@ -121,7 +122,8 @@ impl VmFlags {
         self & (Self::EXEC | Self::WRITE | Self::GROWSDOWN) == Self::EXEC
     }
 
-    /// Counts against the commit limit when it is mapped: private and writable, unless reservation was waived.
+    /// Counts against the commit limit when it is mapped: private and writable, unless reservation was
+    /// waived.
     #[inline]
     pub fn is_accountable(self) -> bool {
         self & (Self::NORESERVE | Self::SHARED | Self::WRITE) == Self::WRITE

@@ -6,13 +6,15 @@
 //! section ends them all by stepping the sequence. (Linux does the same since 6.4; the state words here are
 //! our own.)
 //!
-//! The words: `readers` counts holders and carries two bits, WRITER while someone waits for readers to leave, and
-//! DETACHED once the VMA is out of its tree. `write_sequence` equals the space's sequence while write-locked.
+//! The words: `readers` counts holders and carries two bits, WRITER while someone waits for readers to leave,
+//! and DETACHED once the VMA is out of its tree. `write_sequence` equals the space's sequence while
+//! write-locked.
 //!
 //! Why a reader can not slip past a writer: the writer sets WRITER, waits for zero readers, stores
-//! `write_sequence`, and only then clears WRITER with release. A reader adds itself with acquire: it either sees
-//! WRITER and backs off, or its addition comes after the clearing and then sees `write_sequence`; the space's
-//! sequence that it compares with is at least the writer's, since the writer read it before. Equal means locked.
+//! `write_sequence`, and only then clears WRITER with release. A reader adds itself with acquire: it either
+//! sees WRITER and backs off, or its addition comes after the clearing and then sees `write_sequence`; the
+//! space's sequence that it compares with is at least the writer's, since the writer read it before. Equal
+//! means locked.
 
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -103,8 +105,8 @@ impl VmaLock {
         self.write_sequence.load(Ordering::Relaxed) == sequence.0.load(Ordering::Relaxed)
     }
 
-    /// Marks the VMA as out of its tree, for good. The caller has write-locked it in this section; `wait` is as in
-    /// [`write`](Self::write).
+    /// Marks the VMA as out of its tree, for good. The caller has write-locked it in this section; `wait` is
+    /// as in [`write`](Self::write).
     ///
     /// A reader that added itself before the mark may still be about to compare sequences, and once the
     /// section has ended it would find them different and assume that it holds the lock. So its back-off is

@@ -53,8 +53,8 @@ impl Backing {
     }
 }
 
-/// A VMA's part in an [`AnonVma`]: where its private pages belong. It is given at the first private page, shared by
-/// mergeable neighbours, and decides which VMAs may merge.
+/// A VMA's part in an [`AnonVma`]: where its private pages belong. It is given at the first private page,
+/// shared by mergeable neighbours, and decides which VMAs may merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AnonVmaRef {
     anon_vma: Option<NonNull<AnonVma>>,
@@ -97,15 +97,15 @@ impl AnonVmaRef {
     }
 }
 
-/// A mapping. The fields are written under the mmap lock and the VMA's write lock; they may be read under either,
-/// shared, or under none by a reader that checks them again under a lock.
+/// A mapping. The fields are written under the mmap lock and the VMA's write lock; they may be read under
+/// either, shared, or under none by a reader that checks them again under a lock.
 pub(crate) struct Vma {
     pub(crate) lock: VmaLock,
     start: AtomicU64,
     end: AtomicU64,
     flags: AtomicU64,
-    /// Offset in pages into what is mapped; for private anonymous memory the page number of the address at which
-    /// it was first mapped.
+    /// Offset in pages into what is mapped; for private anonymous memory the page number of the address at
+    /// which it was first mapped.
     page_offset: AtomicU64,
     backing: AtomicU64,
     anon: AtomicPtr<AnonVma>,

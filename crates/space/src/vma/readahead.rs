@@ -1,13 +1,13 @@
-//! How many pages to read ahead in a mapping: guessed from what became of those that were read ahead before (as in
-//! Linux's `swapin_nr_pages`).
+//! How many pages to read ahead in a mapping: guessed from what became of those that were read ahead before
+//! (as in Linux's `swapin_nr_pages`).
 
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Pages in the largest window (Linux's `vm.page-cluster`, 3).
 pub(crate) const READAHEAD_MOST: u64 = 8;
 
-/// What is remembered of the readahead of one mapping: the page of the last fault, the window then, and the pages read ahead that
-/// were used since. All is a guess, so nothing orders it.
+/// What is remembered of the readahead of one mapping: the page of the last fault, the window then, and the
+/// pages read ahead that were used since. All is a guess, so nothing orders it.
 #[derive(Debug, Default)]
 pub(crate) struct Readahead(AtomicU64);
 

@@ -11,8 +11,8 @@ use super::flags::VmFlags;
 use quire_arch::{Order, PAGE_SHIFT, VirtAddr};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// What is remembered of the swap-ins of one mapping: a guess, so nothing orders it. The number of the last page above the bits
-/// of an order; 0 is nothing.
+/// What is remembered of the swap-ins of one mapping: a guess, so nothing orders it. The number of the last
+/// page above the bits of an order; 0 is nothing.
 #[derive(Debug, Default)]
 pub(crate) struct SwapInWindow(AtomicU64);
 

@@ -110,8 +110,8 @@ fn one_offset_at_either_end_is_enough() {
     }
 }
 
-/// Whatever the order of insertions is, and however the tree is emptied: the proven bound for these parameters is
-/// log(n + 1) to the base 4/3.
+/// Whatever the order of insertions is, and however the tree is emptied: the proven bound for these
+/// parameters is log(n + 1) to the base 4/3.
 #[test]
 fn no_order_makes_the_tree_deep() {
     for order in 0..3 {

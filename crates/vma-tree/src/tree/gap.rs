@@ -1,7 +1,8 @@
 //! Where a mapping of some length fits.
 //!
-//! A search goes down only into children whose largest gap is long enough. Such a child may disappoint only when
-//! the bounds of the search cut it, which at most two children of a level do, so a search is logarithmic.
+//! A search goes down only into children whose largest gap is long enough. Such a child may disappoint only
+//! when the bounds of the search cut it, which at most two children of a level do, so a search is
+//! logarithmic.
 
 use super::View;
 use super::node::Node;
@@ -37,8 +38,8 @@ impl Search {
                 return Some(piece);
             }
             if level > 0 && node.gap(slot) >= self.len && node.end(slot) > from {
-                // SAFETY: the slot is in use and above level 0, so its link is to a live node; the tree stays as it
-                // is (caller).
+                // SAFETY: the slot is in use and above level 0, so its link is to a live node; the tree stays
+                // as it is (caller).
                 if let Some(piece) = unsafe { self.highest(Node::<V>::at(node.link(slot)), level - 1) } {
                     return Some(piece);
                 }
@@ -78,8 +79,8 @@ impl Search {
 }
 
 impl<V> View<'_, V> {
-    /// The highest stretch of at least `len` free addresses within `within`: the whole of it, as far as it lies
-    /// within, so that the caller can align in it and search again below it. A `len` of 0 counts as 1.
+    /// The highest stretch of at least `len` free addresses within `within`: the whole of it, as far as it
+    /// lies within, so that the caller can align in it and search again below it. A `len` of 0 counts as 1.
     ///
     /// What lies below the first entry and above the last one is free as far as `within` reaches.
     pub fn highest_gap(&self, len: u64, within: VirtRange) -> Option<VirtRange> {

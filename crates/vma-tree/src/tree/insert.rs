@@ -39,8 +39,8 @@ impl From<OutOfNodes> for InsertError {
 }
 
 impl<V, S: NodeStore<V>> Writer<'_, V, S> {
-    /// Adds an entry. After a [`reserve`](Self::reserve) it cannot run out of nodes; without one it allocates what
-    /// it needs before it changes anything.
+    /// Adds an entry. After a [`reserve`](Self::reserve) it cannot run out of nodes; without one it allocates
+    /// what it needs before it changes anything.
     pub fn insert(&mut self, range: VirtRange, value: NonNull<V>) -> Result<(), InsertError> {
         if !is_mappable(range) {
             return Err(InsertError::BadRange);
@@ -110,7 +110,8 @@ fn nodes_to_split<V>(path: &Path<'_, V>) -> usize {
     if full == path.height() { full + 1 } else { full }
 }
 
-/// Distributes the slots of the full `node`, with `slot` at `index` among them, over it and the empty `right`.
+/// Distributes the slots of the full `node`, with `slot` at `index` among them, over it and the empty
+/// `right`.
 ///
 /// An insertion at either end is likely one of a row that goes on there (a program that maps upwards or
 /// downwards), so the other side keeps most of the slots and stays as it is.

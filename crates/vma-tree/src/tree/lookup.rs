@@ -9,8 +9,8 @@ use quire_sync::EpochGuard;
 impl<V> RangeTree<V> {
     /// The value whose range contains `addr`, as far as can be told without a lock.
     ///
-    /// Both results may be wrong while a writer is at work. The caller takes the value's own lock and checks that
-    /// the value is in use and contains `addr`; if that fails, or nothing is found, it asks a
+    /// Both results may be wrong while a writer is at work. The caller takes the value's own lock and checks
+    /// that the value is in use and contains `addr`; if that fails, or nothing is found, it asks a
     /// [`View`](super::View) under the layout lock. The [module](super) says why this is safe.
     ///
     /// # Safety
@@ -19,8 +19,8 @@ impl<V> RangeTree<V> {
     #[inline]
     pub unsafe fn find_lockless(&self, addr: VirtAddr, guard: &EpochGuard<'_>) -> Option<NonNull<V>> {
         let _ = guard;
-        // SAFETY: the guard is of the right epoch (caller) and is borrowed for longer than the search uses any node, so every node that can be reached
-        // stays readable (point 2 in the module's head).
+        // SAFETY: the guard is of the right epoch (caller) and is borrowed for longer than the search uses
+        // any node, so every node that can be reached stays readable (point 2 in the module's head).
         let mut node: &Node<V> = unsafe { self.root() }?;
         // The levels are counted here, not read from each node: the search ends whatever it meets.
         for _ in 0..node.level() {

@@ -1,7 +1,7 @@
 //! The tree of an address space's VMAs: a B+tree over disjoint address ranges, in memory.
 //!
-//! A [`RangeTree`] maps disjoint, non-empty, page-aligned ranges to pointers. Its nodes have 512 bytes and up to
-//! 15 slots; each slot above the leaves caches the largest gap inside its child, so that a place for a new
+//! A [`RangeTree`] maps disjoint, non-empty, page-aligned ranges to pointers. Its nodes have 512 bytes and up
+//! to 15 slots; each slot above the leaves caches the largest gap inside its child, so that a place for a new
 //! mapping is found in logarithmic time.
 //!
 //! # Who may do what
@@ -17,27 +17,28 @@
 //! The writer changes nodes in place, word by word. A reader may see some words from before a change and some
 //! from after it. What it must never do is to leave the memory of nodes, to loop for ever, or to panic.
 //!
-//! 1. *A link is always to a node of the next level down, or, in a leaf, to a value.* A node's level is set before
-//!    the node is published (release by the store of any link to it, acquire by the load of the link) and does
-//!    not change until the node's epoch has passed: a node that was ever published goes back to the store when it
-//!    dies and is never reused by the tree directly. So whatever mixture a reader sees, it goes down one level
-//!    with each step, starting from the root's level: the search ends, and knows a node from a value.
-//! 2. *A link read inside a section is to memory that is not reused before the section ends.* A slot that is given
-//!    up is wiped in the same operation, and a node is retired only after every link to it in live nodes is
-//!    overwritten. Take a node that the reader reaches. If its link was read from a live node, the link was there
-//!    during the section (the fences of the epoch hide what was overwritten before), so the node was retired after
-//!    the section began, or not at all. If it was read from a
-//!    node that was retired meanwhile, that node was live when the section began, and what it links was so too at
-//!    the time of its retirement. In both cases the store keeps the memory, unchanged, until the section ends. The
-//!    same holds for values if the caller retires a value through the same epoch after it was removed.
-//! 3. *Indices stay inside the node.* A slot index is a count over the fixed number of slots, and is checked before
-//!    use; unused slots hold null, which ends the search.
+//! 1. *A link is always to a node of the next level down, or, in a leaf, to a value.* A node's level is set
+//!    before the node is published (release by the store of any link to it, acquire by the load of the link)
+//!    and does not change until the node's epoch has passed: a node that was ever published goes back to the
+//!    store when it dies and is never reused by the tree directly. So whatever mixture a reader sees, it goes
+//!    down one level with each step, starting from the root's level: the search ends, and knows a node from a
+//!    value.
+//! 2. *A link read inside a section is to memory that is not reused before the section ends.* A slot that is
+//!    given up is wiped in the same operation, and a node is retired only after every link to it in live
+//!    nodes is overwritten. Take a node that the reader reaches. If its link was read from a live node, the
+//!    link was there during the section (the fences of the epoch hide what was overwritten before), so the
+//!    node was retired after the section began, or not at all. If it was read from a node that was retired
+//!    meanwhile, that node was live when the section began, and what it links was so too at the time of its
+//!    retirement. In both cases the store keeps the memory, unchanged, until the section ends. The same holds
+//!    for values if the caller retires a value through the same epoch after it was removed.
+//! 3. *Indices stay inside the node.* A slot index is a count over the fixed number of slots, and is checked
+//!    before use; unused slots hold null, which ends the search.
 //!
-//! What a reader finds may be wrong all the same: a neighbour's value, a value that was just removed, or nothing
-//! where there is an entry. Therefore a caller *believes nothing but a value that it has validated*: it takes the
-//! value's own lock and checks under it that the value is still in use and that its range contains the address.
-//! "Nothing found" and "validation failed" both lead to the slow path, which takes the layout lock and uses a
-//! [`View`].
+//! What a reader finds may be wrong all the same: a neighbour's value, a value that was just removed, or
+//! nothing where there is an entry. Therefore a caller *believes nothing but a value that it has validated*:
+//! it takes the value's own lock and checks under it that the value is still in use and that its range
+//! contains the address. "Nothing found" and "validation failed" both lead to the slow path, which takes the
+//! layout lock and uses a [`View`].
 
 mod cursor;
 mod gap;
@@ -114,8 +115,8 @@ impl<V> Entry<V> {
 
 /// A map from disjoint address ranges to values that live elsewhere. See the [module](self).
 ///
-/// The tree does not know its store, so dropping it leaks its nodes, of which an empty tree may have a few too: the
-/// owner calls [`Writer::clear`] first.
+/// The tree does not know its store, so dropping it leaks its nodes, of which an empty tree may have a few
+/// too: the owner calls [`Writer::clear`] first.
 pub struct RangeTree<V> {
     /// The root's address, or null for an empty tree. Stores release, loads acquire, as with links.
     root: AtomicUsize,
@@ -168,7 +169,8 @@ impl<V> RangeTree<V> {
     ///
     /// # Safety
     ///
-    /// While the view lives no [`Writer`] of this tree exists: the caller holds the layout lock, shared or alone.
+    /// While the view lives no [`Writer`] of this tree exists: the caller holds the layout lock, shared or
+    /// alone.
     #[inline]
     pub unsafe fn view(&self) -> View<'_, V> {
         View { tree: self }
@@ -178,8 +180,8 @@ impl<V> RangeTree<V> {
     ///
     /// # Safety
     ///
-    /// While the writer lives no other [`Writer`] and no [`View`] of this tree exists: the caller holds the layout
-    /// lock alone. `store` is the same for every writer of this tree.
+    /// While the writer lives no other [`Writer`] and no [`View`] of this tree exists: the caller holds the
+    /// layout lock alone. `store` is the same for every writer of this tree.
     #[inline]
     pub unsafe fn writer<'t, S: NodeStore<V>>(&'t self, store: &'t S) -> Writer<'t, V, S> {
         Writer { view: View { tree: self }, store }

@@ -1,11 +1,12 @@
 //! The node: up to [`SLOTS`] slots, each a range and a link.
 //!
-//! In a leaf (level 0) a slot is one entry and its link is the value. In a node above, a slot describes a child:
-//! its first start, its last end, the largest gap *inside* it and its address. Gaps between two children follow
-//! from the end of one and the start of the next, so a change below touches only the slots on its path.
+//! In a leaf (level 0) a slot is one entry and its link is the value. In a node above, a slot describes a
+//! child: its first start, its last end, the largest gap *inside* it and its address. Gaps between two
+//! children follow from the end of one and the start of the next, so a change below touches only the slots on
+//! its path.
 //!
-//! Slots past the count hold [`NOWHERE`] as start and end and a null link. The lock-free reader therefore needs
-//! no count, and no link outlives what it points to.
+//! Slots past the count hold [`NOWHERE`] as start and end and a null link. The lock-free reader therefore
+//! needs no count, and no link outlives what it points to.
 
 #[cfg(not(loom))]
 use super::store::NODE_TAIL;
@@ -25,8 +26,8 @@ const GROUP: usize = 4;
 /// The fewest slots in use in any node but the root. A third: a split may leave most of the slots on the side
 /// that no longer grows, which is what ascending and descending insertions want.
 pub(super) const MIN_FILL: usize = SLOTS.div_ceil(3);
-/// Neighbours are merged when they have no more slots in use than this together: the merged node has room left,
-/// so that the next insertion does not split it again.
+/// Neighbours are merged when they have no more slots in use than this together: the merged node has room
+/// left, so that the next insertion does not split it again.
 pub(super) const MERGE_LIMIT: usize = SLOTS * 4 / 5;
 /// The most levels: the root has at least two children and every other node `MIN_FILL`, and there are no more
 /// than 2^52 pages to map, so `2 * 5^(levels - 1) <= 2^52`. (Models have small trees.)
@@ -75,10 +76,10 @@ impl Slot {
 
 /// A node of a [`RangeTree`](super::RangeTree): what a [`NodeStore`](super::NodeStore) provides memory for.
 ///
-/// All that lock-free readers look at is atomic. The writer changes nodes in place; the [module](super) says why
-/// readers bear that. Links publish what they point to. Everything else is relaxed: the layout lock orders it for
-/// the writer and for views, and lock-free readers may see any mixture. `level` is set before a node is published
-/// and never changes after that.
+/// All that lock-free readers look at is atomic. The writer changes nodes in place; the [module](super) says
+/// why readers bear that. Links publish what they point to. Everything else is relaxed: the layout lock
+/// orders it for the writer and for views, and lock-free readers may see any mixture. `level` is set before a
+/// node is published and never changes after that.
 #[repr(C, align(64))]
 pub struct Node<V> {
     level: AtomicU32,
@@ -109,12 +110,12 @@ impl<V> Node<V> {
     ///
     /// # Safety
     ///
-    /// `link` is the link to a node, and the node is neither given back to its store during `'n`, nor is it past
-    /// the epoch of the caller's section.
+    /// `link` is the link to a node, and the node is neither given back to its store during `'n`, nor is it
+    /// past the epoch of the caller's section.
     #[inline]
     pub(super) unsafe fn at<'n>(link: usize) -> &'n Self {
-        // SAFETY: nodes are exposed when they are allocated, and this one is alive (caller). Everything in it is
-        // atomic, so a shared reference is all that any code ever has.
+        // SAFETY: nodes are exposed when they are allocated, and this one is alive (caller). Everything in it
+        // is atomic, so a shared reference is all that any code ever has.
         unsafe { &*ptr::with_exposed_provenance::<Self>(link) }
     }
 
@@ -195,23 +196,23 @@ impl<V> Node<V> {
         self.gaps[index].load(Ordering::Relaxed)
     }
 
-    /// The link of slot `index`. Acquire: pairs with the release in [`set_link`](Self::set_link), so that what a
-    /// node or value was filled with is seen by each reader that finds it.
+    /// The link of slot `index`. Acquire: pairs with the release in [`set_link`](Self::set_link), so that
+    /// what a node or value was filled with is seen by each reader that finds it.
     #[inline]
     pub(super) fn link(&self, index: usize) -> usize {
         self.links[index].load(Ordering::Acquire)
     }
 
-    /// The link of slot `index`, or `None` where there is none: past the last slot or in an unused one. Acquire as
-    /// in [`link`](Self::link).
+    /// The link of slot `index`, or `None` where there is none: past the last slot or in an unused one.
+    /// Acquire as in [`link`](Self::link).
     #[inline]
     pub(super) fn link_at(&self, index: usize) -> Option<usize> {
         let link = self.links.get(index)?.load(Ordering::Acquire);
         (link != 0).then_some(link)
     }
 
-    /// Release: pairs with the acquire in [`link`](Self::link). Every copy of a link publishes, since a reader
-    /// may find the node through any of them.
+    /// Release: pairs with the acquire in [`link`](Self::link). Every copy of a link publishes, since a
+    /// reader may find the node through any of them.
     #[inline]
     fn set_link(&self, index: usize, link: usize) {
         self.links[index].store(link, Ordering::Release);
@@ -334,8 +335,8 @@ impl<V> Node<V> {
 }
 
 /// Number of leading words for which `below` holds, in two steps of up to `GROUP - 1` comparisons that do not
-/// depend on each other. There is no branch to mispredict. Words that change meanwhile may give any number up to
-/// `SLOTS`, but no more.
+/// depend on each other. There is no branch to mispredict. Words that change meanwhile may give any number up
+/// to `SLOTS`, but no more.
 #[inline]
 fn rank(words: &[AtomicU64; SLOTS], below: impl Fn(u64) -> bool) -> usize {
     let is_below = |index: usize| {

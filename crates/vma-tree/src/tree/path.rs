@@ -11,8 +11,8 @@ pub(super) struct Path<'t, V> {
 }
 
 impl<'t, V> Path<'t, V> {
-    /// Goes down from `root`, in each node to the slot that `choose` names. Always inline: a path is larger than what
-    /// an insertion into a small tree writes, so it is built where it is used.
+    /// Goes down from `root`, in each node to the slot that `choose` names. Always inline: a path is larger
+    /// than what an insertion into a small tree writes, so it is built where it is used.
     ///
     /// # Safety
     ///
@@ -61,8 +61,8 @@ impl<'t, V> Path<'t, V> {
         if root.start(0) >= addr {
             return None;
         }
-        // SAFETY: as for this function. In the root a slot starts before `addr` (checked); the last such slot's
-        // child starts where the slot does, so in every node below the first slot does too.
+        // SAFETY: as for this function. In the root a slot starts before `addr` (checked); the last such
+        // slot's child starts where the slot does, so in every node below the first slot does too.
         Some(unsafe { Self::descend(root, |node| node.starts_below(addr).saturating_sub(1)) })
     }
 

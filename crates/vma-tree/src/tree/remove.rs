@@ -8,8 +8,8 @@ use super::writer::Writer;
 use quire_arch::VirtAddr;
 
 impl<V, S: NodeStore<V>> Writer<'_, V, S> {
-    /// Removes the entry that starts at `start` and returns it, or `None` when no entry starts there. Allocates
-    /// nothing.
+    /// Removes the entry that starts at `start` and returns it, or `None` when no entry starts there.
+    /// Allocates nothing.
     ///
     /// Readers without the lock may still find the value for as long as their sections of the epoch last.
     pub fn remove(&mut self, start: VirtAddr) -> Option<Entry<V>> {
@@ -26,8 +26,8 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
         Some(entry)
     }
 
-    /// After a slot was taken out of the leaf of `path`: merges or evens out nodes that have too few slots left,
-    /// and brings what is cached above up to date.
+    /// After a slot was taken out of the leaf of `path`: merges or evens out nodes that have too few slots
+    /// left, and brings what is cached above up to date.
     #[inline]
     fn repair(&self, path: &Path<'_, V>) {
         for level in 0..path.height() - 1 {
@@ -52,8 +52,8 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     ///
     /// # Safety
     ///
-    /// `parent` is a live node above the leaves, both slots are in use, and the caller does not use the children
-    /// after this.
+    /// `parent` is a live node above the leaves, both slots are in use, and the caller does not use the
+    /// children after this.
     unsafe fn merge_or_balance(&self, parent: &Node<V>, low: usize) -> bool {
         // SAFETY: both slots are in use in a node above the leaves (caller), so they link live nodes.
         let (left, right) = unsafe { (Node::<V>::at(parent.link(low)), Node::<V>::at(parent.link(low + 1))) };
@@ -73,8 +73,8 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
         merge
     }
 
-    /// Makes the root's child the root when there is only one. A leaf stays the root even when it is empty: so a
-    /// reservation holds when everything is removed before the insertions come.
+    /// Makes the root's child the root when there is only one. A leaf stays the root even when it is empty:
+    /// so a reservation holds when everything is removed before the insertions come.
     fn shrink_root(&self, path: &Path<'_, V>) {
         let root = path.node(path.height() - 1);
         if root.level() == 0 || root.count() > 1 {

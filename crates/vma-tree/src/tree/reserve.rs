@@ -1,7 +1,7 @@
 //! Spare nodes, so that an operation of several steps gets all its memory before the first step.
 //!
-//! Only nodes that no reader has ever seen are spare: a node that was linked once goes back to the store when it
-//! dies, since a reader may still be in it.
+//! Only nodes that no reader has ever seen are spare: a node that was linked once goes back to the store when
+//! it dies, since a reader may still be in it.
 
 use super::node::{MERGE_LIMIT, Node, SLOTS};
 use super::store::{NodeStore, OutOfNodes};
@@ -9,8 +9,8 @@ use super::writer::Writer;
 use quire_sync::atomic::Ordering;
 
 impl<V, S: NodeStore<V>> Writer<'_, V, S> {
-    /// Makes sure that the next `inserts` insertions of this writer do not run out of nodes, wherever they go and
-    /// whatever is removed in between. On failure the tree holds what it held before.
+    /// Makes sure that the next `inserts` insertions of this writer do not run out of nodes, wherever they go
+    /// and whatever is removed in between. On failure the tree holds what it held before.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn reserve(&mut self, inserts: usize) -> Result<(), OutOfNodes> {
         self.stock(self.needed(inserts))
@@ -18,10 +18,11 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
 
     /// The most nodes that `inserts` insertions can take.
     ///
-    /// An insertion into a tree of height `h` splits at most a node of each level and adds a root: `h + 1` nodes.
-    /// While the root is not split, only the levels below it can be. A node that was just split or merged has room
-    /// for at least `SLOTS - MERGE_LIMIT` slots, so among so few insertions and one more only one splits the root.
-    /// For any number, levels that come on top fill so slowly that `h + 1` for each insertion covers them.
+    /// An insertion into a tree of height `h` splits at most a node of each level and adds a root: `h + 1`
+    /// nodes. While the root is not split, only the levels below it can be. A node that was just split or
+    /// merged has room for at least `SLOTS - MERGE_LIMIT` slots, so among so few insertions and one more only
+    /// one splits the root. For any number, levels that come on top fill so slowly that `h + 1` for each
+    /// insertion covers them.
     fn needed(&self, inserts: usize) -> usize {
         let Some(root) = self.root_node() else {
             return if inserts <= SLOTS { inserts.min(1) } else { inserts };
@@ -76,8 +77,8 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     /// Gives spare nodes back until `keep` are left.
     pub(super) fn trim(&self, keep: usize) {
         for _ in keep..self.tree().spare_nodes() {
-            // SAFETY: the list holds more than `keep` nodes. A spare node was never linked, and is now out of the
-            // list.
+            // SAFETY: the list holds more than `keep` nodes. A spare node was never linked, and is now out of
+            // the list.
             unsafe { self.retire(self.take_spare(0).address()) };
         }
     }

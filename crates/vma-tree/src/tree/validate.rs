@@ -93,8 +93,8 @@ impl fmt::Display for TreeViolation {
 impl Error for TreeViolation {}
 
 impl<V> View<'_, V> {
-    /// Checks the order, alignment and disjointness of the entries, the fill and level of every node, everything
-    /// that is cached above the leaves, and the count.
+    /// Checks the order, alignment and disjointness of the entries, the fill and level of every node,
+    /// everything that is cached above the leaves, and the count.
     pub fn validate(&self) -> Result<(), TreeViolation> {
         let mut found = 0;
         if let Some(root) = self.root() {

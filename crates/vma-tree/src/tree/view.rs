@@ -16,8 +16,8 @@ impl<V> View<'_, V> {
     /// The root.
     #[inline]
     pub(super) fn root(&self) -> Option<&Node<V>> {
-        // SAFETY: no writer changes the tree while the view is borrowed (contract of `view` and `writer`; a writer
-        // lends its view only while it is not changing anything).
+        // SAFETY: no writer changes the tree while the view is borrowed (contract of `view` and `writer`; a
+        // writer lends its view only while it is not changing anything).
         unsafe { self.tree.root() }
     }
 

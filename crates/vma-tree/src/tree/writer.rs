@@ -43,7 +43,8 @@ impl fmt::Display for SetRangeError {
 impl Error for SetRangeError {}
 
 impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
-    /// Moves the bounds of the entry that starts at `start`, while the order of entries stays. Allocates nothing.
+    /// Moves the bounds of the entry that starts at `start`, while the order of entries stays. Allocates
+    /// nothing.
     pub fn set_range(&mut self, start: VirtAddr, range: VirtRange) -> Result<(), SetRangeError> {
         let root = self.root_node().ok_or(SetRangeError::Missing)?;
         // SAFETY: the writer is alone, and this retires nothing.

@@ -92,8 +92,8 @@ fn a_vma_that_was_changed_without_its_anon_vma() {
 #[test]
 fn a_damaged_tree() {
     let scene = Scene::new();
-    // SAFETY: the promise is broken: the VMA, alone in its tree, is in another one. Its place is unlinked, while its own
-    // tree goes on to name it. All links still lead to live VMAs.
+    // SAFETY: the promise is broken: the VMA, alone in its tree, is in another one. Its place is unlinked,
+    // while its own tree goes on to name it. All links still lead to live VMAs.
     unsafe { IntervalTree::new().remove(NonNull::from(scene.vmas[5])) };
     scene.finds(AnonVmaViolation::Tree);
 }

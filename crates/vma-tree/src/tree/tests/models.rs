@@ -1,5 +1,5 @@
-//! Loom models: one lookup without a lock against the writer, with their steps in every order (up to a bound of
-//! preemptions) and every value that the orderings allow a load to see. Nodes have four slots here.
+//! Loom models: one lookup without a lock against the writer, with their steps in every order (up to a bound
+//! of preemptions) and every value that the orderings allow a load to see. Nodes have four slots here.
 //!
 //! Run by `scripts/models.sh loom`.
 
@@ -109,8 +109,8 @@ impl Run {
         NonNull::from(&self.objects[place])
     }
 
-    /// Lets epochs pass as far as the reader allows, and poisons what is past its own: the retired nodes and the
-    /// objects that were removed before `removed`.
+    /// Lets epochs pass as far as the reader allows, and poisons what is past its own: the retired nodes and
+    /// the objects that were removed before `removed`.
     fn reuse(&self, removed: &[(Stamp, usize)]) {
         let _ = self.epoch.advance() && self.epoch.advance();
         for &(stamp, place) in removed {

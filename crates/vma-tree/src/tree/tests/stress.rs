@@ -1,5 +1,5 @@
-//! One writer against lock-free readers, on real threads, with memory that is poisoned and reused as soon as its
-//! epoch has passed.
+//! One writer against lock-free readers, on real threads, with memory that is poisoned and reused as soon as
+//! its epoch has passed.
 //!
 //! The amount of work is fixed; the seed is fixed and printed.
 
@@ -86,16 +86,16 @@ fn new_node() -> NonNull<Node<Object>> {
     NonNull::new(block.cast()).expect("memory for the test")
 }
 
-/// Overwrites a node so that a lookup in it returns `poison`: the ends are above every
-/// address that the test maps (they are addresses of the heap), the links are to `poison` and the starts are 0, as
-/// is the level, so that no lookup stays here for long.
+/// Overwrites a node so that a lookup in it returns `poison`: the ends are above every address that the test
+/// maps (they are addresses of the heap), the links are to `poison` and the starts are 0, as is the level, so
+/// that no lookup stays here for long.
 fn poison_node(node: NonNull<Node<Object>>, poison: NonNull<Node<Object>>) {
     let link = poison.as_ptr().expose_provenance() as u64;
     for word in 0..size_of::<Node<Object>>() / 8 {
         // The head, then the ends and the links, then the rest.
         let poison = if (1..=2 * SLOTS).contains(&word) { link } else { 0 };
-        // SAFETY: inside the node, which no reader uses any more. Relaxed atomics, in case the test is right to
-        // suspect that one does.
+        // SAFETY: inside the node, which no reader uses any more. Relaxed atomics, in case the test is right
+        // to suspect that one does.
         unsafe { AtomicU64::from_ptr(node.cast::<u64>().add(word).as_ptr()) }
             .store(poison, Ordering::Relaxed);
     }
@@ -232,7 +232,8 @@ fn read(tree: &RangeTree<Object>, epoch: &Epoch, cpu: usize, pool: &[Object], do
     found
 }
 
-/// A hazard of docs/locking.md, "Every module": publishing before it is filled, freeing while a lock-free reader looks.
+/// A hazard of docs/locking.md, "Every module": publishing before it is filled, freeing while a lock-free
+/// reader looks.
 #[test]
 fn readers_find_nothing_but_what_was_inserted() {
     println!("seed {SEED:#x}");

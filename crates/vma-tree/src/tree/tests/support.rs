@@ -6,7 +6,8 @@ use quire_sync::{Epoch, EpochSlot, PerCpu};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// One CPU of a machine without memory. Each thread of a test has its own, so that a [`Pin`] tells them apart.
+/// One CPU of a machine without memory. Each thread of a test has its own, so that a [`Pin`] tells them
+/// apart.
 pub(super) struct Cpu(pub(super) usize);
 
 impl Execution for Cpu {
@@ -123,8 +124,8 @@ mod single {
 
         unsafe fn retire(&self, node: NonNull<Node<Value>>) {
             assert!(self.out.borrow_mut().remove(&node), "a node was given back that is not out");
-            // SAFETY: it came from `allocate`, and is given back once (checked). Poison first, for a reader that still
-            // uses it.
+            // SAFETY: it came from `allocate`, and is given back once (checked). Poison first, for a reader
+            // that still uses it.
             unsafe {
                 node.write_bytes(0xaa, 1);
                 std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<Node<Value>>());
