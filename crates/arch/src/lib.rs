@@ -3,6 +3,18 @@
 //! Addresses, frame numbers, orders and ranges are newtypes here ([`addr`], [`pfn`], [`order`]); page-table formats
 //! are implementations of one level-generic trait ([`paging`]); and everything that touches hardware goes
 //! through the [`Platform`] trait. Nothing in the rooms above knows which machine it runs on.
+//!
+//! # Modules, lowest first
+//!
+//! - `addr`: byte addresses and ranges of them.
+//! - `cpu`: CPU numbers and sets of CPUs.
+//! - `order`: block orders: a block of order `n` is `2^n` naturally aligned base pages.
+//! - `pfn`: page-frame numbers and ranges of them.
+//! - `paging`: page-table formats behind one level-generic trait.
+//! - `access`: what a program does to memory, and what it may do.
+//! - `platform`: the interface to hardware: everything that touches a machine goes through [`Platform`], and
+//!   nothing else does.
+//! - `prefetch`: telling a CPU what will be wanted soon.
 
 #![no_std]
 

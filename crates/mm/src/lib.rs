@@ -4,17 +4,22 @@
 //! [`Platform`](quire_arch::Platform), it takes over the machine's RAM and hands out address spaces. Many can live in
 //! one process. Around it: the choice of [`Techniques`], the auditor, texts in the format of `/proc`, and Linux's
 //! system calls as numbers ([`abi`]).
+//!
+//! # Modules, lowest first
+//!
+//! - `abi`: Linux's memory calls as a program makes them: numbers in, a number out.
+//! - `techniques`: which techniques a machine runs with.
+//! - `memory`: the whole of a machine's memory, and its auditor.
+//! - `text`: texts in the format of Linux's `/proc` and debugfs, as tools read them.
 
 #![no_std]
 
 pub mod abi;
-mod audit;
 mod memory;
 mod techniques;
 pub mod text;
 
-pub use audit::{AuditSummary, InUse, Violation};
-pub use memory::{BuildError, Memory, MemoryConfig};
+pub use memory::{AuditSummary, BuildError, InUse, Memory, MemoryConfig, Violation};
 pub use quire_frame::{AllocError, FolioCounter, PcpTechnique, SplitError, VmEvent};
 pub use quire_group::{
     Belonging, GroupError, GroupEvent, GroupId, GroupStat, GroupViolation as MemoryGroupViolation, Groups,

@@ -1,5 +1,9 @@
 //! The whole of a machine's memory.
 
+mod audit;
+
+pub use audit::{AuditSummary, InUse, Violation};
+
 use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{PagingFormat, Pin, Platform};

@@ -7,6 +7,14 @@
 //!
 //! Everything here is stateless: what it knows lies in the lists, the groups and the folios. So [`Policy`] is a value of no
 //! size, which a machine hands down to its spaces ([`quire_space::Reclaim`]).
+//!
+//! # Modules, lowest first
+//!
+//! - `oom`: when nothing can be freed: which program ends.
+//! - `shrink`: paging a handful of folios out.
+//! - `search`: one round of reclaim: for which memcg, on which node, and how it is counted.
+//! - `age`: ageing: the LRU lists of one memcg on one node.
+//! - `balance`: how hard to try, and where.
 
 #![no_std]
 

@@ -1,6 +1,31 @@
 //! Swap: devices, clusters of slots, and the swap cache as the one layer at which everybody meets.
 //!
 //! docs/swap.md says how the parts fit together, and which lock guards what.
+//!
+//! # Modules, lowest first
+//!
+//! - `device`: what a swap device is.
+//! - `error`: what can go wrong, each cause apart.
+//! - `groups`: the charges of slots to memcgs.
+//! - `shadow`: what is left of a page that was paged out: when, and by which memcg.
+//! - `technique`: whether the swap cache is used as before or as now.
+//! - `word`: the word of a slot: everything that is known about it, in 64 bits.
+//! - `cluster`: a cluster: 512 slots and what is known about them together.
+//! - `lists`: a device's lists of clusters.
+//! - `slot`: names of slots.
+//! - `bypass`: what the technique before needs: reading a page past the cache where a device is done at once,
+//!   and shadows that are looked up and cleared on their own.
+//! - `devices`: which devices there are, and what each needs in RAM.
+//! - `held`: a cluster under its lock, with all that is needed to change it.
+//! - `allocate`: where a folio's slots come from.
+//! - `audit`: the audit of swap: everything recounted, on a quiet machine.
+//! - `cache`: the swap cache: which page has which slot, decided under the cluster's lock.
+//! - `counts`: how many page-table entries name a slot.
+//! - `io`: reading and writing folios of the cache.
+//! - `reclaim`: freeing slots that are needed no more: those of pages that only the cache holds, and free
+//!   clusters whose device does not know yet.
+//! - `swapoff`: taking a device out of use.
+//! - `zeros`: pages of zeros.
 
 #![no_std]
 

@@ -4,6 +4,17 @@
 //! [`Platform`](quire_arch::Platform), so nothing here knows how a machine waits. Everything lock-free is written
 //! against [`atomic`], a facade that is `core` in ordinary builds, loom under `--cfg loom` and a layer over `core` that
 //! asks shuttle's scheduler under `--cfg shuttle`. `scripts/models.sh` runs the models of both.
+//!
+//! # Modules, lowest first
+//!
+//! - `atomic`: atomics and cells: `core`'s, or those of a model checker where a model runs.
+//! - `cpu_mask`: a set of CPUs that many CPUs change at once.
+//! - `padded`: values that share no cache line with their neighbours.
+//! - `per_cpu`: one value a CPU, in memory that the machine itself provides.
+//! - `epoch`: quiescent-state epochs: memory that lock-free readers may still be looking at is reused only
+//!   after all of them have left.
+//! - `rw_sleep`: a sleeping reader-writer lock: the kind that an address space's mmap lock is.
+//! - `spin`: spin locks.
 
 #![no_std]
 

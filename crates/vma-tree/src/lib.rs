@@ -1,12 +1,12 @@
 //! The trees that VMAs lie in.
 //!
-//! Modules, neither of which uses the other:
-//!
-//! - `tree`: the VMAs of an address space by their addresses; looked up without a lock by page faults.
-//! - `intervals`: the VMAs of an anon_vma by their page offsets; walked by the rmap.
-//!
 //! Both are generic over what lies in them. The first allocates nodes from a store of its owner; the second
 //! has its links in its members.
+//!
+//! # Modules, lowest first
+//!
+//! - `intervals`: an intrusive interval tree: which members hold an offset.
+//! - `tree`: the tree of an address space's VMAs: a B+tree over disjoint address ranges, in memory.
 
 #![no_std]
 

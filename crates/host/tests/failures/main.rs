@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 /// the reason.
 const NEVER: &[(&str, &str, &str)] = &[
     (
-        "crates/vma-tree/src/tree/insert.rs",
+        "crates/vma-tree/src/tree/writer/insert.rs",
         "insert",
         "a section reserves its nodes before it inserts, so the stock is there",
     ),

@@ -41,27 +41,22 @@
 //! layout lock and uses a [`View`].
 
 mod cursor;
-mod gap;
-mod insert;
 mod lookup;
 mod node;
 mod path;
-mod remove;
-mod reserve;
 mod store;
 #[cfg(test)]
 mod tests;
-mod validate;
 mod view;
 mod writer;
 
 pub use cursor::Entries;
-pub use insert::InsertError;
+
 pub use node::Node;
 pub use store::{NODE_TAIL, NodeStore, OutOfNodes};
-pub use validate::TreeViolation;
-pub use view::View;
-pub use writer::{SetRangeError, Writer};
+
+pub use view::{TreeViolation, View};
+pub use writer::{InsertError, SetRangeError, Writer};
 
 use core::fmt;
 use core::marker::PhantomData;

@@ -1,5 +1,10 @@
 //! Exact queries, under the layout lock.
 
+mod gap;
+mod validate;
+
+pub use validate::TreeViolation;
+
 use super::cursor::Entries;
 use super::node::Node;
 use super::{Entry, RangeTree};

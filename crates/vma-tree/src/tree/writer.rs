@@ -1,5 +1,11 @@
 //! The writer of the tree.
 
+mod insert;
+mod remove;
+mod reserve;
+
+pub use insert::InsertError;
+
 use super::node::{Extent, Node};
 use super::path::Path;
 use super::store::NodeStore;

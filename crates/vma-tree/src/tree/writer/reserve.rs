@@ -3,9 +3,9 @@
 //! Only nodes that no reader has ever seen are spare: a node that was linked once goes back to the store when
 //! it dies, since a reader may still be in it.
 
-use super::node::{MERGE_LIMIT, Node, SLOTS};
-use super::store::{NodeStore, OutOfNodes};
-use super::writer::Writer;
+use super::Writer;
+use crate::tree::node::{MERGE_LIMIT, Node, SLOTS};
+use crate::tree::store::{NodeStore, OutOfNodes};
 use quire_sync::atomic::Ordering;
 
 impl<V, S: NodeStore<V>> Writer<'_, V, S> {
@@ -40,7 +40,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     /// Fills the spare list up to `wanted` nodes, or leaves it as it is.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(super) fn stock(&self, wanted: usize) -> Result<(), OutOfNodes> {
+    pub(in crate::tree) fn stock(&self, wanted: usize) -> Result<(), OutOfNodes> {
         let before = self.tree().spare_nodes();
         for _ in before..wanted {
             let node = self.store.allocate().inspect_err(|_| self.trim(before))?;
@@ -62,7 +62,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     ///
     /// The list is not empty.
     #[inline]
-    pub(super) unsafe fn take_spare<'n>(&self, level: usize) -> &'n Node<V> {
+    pub(in crate::tree) unsafe fn take_spare<'n>(&self, level: usize) -> &'n Node<V> {
         let link = self.tree().spare.load(Ordering::Relaxed);
         debug_assert!(link != 0, "the caller stocked too few nodes");
         // SAFETY: the list holds a node (caller), which is live and not linked.
@@ -75,7 +75,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     }
 
     /// Gives spare nodes back until `keep` are left.
-    pub(super) fn trim(&self, keep: usize) {
+    pub(in crate::tree) fn trim(&self, keep: usize) {
         for _ in keep..self.tree().spare_nodes() {
             // SAFETY: the list holds more than `keep` nodes. A spare node was never linked, and is now out of
             // the list.
@@ -85,7 +85,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
 
     /// Keeps what two insertions can need, so that a tree in use does not go to the store each time.
     #[inline]
-    pub(super) fn trim_to_handful(&self) {
+    pub(in crate::tree) fn trim_to_handful(&self) {
         if self.tree().spare_nodes() > 2 {
             self.trim(2 * self.height());
         }

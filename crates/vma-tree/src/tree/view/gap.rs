@@ -5,7 +5,7 @@
 //! logarithmic.
 
 use super::View;
-use super::node::Node;
+use crate::tree::node::Node;
 use quire_arch::{VirtAddr, VirtRange};
 
 /// What is searched for.

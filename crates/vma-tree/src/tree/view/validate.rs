@@ -1,8 +1,8 @@
 //! Checking everything that the tree claims about itself.
 
 use super::View;
-use super::node::{Extent, MIN_FILL, Node, SLOTS};
-use super::writer::is_mappable;
+use crate::tree::node::{Extent, MIN_FILL, Node, SLOTS};
+use crate::tree::writer::is_mappable;
 use core::error::Error;
 use core::fmt;
 use quire_arch::{VirtAddr, VirtRange};

@@ -1,10 +1,10 @@
 //! Taking out an entry, and keeping nodes filled.
 
-use super::Entry;
-use super::node::{MERGE_LIMIT, MIN_FILL, Node};
-use super::path::Path;
-use super::store::NodeStore;
-use super::writer::Writer;
+use super::Writer;
+use crate::tree::Entry;
+use crate::tree::node::{MERGE_LIMIT, MIN_FILL, Node};
+use crate::tree::path::Path;
+use crate::tree::store::NodeStore;
 use quire_arch::VirtAddr;
 
 impl<V, S: NodeStore<V>> Writer<'_, V, S> {

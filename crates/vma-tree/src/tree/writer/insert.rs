@@ -1,9 +1,9 @@
 //! Adding an entry.
 
-use super::node::{Extent, MIN_FILL, Node, SLOTS, Slot};
-use super::path::Path;
-use super::store::{NodeStore, OutOfNodes};
-use super::writer::{Writer, is_mappable};
+use super::{Writer, is_mappable};
+use crate::tree::node::{Extent, MIN_FILL, Node, SLOTS, Slot};
+use crate::tree::path::Path;
+use crate::tree::store::{NodeStore, OutOfNodes};
 use core::error::Error;
 use core::fmt;
 use core::ptr::NonNull;

@@ -1,6 +1,6 @@
 //! The auditor of a whole machine.
 
-use crate::memory::Memory;
+use super::Memory;
 use core::fmt;
 use quire_arch::Platform;
 use quire_frame::{FrameViolation, Kind};
