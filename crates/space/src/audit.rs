@@ -177,16 +177,20 @@ impl fmt::Display for SpaceViolation {
                 write!(f, "{pfn:?}: expected {expected} maps, found {maps}, with {refs} references")
             }
             Self::AnonVma { space, violation } => {
-                write!(f, "space {}: a group of its private pages: {violation}", space.get())
+                write!(f, "space {}: an anon_vma of its VMAs: {violation}", space.get())
             }
             Self::PageOwner { space, addr, pfn } => {
-                write!(f, "space {}: {pfn:?} at {addr:?} is not owned by a group of its mapping", space.get())
+                write!(f, "space {}: {pfn:?} at {addr:?} is not owned by an anon_vma of its VMA", space.get())
             }
             Self::NotExclusive { space, addr, pfn, marked } => {
                 let why = if *marked { "its folio is marked as exclusive" } else { "an entry allows writes" };
-                write!(f, "space {}: {pfn:?} at {addr:?} is mapped by others too, but {why}", space.get())
+                write!(
+                    f,
+                    "space {}: {pfn:?} at {addr:?} is mapped by other processes too, but {why}",
+                    space.get()
+                )
             }
-            Self::StrayLock { pfn } => write!(f, "{pfn:?} is kept as locked, but no locked mapping has it"),
+            Self::StrayLock { pfn } => write!(f, "{pfn:?} is kept as mlocked, but no locked VMA has it"),
             Self::MemoryGroup(violation) => write!(f, "memory {violation}"),
             Self::StaleTranslation(stale) => write!(f, "stale TLB entry: {stale:?}"),
             Self::Running { space, cpu, current: true } => {

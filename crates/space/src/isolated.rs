@@ -30,7 +30,7 @@ impl<P: Platform> Spaces<P> {
     pub fn free_frozen(&self, head: Pfn, chain: &mut FrameChain) {
         let order = self.frames().folio(head).order();
         let gathered = self.memory_groups().gather_folio(chain, head, order);
-        debug_assert!(gathered.is_ok(), "a frozen folio could not be given back: {gathered:?}");
+        debug_assert!(gathered.is_ok(), "a frozen folio could not be freed: {gathered:?}");
         self.count_folio_gone(order);
     }
 
@@ -67,7 +67,7 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
-    /// A handle to the space after `space`, or to the first one. Those that are exiting are passed over.
+    /// A handle to the space after `space`, or to the first one. Those that are exiting are skipped.
     pub fn next_space(&self, space: Option<&Space<'_, P>>) -> Option<Space<'_, P>> {
         self.space_after(space)
     }
@@ -91,7 +91,7 @@ pub struct GroupChangeError(pub GroupError);
 
 impl fmt::Display for GroupChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the space cannot enter the group: {}", self.0)
+        write!(f, "the space cannot enter the memcg: {}", self.0)
     }
 }
 
@@ -122,7 +122,7 @@ impl<P: Platform> Space<'_, P> {
         self.core().oom_score_adj.load(Ordering::Relaxed) as i32 as i16
     }
 
-    /// Sets it; what lies outside of the bounds is brought to them.
+    /// Sets it; what lies outside of the bounds is clamped to them.
     pub fn set_oom_score_adj(&self, adjustment: i16) {
         let bounded = i32::from(adjustment.clamp(-1000, 1000));
         self.core().oom_score_adj.store(bounded as u32, Ordering::Relaxed);

@@ -36,7 +36,7 @@ const SPACES: usize = 8;
 /// What the MMU may have noted in an entry that was cleared and is restored.
 const USED: LeafFlags = LeafFlags::ACCESSED.union(LeafFlags::DIRTY);
 
-/// What became of the wish to unmap a folio.
+/// The result of unmapping a folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unmapped {
     /// Nothing maps it any more.
@@ -353,7 +353,7 @@ impl<P: Platform> Tables<'_, P> {
         }
         // Pairs with the one of a fast pin, between its reference and its second look at the entry.
         fence(Ordering::SeqCst);
-        // Several are present; one that is not has its marks elsewhere.
+        // Several are present; one that is not has its bits elsewhere.
         let dirty = matches!(P::Paging::decode(bits, Level::PTE), Entry::Leaf(leaf)
             if leaf.flags.contains(LeafFlags::DIRTY));
         let refusal = if folio.folio().may_be_pinned() {

@@ -94,9 +94,9 @@ impl<P: Platform> Tables<'_, P> {
 /// Why pages are read that no thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ahead {
-    /// They may be wanted: there is no more than memory to spare for them, and it is counted how many were.
+    /// They may be wanted: they take spare memory only, and it is counted how many were.
     Guessed,
-    /// A program said that it will need them: others make room.
+    /// A program said that it will need them: other pages are reclaimed for them.
     Wanted,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! A list's age goes up by each page that leaves it at the end, and by each that is used again
 //! (`Groups::advance`). The shadow of a page says how old its list was when the page left; so the difference
-//! to now is the number of pages that made room since: had the list been longer by as many, the page would
-//! not have gone. If that is no more than the pages that were kept for having been used, one of those should
-//! have gone instead, and the page goes among them at once (Linux's workingset detection, after Johannes
-//! Weiner).
+//! to now is the number of pages that left or were activated since: had the list been longer by as many, the
+//! page would not have been evicted. If that is no more than the number of active and of inactive file pages,
+//! one of those should have been evicted instead, and the page is activated at once (Linux's workingset
+//! detection, after Johannes Weiner).
 
 use crate::spaces::Spaces;
 use quire_arch::{Pfn, Pin, Platform};
@@ -13,7 +13,7 @@ use quire_frame::{FrameFlags, VmEvent};
 use quire_group::{GroupId, GroupStat, LruList};
 use quire_swap::Shadow;
 
-/// The pages that made room since the age that a shadow remembers, modulo the ages that there are.
+/// The refault distance: the difference to the age in a shadow, modulo the number of ages.
 fn distance(now: u64, then: u64) -> u64 {
     now.wrapping_sub(then) & Shadow::MAX_AGE
 }

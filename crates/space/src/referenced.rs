@@ -23,7 +23,7 @@ pub enum LockFound {
     /// None is.
     #[default]
     None,
-    /// Those of some of its pages are. It stays, and is not one of the locked ones: the others may be
+    /// Those of some of its pages are. It stays, and is not marked as mlocked: its other pages may be
     /// reclaimed once it is split.
     Part,
     /// One of all of it is.
@@ -31,8 +31,8 @@ pub enum LockFound {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Asks all mappings of the folio at `head` whether it was used, and takes the marks of it away. `None`
-    /// where they cannot be looked at just now. The caller has a reference.
+    /// Reads from all mappings of the folio at `head` whether it was used, and clears their accessed bits.
+    /// `None` where they cannot be looked at just now. The caller has a reference.
     pub fn referenced(&self, head: Pfn) -> Option<Referenced> {
         let mut found = Referenced::default();
         let order = self.frames().folio(head).order();
@@ -58,9 +58,9 @@ impl<P: Platform> Spaces<P> {
 }
 
 impl<P: Platform> Tables<'_, P> {
-    /// Whether pages of the folio at `head` were used through the entries of `range`; the marks are taken
-    /// away. Lock-free: an entry changes only if it still is what was read. Translations stay: a page that is
-    /// used through one of those only looks unused, as in Linux.
+    /// Whether pages of the folio at `head` were used through the entries of `range`; the accessed bits are
+    /// cleared. Lock-free: an entry changes only if it still is what was read. Translations stay: a page that
+    /// is used through one of those only looks unused, as in Linux.
     fn test_and_clear_accessed(&self, range: VirtRange, (head, order): (Pfn, Order)) -> bool {
         let mut used = false;
         self.walk(range, &mut |place, part| {

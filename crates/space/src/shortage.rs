@@ -15,7 +15,7 @@ use quire_sync::atomic::raw::Ordering;
 const FREED_AT_ONCE: u64 = 512;
 
 /// Pages that a call wants reclaimed before its second attempt. Each further attempt wants twice as many:
-/// what a call undoes when it fails is free again, so it comes further each time.
+/// what a call undoes when it fails is free again, so it gets further each time.
 const FIRST_RECLAIM: u64 = 32;
 /// Attempts of a call. The last one follows a reclaim of [`FIRST_RECLAIM`] times 2^14 pages, 2 GiB.
 const CALL_ATTEMPTS: u32 = 16;
@@ -40,8 +40,8 @@ impl<P: Platform> Space<'_, P> {
     /// some.
     ///
     /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and
-    /// is not pinned, and each attempt looks at the space anew. A failure by the fault plan is no want of
-    /// frames.
+    /// is not pinned, and each attempt looks at the space anew. A failure that the fault plan injects is not
+    /// a shortage.
     pub(crate) fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, Refused>) -> Result<R, Error> {
         let mut attempt = 1;
         loop {
@@ -91,7 +91,7 @@ impl<'s, P: Platform> Spaces<P> {
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
             Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over.group, 1)),
             Refusal::Fault(error) => return Err(error),
-            // The slow way gives one before it looks.
+            // The slow path makes one before it looks.
             Refusal::NeedsAnonVma => return Ok(None),
         };
         // Others may be faster to take what that freed.

@@ -242,7 +242,7 @@ impl<'s, P: Platform> Spaces<P> {
         }
     }
 
-    /// The same, or what is short. What CPUs hold back is given back for it only with `drains`.
+    /// The same, or what is short. Per-CPU lists are drained for it only with `drains`.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn try_swap_folio(
         &self,

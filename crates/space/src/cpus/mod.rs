@@ -194,7 +194,7 @@ mod tests {
         assert!(!enters_with_a_flush(&cpus, 3), "nothing was flushed meanwhile");
         cpus.leave(cpu(3));
         assert_eq!(reach(&cpus, 0), (CpuMask::EMPTY, 1));
-        assert_eq!(reach(&cpus, 0), (CpuMask::EMPTY, 0), "passed by once only");
+        assert_eq!(reach(&cpus, 0), (CpuMask::EMPTY, 0), "skipped once only");
         assert!(enters_with_a_flush(&cpus, 3));
     }
 
