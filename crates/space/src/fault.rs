@@ -78,7 +78,7 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// What the program gets instead: a signal, or the attention of the OOM killer.
+    /// What the program gets instead: a signal, or `OutOfMemory`, for the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
         let group = self.core().memory_group();
@@ -133,7 +133,7 @@ impl<P: Platform> Space<'_, P> {
         }
     }
 
-    /// Calls `inside` with the mapping of `addr`, if that can be had without a lock on all of them.
+    /// Calls `inside` with the mapping of `addr`, if that is possible without a lock on all of them.
     pub(crate) fn with_vma<R>(
         &self,
         addr: VirtAddr,

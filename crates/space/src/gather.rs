@@ -105,8 +105,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.stale = join(self.stale, range);
     }
 
-    /// Notes that CPUs may remember the way to a table for `range`, which has no entries. One address in it
-    /// will do: a flush of an address is one of the way to it, too.
+    /// Notes that CPUs may have cached the walk to a table for `range`, which has no entries. One address in
+    /// it is enough: a flush of an address drops the cached walk to it, too.
     pub(crate) fn add_stale_table(&mut self, range: VirtRange) {
         if self.stale.is_none_or(|stale| stale.intersect(range).is_empty()) {
             self.add_stale(pages_from(range.start(), 1));
@@ -146,13 +146,13 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Notes that the leaves in `range` were made unusable and are to be taken out after the flush. No fault
-    /// can come.
+    /// can happen.
     pub(crate) fn add_absent(&mut self, range: VirtRange) {
         self.absent = join(self.absent, range);
     }
 
     /// Notes that the large leaf at `slot` was made unusable, and that `part` of what it maps is to be
-    /// unmapped after the flush. No fault can come. A range has two ends, so there are at most two.
+    /// unmapped after the flush. No fault can happen. A range has two ends, so there are at most two.
     pub(crate) fn add_split(&mut self, slot: HugeSlot, part: VirtRange) {
         let noted = self.pending_splits.try_push((slot, part));
         debug_assert!(noted.is_ok(), "a range has more than two ends");
@@ -179,7 +179,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Notes that the leaves in `range` were made unusable and are to be usable again after the flush. No
-    /// fault can come. As for pending splits there are at most two such ranges.
+    /// fault can happen. As for pending splits there are at most two such ranges.
     pub(crate) fn add_restored(&mut self, range: VirtRange) {
         let noted = self.restored.try_push(range);
         debug_assert!(noted.is_ok(), "a range has more than two ends");
@@ -276,7 +276,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Flushes the TLBs and gives everything back. Cannot fail and allocates nothing.
+    /// Flushes the TLBs and frees everything. Cannot fail and allocates nothing.
     pub(crate) fn finish(mut self) {
         let nothing = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
         if nothing && self.unhooked.is_none() && self.stale.is_none() && self.zeros.is_none() {
@@ -319,7 +319,7 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.unmap_locked(self.spaces.frames().lock_folio(pfn), pages);
     }
 
-    /// As [`unmap_flushed`](Self::unmap_flushed), with the counts held still already.
+    /// As [`unmap_flushed`](Self::unmap_flushed), with the counts locked already.
     #[inline]
     pub(crate) fn unmap_locked(&mut self, locked: LockedFolio<'_, P>, pages: u32) {
         let folio = locked.folio();

@@ -1,8 +1,8 @@
 //! Making a page available where a fault asks for it.
 //!
-//! Memory is got before a table is locked, going by a look without the lock, and what was seen is looked at
-//! again under it. A new page of private memory is part of a folio as large as the policy allows, the mapping
-//! has room for, and the table is empty for; where memory is short it is a smaller one.
+//! Memory is allocated before a table is locked, according to a look without the lock, and what was seen is
+//! checked again under it. A new page of private memory is part of a folio as large as the policy allows, the
+//! mapping has room for, and the table is empty for; where memory is short it is a smaller one.
 
 use crate::cpus::FlushCause;
 use crate::error::FaultError;
@@ -64,8 +64,8 @@ struct Spare<'s, 'p, P: Platform> {
 }
 
 impl<P: Platform> Spare<'_, '_, P> {
-    /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is to be
-    /// had.
+    /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is
+    /// available.
     #[inline]
     fn fill(&mut self, entries: &Entries, index: usize) -> Result<(), Refusal> {
         self.empty();

@@ -74,7 +74,7 @@ pub(crate) struct SpaceCore {
     root: Pfn,
     asid: Asid,
     handles: AtomicUsize,
-    /// Held alone by whatever changes mappings, shared by whatever relies on them as a whole.
+    /// Held for writing to change mappings, shared to rely on them as a whole.
     pub(crate) mmap_lock: RwSleepLock,
     pub(crate) sequence: LockSequence,
     pub(crate) vmas: RangeTree<Vma>,
@@ -91,7 +91,7 @@ pub(crate) struct SpaceCore {
     /// The memcg that new pages are charged to.
     memory_group: AtomicU64,
     pub(crate) oom_score_adj: AtomicU32,
-    /// Whether the program was chosen to end, since memory was exhausted.
+    /// Whether the program was killed, since memory was exhausted.
     pub(crate) killed: AtomicU32,
     pub(crate) spared: EmptyTableCache,
     pub(crate) forks: ForkSequence,
@@ -229,7 +229,7 @@ unsafe impl<P: Platform> Send for Space<'_, P> {}
 unsafe impl<P: Platform> Sync for Space<'_, P> {}
 
 impl<'m, P: Platform> Space<'m, P> {
-    /// A handle of which the core knows already: its first one, or one that it was made to hold.
+    /// A handle that the core counts already: its first one, or one from [`SpaceCore::try_hold`].
     pub(crate) fn adopt(spaces: &'m Spaces<P>, core: NonNull<SpaceCore>) -> Self {
         Self { spaces, core, rights: Rights::empty() }
     }

@@ -38,9 +38,9 @@ const MAX_SPACES: usize = (1 << 22) - 64;
 /// How the spaces of a machine are managed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpacesConfig {
-    /// How much may be promised to programs.
+    /// How much memory may be committed.
     pub overcommit: Overcommit,
-    /// How mappings are taken down.
+    /// How mappings are torn down.
     pub gather: GatherTechnique,
     /// What becomes of empty tables.
     pub tables: TablesTechnique,
@@ -59,7 +59,7 @@ pub enum OomAction {
     /// decides.
     #[default]
     Refuse,
-    /// The program with the highest score is ended, as in Linux.
+    /// The program with the highest score is killed, as in Linux.
     Kill,
 }
 
@@ -134,8 +134,8 @@ impl AsidPool {
         Asid::NONE
     }
 
-    /// Gives a tag back. TLBs may still hold translations under it: each CPU drops them before it first runs
-    /// the space that gets the tag next.
+    /// Frees a tag. TLBs may still hold translations under it: each CPU drops them before it first runs the
+    /// space that gets the tag next.
     fn give(&mut self, asid: Asid) {
         if asid != Asid::NONE {
             *self.word(asid.0) &= !(1 << (asid.0 % 64));
@@ -245,7 +245,7 @@ impl<P: Platform> Spaces<P> {
         &self.current
     }
 
-    /// Memory that programs were promised.
+    /// Committed memory.
     pub fn commit(&self) -> &Commit {
         &self.commit
     }
@@ -260,7 +260,7 @@ impl<P: Platform> Spaces<P> {
         &self.khugepaged
     }
 
-    /// How mappings are taken down.
+    /// How mappings are torn down.
     #[inline]
     pub(crate) fn gather_technique(&self) -> GatherTechnique {
         self.gather
@@ -389,7 +389,7 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// A handle to the space after `space` on the list, or to the first one. Those that are exiting are
-    /// passed over.
+    /// skipped.
     pub(crate) fn space_after(&self, space: Option<&Space<'_, P>>) -> Option<Space<'_, P>> {
         let _pin = self.platform().pin();
         let list = self.list.lock();
@@ -426,7 +426,7 @@ impl<P: Platform> Spaces<P> {
         &self.anon_vmas
     }
 
-    /// A number that this machine never gives again, from 1: for a piece of shared anonymous memory, or for a
+    /// A number that this machine never uses again, from 1: for a piece of shared anonymous memory, or for a
     /// VMA that a fork copies.
     pub(crate) fn new_number(&self) -> u64 {
         self.next_number.fetch_add(1, Ordering::Relaxed)

@@ -71,7 +71,7 @@ enum Effect {
     Drop,
     /// The pages may be freed when memory runs short.
     Free,
-    /// They become old, or go at once.
+    /// They become old, or are reclaimed at once.
     Age(Ageing),
     /// Blocks become large folios.
     Collapse,

@@ -19,8 +19,8 @@ use quire_sync::atomic::AtomicU64;
 use quire_sync::atomic::raw::Ordering;
 
 /// The tables of a space that were emptied last, the latest of each level first: by the first address that
-/// each is responsible for, so that it does not matter if it went otherwise. Read and written under the mmap
-/// lock held for writing.
+/// each is responsible for, so that it does not matter if it was freed otherwise. Read and written under the
+/// mmap lock held for writing.
 #[derive(Debug, Default)]
 pub(crate) struct EmptyTableCache([[AtomicU64; 2]; MAX_LEVELS]);
 
@@ -124,7 +124,7 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// Spares the empty table at `level` for `addr`; the one that was spared longest goes, if it is empty
+    /// Spares the empty table at `level` for `addr`; the one that was spared longest is freed, if it is empty
     /// still.
     fn spare(&self, level: Level, addr: VirtAddr, gather: &mut Gather<'_, P>) {
         let start = P::Paging::table_range(addr, level).start();

@@ -258,15 +258,14 @@ impl<'s, P: Platform> Tables<'s, P> {
         Leaf { pfn, ..leaf }
     }
 
-    /// The folio that a large leaf maps, with its counts held still; none where that is the huge page of
-    /// zeros.
+    /// The folio that a large leaf maps, with its counts locked; none where that is the huge page of zeros.
     fn lock_folio_of(&self, leaf: Leaf) -> Option<LockedFolio<'s, P>> {
         let special = leaf.flags.contains(LeafFlags::SPECIAL);
         (!special).then(|| self.spaces.frames().lock_folio(leaf.pfn))
     }
 
     /// Whether there is a leaf at `slot` that maps the folio of `order` at `head`. Without the lock of the
-    /// table; it stays so while the folio's counts are held still.
+    /// table; it stays so while the folio's counts are locked.
     pub(crate) fn slot_maps(&self, slot: HugeSlot, head: Pfn, order: Order) -> bool {
         let raw = self.entries(slot.table)[slot.index].load(Ordering::Relaxed);
         match P::Paging::decode(raw, Level::PMD) {
@@ -368,7 +367,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     }
 
     /// Makes the leaves of tables in `range` usable again that were made unusable, all of them, before a
-    /// flush that is done. No fault can come.
+    /// flush that is done. No fault can happen.
     pub(crate) fn restore(&self, range: VirtRange) {
         self.walk(range, &mut |place, part| {
             if let Place::Table(table) = place {

@@ -313,7 +313,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     }
 
     /// The bottom table that covers `addr`, made with everything above it where missing; `None` where a large
-    /// leaf is in its place. On failure the tables that were made stay: they are empty and go with the
+    /// leaf is in its place. On failure the tables that were made stay: they are empty and are freed with the
     /// mapping.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]

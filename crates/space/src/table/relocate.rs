@@ -24,7 +24,7 @@ use quire_sync::atomic::raw::{AtomicU64, Ordering};
 pub(crate) struct Relocation {
     /// The pages.
     pub(crate) from: VirtRange,
-    /// Where the first goes.
+    /// Where the first moves to.
     pub(crate) to: VirtAddr,
     /// Addresses around `from` in which nothing else is mapped, without those to which the pages move.
     pub(crate) room: VirtRange,
@@ -33,7 +33,7 @@ pub(crate) struct Relocation {
 }
 
 impl Relocation {
-    /// Where what is at `addr` goes.
+    /// Where what is at `addr` moves to.
     fn target(&self, addr: VirtAddr) -> VirtAddr {
         VirtAddr(self.to.0.wrapping_add(addr.0.wrapping_sub(self.from.start().0)))
     }
@@ -61,7 +61,7 @@ enum Piece {
     Tables(Level),
     /// A large leaf, to a place that is aligned alike.
     Huge(HugeSlot),
-    /// Pages that a large leaf maps, to where they cannot go as one.
+    /// Pages that a large leaf maps, to where they cannot move as one.
     Part(HugeSlot),
     /// Entries of this bottom table.
     Pages(Pfn),
@@ -110,7 +110,7 @@ impl<P: Platform> Tables<'_, P> {
     }
 
     /// Calls `visit` with the pieces of the move, in the order of their addresses, each with the part of the
-    /// range that it is. What is empty is passed over.
+    /// range that it is. What is empty is skipped.
     fn for_each_piece<E>(
         &self,
         job: &Relocation,

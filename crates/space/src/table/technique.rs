@@ -5,7 +5,7 @@
 pub enum TablesTechnique {
     /// It stays until the last mapping over it is unmapped (before).
     Keep,
-    /// It goes, and so do tables above it that this leaves empty.
+    /// It is freed, and so are tables above it that this leaves empty.
     #[default]
     Free,
 }
