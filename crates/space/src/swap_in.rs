@@ -7,7 +7,8 @@
 //!
 //! The thread that inserts the folio reads it. Every other thread that wants it finds it in the cache and
 //! sleeps until the reader releases the folio lock. What the technique before does otherwise is in
-//! [`before`], how much is read at once is up to [`reach`], and pages that need not be read are in [`zeros`].
+//! [`before`], how much is read at once is up to [`SwapInWindow`](crate::vma::SwapInWindow), and pages that
+//! need not be read are in [`zeros`].
 
 mod before;
 mod zeros;
