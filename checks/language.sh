@@ -11,15 +11,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bounds='
-crates/arch 9
-tools/cli 10
 tools/diff 49
 crates/frame 181
 crates/group 77
-crates/mm 18
-crates/reclaim 26
 crates/swap 145
-crates/sync 21
 tools/trace 24
 '
 plain=19

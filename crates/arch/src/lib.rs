@@ -2,7 +2,7 @@
 //!
 //! Addresses, frame numbers, orders and ranges are newtypes here ([`addr`], [`pfn`], [`order`]); page-table formats
 //! are implementations of one level-generic trait ([`paging`]); and everything that touches hardware goes
-//! through the [`Platform`] trait. Nothing in the rooms above knows which machine it runs on.
+//! through the [`Platform`] trait. No crate above knows which machine it runs on.
 //!
 //! # Modules, lowest first
 //!

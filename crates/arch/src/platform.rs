@@ -96,7 +96,7 @@ pub enum LockClass {
     CompressedPool,
     /// Which memory groups there are.
     MemoryGroups,
-    /// The lists by age of one memory group and node.
+    /// The LRU lists of one memcg and node.
     Lru,
     /// What one CPU has not yet put there.
     LruIncoming,
@@ -140,10 +140,10 @@ pub trait Execution: 'static {
 ///
 /// # Safety
 ///
-/// Quire keeps its metadata in the RAM that the platform hands over and frees memory on the strength of its
-/// answers. An implementation guarantees that
+/// Quire keeps its metadata in the RAM that the platform hands over and frees memory by what it
+/// says. An implementation guarantees that
 /// - the ranges of [`for_each_ram`](Self::for_each_ram) are disjoint, page-granular, always the same, and used by
-///   nobody else while a `Memory` exists;
+///   no other code while a `Memory` exists;
 /// - [`direct_map`](Self::direct_map) of a frame in RAM is page-aligned and valid for reads and writes of one page,
 ///   and consecutive frames of one range are consecutive in memory;
 /// - [`cpu_count`](Self::cpu_count) never changes, and the CPU of a [`Pin`] is below it;
@@ -191,7 +191,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     }
 
     /// Fills with zeros a block of which most is not asked for yet, and may not be for long: a platform may keep it out of
-    /// its caches. Whoever finds the block by a release store finds it filled.
+    /// its caches. A reader that finds the block by a release store finds it filled.
     ///
     /// # Safety
     ///
@@ -202,7 +202,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     }
 
     /// The frame `pfn` will probably be zeroed soon: a platform may start to get its cache lines, so that zeroing does
-    /// not wait for memory. It is free, and nobody else's business.
+    /// not wait for memory. It is free, and no other code looks at it.
     #[inline]
     fn expect_zero(&self, pfn: Pfn) {
         let _ = pfn;
@@ -212,7 +212,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     ///
     /// # Safety
     ///
-    /// Both blocks lie in RAM and do not overlap; the caller owns `to`, and nobody writes `from` except a program
+    /// Both blocks lie in RAM and do not overlap; the caller owns `to`, and only a program writes `from`
     /// that has to expect it.
     unsafe fn copy(&self, from: Pfn, to: Pfn, order: Order) {
         let (from, to) = (self.direct_map(from).as_ptr(), self.direct_map(to).as_ptr());
@@ -229,7 +229,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         Pin { platform: self, cpu: self.pin_enter(), not_send: PhantomData }
     }
 
-    /// The platform's part of [`pin`](Self::pin): starts a pinned section and answers the CPU.
+    /// The platform's part of [`pin`](Self::pin): starts a pinned section and returns the CPU.
     fn pin_enter(&self) -> CpuId;
 
     /// Ends one pinned section.
@@ -258,7 +258,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// Monotonic time in nanoseconds.
     fn now(&self) -> u64;
 
-    /// Sleeps until [`unpark`](Self::unpark) is called for `key`, unless `still` answers false. `still` is called
+    /// Sleeps until [`unpark`](Self::unpark) is called for `key`, unless `still` returns false. `still` is called
     /// under the lock that `unpark` takes too, so that a wake-up between the check and the sleep is not lost.
     /// May wake without a cause. Never called while pinned.
     fn park(&self, key: usize, still: &mut dyn FnMut() -> bool);

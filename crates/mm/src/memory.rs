@@ -40,7 +40,7 @@ pub struct MemoryConfig {
 pub enum BuildError {
     /// The RAM does not hold the memory map and the first lists.
     Boot(BootError),
-    /// The rooms' own first objects found no frames.
+    /// There were no frames for the first objects of the crates.
     Start(Error),
 }
 
@@ -167,7 +167,7 @@ impl<P: Platform> Memory<P> {
         quire_reclaim::kswapd_step(&self.spaces)
     }
 
-    /// Reclaims about `pages` below a memory group, as a write to its `memory.reclaim` asks for. Answers the pages that came free.
+    /// Reclaims about `pages` below a memcg, as a write to its `memory.reclaim` asks for. Returns the pages that were freed.
     pub fn reclaim(&self, group: GroupId, pages: u64) -> u64 {
         quire_reclaim::reclaim_group(&self.spaces, group, pages)
     }

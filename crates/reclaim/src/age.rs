@@ -44,13 +44,13 @@ impl<P: Platform> Lists<'_, P> {
         few * inactive_ratio(few + many) < many
     }
 
-    /// Goes through the lists as deep as `priority` says: each level down doubles the depth, and at 0 all is looked at. Answers the
+    /// Goes through the lists as deep as `priority` says: each level down doubles the depth, and at 0 all is looked at. Returns the
     /// pages that came free; ends when they are `wanted`.
     pub(crate) fn scan(&self, priority: u32, wanted: u64, search: &Search) -> u64 {
         let groups = self.spaces.memory_groups();
         groups.take_in(&self.spaces.platform().pin(), None);
         let mut freed = 0;
-        // Pages that nobody needs first.
+        // Pages that are needed no more first.
         let pairs =
             [(LruList::InactiveFile, LruList::ActiveFile), (LruList::InactiveAnon, LruList::ActiveAnon)];
         for (inactive, active) in pairs {
@@ -87,7 +87,7 @@ impl<P: Platform> Lists<'_, P> {
         swap.is_any_on().then_some(Candidates::WithSlots)
     }
 
-    /// Looks at the oldest folios of a list, and takes off what could go. Answers the pages that were looked at.
+    /// Looks at the oldest folios of a list, and takes off what could be freed. Returns the pages that were looked at.
     fn isolate(&self, list: LruList, which: Candidates, some: &mut Isolated) -> u64 {
         let pin = self.spaces.platform().pin();
         let could_go = |head| {
@@ -136,7 +136,7 @@ impl<P: Platform> Lists<'_, P> {
         }
     }
 
-    /// Pages out a handful from the end of an inactive list. Answers the pages that were looked at, and those that came free.
+    /// Pages out a handful from the end of an inactive list. Returns the pages that were looked at, and those that were freed.
     fn shrink_inactive(&self, inactive: LruList, which: Candidates, search: &Search) -> (u64, u64) {
         let mut some = Isolated::new();
         let scanned = self.isolate(inactive, which, &mut some);

@@ -32,7 +32,7 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     }
 }
 
-/// Frees about `pages` below a memory group, whoever used them of late (`memory.reclaim`). Answers how many came free.
+/// Frees about `pages` below a memcg, also those used of late (`memory.reclaim`). Returns how many were freed.
 pub fn reclaim_group<P: Platform>(spaces: &Spaces<P>, group: GroupId, pages: u64) -> u64 {
     spaces.memory_groups().drain_stocks(&spaces.platform().pin());
     reclaim(spaces, group, pages, Cause::Proactive)

@@ -1,7 +1,7 @@
 //! Reclaim: which pages go when memory is short, and how.
 //!
 //! The policy is Linux's of two lists: folios enter the inactive list, and come to its end; who was used meanwhile goes to the
-//! active list, everybody else is paged out. What comes back sooner than the active list is long was wrongly paged out, and
+//! active list, the others are paged out. What comes back sooner than the active list is long was wrongly paged out, and
 //! goes to the active list at once (`workingset`). The lists belong to memory groups; each round of reclaim goes through all
 //! groups below the one that is short, as deep into their lists as its priority says.
 //!

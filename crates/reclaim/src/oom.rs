@@ -23,7 +23,7 @@ pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Opt
     Some(OomScore(pages + i64::from(adjustment) * (total_pages / 1000) as i64))
 }
 
-/// Chooses the program with the highest score among those that the shortage concerns, and ends it. Answers whether there was one, or
+/// Chooses the program with the highest score among those that the shortage concerns, and ends it. Returns whether there was one, or
 /// one is on its way out already.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
     let groups = spaces.memory_groups();
@@ -74,7 +74,7 @@ fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
     false
 }
 
-/// Takes the private memory of a killed space, which nobody will look at any more.
+/// Takes the private memory of a killed space, which no program will look at any more.
 fn reap<P: Platform>(space: &Space<'_, P>) {
     space.reap();
 }

@@ -9,11 +9,11 @@ use quire_space::Spaces;
 /// Who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
-    /// Memory is short, and somebody waits.
+    /// Memory is short, and an allocation waits.
     Direct,
     /// Memory becomes short.
     Background,
-    /// Whoever writes to `memory.reclaim`.
+    /// A write to `memory.reclaim`.
     Proactive,
 }
 

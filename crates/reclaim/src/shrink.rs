@@ -2,7 +2,7 @@
 //!
 //! All are unmapped first, then the TLBs are flushed once for all of them, then they are written and given back. Each is under
 //! its folio lock from the first step to the last. Whatever goes wrong leaves the folio where it is: in the swap cache, mapped or not,
-//! and on a list by age.
+//! and on an LRU list.
 
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
@@ -25,7 +25,7 @@ pub(crate) enum Pressure {
     Usual,
     /// What was used stays. A round over everything found nothing that could go at once: what is being written is waited for.
     Starved,
-    /// A program wants it to go (`MADV_PAGEOUT`), whether it was used or not. As in Linux nobody asks the tables, and no counter of
+    /// A program wants it to go (`MADV_PAGEOUT`), whether it was used or not. As in Linux the accessed bits are not looked at, and no counter of
     /// scanned and freed pages tells of it.
     Madvise,
 }
@@ -46,11 +46,11 @@ enum Fate {
 struct Ready<'s, P: Platform> {
     head: Pfn,
     guard: FolioGuard<'s, P>,
-    /// Nobody needs its contents.
+    /// Its contents are not needed.
     discarded: bool,
 }
 
-/// Pages out what it can of `folios`, and puts the others back on their lists. Answers the pages that came free.
+/// Pages out what it can of `folios`, and puts the others back on their lists. Returns the pages that were freed.
 pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pressure: Pressure) -> u64 {
     let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
     let mut batch = UnmapBatch::new(spaces);
@@ -95,7 +95,7 @@ fn unmap<'s, P: Platform>(
 ) -> Result<Ready<'s, P>, Fate> {
     let frame = spaces.frames().known(head);
     if pressure == Pressure::Starved && frame.word().flags().contains(FrameFlags::READING) {
-        // Nobody else may be waiting for what was read ahead.
+        // No other thread may be waiting for what was read ahead.
         batch.flush();
         let _ = spaces.swap().wait_read(head);
     }
@@ -129,12 +129,12 @@ fn unmap<'s, P: Platform>(
     }
     let unmapped = frame.map_count().load(Ordering::Relaxed) == 0;
     if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
-        // Nobody can come to it any more. The cache's reference goes here, and whoever looks at it just now has one.
+        // No lookup can find it any more. The cache's reference is dropped here; a thread that looks at it just now has its own.
         spaces.release_isolated(head);
         return Ok(Ready { head, guard, discarded: true });
     }
     if unmapped && !flags.contains(FrameFlags::SWAP_CACHE) {
-        // Whoever had it last is giving it back, and takes it off its list. In the cache it would be nobody's.
+        // The last owner is freeing it, and takes it off its list. In the cache it would have no owner.
         return Err(Fate::Keep);
     }
     let discarded = flags & (FrameFlags::LAZY_FREE | FrameFlags::SWAP_CACHE) == FrameFlags::LAZY_FREE
@@ -200,7 +200,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         // The group may go with its last charge, but not before this section ends.
         let pin = spaces.platform().pin();
         let _section = spaces.frames().epoch().enter(&pin);
-        // Ours is the last reference, unless somebody looked at the folio just now: then it goes with his.
+        // This is the last reference, unless a speculative reference was taken just now: then the folio is freed with that.
         if !spaces.put_isolated(head, chain) {
             return 0;
         }
@@ -214,7 +214,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         let fate = match spaces.swap().write_folio(head) {
             IoState::Done(Ok(())) => None,
             IoState::Begun => {
-                // Whoever ends the writing finds this, and brings the folio to the end of its list.
+                // The end of the write finds this, and rotates the folio to the end of its list.
                 frame.set_flags(FrameFlags::RECLAIM);
                 Some(Fate::Write)
             }
@@ -230,10 +230,10 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     }
     let group = GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed));
     let node = frame.zone().node();
-    // The cache's reference and that of whoever isolated it.
+    // The cache's reference and that of the isolation.
     if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (group, node)))) {
         drop(guard);
-        // Whoever took its last name away meanwhile found it locked.
+        // The thread that dropped its last slot meanwhile found it locked.
         spaces.leave_swap_cache(head);
         put_back(spaces, head, &Fate::Keep);
         return 0;
@@ -250,7 +250,7 @@ fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (group, node): (GroupId, N
     Shadow::new(node, group.get(), workingset, spaces.memory_groups().age(group, node))
 }
 
-/// Puts a folio back on the list that its fate says, and lets go of it.
+/// Puts a folio back on the list that its fate says, and drops its reference.
 fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     let frame = spaces.frames().known(head);
     let groups = spaces.memory_groups();
@@ -273,7 +273,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
                 groups.put_back(&pin, head, active, true);
             }
             Fate::Keep => groups.put_back(&pin, head, inactive, true),
-            // Nobody should come to it again before the others.
+            // It should not be looked at again before the others.
             Fate::Write => {
                 let under_way = frame.word().flags().contains(FrameFlags::WRITEBACK);
                 groups.put_back(&pin, head, inactive, under_way);

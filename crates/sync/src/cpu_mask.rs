@@ -16,7 +16,7 @@ impl AtomicCpuMask {
     /// Adds `cpu`, with a full barrier, and tells whether it was absent.
     ///
     /// The barrier pairs with the one in [`load`](Self::load): a CPU announces itself before it walks the tables;
-    /// whoever changes a table entry reads the set after the change. One of the two sees the other.
+    /// a CPU that changes a table entry reads the set after the change. One of the two sees the other.
     #[inline]
     pub fn insert(&self, cpu: CpuId) -> bool {
         let bit = 1 << (cpu.index() % 64);
@@ -34,7 +34,7 @@ impl AtomicCpuMask {
         self.0[cpu.index() / 64].fetch_and(!(1 << (cpu.index() % 64)), Ordering::SeqCst);
     }
 
-    /// Removes every CPU but `kept` and answers which these were.
+    /// Removes every CPU but `kept` and returns those.
     ///
     /// The set is read after every store before this call, as by [`load`](Self::load). Words that lose no CPU are not
     /// written, so that their cache line stays shared.

@@ -123,7 +123,7 @@ impl Epoch {
                 return false;
             }
         }
-        // A failure means that somebody else moved it meanwhile.
+        // A failure means that another CPU moved it meanwhile.
         let _ = self.global.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed);
         true
     }

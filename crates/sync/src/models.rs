@@ -187,11 +187,11 @@ fn slots(count: usize) -> PerCpu<EpochSlot> {
     let layout = std::alloc::Layout::from_size_align(PerCpu::<EpochSlot>::bytes(count), 128).unwrap();
     // SAFETY: the layout is not empty.
     let memory = NonNull::new(unsafe { std::alloc::alloc(layout) }).unwrap();
-    // SAFETY: the block has the size and alignment that `init` asks for; it is leaked, so nobody frees it.
+    // SAFETY: the block has the size and alignment that `init` asks for; it is leaked, so it is never freed.
     unsafe { PerCpu::init(memory, count, |_| EpochSlot::default()) }
 }
 
-/// races.md, "every module": freeing while a lock-free reader looks. One object, `ALIVE` while linked; the
+/// A hazard of docs/locking.md, "Every module": freeing while a lock-free reader looks. One object, `ALIVE` while linked; the
 /// writer unlinks it, waits for the epoch and poisons it; the reader must never read poison.
 #[test]
 fn loom_a_reader_never_sees_memory_that_was_reused() {

@@ -71,7 +71,7 @@ impl<T> PerCpu<T> {
 
     #[inline]
     fn as_slice(&self) -> &[CachePadded<T>] {
-        // SAFETY: `init` wrote `count` elements, and nobody else uses the memory.
+        // SAFETY: `init` wrote `count` elements, and no other code uses the memory.
         unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }

@@ -5,12 +5,12 @@ use core::ptr;
 use quire_arch::{LockClass, Platform};
 
 const WRITER: u32 = 1 << 31;
-/// Somebody sleeps. New readers wait while it is set, so that writers are not starved.
+/// A thread sleeps. New readers wait while it is set, so that writers are not starved.
 const WAITERS: u32 = 1 << 30;
-/// Somebody slept, was woken, and others were faster, [`PATIENCE`] times. Only who has slept may take the lock.
+/// A thread slept, was woken, and others were faster, [`PATIENCE`] times. Only a thread that has slept may take the lock.
 const STARVED: u32 = 1 << 29;
 const READERS: u32 = STARVED - 1;
-/// Times that a sleeper is woken in vain before it insists. Without any it would wait as long as somebody takes the lock
+/// Times that a sleeper is woken in vain before it insists. Without any it would wait as long as others take the lock
 /// again at once each time that he releases it; with few every second hold would be a switch of threads.
 const PATIENCE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 /// Attempts before a waiter goes to sleep: a holder that runs is usually done within this.
@@ -56,13 +56,13 @@ impl RwSleepLock {
         RwSleepWriteGuard { lock: self, platform }
     }
 
-    /// Takes the lock shared if that is possible at once, and nobody waits for it.
+    /// Takes the lock shared if that is possible at once, and no thread waits for it.
     pub fn try_read<'l, P: Platform>(&'l self, platform: &'l P) -> Option<RwSleepReadGuard<'l, P>> {
         let free = |word: u32| (word & (WRITER | WAITERS | STARVED) == 0).then_some(word + 1);
         self.try_enter::<P>(free).then(|| RwSleepReadGuard { lock: self, platform })
     }
 
-    /// Takes the lock alone if that is possible at once, and nobody waits for it.
+    /// Takes the lock alone if that is possible at once, and no thread waits for it.
     pub fn try_write<'l, P: Platform>(&'l self, platform: &'l P) -> Option<RwSleepWriteGuard<'l, P>> {
         let free = |word: u32| (word == 0).then_some(WRITER);
         self.try_enter::<P>(free).then(|| RwSleepWriteGuard { lock: self, platform })
@@ -113,7 +113,7 @@ impl RwSleepLock {
                 P::relax(attempt);
                 attempt += 1;
             } else {
-                // Announce the sleeper under the bucket's lock; whoever releases sees the bit and wakes us, or
+                // Announce the sleeper under the bucket's lock; the release sees the bit and wakes this thread, or
                 // released before, and then `still` sees a word that can be taken.
                 platform.park(self.key(), &mut || {
                     let word = self.word.load(Ordering::Relaxed);

@@ -96,7 +96,7 @@ macro_rules! atomic {
                 self.0.store(value, Ordering::SeqCst);
             }
 
-            /// Writes the value and answers the one before.
+            /// Writes the value and returns the one before.
             pub fn swap(&self, value: $value, _order: Ordering) -> $value {
                 point();
                 self.0.swap(value, Ordering::SeqCst)
@@ -145,31 +145,31 @@ macro_rules! integer {
         );
 
         impl $name {
-            /// Adds and answers the value before.
+            /// Adds and returns the value before.
             pub fn fetch_add(&self, value: $value, _order: Ordering) -> $value {
                 point();
                 self.0.fetch_add(value, Ordering::SeqCst)
             }
 
-            /// Subtracts and answers the value before.
+            /// Subtracts and returns the value before.
             pub fn fetch_sub(&self, value: $value, _order: Ordering) -> $value {
                 point();
                 self.0.fetch_sub(value, Ordering::SeqCst)
             }
 
-            /// Sets bits and answers the value before.
+            /// Sets bits and returns the value before.
             pub fn fetch_or(&self, value: $value, _order: Ordering) -> $value {
                 point();
                 self.0.fetch_or(value, Ordering::SeqCst)
             }
 
-            /// Keeps bits and answers the value before.
+            /// Keeps bits and returns the value before.
             pub fn fetch_and(&self, value: $value, _order: Ordering) -> $value {
                 point();
                 self.0.fetch_and(value, Ordering::SeqCst)
             }
 
-            /// Raises the value to at least `value` and answers the one before.
+            /// Raises the value to at least `value` and returns the one before.
             pub fn fetch_max(&self, value: $value, _order: Ordering) -> $value {
                 point();
                 self.0.fetch_max(value, Ordering::SeqCst)

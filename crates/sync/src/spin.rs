@@ -53,7 +53,7 @@ impl RawSpin {
             E::relax(attempt);
             attempt = attempt.saturating_add(1);
             // Reading first keeps the line shared among the waiters until the holder writes it. A model checker
-            // may answer a relaxed load with the old value for ever, so there the exchange is tried at once.
+            // may return the old value to relaxed loads for ever, so there the exchange is tried at once.
             let maybe_free = cfg!(loom) || self.0.load(Ordering::Relaxed) == FREE;
             if maybe_free && self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
@@ -85,7 +85,7 @@ impl RawSpin {
         }
     }
 
-    /// Whether somebody holds the lock just now.
+    /// Whether the lock is held just now.
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.0.load(Ordering::Relaxed) == HELD
@@ -185,7 +185,7 @@ impl<T, E: Execution> Deref for SpinGuard<'_, T, E> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard holds the lock, so nobody else reaches the value.
+        // SAFETY: the guard holds the lock, so no other thread reaches the value.
         self.lock.value.with_mut(|value| unsafe { &*value })
     }
 }

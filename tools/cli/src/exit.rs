@@ -33,10 +33,10 @@ impl Failure {
     }
 }
 
-/// Answers what the argument parser stopped at: help and version are no failures.
+/// Returns what the argument parser stopped at: help and version are no failures.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Whoever closed the pipe does not want the rest.
+        // The reader that closed the pipe does not want the rest.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }

@@ -11,11 +11,11 @@ use quire_swap::SwapViolation;
 /// Something that is not as it must be.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Violation {
-    /// In the frame room.
+    /// In the page-frame allocator.
     Frame(FrameViolation),
     /// In an address space.
     Space(SpaceViolation),
-    /// In the memory groups and the lists by age.
+    /// In the memcgs and the LRU lists.
     Group(GroupViolation),
     /// In swap.
     Swap(SwapViolation),
@@ -47,7 +47,7 @@ impl AuditSummary {
     }
 }
 
-/// What of a machine's memory somebody has.
+/// What of a machine's memory is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InUse {
     /// Frames that are given out, without the caches'. (Caches may keep empty slabs for the next time.)
@@ -57,7 +57,7 @@ pub struct InUse {
 }
 
 impl<P: Platform> Memory<P> {
-    /// What is in use once nothing waits for an epoch any more, without the huge page of zeros if nobody maps it. Two equal answers mean that nothing was lost between
+    /// What is in use once nothing waits for an epoch any more, without the huge zero page if it is not mapped. Two equal values mean that nothing was lost between
     /// them.
     ///
     /// The machine must be quiet.

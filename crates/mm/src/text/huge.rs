@@ -146,7 +146,7 @@ impl HugeFile {
                 let on = u32::from(bit(line)?);
                 huge.set_khugepaged(KhugepagedSetting::Defrag, on).map_err(|_| Errno::EINVAL)?;
             }
-            // Here Linux has one answer for all that is wrong.
+            // Here Linux has one error for all that is wrong.
             Self::Khugepaged(setting) => {
                 let value = number(line).ok().and_then(|value| value.try_into().ok()).ok_or(Errno::EINVAL)?;
                 huge.set_khugepaged(setting, value).map_err(|_| Errno::EINVAL)?;

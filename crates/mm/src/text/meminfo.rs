@@ -7,7 +7,7 @@ use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_group::LruList;
 
 /// Writes the lines of `/proc/meminfo` that there are figures for. Frames on per-CPU lists count as free; a page that
-/// several spaces map counts in AnonPages for each. Anonymous pages are on no list by age before there was a swap device,
+/// several spaces map counts in AnonPages for each. Anonymous pages are on no LRU list before there was a swap device,
 /// and count in none of `Active` to `Unevictable` until then. Nothing but locked pages is unevictable.
 ///
 /// # Errors

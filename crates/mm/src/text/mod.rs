@@ -59,7 +59,7 @@ fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
     memory.frames().caches_report().map(|cache| cache.pages).sum()
 }
 
-/// Pages on each list by age, of all memory groups; on one node or on all.
+/// Pages on each LRU list, of all memcgs; on one node or on all.
 fn lists_by_age<P: Platform>(memory: &Memory<P>, node: Option<NodeId>) -> [u64; LruList::COUNT] {
     let groups = memory.groups();
     groups.take_in(&memory.platform().pin(), None);

@@ -14,7 +14,7 @@ use quire_group::LruList;
 /// - The `count` of a pageset includes what other CPUs brought back to it.
 /// - `protection` has a place for each kind of zone.
 ///
-/// - The lists by age are of a node, so that they are among the `per-node stats` only, which come with the first zone of a
+/// - The LRU lists are of a node, so that they are among the `per-node stats` only, which come with the first zone of a
 ///   node that has frames.
 ///
 /// Left out: the other `per-node stats`, `promo`, `cma`, the `nr_zone_` counters, the `numa_` counters, the threshold of

@@ -121,7 +121,7 @@ fn files_read_as_linux_boots_with_madvise() {
     }
 }
 
-/// What Linux 6.18 answered: what reads afterwards, or the error.
+/// What Linux 6.18 does: what reads afterwards, or the error.
 #[test]
 fn writes_are_taken_and_refused_as_by_linux() {
     let machine = small(1);
@@ -462,7 +462,7 @@ fn linux_shows_the_same_mappings_as_eligible() {
                 let place = std::ptr::without_provenance_mut(addr.0 as usize);
                 let protection = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
                 let flags = mm::MapFlags::PRIVATE | mm::MapFlags::FIXED_NOREPLACE;
-                // SAFETY: nothing that is there is replaced, and nobody uses the new memory.
+                // SAFETY: nothing that is there is replaced, and the new memory is not used.
                 unsafe { mm::mmap_anonymous(place, len as usize, protection, flags) }.unwrap();
                 let request = MapRequest { addr, flags: MapFlags::FIXED, ..MapRequest::anonymous(len, RW) };
                 space.mmap(&request).unwrap();
@@ -486,10 +486,10 @@ fn linux_shows_the_same_mappings_as_eligible() {
         })
         .collect();
     for &(addr, len, ..) in &mapped {
-        // SAFETY: mapped above, and nobody uses it.
+        // SAFETY: mapped above, and not used.
         unsafe { mm::munmap(std::ptr::without_provenance_mut(addr.0 as usize), len as usize) }.unwrap();
     }
-    // The comparison means nothing if somebody changed the policy meanwhile.
+    // The comparison means nothing if another process changed the policy meanwhile.
     if follow_linux(memory) && state(memory) == before {
         assert!(differences.is_empty(), "{differences:#?}");
     }

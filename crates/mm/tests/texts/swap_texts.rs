@@ -208,7 +208,7 @@ fn what_is_paged_out_is_told_where_it_is_looked_for() {
 }
 
 #[test]
-fn pages_that_nobody_needs_are_told() {
+fn unneeded_pages_are_counted() {
     let machine = machine();
     let cpu = machine.vcpu(0).unwrap();
     let (space, base) = filled(&machine, &cpu);

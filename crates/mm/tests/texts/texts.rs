@@ -94,7 +94,7 @@ fn bare() -> MemoryConfig {
     MemoryConfig { techniques, min_free_kib: Some(0), ..MemoryConfig::default() }
 }
 
-/// Three nodes with a CPU each and without per-CPU lists; and the number of a node that nobody has taken a frame of.
+/// Three nodes with a CPU each and without per-CPU lists; and the number of a node of which no frame is allocated.
 fn bare_nodes() -> (Machine, usize) {
     let machine = machine_with(&[(BANK, 2 * BANK), (4 * BANK, 5 * BANK), (6 * BANK, 7 * BANK)], 3, 3, bare());
     let whole = zones(&machine).iter().position(|zone| zone.free == BANK);
@@ -129,7 +129,7 @@ fn assert_free(machine: &Machine, free: u64) {
 }
 
 #[test]
-fn what_is_free_is_the_same_in_every_text_whoever_keeps_it() {
+fn free_memory_is_the_same_in_every_text() {
     for machine in [small(2), two_zones(2), two_nodes(2), machine(&[(BANK, 3 * BANK)], 1, 1)] {
         let before = machine.memory().frames().free_frames();
         assert_free(&machine, before);

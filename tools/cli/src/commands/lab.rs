@@ -11,7 +11,7 @@ const TOLERANCE: f64 = 0.02;
 
 /// Told what is being done, how many steps of the experiment are done, and how many there are.
 type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
-/// Prints what an experiment found out, as JSON or for people, and answers whether nothing is wrong.
+/// Prints what an experiment found out, as JSON or for people, and returns whether nothing is wrong.
 type Show = Box<dyn Fn(bool) -> bool>;
 /// Runs an experiment, quickly or in full.
 type Run = fn(&LabArguments, Progress<'_>) -> Result<Show, LabError>;

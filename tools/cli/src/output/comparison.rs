@@ -45,7 +45,7 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
     }
     if let Some(failure) = &report.failure {
         say(format_args!(
-            "\nProgram {} differs in its last step. What Linux answered:\n{failure}",
+            "\nProgram {} differs in its last step. What Linux did:\n{failure}",
             failure.number
         ));
     }
@@ -62,7 +62,7 @@ fn print_unconfirmed(report: &DiffReport) {
     }
 }
 
-/// Prints the report on one program that was saved, with what Linux answered.
+/// Prints the report on one program that was saved, with what Linux did.
 pub(crate) fn print_program(name: &str, program: &Program, report: &DiffReport) {
     say(program.with(&report.outcomes).to_string().trim_end());
     let found = if report.is_good() { "no difference" } else { "a difference" };

@@ -96,10 +96,10 @@ fn processes(report: &ReplayReport) -> Table {
 
 fn allocator(report: &ReplayReport) -> String {
     let figures = &report.allocator;
-    let answered = figures.pcp_hits + figures.pcp_misses;
-    let share = if answered == 0 { 0.0 } else { 100.0 * figures.pcp_hits as f64 / answered as f64 };
+    let asked = figures.pcp_hits + figures.pcp_misses;
+    let share = if asked == 0 { 0.0 } else { 100.0 * figures.pcp_hits as f64 / asked as f64 };
     format!(
-        "allocator  {} frames given out, {} back; per-CPU lists answered {share:.1} % of {answered}; \
+        "allocator  {} frames given out, {} back; per-CPU lists served {share:.1} % of {asked}; \
          zone lock taken {} times; {} splits, {} merges\n\
          machine    {} TLB hits, {} misses, {} shootdowns; {} events replayed, {:.1} million a second",
         figures.allocations,
