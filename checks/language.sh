@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bounds='
 tools/diff 49
 crates/frame 181
-crates/group 77
+crates/memcg 77
 crates/swap 145
 tools/trace 24
 '
@@ -24,7 +24,7 @@ words+='|answer(s|ed|ing)?'
 words+='|lists? by age|(?<![a-z])(lets go|let(s|ting)? go of)(?![a-z])'
 # A crate. What there is space for, and what is made, is room.
 words+='|(?<![a-z])rooms(?![a-z])|(?<![a-z])room.s(?= )'
-words+='|(?<![a-z])(core|frame|space|swap|group|reclaim|sync|trace|each|every|whole|this|that|a|the|new|other) room(?![a-z])(?! for| to | between| left)'
+words+='|(?<![a-z])(core|frame|space|swap|memcg|reclaim|sync|trace|each|every|whole|this|that|a|the|new|other) room(?![a-z])(?! for| to | between| left)'
 # Notes that no reader of the tree has.
 words+='|races\.md|(?-i:[Tt]echnique [A-E])(?![a-z])'
 

@@ -95,7 +95,7 @@ pub enum LockClass {
     /// A pool of compressed pages.
     CompressedPool,
     /// Which memory groups there are.
-    MemoryGroups,
+    Memcgs,
     /// The LRU lists of one memcg and node.
     Lru,
     /// What one CPU has not yet put there.

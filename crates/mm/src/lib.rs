@@ -21,9 +21,8 @@ pub mod text;
 
 pub use memory::{AuditSummary, BuildError, InUse, Memory, MemoryConfig, Violation};
 pub use quire_frame::{AllocError, FolioCounter, PcpTechnique, SplitError, VmEvent};
-pub use quire_group::{
-    Belonging, GroupError, GroupEvent, GroupId, GroupStat, GroupViolation as MemoryGroupViolation, Groups,
-    Limit, LruList,
+pub use quire_memcg::{
+    Belonging, Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, MemcgViolation, Memcgs,
 };
 pub use quire_reclaim::KswapdStep;
 pub use quire_space::{

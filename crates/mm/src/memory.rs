@@ -8,7 +8,7 @@ use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{PagingFormat, Pin, Platform};
 use quire_frame::{AllocError, BootError, FrameConfig, Frames};
-use quire_group::{GroupId, Groups};
+use quire_memcg::{MemcgId, Memcgs};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
     Error, HugeConfig, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Space, Spaces, SpacesConfig,
@@ -86,7 +86,7 @@ impl<P: Platform> Memory<P> {
             oom: config.oom,
         };
         let start = |error: AllocError| BuildError::Start(error.into());
-        let groups = Groups::new(frames).map_err(start)?;
+        let groups = Memcgs::new(frames).map_err(start)?;
         let swap = Swap::new(groups, config.techniques.swap).map_err(start)?;
         let spaces = Spaces::new(swap, spaces_config, &Policy).map_err(BuildError::Start)?;
         Ok(Self { spaces, techniques: config.techniques })
@@ -119,7 +119,7 @@ impl<P: Platform> Memory<P> {
     /// home ([`Frames::age_lists`]). Without it idle CPUs keep what they have until an allocation would fail. Returns
     /// the number of frames that came home.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
-        self.groups().sweep();
+        self.memcgs().sweep();
         self.frames().age_lists(pin)
     }
 
@@ -130,8 +130,8 @@ impl<P: Platform> Memory<P> {
     }
 
     /// The memory groups.
-    pub fn groups(&self) -> &Groups<P> {
-        self.spaces.memory_groups()
+    pub fn memcgs(&self) -> &Memcgs<P> {
+        self.spaces.memcgs()
     }
 
     /// Swap: its devices, slots and cache.
@@ -168,8 +168,8 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Reclaims about `pages` below a memcg, as a write to its `memory.reclaim` asks for. Returns the pages that were freed.
-    pub fn reclaim(&self, group: GroupId, pages: u64) -> u64 {
-        quire_reclaim::reclaim_group(&self.spaces, group, pages)
+    pub fn reclaim(&self, group: MemcgId, pages: u64) -> u64 {
+        quire_reclaim::reclaim_memcg(&self.spaces, group, pages)
     }
 
     /// How often the lock of each zone was taken so far.

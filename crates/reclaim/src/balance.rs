@@ -3,7 +3,7 @@
 use crate::age::Lists;
 use crate::search::{Cause, Search};
 use quire_arch::{NodeId, Platform};
-use quire_group::{GroupEvent, GroupId};
+use quire_memcg::{MemcgEvent, MemcgId};
 use quire_space::{Need, Spaces};
 
 /// Where a round begins: a 4096th of each list.
@@ -16,15 +16,15 @@ const ROUNDS: u32 = 3;
 /// Tries to free what is needed.
 pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     match need {
-        Need::Frames(order) => match reclaim(spaces, GroupId::ROOT, order.pages().max(ENOUGH), Cause::Direct)
+        Need::Frames(order) => match reclaim(spaces, MemcgId::ROOT, order.pages().max(ENOUGH), Cause::Direct)
         {
             0 => spaces.swap().compact_devices(),
             freed => freed,
         },
         Need::Memcg(group, pages) => {
-            spaces.memory_groups().count(group, GroupEvent::Max, 1);
-            spaces.memory_groups().drain_stocks(&spaces.platform().pin());
-            if spaces.memory_groups().pages_left(group) >= pages {
+            spaces.memcgs().count(group, MemcgEvent::Max, 1);
+            spaces.memcgs().drain_stocks(&spaces.platform().pin());
+            if spaces.memcgs().pages_left(group) >= pages {
                 return pages;
             }
             reclaim(spaces, group, pages.max(ENOUGH), Cause::Direct)
@@ -33,13 +33,13 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
 }
 
 /// Frees about `pages` below a memcg, also those used of late (`memory.reclaim`). Returns how many were freed.
-pub fn reclaim_group<P: Platform>(spaces: &Spaces<P>, group: GroupId, pages: u64) -> u64 {
-    spaces.memory_groups().drain_stocks(&spaces.platform().pin());
+pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, group: MemcgId, pages: u64) -> u64 {
+    spaces.memcgs().drain_stocks(&spaces.platform().pin());
     reclaim(spaces, group, pages, Cause::Proactive)
 }
 
 /// Frees `wanted` pages below the group `root`, or as many as a few rounds find.
-pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: GroupId, wanted: u64, cause: Cause) -> u64 {
+pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u64, cause: Cause) -> u64 {
     let mut search = Search::new(root, cause);
     for _ in 0..ROUNDS {
         let freed = round(spaces, wanted, &search);
@@ -67,7 +67,7 @@ fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
 
 /// One pass over all groups that are searched. Those that are protected are passed over as long as others have something.
 fn scan_groups<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, search: &Search) -> u64 {
-    let (groups, root) = (spaces.memory_groups(), search.root);
+    let (groups, root) = (spaces.memcgs(), search.root);
     let mut freed = 0;
     for reach_low in [false, true] {
         let mut low_left = false;
@@ -84,7 +84,7 @@ fn scan_groups<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, sear
                     low_left = true;
                     continue;
                 }
-                groups.count(group, GroupEvent::Low, 1);
+                groups.count(group, MemcgEvent::Low, 1);
             } else if reach_low {
                 continue;
             }
@@ -103,15 +103,15 @@ fn scan_groups<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, sear
 }
 
 /// Slows a program down whose group is over its high limit: it does the work itself.
-pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, group: GroupId) {
-    if group == GroupId::ROOT {
+pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, group: MemcgId) {
+    if group == MemcgId::ROOT {
         return;
     }
-    let groups = spaces.memory_groups();
+    let groups = spaces.memcgs();
     let Some(over) = groups.over_high(group) else { return };
-    groups.count(over.group, GroupEvent::High, 1);
+    groups.count(over.memcg, MemcgEvent::High, 1);
     let wanted = over.pages.min(ENOUGH);
-    let search = Search::new(over.group, Cause::Direct);
+    let search = Search::new(over.memcg, Cause::Direct);
     let in_vain = [search, search.starved()].iter().all(|search| {
         let freed = round(spaces, wanted, search);
         spaces.swap().reap();
@@ -140,7 +140,7 @@ pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     if target == 0 {
         return KswapdStep::default();
     }
-    let mut freed = reclaim(spaces, GroupId::ROOT, target, Cause::Background);
+    let mut freed = reclaim(spaces, MemcgId::ROOT, target, Cause::Background);
     if freed < target {
         freed += spaces.swap().compact_devices();
     }

@@ -27,11 +27,11 @@ mod oom;
 mod search;
 mod shrink;
 
-pub use balance::{KswapdStep, kswapd_step, reclaim_group};
+pub use balance::{KswapdStep, kswapd_step, reclaim_memcg};
 pub use oom::{OomScore, badness};
 
 use quire_arch::{Pfn, Platform};
-use quire_group::GroupId;
+use quire_memcg::MemcgId;
 use quire_space::{Need, Reclaim, Spaces};
 
 /// Linux's policy.
@@ -47,7 +47,7 @@ impl<P: Platform> Reclaim<P> for Policy {
         oom::out_of_memory(spaces, need)
     }
 
-    fn throttle(&self, spaces: &Spaces<P>, group: GroupId) {
+    fn throttle(&self, spaces: &Spaces<P>, group: MemcgId) {
         balance::throttle(spaces, group);
     }
 

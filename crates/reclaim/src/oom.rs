@@ -2,7 +2,7 @@
 
 use quire_arch::Platform;
 use quire_frame::VmEvent;
-use quire_group::{GroupEvent, GroupId};
+use quire_memcg::{MemcgEvent, MemcgId};
 use quire_space::{Need, Space, SpaceFigures, SpaceId, Spaces};
 
 /// How much would be won by ending a program: pages, and what its owner says about it.
@@ -26,11 +26,11 @@ pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Opt
 /// Chooses the program with the highest score among those that the shortage concerns, and ends it. Returns whether there was one, or
 /// one is on its way out already.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
-    let groups = spaces.memory_groups();
+    let groups = spaces.memcgs();
     let root = match need {
-        Need::Frames(_) => GroupId::ROOT,
+        Need::Frames(_) => MemcgId::ROOT,
         Need::Memcg(group, _) => {
-            groups.count(group, GroupEvent::Oom, 1);
+            groups.count(group, MemcgEvent::Oom, 1);
             group
         }
     };
@@ -39,7 +39,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     let mut dying = false;
     let mut next = spaces.next_space(None);
     while let Some(space) = next {
-        if groups.is_below(space.memory_group(), root) {
+        if groups.is_below(space.memcg(), root) {
             if space.is_killed() {
                 // What it has comes back when it has gone.
                 dying |= space.figures().resident > 0;
@@ -64,7 +64,7 @@ fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
     while let Some(space) = next {
         if space.id() == id {
             spaces.frames().events().add(&spaces.platform().pin(), VmEvent::OomKill, 1);
-            spaces.memory_groups().count(space.memory_group(), GroupEvent::OomKill, 1);
+            spaces.memcgs().count(space.memcg(), MemcgEvent::OomKill, 1);
             space.kill();
             reap(&space);
             return true;

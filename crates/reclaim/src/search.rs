@@ -3,7 +3,7 @@
 use crate::shrink::Pressure;
 use quire_arch::Platform;
 use quire_frame::VmEvent;
-use quire_group::{GroupId, GroupStat, LruList};
+use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_space::Spaces;
 
 /// Who asks.
@@ -21,13 +21,13 @@ pub(crate) enum Cause {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     pub(crate) cause: Cause,
-    pub(crate) root: GroupId,
+    pub(crate) root: MemcgId,
     pub(crate) pressure: Pressure,
 }
 
 impl Search {
     /// Below `root`, for `cause`, with the usual care.
-    pub(crate) fn new(root: GroupId, cause: Cause) -> Self {
+    pub(crate) fn new(root: MemcgId, cause: Cause) -> Self {
         Self { cause, root, pressure: Pressure::Usual }
     }
 
@@ -42,22 +42,22 @@ impl Search {
     pub(crate) fn count<P: Platform>(
         &self,
         spaces: &Spaces<P>,
-        (group, list): (GroupId, LruList),
+        (group, list): (MemcgId, LruList),
         scanned: u64,
         freed: u64,
     ) {
         let (events, stats) = match self.cause {
             Cause::Direct => (
                 [VmEvent::PgscanDirect, VmEvent::PgstealDirect],
-                [GroupStat::PgscanDirect, GroupStat::PgstealDirect],
+                [MemcgStat::PgscanDirect, MemcgStat::PgstealDirect],
             ),
             Cause::Background => (
                 [VmEvent::PgscanKswapd, VmEvent::PgstealKswapd],
-                [GroupStat::PgscanKswapd, GroupStat::PgstealKswapd],
+                [MemcgStat::PgscanKswapd, MemcgStat::PgstealKswapd],
             ),
             Cause::Proactive => (
                 [VmEvent::PgscanProactive, VmEvent::PgstealProactive],
-                [GroupStat::PgscanProactive, GroupStat::PgstealProactive],
+                [MemcgStat::PgscanProactive, MemcgStat::PgstealProactive],
             ),
         };
         let of_sort = match list {
@@ -65,9 +65,9 @@ impl Search {
             _ => [VmEvent::PgscanAnon, VmEvent::PgstealAnon],
         };
         let pin = spaces.platform().pin();
-        let (machine, groups) = (spaces.frames().events(), spaces.memory_groups());
+        let (machine, groups) = (spaces.frames().events(), spaces.memcgs());
         for (nth, pages) in [scanned, freed].into_iter().enumerate() {
-            if self.root == GroupId::ROOT {
+            if self.root == MemcgId::ROOT {
                 machine.add(&pin, events[nth], pages);
             }
             machine.add(&pin, of_sort[nth], pages);

@@ -7,7 +7,7 @@
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, Kind, VmEvent};
-use quire_group::{GroupId, GroupStat, LruList};
+use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped};
 use quire_swap::{IoState, NoSlots, Shadow};
 use quire_sync::atomic::raw::Ordering;
@@ -168,7 +168,7 @@ fn unmap<'s, P: Platform>(
 /// Brings a folio into the swap cache. A large one for which there are no slots in a row is split, and only its first part goes on.
 fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
     let frame = spaces.frames().known(head);
-    let group = frame.memory_group().load(Ordering::Relaxed);
+    let group = frame.memcg().load(Ordering::Relaxed);
     let order = spaces.frames().folio(head).order();
     match spaces.swap().add_folio(head, group) {
         Ok(_) => Ok(()),
@@ -176,9 +176,9 @@ fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
             let pin = spaces.platform().pin();
             spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
             if order == Order::PMD {
-                // Groups count folios as large as a PMD entry's only.
-                let group = GroupId::from_bits(group);
-                spaces.memory_groups().add_stat(&pin, group, GroupStat::ThpSwpoutFallback, 1);
+                // Memcgs count folios as large as a PMD entry's only.
+                let group = MemcgId::from_bits(group);
+                spaces.memcgs().add_stat(&pin, group, MemcgStat::ThpSwpoutFallback, 1);
             }
             drop(pin);
             spaces.split_isolated(head, Order::ZERO).map_err(|_| Fate::Activate)?;
@@ -195,7 +195,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     let pages = spaces.frames().folio(head).order().pages();
     if discarded {
         let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
-        let group = GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed));
+        let group = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
         drop(guard);
         // The group may go with its last charge, but not before this section ends.
         let pin = spaces.platform().pin();
@@ -206,7 +206,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         }
         if lazy {
             spaces.frames().events().add(&pin, VmEvent::Pglazyfreed, pages);
-            spaces.memory_groups().add_stat(&pin, group, GroupStat::Pglazyfreed, pages as i64);
+            spaces.memcgs().add_stat(&pin, group, MemcgStat::Pglazyfreed, pages as i64);
         }
         return pages;
     }
@@ -228,7 +228,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
             return 0;
         }
     }
-    let group = GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed));
+    let group = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
     let node = frame.zone().node();
     // The cache's reference and that of the isolation.
     if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (group, node)))) {
@@ -239,21 +239,21 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         return 0;
     }
     drop(guard);
-    spaces.memory_groups().advance(group, node, pages);
+    spaces.memcgs().advance(group, node, pages);
     spaces.free_frozen(head, chain);
     pages
 }
 
 /// What the slots of a folio will remember of it.
-fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (group, node): (GroupId, NodeId)) -> Shadow {
+fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (group, node): (MemcgId, NodeId)) -> Shadow {
     let workingset = spaces.frames().known(head).word().flags().contains(FrameFlags::WORKINGSET);
-    Shadow::new(node, group.get(), workingset, spaces.memory_groups().age(group, node))
+    Shadow::new(node, group.get(), workingset, spaces.memcgs().age(group, node))
 }
 
 /// Puts a folio back on the list that its fate says, and drops its reference.
 fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     let frame = spaces.frames().known(head);
-    let groups = spaces.memory_groups();
+    let groups = spaces.memcgs();
     let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
     let (inactive, active) = if lazy {
         (LruList::InactiveFile, LruList::ActiveFile)
@@ -269,7 +269,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
             // It was locked while it was in these hands.
             _ if locked => {}
             Fate::Activate => {
-                spaces.swap().count_pages(head, VmEvent::Pgactivate, GroupStat::Pgactivate);
+                spaces.swap().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
                 groups.put_back(&pin, head, active, true);
             }
             Fate::Keep => groups.put_back(&pin, head, inactive, true),

@@ -1,6 +1,6 @@
 //! This crate's part of the audit: every table, page, count and mapping is recounted from the roots.
 
-mod memory_groups;
+mod memcgs;
 mod sharing;
 mod tlb;
 
@@ -135,7 +135,7 @@ pub enum SpaceViolation {
         pfn: Pfn,
     },
     /// A memcg counts wrongly what belongs to it, or something belongs to none.
-    MemoryGroup(quire_group::GroupViolation),
+    Memcg(quire_memcg::MemcgViolation),
     /// A TLB translates what the tables do not, and no flush comes before its use.
     StaleTranslation(CachedTranslation),
     /// A CPU runs a space and is not in its set of CPUs, or is and does not.
@@ -191,7 +191,7 @@ impl fmt::Display for SpaceViolation {
                 )
             }
             Self::StrayLock { pfn } => write!(f, "{pfn:?} is kept as mlocked, but no locked VMA has it"),
-            Self::MemoryGroup(violation) => write!(f, "memory {violation}"),
+            Self::Memcg(violation) => write!(f, "memory {violation}"),
             Self::StaleTranslation(stale) => write!(f, "stale TLB entry: {stale:?}"),
             Self::Running { space, cpu, current: true } => {
                 write!(f, "space {}: cpu {cpu} runs it and is not in its set", space.get())
@@ -273,7 +273,7 @@ impl<P: Platform> Spaces<P> {
         self.audit_groups(report);
         self.audit_frames(large_leaves, report);
         self.audit_sharing(report);
-        self.audit_memory_groups(report);
+        self.audit_memcgs(report);
         self.audit_current(report);
         self.platform().for_each_cached_translation(&mut |cached| self.audit_cached(cached, report));
         self.frames().clear_audit();

@@ -13,7 +13,7 @@ use crate::table::{Found, HugeSlot, Tables};
 use crate::vma::{VmFlags, Vma, VmaSnapshot};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
-use quire_group::GroupStat;
+use quire_memcg::MemcgStat;
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::Ordering;
 
@@ -127,7 +127,7 @@ impl<P: Platform> Tables<'_, P> {
         let event = if made.is_ok() { VmEvent::ThpCollapseAlloc } else { VmEvent::ThpCollapseAllocFailed };
         frames.events().add(&pin, event, 1);
         if made.is_ok() {
-            self.count_for_group(&pin, GroupStat::ThpCollapseAlloc);
+            self.count_for_memcg(&pin, MemcgStat::ThpCollapseAlloc);
         }
         made
     }

@@ -13,7 +13,7 @@ use crate::table::Tables;
 use crate::vma::{AnonVmaRef, VmFlags, Vma, VmaSnapshot};
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
-use quire_group::{GroupStat, OverLimit};
+use quire_memcg::{MemcgStat, OverLimit};
 use quire_sync::EpochGuard;
 
 /// Times that a VMA is looked for again beside a change of mappings.
@@ -81,7 +81,7 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or `OutOfMemory`, for the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
-        let group = self.core().memory_group();
+        let group = self.core().memcg();
         if !group.is_root() {
             // Before there is a page: what was just mapped could be the first to be reclaimed, and the
             // program would make no progress.
@@ -158,8 +158,8 @@ impl<P: Platform> Space<'_, P> {
         self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
         // To the end: the lock of the VMA keeps neither its tables nor itself.
         let epoch = self.spaces.frames().epoch().enter(&pin);
-        let groups = self.spaces.memory_groups();
-        groups.add_stat(&pin, self.memory_group(), GroupStat::Pgfault, counted as i64);
+        let groups = self.spaces.memcgs();
+        groups.add_stat(&pin, self.memcg(), MemcgStat::Pgfault, counted as i64);
         let hold = self.find_and_hold(&epoch, addr)?;
         match self.tables().resolve(&pin, hold.vma, addr, access, swapped) {
             Err(Refusal::NeedsAnonVma) => None,

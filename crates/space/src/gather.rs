@@ -123,7 +123,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Takes a folio whose last mapping was just removed.
     #[inline]
     pub(crate) fn add_folio(&mut self, head: Pfn, order: Order) {
-        match self.spaces.memory_groups().gather_folio(&mut self.folios, head, order) {
+        match self.spaces.memcgs().gather_folio(&mut self.folios, head, order) {
             Ok(()) => self.spaces.count_folio_gone(order),
             // Another thread has a reference for a moment, which may be the last to be dropped. So the
             // mappings' reference is dropped after the flush.
@@ -338,7 +338,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Drops a reference, of the mappings of a folio or of another holder.
     #[inline]
     pub(crate) fn put(&mut self, head: Pfn, order: Order) {
-        if self.spaces.memory_groups().put_folio(&mut self.folios, head, order) {
+        if self.spaces.memcgs().put_folio(&mut self.folios, head, order) {
             self.spaces.count_folio_gone(order);
         }
     }

@@ -6,7 +6,7 @@ use crate::spaces::Spaces;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FrameChain, Kind, SplitError};
-use quire_group::{GroupError, GroupId, LruList};
+use quire_memcg::{LruList, MemcgError, MemcgId};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Spaces<P> {
@@ -18,7 +18,7 @@ impl<P: Platform> Spaces<P> {
     /// The same for a folio that is unmapped and of no use. Returns whether its frames entered `chain`.
     pub fn put_isolated(&self, head: Pfn, chain: &mut FrameChain) -> bool {
         let order = self.frames().folio(head).order();
-        let gone = self.memory_groups().put_folio(chain, head, order);
+        let gone = self.memcgs().put_folio(chain, head, order);
         if gone {
             self.count_folio_gone(order);
         }
@@ -29,7 +29,7 @@ impl<P: Platform> Spaces<P> {
     /// ([`Swap::evict`](quire_swap::Swap::evict)) into `chain`.
     pub fn free_frozen(&self, head: Pfn, chain: &mut FrameChain) {
         let order = self.frames().folio(head).order();
-        let gathered = self.memory_groups().gather_folio(chain, head, order);
+        let gathered = self.memcgs().gather_folio(chain, head, order);
         debug_assert!(gathered.is_ok(), "a frozen folio could not be freed: {gathered:?}");
         self.count_folio_gone(order);
     }
@@ -61,7 +61,7 @@ impl<P: Platform> Spaces<P> {
             // With the reference it stays what it is now.
             if frame.kind() == Kind::Anonymous && frame.map_count().load(Ordering::Relaxed) > 0 {
                 let pin = self.platform().pin();
-                self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
+                self.memcgs().list_folio(&pin, head, LruList::InactiveAnon);
             }
             self.put_folio(self.frames().folio(head).head());
         }
@@ -87,20 +87,20 @@ impl<P: Platform> Spaces<P> {
 
 /// Why a space could not change its memcg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GroupChangeError(pub GroupError);
+pub struct MemcgChangeError(pub MemcgError);
 
-impl fmt::Display for GroupChangeError {
+impl fmt::Display for MemcgChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the space cannot enter the memcg: {}", self.0)
     }
 }
 
-impl core::error::Error for GroupChangeError {}
+impl core::error::Error for MemcgChangeError {}
 
 impl<P: Platform> Space<'_, P> {
     /// The memcg that new pages of this space are charged to.
-    pub fn memory_group(&self) -> GroupId {
-        self.core().memory_group()
+    pub fn memcg(&self) -> MemcgId {
+        self.core().memcg()
     }
 
     /// Moves the space to another memcg. What it has stays charged to the old one, as in Linux; the root,
@@ -108,11 +108,11 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// [`GroupChangeError`], when there is no such memcg.
-    pub fn set_memory_group(&self, group: GroupId) -> Result<(), GroupChangeError> {
-        let groups = self.spaces.memory_groups();
-        groups.hold(group).map_err(GroupChangeError)?;
-        groups.release(self.core().replace_memory_group(group));
+    /// [`MemcgChangeError`], when there is no such memcg.
+    pub fn set_memcg(&self, group: MemcgId) -> Result<(), MemcgChangeError> {
+        let groups = self.spaces.memcgs();
+        groups.hold(group).map_err(MemcgChangeError)?;
+        groups.release(self.core().replace_memcg(group));
         Ok(())
     }
 

@@ -57,7 +57,7 @@ pub use huge::{
     HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse,
     KhugepagedConfig, KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
 };
-pub use isolated::GroupChangeError;
+pub use isolated::MemcgChangeError;
 pub use khugepaged::KhugepagedStep;
 pub use layout::{Layout, Limits, STACK_GUARD_GAP};
 pub use pageout::{UnmapBatch, Unmapped};

@@ -22,7 +22,7 @@ use quire_arch::{
     Entry, Level, Order, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Pfn, Platform, SwapEntry, VirtAddr, VirtRange,
 };
 use quire_frame::{FolioCounter, FrameFlags, VmEvent};
-use quire_group::{GroupId, LruList};
+use quire_memcg::{LruList, MemcgId};
 use quire_swap::{Inserted, Seen, Shadow, SlotId};
 
 /// Slots to read ahead.
@@ -112,7 +112,7 @@ impl<P: Platform> Spaces<P> {
                 self.put_folio(folio.head());
                 return Some(pages);
             }
-            Seen::Out { order, group } => (orders.up_to(order).most(), GroupId::from_bits(group)),
+            Seen::Out { order, group } => (orders.up_to(order).most(), MemcgId::from_bits(group)),
             Seen::Gone => return Some(1),
         };
         loop {
@@ -138,7 +138,7 @@ impl<P: Platform> Spaces<P> {
             frame.set_flags(FrameFlags::READING);
             let inserted = self.swap().insert(slot, head);
             if let Inserted::Won { shadow, group: now, .. } = inserted {
-                self.settle_charge(order, charged, GroupId::from_bits(now));
+                self.settle_charge(order, charged, MemcgId::from_bits(now));
                 self.note_ahead(head, shadow, ahead);
                 self.swap().read_unattended(guard, head);
                 return Some(order.pages());
@@ -166,7 +166,7 @@ impl<P: Platform> Spaces<P> {
             Ahead::Guessed => {
                 self.frames().known(head).set_flags(FrameFlags::READAHEAD);
                 self.frames().events().add(&pin, VmEvent::SwapRa, 1);
-                self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
+                self.memcgs().list_folio(&pin, head, LruList::InactiveAnon);
             }
             Ahead::Wanted => self.note_wanted(&pin, head, shadow),
         }

@@ -1,7 +1,7 @@
 //! Refaults: whether the pages were paged out too soon.
 //!
 //! A list's age goes up by each page that leaves it at the end, and by each that is used again
-//! (`Groups::advance`). The shadow of a page says how old its list was when the page left; so the difference
+//! (`Memcgs::advance`). The shadow of a page says how old its list was when the page left; so the difference
 //! to now is the number of pages that left or were activated since: had the list been longer by as many, the
 //! page would not have been evicted. If that is no more than the number of active and of inactive file pages,
 //! one of those should have been evicted instead, and the page is activated at once (Linux's workingset
@@ -10,7 +10,7 @@
 use crate::spaces::Spaces;
 use quire_arch::{Pfn, Pin, Platform};
 use quire_frame::{FrameFlags, VmEvent};
-use quire_group::{GroupId, GroupStat, LruList};
+use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_swap::Shadow;
 
 /// The refault distance: the difference to the age in a shadow, modulo the number of ages.
@@ -22,15 +22,15 @@ impl<P: Platform> Spaces<P> {
     /// The list for a folio that refaults with `shadow`.
     pub(crate) fn refault(&self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) -> LruList {
         let Some(shadow) = shadow else { return LruList::InactiveAnon };
-        let groups = self.memory_groups();
+        let groups = self.memcgs();
         let events = self.frames().events();
-        let (group, node) = (GroupId::from_bits(shadow.group()), shadow.node());
+        let (group, node) = (MemcgId::from_bits(shadow.group()), shadow.node());
         let pages = self.frames().folio(head).order().pages();
         let count = |event, stat| {
             events.add(pin, event, pages);
             groups.add_stat(pin, group, stat, pages as i64);
         };
-        count(VmEvent::WorkingsetRefaultAnon, GroupStat::WorkingsetRefaultAnon);
+        count(VmEvent::WorkingsetRefaultAnon, MemcgStat::WorkingsetRefaultAnon);
         let sizes = groups.sizes(group, node);
         // What could be reclaimed instead of a private page.
         let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
@@ -39,10 +39,10 @@ impl<P: Platform> Spaces<P> {
             return LruList::InactiveAnon;
         }
         groups.advance(group, node, pages);
-        count(VmEvent::WorkingsetActivateAnon, GroupStat::WorkingsetActivateAnon);
+        count(VmEvent::WorkingsetActivateAnon, MemcgStat::WorkingsetActivateAnon);
         if shadow.workingset() {
             self.frames().known(head).set_flags(FrameFlags::WORKINGSET);
-            count(VmEvent::WorkingsetRestoreAnon, GroupStat::WorkingsetRestoreAnon);
+            count(VmEvent::WorkingsetRestoreAnon, MemcgStat::WorkingsetRestoreAnon);
         }
         LruList::ActiveAnon
     }

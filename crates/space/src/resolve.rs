@@ -16,7 +16,7 @@ use crate::vma::{SwapInWindow, VmFlags, Vma, VmaSnapshot};
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
-use quire_group::GroupStat;
+use quire_memcg::MemcgStat;
 use quire_sync::atomic::raw::Ordering;
 
 /// One fault: where, for what, and in which mapping.
@@ -462,7 +462,7 @@ impl<P: Platform> Tables<'_, P> {
         let events = self.spaces.frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
-        self.count_for_group(pin, GroupStat::ThpFaultAlloc);
+        self.count_for_memcg(pin, MemcgStat::ThpFaultAlloc);
     }
 
     /// Maps the huge page of zeros where no table is. Returns whether it did.

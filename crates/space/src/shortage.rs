@@ -8,7 +8,7 @@ use crate::swap_in::SwappedIn;
 use crate::table::Tables;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{AllocError, FolioCounter, VmEvent};
-use quire_group::{GroupId, GroupStat, OverLimit};
+use quire_memcg::{MemcgId, MemcgStat, OverLimit};
 use quire_sync::atomic::raw::Ordering;
 
 /// Frames that a thread tries to free when it finds no memory.
@@ -89,7 +89,7 @@ impl<'s, P: Platform> Spaces<P> {
         let (cause, need) = match refusal {
             Refusal::Swapped(wanted) => return self.stalled(|| self.swap_in(wanted)),
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
-            Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over.group, 1)),
+            Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over.memcg, 1)),
             Refusal::Fault(error) => return Err(error),
             // The slow path makes one before it looks.
             Refusal::NeedsAnonVma => return Ok(None),
@@ -141,17 +141,17 @@ impl<P: Platform> Tables<'_, P> {
     /// Charges a new folio to the memcg of the space. If that is at its limit the folio is freed.
     #[inline]
     pub(crate) fn charge_new(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
-        if self.core.memory_group().is_root() { Ok(()) } else { self.charge_group(pin, head, order) }
+        if self.core.memcg().is_root() { Ok(()) } else { self.charge_memcg(pin, head, order) }
     }
 
     #[cold]
-    fn charge_group(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
-        let charged = self.with_group(pin, |group| {
-            self.spaces.memory_groups().try_charge(pin, group, order.pages()).map(|()| group)
+    fn charge_memcg(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) -> Result<(), OverLimit> {
+        let charged = self.with_memcg(pin, |group| {
+            self.spaces.memcgs().try_charge(pin, group, order.pages()).map(|()| group)
         });
         match charged {
             Ok(group) => {
-                self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
+                self.spaces.frames().known(head).memcg().store(group.get(), Ordering::Relaxed);
                 Ok(())
             }
             Err(over) => {
@@ -168,22 +168,22 @@ impl<P: Platform> Tables<'_, P> {
     /// Calls `work` with the memcg of the space. The space may leave it meanwhile, and the memcg may be
     /// removed: its number is not used again before this section ends.
     #[inline]
-    fn with_group<R>(&self, pin: &Pin<'_, P>, work: impl FnOnce(GroupId) -> R) -> R {
+    fn with_memcg<R>(&self, pin: &Pin<'_, P>, work: impl FnOnce(MemcgId) -> R) -> R {
         let _section = self.spaces.frames().epoch().enter(pin);
-        work(self.core.memory_group())
+        work(self.core.memcg())
     }
 
     /// Counts one more of something for the program's memcg.
-    pub(crate) fn count_for_group(&self, pin: &Pin<'_, P>, stat: GroupStat) {
-        self.with_group(pin, |group| self.spaces.memory_groups().add_stat(pin, group, stat, 1));
+    pub(crate) fn count_for_memcg(&self, pin: &Pin<'_, P>, stat: MemcgStat) {
+        self.with_memcg(pin, |group| self.spaces.memcgs().add_stat(pin, group, stat, 1));
     }
 
     /// The same for a caller that cannot wait for reclaim: the memcg may be a little over its limit.
     pub(crate) fn charge_anyway(&self, pin: &Pin<'_, P>, head: Pfn, order: Order) {
-        self.with_group(pin, |group| {
+        self.with_memcg(pin, |group| {
             if !group.is_root() {
-                self.spaces.memory_groups().charge_anyway(pin, group, order.pages());
-                self.spaces.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
+                self.spaces.memcgs().charge_anyway(pin, group, order.pages());
+                self.spaces.frames().known(head).memcg().store(group.get(), Ordering::Relaxed);
             }
         });
     }

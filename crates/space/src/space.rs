@@ -17,7 +17,7 @@ use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{Asid, LockClass, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
-use quire_group::GroupId;
+use quire_memcg::MemcgId;
 use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use quire_vma_tree::tree::RangeTree;
@@ -89,7 +89,7 @@ pub(crate) struct SpaceCore {
     pub(crate) huge_disable: AtomicHugeDisable,
     pub(crate) exec_gain: AtomicExecGain,
     /// The memcg that new pages are charged to.
-    memory_group: AtomicU64,
+    memcg: AtomicU64,
     pub(crate) oom_score_adj: AtomicU32,
     /// Whether the program was killed, since memory was exhausted.
     pub(crate) killed: AtomicU32,
@@ -163,7 +163,7 @@ impl SpaceCore {
             default_flags: AtomicU64::new(0),
             huge_disable: AtomicHugeDisable::default(),
             exec_gain: AtomicExecGain::default(),
-            memory_group: AtomicU64::new(u64::from(GroupId::ROOT.get())),
+            memcg: AtomicU64::new(u64::from(MemcgId::ROOT.get())),
             oom_score_adj: AtomicU32::new(0),
             killed: AtomicU32::new(0),
             spared: EmptyTableCache::default(),
@@ -185,14 +185,14 @@ impl SpaceCore {
 
     /// The memcg that new pages are charged to.
     #[inline]
-    pub(crate) fn memory_group(&self) -> GroupId {
-        GroupId::from_bits(self.memory_group.load(Ordering::Relaxed) as u16)
+    pub(crate) fn memcg(&self) -> MemcgId {
+        MemcgId::from_bits(self.memcg.load(Ordering::Relaxed) as u16)
     }
 
     /// Notes another one, to which the caller has a reference, and returns the previous one, whose reference
     /// the caller gets.
-    pub(crate) fn replace_memory_group(&self, group: GroupId) -> GroupId {
-        GroupId::from_bits(self.memory_group.swap(u64::from(group.get()), Ordering::Relaxed) as u16)
+    pub(crate) fn replace_memcg(&self, group: MemcgId) -> MemcgId {
+        MemcgId::from_bits(self.memcg.swap(u64::from(group.get()), Ordering::Relaxed) as u16)
     }
 
     /// Whether nothing is given to this space any more.

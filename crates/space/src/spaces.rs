@@ -25,7 +25,7 @@ use quire_frame::{
     AllocError, AllocRequest, CacheReport, FaultSite, FolioCounter, FrameChain, FrameFlags, Frames, Kind,
     SlabCache,
 };
-use quire_group::Groups;
+use quire_memcg::Memcgs;
 use quire_swap::Swap;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};
@@ -213,8 +213,8 @@ impl<P: Platform> Spaces<P> {
 
     /// The memcgs and their LRU lists.
     #[inline]
-    pub fn memory_groups(&self) -> &Groups<P> {
-        self.swap.groups()
+    pub fn memcgs(&self) -> &Memcgs<P> {
+        self.swap.memcgs()
     }
 
     /// What frees memory when it is short.
@@ -370,9 +370,9 @@ impl<P: Platform> Spaces<P> {
         }
         list.asids.give(shared.asid());
         list.count -= 1;
-        let group = shared.memory_group();
+        let group = shared.memcg();
         drop(list);
-        self.memory_groups().release(group);
+        self.memcgs().release(group);
         // SAFETY: off the list, and the last handle is gone: nothing can reach it any more.
         unsafe { self.cores.free(self.frames(), &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
@@ -468,7 +468,7 @@ impl<P: Platform> Spaces<P> {
     pub(crate) fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
         self.frames().known(pfn).map_count().store(0, Ordering::Relaxed);
         let mut chain = FrameChain::new();
-        let put = self.memory_groups().put_folio(&mut chain, pfn, order);
+        let put = self.memcgs().put_folio(&mut chain, pfn, order);
         if !put && order > Order::ZERO {
             // Another thread pinned it by mistake, for a moment, and subtracts it when it drops the pin.
             self.frames().events().count_folio(pin, order, FolioCounter::NrAnon, 1);

@@ -62,7 +62,7 @@ impl<P: Platform> Spaces<P> {
         let pin = self.platform().pin();
         let mut chain = FrameChain::new();
         let order = self.frames().folio(head).order();
-        if self.memory_groups().put_folio(&mut chain, head, order) {
+        if self.memcgs().put_folio(&mut chain, head, order) {
             self.count_folio_gone(order);
         }
         self.frames().free_chain(&pin, chain);
@@ -135,7 +135,7 @@ impl<P: Platform> Spaces<P> {
             if counted.is_break() {
                 return Err(SplitError::Busy);
             }
-            self.memory_groups().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)?;
+            self.memcgs().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)?;
             if to == Order::ZERO && !unless_mapped {
                 self.share_zeros(mappings, (head, order), &mut unmapped);
             }

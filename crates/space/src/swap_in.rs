@@ -28,7 +28,7 @@ use quire_arch::{
     VirtAddr,
 };
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FolioGuard, FrameFlags, Kind, VmEvent};
-use quire_group::{GroupId, GroupStat, OverLimit};
+use quire_memcg::{MemcgId, MemcgStat, OverLimit};
 use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
 use quire_sync::atomic::raw::Ordering;
 
@@ -163,7 +163,7 @@ impl<'s, P: Platform> Spaces<P> {
         let (mut order, group) = match self.swap().look(slot, orders.most()) {
             Seen::Cached(page) => return self.join(page, slot),
             // The slots may be alike up to an order that the policy does not allow.
-            Seen::Out { order, group } => (orders.up_to(order).most(), GroupId::from_bits(group)),
+            Seen::Out { order, group } => (orders.up_to(order).most(), MemcgId::from_bits(group)),
             Seen::Gone => {
                 self.wait_for_bypass();
                 return Ok(None);
@@ -190,7 +190,7 @@ impl<'s, P: Platform> Spaces<P> {
             let first = slot.block_start(order);
             match self.swap().insert(first, head) {
                 Inserted::Won { shadow, zero, group: now } => {
-                    self.settle_charge(order, charged, GroupId::from_bits(now));
+                    self.settle_charge(order, charged, MemcgId::from_bits(now));
                     self.note_major(&self.platform().pin(), head, shadow);
                     let read = match self.swap().read_inserted(head, zero) {
                         IoState::Done(result) => result,
@@ -229,8 +229,8 @@ impl<'s, P: Platform> Spaces<P> {
     fn new_swap_folio(
         &self,
         order: Order,
-        slot: (SlotId, GroupId),
-    ) -> Result<Option<(Pfn, GroupId)>, FaultError> {
+        slot: (SlotId, MemcgId),
+    ) -> Result<Option<(Pfn, MemcgId)>, FaultError> {
         loop {
             match self.try_swap_folio(order, slot, order == Order::ZERO) {
                 Ok(had) => return Ok(Some(had)),
@@ -248,9 +248,9 @@ impl<'s, P: Platform> Spaces<P> {
     pub(crate) fn try_swap_folio(
         &self,
         order: Order,
-        slot: (SlotId, GroupId),
+        slot: (SlotId, MemcgId),
         drains: bool,
-    ) -> Result<(Pfn, GroupId), (AllocError, Need)> {
+    ) -> Result<(Pfn, MemcgId), (AllocError, Need)> {
         let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
         let request = if drains { request } else { request.without_drain() };
         let pin = self.platform().pin();
@@ -263,10 +263,10 @@ impl<'s, P: Platform> Spaces<P> {
                 if order > Order::ZERO {
                     self.frames().events().count_folio(&pin, order, FolioCounter::SwpinFallbackCharge, 1);
                 }
-                return Err((AllocError::OutOfMemory, Need::Memcg(over.group, order.pages())));
+                return Err((AllocError::OutOfMemory, Need::Memcg(over.memcg, order.pages())));
             }
         };
-        self.frames().known(head).memory_group().store(group.get(), Ordering::Relaxed);
+        self.frames().known(head).memcg().store(group.get(), Ordering::Relaxed);
         if order > Order::ZERO {
             self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
         }
@@ -279,39 +279,39 @@ impl<'s, P: Platform> Spaces<P> {
     fn charge_for_slot(
         &self,
         pin: &Pin<'_, P>,
-        (slot, seen): (SlotId, GroupId),
+        (slot, seen): (SlotId, MemcgId),
         order: Order,
-    ) -> Result<GroupId, OverLimit> {
+    ) -> Result<MemcgId, OverLimit> {
         if seen.is_root() {
             return Ok(seen);
         }
         let _section = self.frames().epoch().enter(pin);
-        let group = GroupId::from_bits(self.swap().group_of(slot));
-        self.memory_groups().try_charge(pin, group, order.pages()).map(|()| group)
+        let group = MemcgId::from_bits(self.swap().group_of(slot));
+        self.memcgs().try_charge(pin, group, order.pages()).map(|()| group)
     }
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another
     /// memcg since: that one has it now.
-    pub(crate) fn settle_charge(&self, order: Order, charged: GroupId, group: GroupId) {
+    pub(crate) fn settle_charge(&self, order: Order, charged: MemcgId, group: MemcgId) {
         if group != charged {
             let pin = self.platform().pin();
-            self.memory_groups().charge_anyway(&pin, group, order.pages());
-            self.memory_groups().uncharge(&pin, charged, order.pages());
+            self.memcgs().charge_anyway(&pin, group, order.pages());
+            self.memcgs().uncharge(&pin, charged, order.pages());
         }
     }
 
     /// A folio is about to be read for a fault: a major one.
     fn note_major(&self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         self.frames().events().add(pin, VmEvent::Pgmajfault, 1);
-        let group = GroupId::from_bits(self.frames().known(head).memory_group().load(Ordering::Relaxed));
-        self.memory_groups().add_stat(pin, group, GroupStat::Pgmajfault, 1);
+        let group = MemcgId::from_bits(self.frames().known(head).memcg().load(Ordering::Relaxed));
+        self.memcgs().add_stat(pin, group, MemcgStat::Pgmajfault, 1);
         self.note_wanted(pin, head, shadow);
     }
 
     /// A folio is about to be read that a program wants: its page goes on an LRU list.
     pub(crate) fn note_wanted(&self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         let list = self.refault(pin, head, shadow);
-        self.memory_groups().list_folio(pin, head, list);
+        self.memcgs().list_folio(pin, head, list);
     }
 
     /// The device has completed the read of a folio of the cache.

@@ -17,7 +17,7 @@ use core::fmt;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::{AllocError, FrameFlags, Kind};
-use quire_group::LruList;
+use quire_memcg::LruList;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_sync::atomic::raw::Ordering;
 
@@ -59,7 +59,7 @@ impl<P: Platform> Spaces<P> {
         options: SwapOnOptions,
     ) -> Result<DeviceId, SwapOnError> {
         let id = self.swap().swapon(device, options)?;
-        self.memory_groups().start_listing();
+        self.memcgs().start_listing();
         self.list_unlisted();
         Ok(id)
     }
@@ -82,7 +82,7 @@ impl<P: Platform> Spaces<P> {
             // decides.
             if is_left_out() {
                 let pin = self.platform().pin();
-                self.memory_groups().list_folio(&pin, head, LruList::InactiveAnon);
+                self.memcgs().list_folio(&pin, head, LruList::InactiveAnon);
                 listed += 1;
             }
             self.put_folio(self.frames().folio(head).head());

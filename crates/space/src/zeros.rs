@@ -118,7 +118,7 @@ impl<P: Platform> Tables<'_, P> {
         let left = self.spaces.frames().lock_folio(page).remove_maps(1);
         if left == MapsLeft::None {
             // The mappings' reference.
-            self.spaces.memory_groups().put_folio(unmapped, page, Order::ZERO);
+            self.spaces.memcgs().put_folio(unmapped, page, Order::ZERO);
         }
     }
 }

@@ -42,7 +42,7 @@ impl<P: Platform> Swap<P> {
         let frame = self.frames().known(head);
         let wanted = Wanted { head, order: frame.word().order() };
         debug_assert!(!frame.word().flags().contains(FrameFlags::SWAP_CACHE));
-        debug_assert_eq!(frame.memory_group().load(Ordering::Relaxed), group);
+        debug_assert_eq!(frame.memcg().load(Ordering::Relaxed), group);
         if !self.is_any_on() {
             return Err(NoSlots::Full);
         }

@@ -22,7 +22,7 @@ pub enum Inserted {
         /// The pages are all zeros.
         zero: bool,
         /// The memory group that the slots are charged to, now the folio's too
-        /// ([`memory_group`](quire_frame::Frame::memory_group)): it is the one to charge.
+        /// ([`memcg`](quire_frame::Frame::memcg)): it is the one to charge.
         group: u16,
     },
     /// The cache had the page already; the caller has a reference to its folio. Of a large folio this is the page of the first
@@ -181,7 +181,7 @@ impl<P: Platform> Swap<P> {
             if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING) {
                 return false;
             }
-            let group = frame.memory_group().load(Ordering::Relaxed);
+            let group = frame.memcg().load(Ordering::Relaxed);
             held.leave(first, end, Out::Bare(group), group);
             frame.clear_flags(FrameFlags::SWAP_CACHE);
             true
@@ -201,7 +201,7 @@ impl<P: Platform> Swap<P> {
             if !frame.freeze(expected_refs, busy) {
                 return false;
             }
-            let group = frame.memory_group().load(Ordering::Relaxed);
+            let group = frame.memcg().load(Ordering::Relaxed);
             held.leave(first, end, shadow.map_or(Out::Bare(group), Out::Shadow), group);
             frame.clear_flags(FrameFlags::SWAP_CACHE);
             true
@@ -223,12 +223,12 @@ impl<P: Platform> Swap<P> {
             }
             held.each(first, end, |held, unit| held.guard.split(unit));
             let frames = held.swap.frames();
-            let group = frames.known(head).memory_group().load(Ordering::Relaxed);
+            let group = frames.known(head).memcg().load(Ordering::Relaxed);
             for part in 1..order.pages() >> to.get() {
                 let nth = part << to.get();
                 let frame = frames.known(head.offset(nth));
                 frame.private().store(held.slot(first + nth as u32).raw(), Ordering::Relaxed);
-                frame.memory_group().store(group, Ordering::Relaxed);
+                frame.memcg().store(group, Ordering::Relaxed);
             }
             Ok(())
         });
@@ -367,7 +367,7 @@ impl<P: Platform> Held<'_, P> {
         let got = frame.get(1);
         debug_assert!(got, "the caller of insert holds a reference");
         frame.private().store(self.slot(first).raw(), Ordering::Relaxed);
-        frame.memory_group().store(group, Ordering::Relaxed);
+        frame.memcg().store(group, Ordering::Relaxed);
         frame.set_flags(FrameFlags::SWAP_CACHE);
         let number = self.frame_number(head);
         self.each(first, end, |held, unit| {
@@ -383,7 +383,7 @@ impl<P: Platform> Held<'_, P> {
         {
             return false;
         }
-        let group = frame.memory_group().load(Ordering::Relaxed);
+        let group = frame.memcg().load(Ordering::Relaxed);
         self.each(first, end, |held, unit| held.free(unit, group));
         frame.set_flags(FrameFlags::DIRTY);
         frame.clear_flags(FrameFlags::SWAP_CACHE);

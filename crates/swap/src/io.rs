@@ -13,7 +13,7 @@ use core::ptr;
 use core::sync::atomic::AtomicU64;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, prefetch};
 use quire_frame::{FaultClass, FaultSite, FolioCounter, FolioGuard, FrameFlags, VmEvent};
-use quire_group::{GroupId, GroupStat};
+use quire_memcg::{MemcgId, MemcgStat};
 use quire_sync::atomic::Ordering;
 
 /// The site that fault plans know reads and writes by.
@@ -82,7 +82,7 @@ impl<P: Platform> Swap<P> {
             return self.failed(head, Direction::Write, DeviceError::OutOfRange);
         }
         if zero {
-            self.count_pages(head, VmEvent::SwpoutZero, GroupStat::SwpoutZero);
+            self.count_pages(head, VmEvent::SwpoutZero, MemcgStat::SwpoutZero);
             return IoState::Done(Ok(()));
         }
         self.submit(head, Direction::Write)
@@ -150,7 +150,7 @@ impl<P: Platform> Swap<P> {
         if !zero {
             return self.submit(head, Direction::Read);
         }
-        self.count_pages(head, VmEvent::SwpinZero, GroupStat::SwpinZero);
+        self.count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         let order = self.frames().known(head).word().order();
         // One page of it is wanted. SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
         unsafe { self.platform().zero_ahead(head, order) };
@@ -158,17 +158,17 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Counts the pages of a folio, for the machine and for their group.
-    pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: GroupStat) {
+    pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: MemcgStat) {
         let frame = self.frames().known(head);
-        let (pages, group) = (frame.word().order().pages(), frame.memory_group().load(Ordering::Relaxed));
-        self.count_some(&self.platform().pin(), GroupId::from_bits(group), pages, (event, stat));
+        let (pages, group) = (frame.word().order().pages(), frame.memcg().load(Ordering::Relaxed));
+        self.count_some(&self.platform().pin(), MemcgId::from_bits(group), pages, (event, stat));
     }
 
     /// Counts `pages` for the machine and for their group.
     #[inline]
-    fn count_some(&self, pin: &Pin<'_, P>, group: GroupId, pages: u64, (event, stat): (VmEvent, GroupStat)) {
+    fn count_some(&self, pin: &Pin<'_, P>, group: MemcgId, pages: u64, (event, stat): (VmEvent, MemcgStat)) {
         self.frames().events().add(pin, event, pages);
-        self.groups().add_stat(pin, group, stat, pages as i64);
+        self.memcgs().add_stat(pin, group, stat, pages as i64);
     }
 
     /// Counts what is read or written of a folio, of which a compressed cache in front of the device has `cached` pages. A large
@@ -176,17 +176,17 @@ impl<P: Platform> Swap<P> {
     fn count_io(&self, io: PageIo, cached: u64) {
         let (pin, frame) = (self.platform().pin(), self.frames().known(io.pfn));
         let (order, group) =
-            (frame.word().order(), GroupId::from_bits(frame.memory_group().load(Ordering::Relaxed)));
+            (frame.word().order(), MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed)));
         let on_device = u64::from(io.pages) - cached;
         let (of_device, of_cache, whole) = match io.direction {
             Direction::Read => (
-                (VmEvent::Pswpin, GroupStat::Pswpin),
-                (VmEvent::Zswpin, GroupStat::Zswpin),
+                (VmEvent::Pswpin, MemcgStat::Pswpin),
+                (VmEvent::Zswpin, MemcgStat::Zswpin),
                 (on_device > 0).then_some(FolioCounter::Swpin),
             ),
             Direction::Write => (
-                (VmEvent::Pswpout, GroupStat::Pswpout),
-                (VmEvent::Zswpout, GroupStat::Zswpout),
+                (VmEvent::Pswpout, MemcgStat::Pswpout),
+                (VmEvent::Zswpout, MemcgStat::Zswpout),
                 Some(if on_device > 0 { FolioCounter::Swpout } else { FolioCounter::Zswpout }),
             ),
         };
@@ -203,8 +203,8 @@ impl<P: Platform> Swap<P> {
             self.frames().events().count_folio(&pin, order, whole, 1);
         }
         if whole == Some(FolioCounter::Swpout) && order == Order::PMD {
-            // Groups count folios as large as a PMD entry's only.
-            self.groups().add_stat(&pin, group, GroupStat::ThpSwpout, 1);
+            // Memcgs count folios as large as a PMD entry's only.
+            self.memcgs().add_stat(&pin, group, MemcgStat::ThpSwpout, 1);
         }
     }
 
@@ -252,7 +252,7 @@ impl<P: Platform> Swap<P> {
     pub fn read_past_cache(&self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
-            self.count_pages(pfn, VmEvent::SwpinZero, GroupStat::SwpinZero);
+            self.count_pages(pfn, VmEvent::SwpinZero, MemcgStat::SwpinZero);
             // SAFETY: the caller's frame, seen by nobody else yet.
             unsafe { self.platform().zero(pfn, Order::ZERO) };
             return Ok(());
@@ -372,7 +372,7 @@ impl<P: Platform> Swap<P> {
             && frame.clear_flags(FrameFlags::RECLAIM).is_some_and(|flags| flags.contains(FrameFlags::RECLAIM))
         {
             // It was to go. If it is listed still, it is the next. As long as it is being written the cache keeps it.
-            self.groups().move_to_back(&self.platform().pin(), io.pfn);
+            self.memcgs().move_to_back(&self.platform().pin(), io.pfn);
         }
         // The folio is others' business after this; its address is a key and nothing more.
         let key = ptr::from_ref(frame).addr();

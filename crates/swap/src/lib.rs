@@ -72,7 +72,7 @@ use core::ptr;
 use devices::{Device, Registry};
 use quire_arch::{LockClass, Platform};
 use quire_frame::{AllocError, Frames};
-use quire_group::Groups;
+use quire_memcg::Memcgs;
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
@@ -91,7 +91,7 @@ pub struct SwapOnOptions {
 /// No method is called with a lock of class `SwapCluster` or later held. Those that may sleep say so; all others may be
 /// called with spin locks held, and pin the CPU themselves.
 pub struct Swap<P: Platform> {
-    groups: Groups<P>,
+    groups: Memcgs<P>,
     technique: SwapTechnique,
     devices: [AtomicPtr<Device<P>>; MAX_DEVICES],
     /// The devices that give slots out, one more than their numbers, highest priority first; 0 ends it.
@@ -109,7 +109,7 @@ impl<P: Platform> Swap<P> {
     /// # Errors
     ///
     /// None so far: nothing is allocated before there is a device.
-    pub fn new(groups: Groups<P>, technique: SwapTechnique) -> Result<Self, AllocError> {
+    pub fn new(groups: Memcgs<P>, technique: SwapTechnique) -> Result<Self, AllocError> {
         Ok(Self {
             groups,
             technique,
@@ -123,7 +123,7 @@ impl<P: Platform> Swap<P> {
 
     /// The memory groups.
     #[inline]
-    pub fn groups(&self) -> &Groups<P> {
+    pub fn memcgs(&self) -> &Memcgs<P> {
         &self.groups
     }
 

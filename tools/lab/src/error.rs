@@ -51,7 +51,7 @@ pub enum LabError {
     /// A swap device could not be made.
     Device(quire_host::swap::FileDeviceError),
     /// A memory group could not be made, or not be used.
-    Group(quire_mm::GroupError),
+    Group(quire_mm::MemcgError),
     /// A recording that is part of the repository was not found.
     NoRecording(PathBuf),
     /// A recording could not be replayed.

@@ -6,7 +6,7 @@ use crate::report::Compared;
 use crate::site::{HostSpace, RW, START, Site};
 use quire_arch::{Access, Order, PAGE_SIZE, VirtAddr};
 use quire_host::Program;
-use quire_mm::{Advice, GroupId, MapFlags, MapRequest, RemapFlags};
+use quire_mm::{Advice, MapFlags, MapRequest, MemcgId, RemapFlags};
 
 /// The calls and accesses of a process. Places are bytes from the start of its area: a border of PUD entries,
 /// with nothing mapped near it but its own.
@@ -94,7 +94,7 @@ impl<T: Compared> Process for Quire<'_, T> {
 
     fn reclaim(&mut self, _at: u64, _bytes: u64) -> Result<(), LabError> {
         let memory = self.site.machine().memory();
-        while self.site.run(|| memory.reclaim(GroupId::ROOT, self.space.figures().resident / PAGE_SIZE)) > 0 {
+        while self.site.run(|| memory.reclaim(MemcgId::ROOT, self.space.figures().resident / PAGE_SIZE)) > 0 {
         }
         Ok(())
     }

@@ -65,7 +65,7 @@ fn check(pfn: Pfn, frame: &Frame, report: Report<'_>) {
         | Kind::ZeroPage
         | Kind::File
         | Kind::Swap
-        | Kind::MemoryGroup => 0,
+        | Kind::Memcg => 0,
     };
     if found < expected {
         report(FrameViolation::Lost { pfn, kind });

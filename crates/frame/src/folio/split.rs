@@ -131,7 +131,7 @@ impl<P: Platform> FolioSplit<'_, P> {
             return Err(SplitError::Busy);
         }
         let (owner, index) = (frame.owner().load(Ordering::Relaxed), frame.index().load(Ordering::Relaxed));
-        let group = frame.memory_group().load(Ordering::Relaxed);
+        let group = frame.memcg().load(Ordering::Relaxed);
         // Flags change by whoever has a reference, and those that say where it is listed also under the list's lock.
         let word = frame.word();
         let mut flags = word.flags() - FrameFlags::PARTLY_MAPPED;
@@ -158,7 +158,7 @@ impl<P: Platform> FolioSplit<'_, P> {
             if part > 0 {
                 flags.remove(FrameFlags::LOCKED | FrameFlags::WAITERS | FrameFlags::LRU);
                 if maps > 0 {
-                    page.memory_group().store(group, Ordering::Relaxed);
+                    page.memcg().store(group, Ordering::Relaxed);
                     flags.set(FrameFlags::LRU, list(Pfn(head.0 + first)));
                 }
             }

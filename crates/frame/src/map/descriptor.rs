@@ -60,7 +60,7 @@ pub struct Frame {
     home: AtomicU16,
     zone: ZoneId,
     /// The memory group that the folio is charged to, and which of its lists the folio is on.
-    memory_group: AtomicU16,
+    memcg: AtomicU16,
     list: AtomicU16,
 }
 
@@ -82,7 +82,7 @@ impl Frame {
             audit: AtomicU32::new(0),
             home: AtomicU16::new(0),
             zone,
-            memory_group: AtomicU16::new(0),
+            memcg: AtomicU16::new(0),
             list: AtomicU16::new(0),
         }
     }
@@ -270,8 +270,8 @@ impl Frame {
     /// The memory group that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero whenever the frame is
     /// given back.
     #[inline]
-    pub fn memory_group(&self) -> &AtomicU16 {
-        &self.memory_group
+    pub fn memcg(&self) -> &AtomicU16 {
+        &self.memcg
     }
 
     /// Which list the folio is on while it has [`FrameFlags::LRU`]: the meaning is that of the room of the lists.

@@ -54,7 +54,7 @@ pub enum Kind {
     /// What swap knows of its slots, and what devices in RAM hold.
     Swap = 15,
     /// What is known of memory groups.
-    MemoryGroup = 16,
+    Memcg = 16,
 }
 
 impl Kind {
@@ -76,7 +76,7 @@ impl Kind {
         Self::ZeroPage,
         Self::File,
         Self::Swap,
-        Self::MemoryGroup,
+        Self::Memcg,
     ];
 
     /// Whether the frame belongs to whoever allocated it.

@@ -83,7 +83,7 @@ fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> bool) -> (Pfn
     let frame = frames.known(head);
     let flags = FrameFlags::LRU | FrameFlags::ACTIVE | FrameFlags::WORKINGSET | FrameFlags::LOCKED;
     frame.set_flags(flags);
-    frame.memory_group().store(7, Ordering::Relaxed);
+    frame.memcg().store(7, Ordering::Relaxed);
     let pin = frames.platform().pin();
     let locked = frames.lock_folio(head);
     assert!(locked.add_maps(6));
@@ -111,14 +111,14 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
         let others = if listed { kept | FrameFlags::LRU } else { kept };
         for (nth, flags) in [(0, kept | FrameFlags::LRU | FrameFlags::LOCKED), (2, others), (6, others)] {
             let frame = frames.known(part(nth));
-            let group = frame.memory_group().load(Ordering::Relaxed);
+            let group = frame.memcg().load(Ordering::Relaxed);
             assert_eq!(
                 (frame.word().flags(), frame.word().order(), group),
                 (flags, Order::ALL[1], 7),
                 "{nth}"
             );
         }
-        let group = frames.known(part(4)).memory_group().load(Ordering::Relaxed);
+        let group = frames.known(part(4)).memcg().load(Ordering::Relaxed);
         assert_eq!(group, 0, "what nobody maps is given back, and charged to nobody");
     }
 }

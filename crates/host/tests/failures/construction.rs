@@ -4,14 +4,14 @@ use crate::report::Report;
 use quire_frame::{FaultAim, FaultCaller, FaultPlan, FaultSite, FrameConfig, Frames};
 use quire_host::{HostConfig, HostPlatform, Machine, MachineError};
 use quire_mm::{AllocError, Error, MemoryConfig};
-use quire_mm::{Groups, Swap, SwapTechnique};
+use quire_mm::{Memcgs, Swap, SwapTechnique};
 use quire_space::{NoReclaim, Spaces, SpacesConfig};
 
 fn construct(plan: FaultPlan) -> Result<Spaces<HostPlatform>, Error> {
     let platform = HostPlatform::new(&HostConfig::with_ram(4 << 20).paranoid()).expect("the host has memory");
     let frames = Frames::new(platform, FrameConfig::default()).expect("4 MiB hold a memory map");
     frames.faults().set(plan);
-    let swap = Swap::new(Groups::new(frames)?, SwapTechnique::default())?;
+    let swap = Swap::new(Memcgs::new(frames)?, SwapTechnique::default())?;
     Spaces::new(swap, SpacesConfig::default(), &NoReclaim)
 }
 

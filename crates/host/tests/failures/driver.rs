@@ -24,7 +24,7 @@ pub(crate) const FRAMES: [&str; 11] = [
     "anonymous",
     "huge_zero",
     "slab",
-    "memory_group",
+    "memcg",
     "swap_device",
     "swap_table",
     "ramdisk",

@@ -26,7 +26,7 @@ fn shuttle_a_discard_against_a_write() {
             });
             as_one_step(|| {
                 assert_eq!(read(machine, 0, space, ADDR), 9);
-                machine.memory().reclaim(quire_mm::GroupId::ROOT, 1);
+                machine.memory().reclaim(quire_mm::MemcgId::ROOT, 1);
                 assert_eq!(read(machine, 0, space, ADDR), 9);
             });
         });
@@ -62,7 +62,7 @@ fn shuttle_a_discard_against_a_fork() {
             as_one_step(|| {
                 assert_eq!(read(machine, 0, space, ADDR), 9);
                 let child = space.fork().expect("memory");
-                machine.memory().reclaim(quire_mm::GroupId::ROOT, 2);
+                machine.memory().reclaim(quire_mm::MemcgId::ROOT, 2);
                 assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (9, 9));
             });
         });

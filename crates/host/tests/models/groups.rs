@@ -6,29 +6,29 @@ use crate::harness::{check_some, map, on_cpu};
 use crate::swap_machine::*;
 use quire_arch::Platform;
 use quire_host::Machine;
-use quire_mm::{Advice, GroupError, GroupId};
+use quire_mm::{Advice, MemcgError, MemcgId};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// A group two levels below the root, and the one between.
-fn nested(machine: &Machine) -> (GroupId, GroupId) {
+fn nested(machine: &Machine) -> (MemcgId, MemcgId) {
     as_one_step(|| {
-        let groups = machine.memory().groups();
-        let above = groups.create(GroupId::ROOT, "above").expect("memory");
+        let groups = machine.memory().memcgs();
+        let above = groups.create(MemcgId::ROOT, "above").expect("memory");
         (above, groups.create(above, "old").expect("memory"))
     })
 }
 
 /// Removes `old`, which no space is in, and makes another group as soon as possible, elsewhere in the tree.
 /// It may have the same number.
-fn replace(machine: &Machine, cpu: usize, old: GroupId) -> GroupId {
+fn replace(machine: &Machine, cpu: usize, old: MemcgId) -> MemcgId {
     let cpu = machine.vcpu(cpu).expect("each CPU has one thread");
     cpu.run(|| {
-        let groups = machine.memory().groups();
+        let groups = machine.memory().memcgs();
         groups.remove(old).expect("no space is in it");
-        groups.create(GroupId::ROOT, "new").expect("memory")
+        groups.create(MemcgId::ROOT, "new").expect("memory")
     })
 }
 
@@ -36,16 +36,16 @@ fn replace(machine: &Machine, cpu: usize, old: GroupId) -> GroupId {
 /// group.
 fn assert_charges(machine: &Machine) {
     as_one_step(|| {
-        let (groups, frames) = (machine.memory().groups(), machine.memory().frames());
+        let (groups, frames) = (machine.memory().memcgs(), machine.memory().frames());
         groups.drain_stocks(&machine.memory().platform().pin());
         let mut charged = BTreeMap::<u16, u64>::new();
         frames.for_each_frame(|_, frame| {
             if frame.kind().is_given_out() {
                 let pages = frame.word().order().pages();
-                *charged.entry(frame.memory_group().load(Ordering::Relaxed)).or_default() += pages;
+                *charged.entry(frame.memcg().load(Ordering::Relaxed)).or_default() += pages;
             }
         });
-        groups.for_each_in_subtree(GroupId::ROOT, |id| {
+        groups.for_each_in_subtree(MemcgId::ROOT, |id| {
             let expected = charged.remove(&id.get()).unwrap_or(0);
             if !id.is_root() {
                 assert_eq!(groups.charged(id), expected, "{id} is charged other pages than it has");
@@ -56,13 +56,13 @@ fn assert_charges(machine: &Machine) {
 }
 
 /// Nothing is charged to these groups: they can be removed, and then they are gone.
-fn assert_over(machine: &Machine, all: &[GroupId]) {
+fn assert_over(machine: &Machine, all: &[MemcgId]) {
     assert_charges(machine);
     as_one_step(|| {
-        let groups = machine.memory().groups();
+        let groups = machine.memory().memcgs();
         for &group in all {
             assert_eq!((groups.usage(group), groups.swap_usage(group)), (0, 0), "{group} is charged");
-            assert!(matches!(groups.remove(group), Ok(()) | Err(GroupError::NoGroup)));
+            assert!(matches!(groups.remove(group), Ok(()) | Err(MemcgError::NoMemcg)));
         }
     });
 }
@@ -75,10 +75,10 @@ fn shuttle_a_swap_in_for_a_group_that_ends() {
         check_some(seed, SOME, move || {
             Swapping::on(2).run(|machine, space| {
                 let (above, old) = nested(machine);
-                as_one_step(|| space.set_memory_group(old)).expect("the group is there");
+                as_one_step(|| space.set_memcg(old)).expect("the group is there");
                 swapped(machine, space, ADDR, PAGE, value);
-                as_one_step(|| space.set_memory_group(GroupId::ROOT)).expect("the root is there");
-                let mut new = GroupId::ROOT;
+                as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
+                let mut new = MemcgId::ROOT;
                 thread::scope(|scope| {
                     scope.spawn(|| {
                         let seen = read(machine, 0, space, ADDR);
@@ -104,10 +104,10 @@ fn shuttle_the_last_charge_moves_while_its_group_ends() {
     check_some(783, SOME, || {
         Swapping::on(2).run(|machine, space| {
             let (above, old) = nested(machine);
-            as_one_step(|| space.set_memory_group(old)).expect("the group is there");
+            as_one_step(|| space.set_memcg(old)).expect("the group is there");
             swapped(machine, space, ADDR, PAGE, 1);
-            as_one_step(|| space.set_memory_group(GroupId::ROOT)).expect("the root is there");
-            let mut new = GroupId::ROOT;
+            as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
+            let mut new = MemcgId::ROOT;
             thread::scope(|scope| {
                 scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
                 scope.spawn(|| new = replace(machine, 1, old));
@@ -126,15 +126,15 @@ fn shuttle_a_first_write_while_its_group_ends() {
     check_some(784, SOME, || {
         Swapping::on(2).run(|machine, space| {
             let (above, old) = nested(machine);
-            as_one_step(|| space.set_memory_group(old)).expect("the group is there");
+            as_one_step(|| space.set_memcg(old)).expect("the group is there");
             map(space, ADDR, 1);
-            let mut new = GroupId::ROOT;
+            let mut new = MemcgId::ROOT;
             thread::scope(|scope| {
                 scope.spawn(|| write(machine, 0, space, ADDR, 1));
                 scope.spawn(|| {
                     // In one step, since each point of the other's is to be tried.
                     as_one_step(|| {
-                        space.set_memory_group(GroupId::ROOT).expect("the root is there");
+                        space.set_memcg(MemcgId::ROOT).expect("the root is there");
                         new = replace(machine, 1, old);
                     });
                 });

@@ -8,7 +8,7 @@ use quire_arch::{Platform, VirtAddr};
 use quire_frame::Frames;
 use quire_host::{AccessError, HostPlatform, Machine};
 use quire_mm::{
-    Advice, DeviceError, DeviceFlags, Direction, FaultError, GroupId, PageIo, RamDisk, Submitted, SwapDevice,
+    Advice, DeviceError, DeviceFlags, Direction, FaultError, MemcgId, PageIo, RamDisk, Submitted, SwapDevice,
     SwapOnOptions, VmEvent,
 };
 use quire_sync::atomic::as_one_step;
@@ -179,7 +179,7 @@ fn settle(machine: &Machine) {
     as_one_step(|| {
         for _ in 0..2 {
             machine.memory().swap().reap();
-            machine.memory().reclaim(GroupId::ROOT, 1);
+            machine.memory().reclaim(MemcgId::ROOT, 1);
         }
         machine.memory().swap().reap();
     });

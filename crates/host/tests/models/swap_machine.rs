@@ -5,7 +5,7 @@ use crate::harness::{audit, on_cpu};
 use quire_arch::{Access, Order, Platform, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::{
-    Advice, DeviceId, GroupId, MemoryConfig, OrderSet, Overcommit, PinnedPage, RamDisk, RemapTechnique,
+    Advice, DeviceId, MemcgId, MemoryConfig, OrderSet, Overcommit, PinnedPage, RamDisk, RemapTechnique,
     SizeEnabled, SwapOffError, SwapOnOptions, VmEvent,
 };
 use quire_sync::atomic::as_one_step;
@@ -135,7 +135,7 @@ pub(crate) fn page_out(space: &HostSpace<'_>, addr: VirtAddr, bytes: u64) {
 /// Pages out whatever was not referenced recently, as CPU `cpu`, with no lock on any space.
 pub(crate) fn reclaim(machine: &Machine, cpu: usize) {
     let cpu = machine.vcpu(cpu).expect("each CPU has one thread");
-    cpu.run(|| machine.memory().reclaim(GroupId::ROOT, 1));
+    cpu.run(|| machine.memory().reclaim(MemcgId::ROOT, 1));
 }
 
 /// How often `event` was counted.

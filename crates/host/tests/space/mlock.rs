@@ -7,7 +7,7 @@ use crate::common::{
 };
 use quire_arch::{Order, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{Machine, Vcpu};
-use quire_mm::{Advice, GroupId, PageState, RemapFlags, VmEvent};
+use quire_mm::{Advice, MemcgId, PageState, RemapFlags, VmEvent};
 
 /// Pages on the unevictable list.
 fn unevictable(machine: &Machine) -> u64 {
@@ -209,13 +209,13 @@ fn a_partly_locked_folio_is_not_unevictable() {
     fill(&cpu, &space, area, 512, 100);
     space.mlock(page(area, 9), PAGE, false).unwrap();
     for _ in 0..4 {
-        machine.memory().reclaim(GroupId::ROOT, 512);
+        machine.memory().reclaim(MemcgId::ROOT, 512);
         assert_eq!((space.figures().resident, unevictable(&machine)), (MIB2, 0));
     }
     space.split_folio(area, Order::ZERO).unwrap();
     assert_audit(&machine);
     for _ in 0..4 {
-        machine.memory().reclaim(GroupId::ROOT, 512);
+        machine.memory().reclaim(MemcgId::ROOT, 512);
     }
     assert_eq!((space.figures().resident, unevictable(&machine)), (PAGE, 1));
     assert_filled(&cpu, &space, area, 512, 100);

@@ -73,7 +73,7 @@ fn assert_walks(machine: &Machine, spaces: &[HostSpace<'_>]) -> usize {
     all.len()
 }
 
-fn groups(machine: &Machine) -> u64 {
+fn anon_vmas(machine: &Machine) -> u64 {
     in_use(machine);
     machine.memory().frames().caches_report().find(|cache| cache.name == "anon_vma").unwrap().in_use
 }
@@ -133,14 +133,14 @@ fn a_chain_of_forks_whose_parents_exit_keeps_few_anon_vmas() {
         let child = space.fork().unwrap();
         write(&cpu, &child, BASE + generation % 3 * 4 * PAGE + PAGE, generation);
         space = child;
-        assert!(groups(&machine) <= 9, "{} groups in generation {generation}", groups(&machine));
+        assert!(anon_vmas(&machine) <= 9, "{} anon_vmas in generation {generation}", anon_vmas(&machine));
         if generation % 100 == 99 {
             assert_audit(&machine);
             assert_walks(&machine, std::slice::from_ref(&space));
         }
     }
     drop(space);
-    assert_eq!(groups(&machine), 0);
+    assert_eq!(anon_vmas(&machine), 0);
 }
 
 /// The same with all of them alive: each has an anon_vma of its own, and a page of the last is looked for in
@@ -157,7 +157,7 @@ fn a_long_chain_of_living_forks_is_walked() {
         write(&cpu, &child, BASE, generation);
         chain.push(child);
     }
-    assert_eq!(groups(&machine), 500);
+    assert_eq!(anon_vmas(&machine), 500);
     assert_eq!(assert_walks(&machine, &chain), 500);
     for space in &chain {
         assert_eq!(walk(&machine, frame_at(&machine, space, BASE)).1, 1);
@@ -167,10 +167,10 @@ fn a_long_chain_of_living_forks_is_walked() {
     for at in [250, 100, 300, 5, 490] {
         drop(chain.remove(at));
     }
-    assert_eq!((groups(&machine), assert_walks(&machine, &chain)), (500, 495));
+    assert_eq!((anon_vmas(&machine), assert_walks(&machine, &chain)), (500, 495));
     assert_audit(&machine);
     chain.truncate(1);
-    assert_eq!(groups(&machine), 1);
+    assert_eq!(anon_vmas(&machine), 1);
 }
 
 /// A parent that exits early leaves an anon_vma without VMAs. Its grandchildren must not share one for that.
@@ -203,20 +203,20 @@ fn an_anon_vma_is_freed_with_its_last_mapping() {
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     map_at(&space, BASE, 8 * PAGE, RW);
-    assert_eq!(groups(&machine), 0);
+    assert_eq!(anon_vmas(&machine), 0);
     (0..8).for_each(|at| write(&cpu, &space, BASE + at * PAGE, at));
     space.munmap(VirtAddr(BASE + 2 * PAGE), PAGE).unwrap();
     space.mprotect(VirtAddr(BASE + 5 * PAGE), PAGE, READ, false).unwrap();
     assert_eq!(space.figures().mappings, 4);
-    assert_eq!(groups(&machine), 1, "all parts have one");
+    assert_eq!(anon_vmas(&machine), 1, "all parts have one");
     assert_audit(&machine);
     let child = space.fork().unwrap();
-    assert_eq!(groups(&machine), 5);
+    assert_eq!(anon_vmas(&machine), 5);
     space.munmap(VirtAddr(BASE), 8 * PAGE).unwrap();
-    assert_eq!(groups(&machine), 5, "the child's pages may be the parent's");
+    assert_eq!(anon_vmas(&machine), 5, "the child's pages may be the parent's");
     assert_audit(&machine);
     child.munmap(VirtAddr(BASE), 8 * PAGE).unwrap();
-    assert_eq!(groups(&machine), 0);
+    assert_eq!(anon_vmas(&machine), 0);
 }
 
 /// What a program does.
@@ -314,6 +314,6 @@ proptest! {
         }
         assert_audit(&machine);
         drop(spaces);
-        prop_assert_eq!(groups(&machine), 0);
+        prop_assert_eq!(anon_vmas(&machine), 0);
     }
 }

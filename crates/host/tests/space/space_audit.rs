@@ -6,7 +6,7 @@ use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingForma
 use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameFlags, FrameViolation, Kind};
 use quire_host::{Finding, HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, Belonging, GroupId, MemoryConfig, MemoryGroupViolation, OrderSet, SizeEnabled, SpaceViolation,
+    Advice, Belonging, MemcgId, MemcgViolation, MemoryConfig, OrderSet, SizeEnabled, SpaceViolation,
     Violation,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -109,26 +109,26 @@ fn a_frame_that_was_allocated_and_forgotten() {
 #[test]
 fn charges_of_memory_groups_are_recounted() {
     scene(|machine, cpu, space| {
-        let groups = machine.memory().groups();
-        let [one, other] = ["one", "other"].map(|name| groups.create(GroupId::ROOT, name).unwrap());
-        let none = GroupId::new(77).unwrap();
-        space.set_memory_group(one).unwrap();
+        let groups = machine.memory().memcgs();
+        let [one, other] = ["one", "other"].map(|name| groups.create(MemcgId::ROOT, name).unwrap());
+        let none = MemcgId::new(77).unwrap();
+        space.set_memcg(one).unwrap();
         crate::common::swap_on_ram(machine, 64);
         (2..4).for_each(|at| cpu.program(space).write_u64(VirtAddr(BASE + at * PAGE), 7).unwrap());
         space.madvise(VirtAddr(BASE + 3 * PAGE), PAGE, Advice::PageOut).unwrap();
         assert_audit(machine);
 
         let counts = |group, what, kept, found| {
-            let wrong = MemoryGroupViolation::Count { group, what, kept, found };
-            finds(machine, |v| *v == SpaceViolation::MemoryGroup(wrong));
+            let wrong = MemcgViolation::Count { memcg: group, what, kept, found };
+            finds(machine, |v| *v == SpaceViolation::Memcg(wrong));
         };
         let is_orphan = |what| {
-            let wrong = MemoryGroupViolation::Orphan { group: none, what };
-            finds(machine, |v| *v == SpaceViolation::MemoryGroup(wrong));
+            let wrong = MemcgViolation::Orphan { memcg: none, what };
+            finds(machine, |v| *v == SpaceViolation::Memcg(wrong));
         };
         // A page that names another memory group than the one that is charged for it, or none.
         let page = leaf(machine, space, BASE + 2 * PAGE).pfn;
-        let group_of = machine.memory().frames().known(page).memory_group();
+        let group_of = machine.memory().frames().known(page).memcg();
         group_of.store(other.get(), Ordering::Relaxed);
         counts(one, Belonging::Pages, 1, 0);
         counts(other, Belonging::Pages, 0, 1);

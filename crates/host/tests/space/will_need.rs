@@ -7,7 +7,7 @@ use quire_arch::{Order, VirtAddr};
 use quire_host::swap::{SlowConfig, SlowDevice};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, Error, FolioCounter, GroupId, HugeConfig, HugePolicy, Limit, MapFlags, MapRequest, MappedFile,
+    Advice, Error, FolioCounter, HugeConfig, HugePolicy, Limit, MapFlags, MapRequest, MappedFile, MemcgId,
     MemoryConfig, OomAction, OrderSet, Overcommit, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique,
     VmEvent,
 };
@@ -37,7 +37,7 @@ fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64
     space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
     for _ in 0..3 {
         reap(machine);
-        machine.memory().reclaim(GroupId::ROOT, pages);
+        machine.memory().reclaim(MemcgId::ROOT, pages);
     }
     assert_eq!(machine.memory().swap().cached_pages(), 0);
     assert_eq!(space.figures().swapped, pages * PAGE);
@@ -222,11 +222,11 @@ fn a_full_memory_group_fails_neither_willneed_nor_the_program() {
     let machine = machine_with(|config| config.oom = OomAction::Kill);
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
-    let groups = machine.memory().groups();
-    let group = groups.create(GroupId::ROOT, "small").unwrap();
+    let groups = machine.memory().memcgs();
+    let group = groups.create(MemcgId::ROOT, "small").unwrap();
     let _ = groups.set(group, Limit::Max, Some(128 * PAGE)).unwrap();
     let space = machine.memory().create_space().unwrap();
-    space.set_memory_group(group).unwrap();
+    space.set_memcg(group).unwrap();
     let area = map_at(&space, GIB, 512 * PAGE, RW);
     fill(&cpu, &space, area, 512, 100);
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();

@@ -8,7 +8,7 @@ use crate::common::{
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
 use quire_mm::{
-    Advice, CompressedCache, FolioCounter, GroupId, HugeConfig, HugePolicy, Limit, MemoryConfig, OrderSet,
+    Advice, CompressedCache, FolioCounter, HugeConfig, HugePolicy, Limit, MemcgId, MemoryConfig, OrderSet,
     RamDisk, SizeEnabled, SwapOnOptions, VmEvent,
 };
 
@@ -126,10 +126,10 @@ fn a_group_at_its_limit_is_told_from_a_machine_without_memory() {
     let order = Order::new(4).unwrap();
     let machine = machine(order, None);
     let cpu = machine.vcpu(0).unwrap();
-    let groups = machine.memory().groups();
-    let group = groups.create(GroupId::ROOT, "small").unwrap();
+    let groups = machine.memory().memcgs();
+    let group = groups.create(MemcgId::ROOT, "small").unwrap();
     let space = machine.memory().create_space().unwrap();
-    space.set_memory_group(group).unwrap();
+    space.set_memcg(group).unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
     let folios = |counter| machine.memory().frames().events().folios(order, counter);
     fill(&cpu, &space, area, 16, 100);

@@ -7,7 +7,7 @@ use quire_arch::{Order, VirtAddr};
 use quire_host::swap::{Completion, FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
 use quire_host::{AccessError, HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, CompressedRam, DeviceId, Errno, FaultError, GroupId, HugeConfig, HugeEnabled, HugePolicy,
+    Advice, CompressedRam, DeviceId, Errno, FaultError, HugeConfig, HugeEnabled, HugePolicy, MemcgId,
     MemoryConfig, SizeEnabled, Space, SwapOnOptions,
 };
 use quire_swap::{CODEC_OUTPUT, Codec, Damaged, Lz4};
@@ -78,7 +78,7 @@ impl<'m> Scene<'m> {
         // What a device had to be waited for is freed by the next look.
         for _ in 0..4 {
             self.machine.memory().swap().reap();
-            self.machine.memory().reclaim(GroupId::ROOT, 64);
+            self.machine.memory().reclaim(MemcgId::ROOT, 64);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::disk::Disk;
 use quire_arch::{Platform, VirtAddr};
 use quire_host::{AccessError, HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, FaultError, GroupEvent, GroupId, Limit, MemoryConfig, OomAction, Overcommit, RamDisk,
+    Advice, FaultError, Limit, MemcgEvent, MemcgId, MemoryConfig, OomAction, Overcommit, RamDisk,
     SwapOnOptions, VmEvent,
 };
 
@@ -20,18 +20,18 @@ fn swapon(machine: &Machine, slots: u64) {
 }
 
 /// A group with limits in pages.
-fn group(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> GroupId {
-    let groups = machine.memory().groups();
-    let group = groups.create(GroupId::ROOT, name).unwrap();
+fn group(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
+    let groups = machine.memory().memcgs();
+    let group = groups.create(MemcgId::ROOT, name).unwrap();
     for &(limit, pages) in limits {
         let _ = groups.set(group, limit, Some(pages * PAGE)).unwrap();
     }
     group
 }
 
-fn space_in<'m>(machine: &'m Machine, group: GroupId) -> HostSpace<'m> {
+fn space_in<'m>(machine: &'m Machine, group: MemcgId) -> HostSpace<'m> {
     let space = machine.memory().create_space().unwrap();
-    space.set_memory_group(group).unwrap();
+    space.set_memcg(group).unwrap();
     space
 }
 
@@ -57,8 +57,8 @@ fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr, pages: u64) 
 }
 
 /// Pages charged, without the stock of the CPUs.
-fn usage(machine: &Machine, group: GroupId) -> u64 {
-    let groups = machine.memory().groups();
+fn usage(machine: &Machine, group: MemcgId) -> u64 {
+    let groups = machine.memory().memcgs();
     groups.drain_stocks(&machine.memory().platform().pin());
     groups.usage(group)
 }
@@ -79,14 +79,14 @@ fn a_program_larger_than_its_group_runs_through() {
     for _ in 0..2 {
         assert_filled(&cpu, &space, area, 512);
         assert!(usage(&machine, group) <= 128, "{} pages", usage(&machine, group));
-        assert!(machine.memory().groups().swap_usage(group) >= 512 - 128);
+        assert!(machine.memory().memcgs().swap_usage(group) >= 512 - 128);
         assert_audit(&machine);
     }
-    assert!(machine.memory().groups().events(group, GroupEvent::Max) > 0);
-    assert_eq!(machine.memory().groups().events(group, GroupEvent::Oom), 0);
+    assert!(machine.memory().memcgs().events(group, MemcgEvent::Max) > 0);
+    assert_eq!(machine.memory().memcgs().events(group, MemcgEvent::Oom), 0);
     drop(space);
-    assert_eq!((usage(&machine, group), machine.memory().groups().swap_usage(group)), (0, 0));
-    machine.memory().groups().remove(group).unwrap();
+    assert_eq!((usage(&machine, group), machine.memory().memcgs().swap_usage(group)), (0, 0));
+    machine.memory().memcgs().remove(group).unwrap();
     assert_audit(&machine);
 }
 
@@ -100,14 +100,14 @@ fn a_group_gets_no_more_swap_than_its_limit() {
     let (area, written, filled) = fill(&cpu, &space, 512);
     assert!(filled.is_err_and(is_out_of_memory), "{filled:?}");
     assert!((200..=228).contains(&written), "{written} pages");
-    assert!(machine.memory().groups().swap_usage(group) <= 100);
-    assert!(machine.memory().groups().events(group, GroupEvent::SwapMax) > 0);
+    assert!(machine.memory().memcgs().swap_usage(group) <= 100);
+    assert!(machine.memory().memcgs().events(group, MemcgEvent::SwapMax) > 0);
     assert_audit(&machine);
     // Others are not throttled.
     let other = machine.memory().create_space().unwrap();
     assert_eq!(fill(&cpu, &other, 512).2, Ok(()));
     // With more swap it continues.
-    let _ = machine.memory().groups().set(group, Limit::SwapMax, None).unwrap();
+    let _ = machine.memory().memcgs().set(group, Limit::SwapMax, None).unwrap();
     assert_eq!(cpu.program(&space).write_u64(page(area, written), 100 + written), Ok(()));
     assert_filled(&cpu, &space, area, written + 1);
     assert_audit(&machine);
@@ -140,11 +140,11 @@ fn a_high_limit_throttles_and_never_fails() {
         let (area, _, filled) = fill(&cpu, &space, 512);
         assert_eq!(filled, Ok(()));
         assert_filled(&cpu, &space, area, 512);
-        let events = machine.memory().groups().events(group, GroupEvent::High);
+        let events = machine.memory().memcgs().events(group, MemcgEvent::High);
         assert!(events > 10, "the program was held up {events} times");
         let usage = usage(&machine, group);
         assert!(usage <= high + 64, "{usage} pages");
-        assert_eq!(machine.memory().groups().events(group, GroupEvent::Oom), 0);
+        assert_eq!(machine.memory().memcgs().events(group, MemcgEvent::Oom), 0);
         assert_audit(&machine);
     }
 }
@@ -192,7 +192,7 @@ fn reclaim_for_a_swap_in_spares_its_page() {
     let written = cpu.program(&space).write_u64(shared, 200);
     assert!(written.is_err_and(is_out_of_memory), "{written:?}");
     assert_audit(&machine);
-    let _ = machine.memory().groups().set(group, Limit::Max, Some(65 * PAGE)).unwrap();
+    let _ = machine.memory().memcgs().set(group, Limit::Max, Some(65 * PAGE)).unwrap();
     assert_eq!(cpu.program(&space).write_u64(shared, 200), Ok(()));
     assert_filled(&cpu, &child, shared, 1);
     assert_eq!(cpu.program(&space).read_u64(shared), Ok(200));
@@ -208,11 +208,11 @@ fn a_slot_is_charged_to_its_own_memory_group() {
     let space = space_in(&machine, owner);
     let (area, ..) = fill(&cpu, &space, 32);
     let child = space.fork().unwrap();
-    child.set_memory_group(other).unwrap();
-    let groups = machine.memory().groups();
+    child.set_memcg(other).unwrap();
+    let groups = machine.memory().memcgs();
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0));
     // Both map the pages, so that only reclaim of the whole machine may page them out.
-    machine.memory().reclaim(GroupId::ROOT, 32);
+    machine.memory().reclaim(MemcgId::ROOT, 32);
     assert_eq!((space.figures().swapped, child.figures().swapped), (32 * PAGE, 32 * PAGE));
     assert_eq!((usage(&machine, owner), groups.swap_usage(owner)), (0, 32));
     assert_audit(&machine);
@@ -246,13 +246,13 @@ fn a_removed_group_is_charged_until_its_last_slot_is_free() {
     let (area, ..) = fill(&cpu, &space, 32);
     space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 32 * PAGE);
-    space.set_memory_group(GroupId::ROOT).unwrap();
-    machine.memory().groups().remove(group).unwrap();
+    space.set_memcg(MemcgId::ROOT).unwrap();
+    machine.memory().memcgs().remove(group).unwrap();
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 32);
     assert_audit(&machine);
     drop(space);
-    assert_eq!((usage(&machine, group), machine.memory().groups().swap_usage(group)), (0, 0));
+    assert_eq!((usage(&machine, group), machine.memory().memcgs().swap_usage(group)), (0, 0));
     assert_audit(&machine);
 }
 
@@ -271,7 +271,7 @@ fn the_program_with_the_highest_score_is_ended() {
     }
     spaces[0].set_oom_score_adj(-1000);
     let more = map_at(&spaces[3], 2 * GIB, 512 * PAGE, RW);
-    let kills = || machine.memory().groups().events(group, GroupEvent::OomKill);
+    let kills = || machine.memory().memcgs().events(group, MemcgEvent::OomKill);
     let mut at = 0;
     let mut grow = |until: u64| {
         while kills() < until {
@@ -354,7 +354,7 @@ fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
         for at in [3, pages - 1] {
             cpu.program(&space).write_u64(page(area, at), 200 + at).unwrap();
         }
-        let freed = machine.memory().reclaim(GroupId::ROOT, 2 * pages);
+        let freed = machine.memory().reclaim(MemcgId::ROOT, 2 * pages);
         assert!(freed >= pages - 2, "{freed} came free");
         assert_audit(&machine);
         let events = machine.memory().frames().events();
@@ -365,7 +365,7 @@ fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
         assert_eq!(cpu.program(&space).read_u64(page(area, 4)), Ok(0));
         // All of the first table's pages are freed, and the table with them.
         space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
-        machine.memory().reclaim(GroupId::ROOT, 2 * pages);
+        machine.memory().reclaim(MemcgId::ROOT, 2 * pages);
         assert_audit(&machine);
         for at in 0..pages {
             let word = cpu.program(&space).read_u64(page(area, at));
@@ -378,7 +378,7 @@ fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
             cpu.program(&space).write_u64(page(area, at), 1).unwrap();
         }
         space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
-        machine.memory().reclaim(GroupId::ROOT, pages);
+        machine.memory().reclaim(MemcgId::ROOT, pages);
         // More was asked for than was there to free: with a device the other page was swapped out too.
         assert_eq!(space.figures().resident, if device { 0 } else { PAGE });
         assert_eq!(tables(&space), few, "the tables are empty");
@@ -403,7 +403,7 @@ fn statistics_of_a_group_count_its_programs() {
     }
     let told = |line: &str| {
         let mut text = String::new();
-        machine.memory().groups().read(group, "memory.stat", &mut text).unwrap();
+        machine.memory().memcgs().read(group, "memory.stat", &mut text).unwrap();
         assert!(text.contains(&format!("{line}\n")), "no `{line}` in\n{text}");
     };
     told("anon 65536");

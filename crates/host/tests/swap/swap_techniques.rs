@@ -5,7 +5,7 @@ use quire_arch::{Access, Order, VirtAddr};
 use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, DeviceId, FolioCounter, GroupId, HugeConfig, HugePolicy, Limit, MemoryConfig, OrderSet,
+    Advice, DeviceId, FolioCounter, HugeConfig, HugePolicy, Limit, MemcgId, MemoryConfig, OrderSet,
     Overcommit, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique, Techniques, VmEvent,
 };
 use std::sync::Barrier;
@@ -202,10 +202,10 @@ fn a_limited_program_waits_for_a_slow_device() {
     std::fs::remove_file(&path).unwrap();
     machine.memory().swapon(device.unwrap(), SwapOnOptions::default()).unwrap();
     let space = machine.memory().create_space().unwrap();
-    let groups = machine.memory().groups();
-    let group = groups.create(GroupId::ROOT, "small").unwrap();
+    let groups = machine.memory().memcgs();
+    let group = groups.create(MemcgId::ROOT, "small").unwrap();
     let _ = groups.set(group, Limit::Max, Some(128 * PAGE)).unwrap();
-    space.set_memory_group(group).unwrap();
+    space.set_memcg(group).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let area = map_at(&space, GIB, 1024 * PAGE, RW);
     for _ in 0..2 {

@@ -7,7 +7,7 @@ use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::{AccessError, Machine, Vcpu};
 use quire_mm::{
-    Advice, Error, FaultError, GroupId, Limit, MapFlags, MapRequest, OrderSet, RemapFlags, SizeEnabled,
+    Advice, Error, FaultError, Limit, MapFlags, MapRequest, MemcgId, OrderSet, RemapFlags, SizeEnabled,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const SPACES: usize = 4;
 const LOCKED: usize = 96;
 /// The longest range that a call gets.
 const LONGEST: u64 = 640;
-/// Groups that one life has at once.
+/// Memcgs that one life has at once.
 const GROUPS: usize = 3;
 
 /// A space and what it must hold.
@@ -51,7 +51,7 @@ pub(crate) struct Life<'m> {
     habits: Habits,
     pub(crate) random: Random,
     minds: Vec<Mind<'m>>,
-    groups: Vec<GroupId>,
+    groups: Vec<MemcgId>,
     pub(crate) devices: Devices,
     /// Values identify their page: no two writes of a run write the same.
     next_value: u64,
@@ -144,10 +144,10 @@ impl<'m> Life<'m> {
             930..940 => drop(self.machine.memory().kswapd_step()),
             940..945 => {
                 let pages = 1 + self.random.below(256);
-                self.machine.memory().reclaim(GroupId::ROOT, pages);
+                self.machine.memory().reclaim(MemcgId::ROOT, pages);
             }
             945..960 if self.habits.large => self.change_folios(at),
-            960..975 if self.habits.groups => self.change_groups(at),
+            960..975 if self.habits.groups => self.change_memcgs(at),
             975..976 if self.habits.swapoff && !self.failing && !self.devices.is_empty() => {
                 self.change_devices();
             }
@@ -293,7 +293,7 @@ impl<'m> Life<'m> {
 
     /// Frees memory: removes limits, or exits a space.
     fn give_way(&mut self) {
-        let groups = self.machine.memory().groups();
+        let groups = self.machine.memory().memcgs();
         for &group in &self.groups {
             let _ = groups.set(group, Limit::Max, None).expect("the group is there");
             let _ = groups.set(group, Limit::SwapMax, None).expect("the group is there");
@@ -522,14 +522,14 @@ impl<'m> Life<'m> {
         }
     }
 
-    fn change_groups(&mut self, at: usize) {
-        let groups = self.machine.memory().groups();
+    fn change_memcgs(&mut self, at: usize) {
+        let groups = self.machine.memory().memcgs();
         let action = self.random.below(8);
         if action == 0 && self.groups.len() < GROUPS {
             let parent = self.groups.last().copied().filter(|_| self.random.chance(30));
             self.next_value += 1;
             let name = format!("g{}", self.next_value);
-            match groups.create(parent.unwrap_or(GroupId::ROOT), &name) {
+            match groups.create(parent.unwrap_or(MemcgId::ROOT), &name) {
                 Ok(group) => self.groups.push(group),
                 Err(_) => self.count("no group"),
             }
@@ -554,8 +554,8 @@ impl<'m> Life<'m> {
                 self.machine.memory().reclaim(group, 1 + pages / PAGE / 8);
             }
             6 => {
-                let group = if self.random.chance(70) { group } else { GroupId::ROOT };
-                self.minds[at].space.set_memory_group(group).expect("the group is there");
+                let group = if self.random.chance(70) { group } else { MemcgId::ROOT };
+                self.minds[at].space.set_memcg(group).expect("the group is there");
                 self.count("moved to a group");
             }
             7 if groups.remove(group).is_ok() => {
@@ -591,7 +591,7 @@ impl<'m> Life<'m> {
 
     /// Reads every page. Limits go first, so that there is memory for it.
     pub(crate) fn check_all(&mut self, cpu: &Vcpu) {
-        let groups = self.machine.memory().groups();
+        let groups = self.machine.memory().memcgs();
         for &group in &self.groups {
             for limit in [Limit::Max, Limit::High, Limit::SwapMax] {
                 let _ = groups.set(group, limit, None).expect("the group is there");
@@ -610,7 +610,7 @@ impl<'m> Life<'m> {
     /// Exits all spaces. Returns the devices.
     pub(crate) fn die(mut self) -> (Devices, BTreeMap<&'static str, u64>) {
         self.minds.clear();
-        let groups = self.machine.memory().groups();
+        let groups = self.machine.memory().memcgs();
         // Children first.
         while !self.groups.is_empty() {
             self.groups.retain(|&group| groups.remove(group).is_err());

@@ -19,7 +19,7 @@ use devices::{Choice, Devices, Kind};
 use life::{ARENA, Habits, Life};
 use quire_frame::FaultPlan;
 use quire_host::{HostConfig, Machine};
-use quire_mm::{GroupId, InUse, Limit, MemoryConfig, Overcommit, VmEvent};
+use quire_mm::{InUse, Limit, MemcgId, MemoryConfig, Overcommit, VmEvent};
 use shared::Sharer;
 use std::collections::BTreeMap;
 use std::thread;
@@ -51,9 +51,9 @@ fn machine(run: &Run) -> Machine {
 
 /// Allocates the frames that groups keep for the next of them, so that nothing seems lost in the end.
 fn make_groups(machine: &Machine, count: u64) {
-    let groups = machine.memory().groups();
-    let all: Vec<GroupId> = (0..count)
-        .map(|at| groups.create(GroupId::ROOT, &format!("first{at}")).expect("there is memory"))
+    let groups = machine.memory().memcgs();
+    let all: Vec<MemcgId> = (0..count)
+        .map(|at| groups.create(MemcgId::ROOT, &format!("first{at}")).expect("there is memory"))
         .collect();
     for group in all {
         groups.remove(group).expect("no space is in it");
@@ -92,10 +92,10 @@ fn go(run: &Run, seed: u64) {
 }
 
 /// Two groups, either of which takes a quarter of what the threads of a program have.
-fn quarters(machine: &Machine) -> Vec<GroupId> {
-    let groups = machine.memory().groups();
+fn quarters(machine: &Machine) -> Vec<MemcgId> {
+    let groups = machine.memory().memcgs();
     let quarter = |name| {
-        let group = groups.create(GroupId::ROOT, name).expect("there is memory");
+        let group = groups.create(MemcgId::ROOT, name).expect("there is memory");
         let _ = groups.set(group, Limit::Max, Some(ARENA / 4 * PAGE)).expect("the group is there");
         group
     };
@@ -115,7 +115,7 @@ fn go_together(run: &Run, seed: u64) {
     shared::map_all(&space);
     let groups = if run.habits.groups { quarters(&machine) } else { Vec::new() };
     if let Some(&group) = groups.first() {
-        space.set_memory_group(group).expect("the group is there");
+        space.set_memcg(group).expect("the group is there");
     }
     let mut sharers: Vec<Sharer<'_, '_>> = (0..run.threads)
         .map(|number| {
@@ -138,7 +138,7 @@ fn go_together(run: &Run, seed: u64) {
     assert_audit(&machine);
     let remains = sharers.into_iter().map(Sharer::die).collect();
     drop(space);
-    groups.into_iter().for_each(|group| machine.memory().groups().remove(group).expect("no space is in it"));
+    groups.into_iter().for_each(|group| machine.memory().memcgs().remove(group).expect("no space is in it"));
     assert_nothing_is_left(run, &machine, remains, before, started);
 }
 
@@ -175,9 +175,9 @@ fn assert_nothing_is_left(
     assert_eq!(swap.free_slots(), swap.total_slots(), "slots are in use");
     devices.iter_mut().for_each(|devices| devices.end_all(machine));
     assert_audit(machine);
-    let groups = machine.memory().groups();
+    let groups = machine.memory().memcgs();
     groups.drain_stocks(&quire_arch::Platform::pin(machine.memory().platform()));
-    for id in (1..64).filter_map(GroupId::new) {
+    for id in (1..64).filter_map(MemcgId::new) {
         assert_eq!((groups.usage(id), groups.swap_usage(id)), (0, 0), "charges of {id:?}");
     }
     assert_eq!(in_use(machine), before, "frames or objects are lost");

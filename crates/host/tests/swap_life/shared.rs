@@ -8,7 +8,7 @@ use crate::model::{Page, Pages, WORDS};
 use quire_arch::VirtAddr;
 use quire_frame::{FaultAim, FaultClass, FaultPlan};
 use quire_host::{AccessError, Machine, Vcpu};
-use quire_mm::{Advice, FaultError, GroupId, Limit, MapFlags, MapRequest, RemapFlags, VmFlags};
+use quire_mm::{Advice, FaultError, Limit, MapFlags, MapRequest, MemcgId, RemapFlags, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) struct Sharer<'s, 'm> {
     random: Random,
     pages: Pages,
     /// Where the program may be charged.
-    groups: Vec<GroupId>,
+    groups: Vec<MemcgId>,
     /// What was forked off last, and what this thread's pages held then.
     child: Option<(HostSpace<'m>, Pages)>,
     pub(crate) devices: Devices,
@@ -47,7 +47,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         machine: &'m Machine,
         space: &'s HostSpace<'m>,
         habits: Habits,
-        (devices, groups): (Devices, Vec<GroupId>),
+        (devices, groups): (Devices, Vec<MemcgId>),
         (number, threads): (usize, usize),
         (random, first_value): (Random, u64),
     ) -> Self {
@@ -101,7 +101,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
             904..914 => drop(self.machine.memory().kswapd_step()),
             914..919 => {
                 let pages = 1 + self.random.below(256);
-                self.machine.memory().reclaim(GroupId::ROOT, pages);
+                self.machine.memory().reclaim(MemcgId::ROOT, pages);
             }
             919..934 if self.habits.large => self.change_folios(),
             934..935 if self.habits.swapoff && !self.devices.is_empty() => {
@@ -110,7 +110,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
                 }
             }
             935..938 if self.habits.errors > 0 && self.number == 0 => self.change_luck(),
-            938..942 if self.habits.groups => self.change_groups(),
+            938..942 if self.habits.groups => self.change_memcgs(),
             _ => {}
         }
     }
@@ -349,12 +349,12 @@ impl<'s, 'm> Sharer<'s, 'm> {
     }
 
     /// Moves the program, with all its threads, to another group, changes a limit, or reclaims.
-    fn change_groups(&mut self) {
-        let groups = self.machine.memory().groups();
+    fn change_memcgs(&mut self) {
+        let groups = self.machine.memory().memcgs();
         let group = self.random.pick(&self.groups);
         let pages = ARENA / 8 + self.random.below(ARENA / 4);
         match self.random.below(3) {
-            0 => self.space.set_memory_group(group).expect("the group is there"),
+            0 => self.space.set_memcg(group).expect("the group is there"),
             1 => drop(groups.set(group, Limit::Max, Some(pages * PAGE)).expect("the group is there")),
             _ => drop(self.machine.memory().reclaim(group, pages / 8)),
         }

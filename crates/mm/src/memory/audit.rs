@@ -4,7 +4,7 @@ use super::Memory;
 use core::fmt;
 use quire_arch::Platform;
 use quire_frame::{FrameViolation, Kind};
-use quire_group::GroupViolation;
+use quire_memcg::MemcgViolation;
 use quire_space::SpaceViolation;
 use quire_swap::SwapViolation;
 
@@ -16,7 +16,7 @@ pub enum Violation {
     /// In an address space.
     Space(SpaceViolation),
     /// In the memcgs and the LRU lists.
-    Group(GroupViolation),
+    Group(MemcgViolation),
     /// In swap.
     Swap(SwapViolation),
 }
@@ -75,7 +75,7 @@ impl<P: Platform> Memory<P> {
             used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
         });
         // What is known of a group that is gone is kept for the next one.
-        let caches = frames.caches_report().filter(|cache| !cache.name.starts_with("memory_group"));
+        let caches = frames.caches_report().filter(|cache| !cache.name.starts_with("memcg"));
         InUse { frames: used, objects: caches.map(|cache| cache.in_use).sum() }
     }
 
@@ -94,7 +94,7 @@ impl<P: Platform> Memory<P> {
             summary.violations += 1;
             report(Violation::Space(violation));
         });
-        self.groups().audit(&mut |violation| {
+        self.memcgs().audit(&mut |violation| {
             summary.violations += 1;
             report(Violation::Group(violation));
         });

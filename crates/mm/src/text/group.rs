@@ -3,21 +3,21 @@
 use crate::memory::Memory;
 use core::fmt;
 use quire_arch::Platform;
-use quire_group::GroupError;
+use quire_memcg::MemcgError;
 
 /// Writes the file of a memory group at `path`, below the folder where Linux has the tree: `memory.stat` is the root's,
 /// `a/b/memory.current` that of the group `b` in `a`.
 ///
 /// # Errors
 ///
-/// [`GroupError::NoGroup`], [`GroupError::NoFile`] (Linux has few at the root), [`GroupError::WriteOnly`], and
-/// [`GroupError::Output`] for those of `out`.
+/// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`] (Linux has few at the root), [`MemcgError::WriteOnly`], and
+/// [`MemcgError::Output`] for those of `out`.
 pub fn group_file<P: Platform>(
     memory: &Memory<P>,
     path: &str,
     out: &mut dyn fmt::Write,
-) -> Result<(), GroupError> {
+) -> Result<(), MemcgError> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
-    let group = memory.groups().find(folder).ok_or(GroupError::NoGroup)?;
-    memory.groups().read(group, file, out)
+    let group = memory.memcgs().find(folder).ok_or(MemcgError::NoMemcg)?;
+    memory.memcgs().read(group, file, out)
 }

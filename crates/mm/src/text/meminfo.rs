@@ -4,7 +4,7 @@ use super::{lists_by_age, slab_pages};
 use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{Order, PAGE_SIZE, Platform};
-use quire_group::LruList;
+use quire_memcg::LruList;
 
 /// Writes the lines of `/proc/meminfo` that there are figures for. Frames on per-CPU lists count as free; a page that
 /// several spaces map counts in AnonPages for each. Anonymous pages are on no LRU list before there was a swap device,

@@ -47,7 +47,7 @@ use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{NodeId, Platform};
 use quire_frame::ZoneReport;
-use quire_group::{GroupId, LruList};
+use quire_memcg::{LruList, MemcgId};
 
 /// Writes what each line of buddyinfo, and each zone's part of other texts, begins with.
 fn zone_name(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
@@ -61,11 +61,11 @@ fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
 
 /// Pages on each LRU list, of all memcgs; on one node or on all.
 fn lists_by_age<P: Platform>(memory: &Memory<P>, node: Option<NodeId>) -> [u64; LruList::COUNT] {
-    let groups = memory.groups();
+    let groups = memory.memcgs();
     groups.take_in(&memory.platform().pin(), None);
-    let Some(node) = node else { return groups.subtree_sizes(GroupId::ROOT) };
+    let Some(node) = node else { return groups.subtree_sizes(MemcgId::ROOT) };
     let mut sums = [0; LruList::COUNT];
-    groups.for_each_in_subtree(GroupId::ROOT, |group| {
+    groups.for_each_in_subtree(MemcgId::ROOT, |group| {
         for (sum, pages) in sums.iter_mut().zip(groups.sizes(group, node)) {
             *sum += pages;
         }

@@ -5,7 +5,7 @@ use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
-use quire_group::LruList;
+use quire_memcg::LruList;
 
 /// Writes `/proc/vmstat`: what is counted. Linux's counters come first, under its names and in its order; then Quire's
 /// own ([`VmEvent`] says which these are).

@@ -5,7 +5,7 @@ use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{NodeId, Platform};
 use quire_frame::{PcpReport, ZoneId, ZoneKind, ZoneReport};
-use quire_group::LruList;
+use quire_memcg::LruList;
 
 /// Writes `/proc/zoneinfo`: every kind of zone of every node. Of one without frames there is only the first part.
 ///

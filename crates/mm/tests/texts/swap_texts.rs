@@ -4,7 +4,7 @@ use crate::common::{HostMemory, text, words};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
-    Advice, CompressedCache, CompressedRam, GroupError, GroupId, Lz4, MapRequest, MemoryConfig, PageState,
+    Advice, CompressedCache, CompressedRam, Lz4, MapRequest, MemcgError, MemcgId, MemoryConfig, PageState,
     Protection, RamDisk, Space, SwapOnOptions, text,
 };
 
@@ -236,11 +236,11 @@ fn files_of_groups_are_found_by_their_path() {
     let machine = machine();
     let memory = machine.memory();
     let cpu = machine.vcpu(0).unwrap();
-    let groups = memory.groups();
-    let outer = groups.create(GroupId::ROOT, "outer").unwrap();
+    let groups = memory.memcgs();
+    let outer = groups.create(MemcgId::ROOT, "outer").unwrap();
     let inner = groups.create(outer, "inner").unwrap();
     let space = memory.create_space().unwrap();
-    space.set_memory_group(inner).unwrap();
+    space.set_memcg(inner).unwrap();
     let base = space.mmap(&MapRequest::anonymous(PAGES * PAGE_SIZE, RW)).unwrap();
     (0..PAGES).for_each(|nth| cpu.program(&space).write_u64(page(base, nth), 1).unwrap());
     let read = |path: &str| {
@@ -250,9 +250,9 @@ fn files_of_groups_are_found_by_their_path() {
     assert_eq!(read("outer/inner/memory.current"), read("/outer/memory.current"));
     assert_eq!(read("outer/memory.current").map(|text| text.trim().parse()), Ok(Ok(PAGES * PAGE_SIZE)));
     assert!(read("memory.stat").is_ok_and(|text| text.contains("inactive_anon")));
-    assert_eq!(read("memory.current"), Err(GroupError::NoFile));
-    assert_eq!(read("other/memory.current"), Err(GroupError::NoGroup));
-    assert_eq!(read("outer/memory.much"), Err(GroupError::NoFile));
+    assert_eq!(read("memory.current"), Err(MemcgError::NoFile));
+    assert_eq!(read("other/memory.current"), Err(MemcgError::NoMemcg));
+    assert_eq!(read("outer/memory.much"), Err(MemcgError::NoFile));
     drop(space);
     groups.remove(inner).unwrap();
     groups.remove(outer).unwrap();

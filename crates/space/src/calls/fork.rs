@@ -34,7 +34,7 @@ impl<'m, P: Platform> Space<'m, P> {
         child.set_exec_gain(self.exec_gain().inherited())?;
         child.set_oom_score_adj(self.oom_score_adj());
         // If the memcg is removed at this moment, the child stays in the root.
-        let _ = child.set_memory_group(self.memory_group());
+        let _ = child.set_memcg(self.memcg());
         section.copy_to(&child)?;
         Ok(child)
     }

@@ -44,7 +44,7 @@ pub(crate) struct AnonVma {
 pub(super) struct TreeStats {
     /// VMAs in all anon_vmas.
     pub(super) vmas: AtomicU64,
-    /// Groups without any.
+    /// Memcgs without any.
     pub(super) empty: AtomicU64,
 }
 

@@ -78,7 +78,7 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
     }
 }
 
-/// Groups whose last VMA left. Pages may still name them, so they are released only when this is dropped:
+/// Memcgs whose last VMA left. Pages may still name them, so they are released only when this is dropped:
 /// after the pages are out of the tables.
 pub(crate) struct Emptied<'s, P: Platform> {
     spaces: &'s Spaces<P>,

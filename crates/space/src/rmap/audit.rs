@@ -26,9 +26,9 @@ pub enum AnonVmaViolation {
     Member,
     /// The list of its children.
     Children {
-        /// Groups that name it as their parent.
+        /// Memcgs that name it as their parent.
         expected: u64,
-        /// Groups on the list.
+        /// Memcgs on the list.
         found: u64,
     },
     /// Its references.
@@ -69,7 +69,7 @@ pub(super) struct Scratch {
     checked: Cell<bool>,
     /// VMAs that name the anon_vma.
     vmas: Cell<u64>,
-    /// Groups that name it as their parent.
+    /// Memcgs that name it as their parent.
     children: Cell<u64>,
     /// In a root: VMAs of the tree.
     tree_vmas: Cell<u64>,
@@ -89,7 +89,7 @@ pub(crate) struct AnonVmaAudit {
 }
 
 impl AnonVmaAudit {
-    /// Groups that were found.
+    /// Memcgs that were found.
     pub(crate) fn anon_vmas(&self) -> u64 {
         self.anon_vmas
     }

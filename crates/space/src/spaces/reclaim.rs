@@ -2,7 +2,7 @@
 
 use super::Spaces;
 use quire_arch::{Order, Pfn, Platform};
-use quire_group::GroupId;
+use quire_memcg::MemcgId;
 
 /// What is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,7 +10,7 @@ pub enum Need {
     /// A block of frames.
     Frames(Order),
     /// Room under the limit of a memcg, in pages.
-    Memcg(GroupId, u64),
+    Memcg(MemcgId, u64),
 }
 
 /// Frees memory. The reclaim crate implements it; it is passed down when a machine is built.
@@ -31,7 +31,7 @@ pub trait Reclaim<P: Platform>: Sync {
 
     /// A program in the memcg `group` continues, and is throttled if it uses too much: called at the
     /// beginning of a fault, when nothing is held.
-    fn throttle(&self, spaces: &Spaces<P>, group: GroupId);
+    fn throttle(&self, spaces: &Spaces<P>, group: MemcgId);
 }
 
 /// Nothing is ever reclaimed: memory ends where RAM does.
@@ -52,5 +52,5 @@ impl<P: Platform> Reclaim<P> for NoReclaim {
         0
     }
 
-    fn throttle(&self, _: &Spaces<P>, _: GroupId) {}
+    fn throttle(&self, _: &Spaces<P>, _: MemcgId) {}
 }

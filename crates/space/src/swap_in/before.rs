@@ -10,7 +10,7 @@ use crate::error::FaultError;
 use crate::spaces::Spaces;
 use core::cell::Cell;
 use quire_arch::{Order, Platform};
-use quire_group::GroupId;
+use quire_memcg::MemcgId;
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
@@ -28,7 +28,7 @@ impl<'s, P: Platform> Spaces<P> {
     pub(super) fn read_past_cache(
         &'s self,
         slot: SlotId,
-        group: GroupId,
+        group: MemcgId,
     ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         let swap = self.swap();
         if !swap.try_begin_bypass(slot) {
@@ -53,9 +53,9 @@ impl<'s, P: Platform> Spaces<P> {
             return Ok(None);
         };
         // The slot was charged to this memcg before it was busy, and is charged to no other while it is.
-        let group_now = GroupId::from_bits(swap.group_of(slot));
+        let group_now = MemcgId::from_bits(swap.group_of(slot));
         self.settle_charge(Order::ZERO, charged, group_now);
-        self.frames().known(head).memory_group().store(group_now.get(), Ordering::Relaxed);
+        self.frames().known(head).memcg().store(group_now.get(), Ordering::Relaxed);
         self.note_major(&self.platform().pin(), head, swap.shadow_of(slot));
         let then = Cell::new(CacheFate::PastCache);
         let held = SwappedIn { spaces: self, head, order: Order::ZERO, slot, guard: Some(guard), then };

@@ -7,7 +7,7 @@ use crate::table::{LockedTable, Tables};
 use core::fmt;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, SwapEntry};
 use quire_frame::{AllocRequest, Kind, VmEvent};
-use quire_group::{GroupId, GroupStat};
+use quire_memcg::{MemcgId, MemcgStat};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
@@ -16,7 +16,7 @@ pub(crate) struct Zeros<'s, 'p, P: Platform> {
     tables: Tables<'s, P>,
     pin: &'s Pin<'p, P>,
     slot: SlotId,
-    group: GroupId,
+    group: MemcgId,
     frame: Option<Pfn>,
 }
 
@@ -49,14 +49,14 @@ impl<'s, P: Platform> Tables<'s, P> {
             return None;
         }
         let slot = SlotId::of(entry);
-        let seen = GroupId::from_bits(self.spaces.swap().zeros(slot)?);
+        let seen = MemcgId::from_bits(self.spaces.swap().zeros(slot)?);
         let frames = self.spaces.frames();
         let frame = frames.allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous)).ok()?;
         let Ok(group) = self.spaces.charge_for_slot(pin, (slot, seen), Order::ZERO) else {
             self.spaces.release_unused(pin, frame, Order::ZERO);
             return None;
         };
-        frames.known(frame).memory_group().store(group.get(), Ordering::Relaxed);
+        frames.known(frame).memcg().store(group.get(), Ordering::Relaxed);
         Some(Zeros { tables: *self, pin, slot, group, frame: Some(frame) })
     }
 
@@ -81,7 +81,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         self.core.usage.swap_gone(1);
         self.core.usage.anonymous_mapped(1);
         // Under the lock: the page cannot be unmapped before it is on a list.
-        self.spaces.swap().count_pages(frame, VmEvent::SwpinZero, GroupStat::SwpinZero);
+        self.spaces.swap().count_pages(frame, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         self.spaces.note_major(zeros.pin, frame, shadow);
         true
     }

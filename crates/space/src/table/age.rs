@@ -158,7 +158,7 @@ impl<P: Platform> Tables<'_, P> {
     fn lacks_swap_space(&self, folio: &LockedFolio<'_, P>, way: Ageing) -> bool {
         way == Ageing::PageOut
             && folio.folio().is_large()
-            && !self.spaces.memory_groups().lists_anonymous()
+            && !self.spaces.memcgs().lists_anonymous()
             && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
     }
 
@@ -175,7 +175,7 @@ impl<P: Platform> Tables<'_, P> {
     fn make_old(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, way: Ageing, aged: &mut Aged) {
         let frame = folio.folio().frame();
         let head = folio.folio().head();
-        let groups = self.spaces.memory_groups();
+        let groups = self.spaces.memcgs();
         let before = frame.clear_flags(FrameFlags::REFERENCED);
         if before.is_some_and(|flags| flags.contains(FrameFlags::ACTIVE)) {
             frame.set_flags(FrameFlags::WORKINGSET);

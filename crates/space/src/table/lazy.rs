@@ -5,7 +5,7 @@ use crate::gather::{Gather, pages_from};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
-use quire_group::{GroupStat, LruList};
+use quire_memcg::{LruList, MemcgStat};
 
 /// What became of the entries that were looked at.
 enum Freed {
@@ -176,8 +176,8 @@ impl<P: Platform> Tables<'_, P> {
     /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one
     /// lists it.
     fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn) {
-        self.spaces.swap().count_pages(head, VmEvent::Pglazyfree, GroupStat::Pglazyfree);
-        let groups = self.spaces.memory_groups();
+        self.spaces.swap().count_pages(head, VmEvent::Pglazyfree, MemcgStat::Pglazyfree);
+        let groups = self.spaces.memcgs();
         // Where all folios are listed, one that is on no list was isolated by reclaim, which puts it back on
         // the right one.
         if !groups.move_to(pin, head, LruList::InactiveFile, true) && !groups.lists_anonymous() {

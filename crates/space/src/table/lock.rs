@@ -10,7 +10,7 @@ use super::{LockedTable, Place, Step, Tables};
 use crate::vma::{VmFlags, VmaSnapshot};
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
-use quire_group::LruList;
+use quire_memcg::LruList;
 use quire_sync::atomic::raw::Ordering;
 
 const NONE: FrameFlags = FrameFlags::empty();
@@ -20,7 +20,7 @@ impl<P: Platform> Tables<'_, P> {
     /// in Linux, what lies in it only in part is not locked, but unlocked: its mapping may have been split
     /// since.
     pub(crate) fn set_locked(&self, range: VirtRange, locks: bool) {
-        if !self.spaces.memory_groups().lists_anonymous() {
+        if !self.spaces.memcgs().lists_anonymous() {
             return;
         }
         self.walk(range, &mut |place, part| {
@@ -71,7 +71,7 @@ impl<P: Platform> Tables<'_, P> {
     /// mapping before: a thread that marks the folio for a locked mapping that it saw looks at the mappings
     /// once more (`Spaces::referenced`).
     pub(crate) fn unlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
-        if self.spaces.memory_groups().lists_anonymous() {
+        if self.spaces.memcgs().lists_anonymous() {
             self.set_folio_locked(pin, folio, false);
         }
     }
@@ -81,7 +81,7 @@ impl<P: Platform> Tables<'_, P> {
         if folio.folio().kind() != Kind::Anonymous {
             return;
         }
-        let (groups, events) = (self.spaces.memory_groups(), self.spaces.frames().events());
+        let (groups, events) = (self.spaces.memcgs(), self.spaces.frames().events());
         let (list, marked, moved) = if locks {
             (LruList::Unevictable, VmEvent::UnevictablePgsMlocked, VmEvent::UnevictablePgsCulled)
         } else {
@@ -103,7 +103,7 @@ impl<P: Platform> Tables<'_, P> {
     /// machine.
     #[inline]
     pub(crate) fn list_new(&self, pin: &Pin<'_, P>, head: Pfn, facts: &VmaSnapshot) {
-        if self.spaces.memory_groups().lists_anonymous() {
+        if self.spaces.memcgs().lists_anonymous() {
             self.list_mapped(pin, head, facts);
         }
     }
@@ -119,6 +119,6 @@ impl<P: Platform> Tables<'_, P> {
         } else {
             LruList::InactiveAnon
         };
-        self.spaces.memory_groups().list_folio(pin, head, list);
+        self.spaces.memcgs().list_folio(pin, head, list);
     }
 }

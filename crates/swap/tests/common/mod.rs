@@ -9,7 +9,7 @@ pub(crate) use machine::{Machine, Random, order};
 
 use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{AllocRequest, FrameChain, Frames, Kind, PcpTechnique};
-use quire_group::Groups;
+use quire_memcg::Memcgs;
 use quire_swap::{
     DeviceError, DeviceFlags, Direction, PageIo, Submitted, Swap, SwapDevice, SwapTechnique, SwapViolation,
 };
@@ -130,7 +130,7 @@ impl SwapDevice<Machine> for TestDevice {
 /// A machine with `frames` frames and `cpus` CPUs, and no device.
 pub(crate) fn swap(frames: u64, cpus: usize, technique: SwapTechnique) -> Swap<Machine> {
     let frames = machine::frames(&[(0, frames)], cpus, PcpTechnique::All);
-    Swap::new(Groups::new(frames).expect("the groups find memory"), technique)
+    Swap::new(Memcgs::new(frames).expect("the groups find memory"), technique)
         .expect("the room needs no memory")
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn folio(swap: &Swap<Machine>, order: Order) -> Pfn {
     let pin = swap.platform().pin();
     let request = AllocRequest::new(order, machine::TEST).kind(Kind::Anonymous);
     let head = swap.frames().allocate(&pin, request).expect("memory is free");
-    swap.frames().known(head).memory_group().store(0, Ordering::Relaxed);
+    swap.frames().known(head).memcg().store(0, Ordering::Relaxed);
     for nth in 0..order.pages() {
         fill(swap, head.offset(nth), 1 + nth);
     }

@@ -5,7 +5,7 @@ use super::machine::Small;
 use super::values::Values;
 use crate::bytes::Bytes;
 use quire_arch::{PAGE_SIZE, PagingFormat, VirtAddr};
-use quire_mm::{Advice, CompressedRam, DeviceId, GroupId, Limit, Lz4, RamDisk, SwapOnOptions};
+use quire_mm::{Advice, CompressedRam, DeviceId, Limit, Lz4, MemcgId, RamDisk, SwapOnOptions};
 
 /// Devices that are in use at once.
 const MOST_DEVICES: usize = 2;
@@ -40,7 +40,7 @@ impl<F: PagingFormat> Play<'_, F> {
             }
             3 => {
                 let group = if what & 8 != 0 { self.small.group(number & 1) } else { None };
-                let freed = vcpu.run(|| memory.reclaim(group.unwrap_or(GroupId::ROOT), u64::from(number)));
+                let freed = vcpu.run(|| memory.reclaim(group.unwrap_or(MemcgId::ROOT), u64::from(number)));
                 self.say(|| format!("CPU {cpu}: reclaim of {number} pages from {group:?}: {freed}"));
             }
             4 | 5 => {
@@ -55,7 +55,7 @@ impl<F: PagingFormat> Play<'_, F> {
             6 => {
                 let group = vcpu.run(|| self.small.make_group(number & 1));
                 if let Some(tenant) = self.spaces.get(self.current) {
-                    let result = vcpu.run(|| tenant.space.set_memory_group(group.unwrap_or(GroupId::ROOT)));
+                    let result = vcpu.run(|| tenant.space.set_memcg(group.unwrap_or(MemcgId::ROOT)));
                     self.say(|| format!("space {} goes to group {group:?}: {result:?}", self.current));
                 }
             }
@@ -63,7 +63,7 @@ impl<F: PagingFormat> Play<'_, F> {
                 let Some(group) = self.small.group(what >> 3 & 1) else { return };
                 let limit = if what & 16 == 0 { Limit::Max } else { Limit::SwapMax };
                 let bytes = (number < 255).then(|| u64::from(number) * PAGE_SIZE);
-                let result = vcpu.run(|| memory.groups().set(group, limit, bytes));
+                let result = vcpu.run(|| memory.memcgs().set(group, limit, bytes));
                 self.say(|| format!("group {group:?}: {limit:?} {bytes:?}: {result:?}"));
             }
         }
@@ -88,14 +88,14 @@ impl<F: PagingFormat> Small<F> {
         }
     }
 
-    fn group(&self, number: u8) -> Option<GroupId> {
-        self.machine.memory().groups().find(PATHS[usize::from(number & 1)])
+    fn group(&self, number: u8) -> Option<MemcgId> {
+        self.machine.memory().memcgs().find(PATHS[usize::from(number & 1)])
     }
 
     /// The group, made if it was not there and there is memory for it.
-    fn make_group(&self, number: u8) -> Option<GroupId> {
-        let groups = self.machine.memory().groups();
-        let mut group = GroupId::ROOT;
+    fn make_group(&self, number: u8) -> Option<MemcgId> {
+        let groups = self.machine.memory().memcgs();
+        let mut group = MemcgId::ROOT;
         for (nth, name) in (0..=number & 1).zip(GROUPS) {
             group = match self.group(nth) {
                 Some(group) => group,
@@ -120,10 +120,10 @@ impl<F: PagingFormat> Small<F> {
         }
         for number in [1, 0] {
             if let Some(group) = self.group(number) {
-                assert_eq!(memory.groups().remove(group), Ok(()), "no space is in {group:?}");
+                assert_eq!(memory.memcgs().remove(group), Ok(()), "no space is in {group:?}");
             }
         }
         // Children first, each after an epoch.
-        (0..4).for_each(|_| memory.groups().sweep());
+        (0..4).for_each(|_| memory.memcgs().sweep());
     }
 }

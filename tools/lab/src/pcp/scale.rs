@@ -13,7 +13,7 @@ pub struct Scale {
     pub(super) packets: usize,
     /// Rounds of the packets at each size.
     pub(super) packet_rounds: usize,
-    /// Groups of senders and receivers.
+    /// Memcgs of senders and receivers.
     pub(super) groups: usize,
     /// Messages from each sender to each receiver of its group.
     pub(super) pipe_messages: usize,

@@ -121,11 +121,11 @@ impl Stage {
         let space = self.site.space()?;
         if let Some(limit) = limit {
             self.site.run(|| -> Result<(), LabError> {
-                let groups = self.site.machine().memory().groups();
-                let group = groups.create(quire_mm::GroupId::ROOT, "limited").map_err(LabError::Group)?;
+                let groups = self.site.machine().memory().memcgs();
+                let group = groups.create(quire_mm::MemcgId::ROOT, "limited").map_err(LabError::Group)?;
                 // Nothing is charged yet.
                 let _ = groups.set(group, Limit::Max, Some(limit)).map_err(LabError::Group)?;
-                space.set_memory_group(group).map_err(|error| LabError::Group(error.0))
+                space.set_memcg(group).map_err(|error| LabError::Group(error.0))
             })?;
         }
         let request = MapRequest::anonymous(bytes, RW).at(START, MapFlags::FIXED_NOREPLACE);
@@ -201,14 +201,14 @@ impl Stage {
         {
             findings.push(format!("{}: swapoff: {error}", self.site.technique.name()));
         }
-        if let Some(group) = memory.groups().find("/limited") {
+        if let Some(group) = memory.memcgs().find("/limited") {
             // A space that has exited drops its memory group when no reader can have it any more.
             self.site.run(|| memory.frames().reap_all(&memory.platform().pin()));
-            if let Err(error) = self.site.run(|| memory.groups().remove(group)) {
+            if let Err(error) = self.site.run(|| memory.memcgs().remove(group)) {
                 findings.push(format!("{}: the group: {error}", self.site.technique.name()));
             }
             // A look may have to leave the end of the group to the next one.
-            (0..4).for_each(|_| self.site.run(|| memory.groups().sweep()));
+            (0..4).for_each(|_| self.site.run(|| memory.memcgs().sweep()));
         }
         findings.extend(self.site.findings());
         findings

@@ -8,7 +8,7 @@ use quire_arch::VirtAddr;
 use quire_host::AccessError;
 use quire_host::swap::{SlowConfig, SlowDevice};
 use quire_mm::{
-    Advice, CompressedCache, CompressedRam, Error, GroupId, Lz4, RamDisk, SwapOffError, SwapOnError,
+    Advice, CompressedCache, CompressedRam, Error, Lz4, MemcgId, RamDisk, SwapOffError, SwapOnError,
     SwapOnOptions,
 };
 
@@ -235,7 +235,7 @@ fn far_away(scene: &Scene<'_>) {
     let memory = scene.machine.memory();
     for _ in 0..3 {
         memory.swap().reap();
-        memory.reclaim(GroupId::ROOT, 16);
+        memory.reclaim(MemcgId::ROOT, 16);
     }
     assert_eq!(memory.swap().cached_pages(), 0);
 }

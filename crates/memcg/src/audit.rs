@@ -1,0 +1,282 @@
+//! The auditor: recounts lists and charges.
+
+use crate::Memcgs;
+use crate::id::MemcgId;
+use crate::lists::{Label, LruList, Place};
+use crate::memcg::Memcg;
+use crate::tagged::TaggedAmount;
+use core::fmt;
+use quire_arch::{CpuId, NodeId, Pfn, Platform};
+use quire_frame::{FolioList, FrameFlags};
+use quire_sync::atomic::Ordering;
+
+/// What belongs to memcgs and is counted by them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Belonging {
+    /// Pages in memory.
+    Pages,
+    /// Slots of swap devices.
+    Slots,
+    /// Address spaces.
+    Spaces,
+}
+
+impl fmt::Display for Belonging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pages => "pages",
+            Self::Slots => "slots",
+            Self::Spaces => "spaces",
+        })
+    }
+}
+
+/// Something that cannot be on a sound machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemcgViolation {
+    /// A folio is on a list and its descriptor says otherwise: that it is on none, on another one, or of another memcg or
+    /// node.
+    WrongLabel {
+        /// Its first frame.
+        pfn: Pfn,
+    },
+    /// A folio's descriptor says that it is on a list, and it is on none, or on two.
+    Lost {
+        /// Its first frame.
+        pfn: Pfn,
+        /// Lists that it is on.
+        lists: u32,
+    },
+    /// A list says that it has another number of pages than it has.
+    WrongSize {
+        /// The memcg.
+        memcg: MemcgId,
+        /// The node.
+        node: NodeId,
+        /// The list.
+        list: LruList,
+        /// As kept.
+        kept: u64,
+        /// As counted.
+        counted: u64,
+    },
+    /// More is charged below a memcg than to it.
+    Charges {
+        /// The memcg.
+        memcg: MemcgId,
+        /// Pages of its own charge.
+        usage: u64,
+        /// Pages that are charged to its children or in stock.
+        below: u64,
+    },
+    /// The same of swap.
+    SwapCharges {
+        /// The memcg.
+        memcg: MemcgId,
+        /// As above.
+        usage: u64,
+        /// As above.
+        below: u64,
+    },
+    /// More or less belongs to a memcg than it counts.
+    Count {
+        /// The memcg.
+        memcg: MemcgId,
+        /// Of what.
+        what: Belonging,
+        /// As counted by the memcg, without what is below it.
+        kept: u64,
+        /// As found.
+        found: u64,
+    },
+    /// Something belongs to what is no memcg.
+    Orphan {
+        /// The memcg that is not.
+        memcg: MemcgId,
+        /// What it is.
+        what: Belonging,
+    },
+    /// A CPU holds something back for what is no memcg.
+    Stray {
+        /// The memcg that is not.
+        memcg: MemcgId,
+    },
+}
+
+impl fmt::Display for MemcgViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WrongLabel { pfn } => write!(f, "{pfn:?} is on a list that it does not say"),
+            Self::Lost { pfn, lists } => write!(f, "{pfn:?} says that it is listed and is on {lists} lists"),
+            Self::WrongSize { memcg, node, list, kept, counted } => {
+                let name = list.name();
+                write!(f, "{name} of memcg {memcg}, node {node}: {kept} pages are kept, {counted} counted")
+            }
+            Self::Charges { memcg, usage, below } => {
+                write!(f, "group {memcg} is charged {usage} pages, with {below} below it")
+            }
+            Self::SwapCharges { memcg, usage, below } => {
+                write!(f, "group {memcg} is charged {usage} pages of swap, with {below} below it")
+            }
+            Self::Count { memcg, what, kept, found } => {
+                write!(f, "group {memcg} counts {kept} {what}, and {found} belong to it")
+            }
+            Self::Orphan { memcg, what } => write!(f, "{what} belong to {memcg}, which is no group"),
+            Self::Stray { memcg } => write!(f, "a CPU holds something back for {memcg}, which is none"),
+        }
+    }
+}
+
+impl<P: Platform> Memcgs<P> {
+    /// Calls `visit` with the first frame of every listed folio: its memcg, and its list or the one that it is on its way to.
+    /// Under the lists' locks: it must not touch them.
+    pub fn for_each_listed(&self, mut visit: impl FnMut(Pfn, MemcgId, LruList)) {
+        let map = self.frames.map();
+        let pin = self.frames.platform().pin();
+        self.for_each_in_subtree(MemcgId::ROOT, |id| {
+            for lists in self.table.get(id).into_iter().flat_map(Memcg::all_lists) {
+                let folios = lists.lock();
+                for (list, folios) in LruList::ALL.into_iter().zip(folios.iter()) {
+                    folios.iter(map).for_each(|head| visit(head, id, list));
+                }
+            }
+        });
+        for incoming in self.incoming.iter() {
+            for head in incoming.lock().folios.iter(map) {
+                let frame = map.known(head);
+                let memcg = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+                visit(head, memcg, Label::of(frame).list());
+            }
+        }
+        drop(pin);
+    }
+
+    /// Checks that lists, labels and charges agree. The machine is quiet. Frames' scratch words are zero afterwards.
+    pub fn audit(&self, report: &mut dyn FnMut(MemcgViolation)) {
+        self.frames.clear_audit();
+        self.audit_lists(report);
+        self.frames.for_each_frame(|pfn, frame| {
+            let listed = frame.kind().is_given_out() && frame.word().flags().contains(FrameFlags::LRU);
+            let lists = frame.audit().load(Ordering::Relaxed);
+            if lists != u32::from(listed) {
+                report(MemcgViolation::Lost { pfn, lists });
+            }
+        });
+        self.frames.clear_audit();
+        self.for_each_in_subtree(MemcgId::ROOT, |id| self.audit_charges(id, report));
+        for cells in self.cpus.iter() {
+            for (memcg, amount) in core::iter::once(&cells.stock).chain(&cells.stats).map(TaggedAmount::get) {
+                let there = self.table.get(memcg).is_some_and(|memcg| memcg.life.is_there());
+                if amount != 0 && (memcg.is_root() || !there) {
+                    report(MemcgViolation::Stray { memcg });
+                }
+            }
+        }
+    }
+
+    /// Holds what the memcgs count against a recount: `tell` calls what it is given with the memcg of each thing there is, and how
+    /// many it is. The machine is quiet.
+    pub fn recount(
+        &self,
+        what: Belonging,
+        tell: impl FnOnce(&mut dyn FnMut(MemcgId, u64)),
+        report: &mut dyn FnMut(MemcgViolation),
+    ) {
+        tell(&mut |id, many| {
+            if id.is_root() {
+                return;
+            }
+            match self.table.get(id).filter(|memcg| memcg.life.is_there()) {
+                Some(memcg) => {
+                    memcg.recounted.fetch_add(many, Ordering::Relaxed);
+                }
+                None => report(MemcgViolation::Orphan { memcg: id, what }),
+            }
+        });
+        self.for_each_in_subtree(MemcgId::ROOT, |id| {
+            let Some(memcg) = self.table.get(id).filter(|_| !id.is_root()) else { return };
+            let found = memcg.recounted.swap(0, Ordering::Relaxed);
+            let kept = match what {
+                Belonging::Pages => self.charged(id),
+                Belonging::Slots => self.own(id, |memcg| &memcg.swap),
+                Belonging::Spaces => memcg.life.spaces().into(),
+            };
+            if kept != found {
+                report(MemcgViolation::Count { memcg: id, what, kept, found });
+            }
+        });
+    }
+
+    fn audit_lists(&self, report: &mut dyn FnMut(MemcgViolation)) {
+        self.for_each_in_subtree(MemcgId::ROOT, |id| {
+            let Some(memcg) = self.table.get(id) else { return };
+            for node in (0..self.frames.platform().node_count()).filter_map(NodeId::new) {
+                let Some(lists) = memcg.lists(node) else { continue };
+                let _pin = self.frames.platform().pin();
+                let folios = lists.lock();
+                for (list, folios) in LruList::ALL.into_iter().zip(folios.iter()) {
+                    let counted = self.audit_list(folios, report, |pfn, label| {
+                        let frame = self.frames.known(pfn);
+                        let memcg = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+                        label.place() == Place::Main
+                            && (label.list(), memcg, frame.zone().node()) == (list, id, node)
+                    });
+                    let kept = lists.sizes()[list as usize];
+                    if kept != counted {
+                        report(MemcgViolation::WrongSize { memcg: id, node, list, kept, counted });
+                    }
+                }
+            }
+        });
+        for (cpu, incoming) in self.incoming.iter().enumerate() {
+            let _pin = self.frames.platform().pin();
+            let incoming = incoming.lock();
+            let place = CpuId::new(cpu).map(Place::Incoming);
+            self.audit_list(&incoming.folios, report, |_, label| Some(label.place()) == place);
+        }
+    }
+
+    /// Marks what is on a list, and answers how many pages that is.
+    fn audit_list(
+        &self,
+        folios: &FolioList,
+        report: &mut dyn FnMut(MemcgViolation),
+        is_right: impl Fn(Pfn, Label) -> bool,
+    ) -> u64 {
+        let mut pages = 0;
+        for pfn in folios.iter(self.frames.map()) {
+            let frame = self.frames.known(pfn);
+            frame.audit().fetch_add(1, Ordering::Relaxed);
+            let (word, label) = (frame.word(), Label::of(frame));
+            let active = matches!(label.list(), LruList::ActiveAnon | LruList::ActiveFile);
+            let flags = word.flags();
+            let said = flags.contains(FrameFlags::LRU)
+                && flags.contains(FrameFlags::ACTIVE) == active
+                && flags.contains(FrameFlags::UNEVICTABLE) == (label.list() == LruList::Unevictable);
+            if !said || word.order() != label.order() || !is_right(pfn, label) {
+                report(MemcgViolation::WrongLabel { pfn });
+            }
+            pages += word.order().pages();
+        }
+        pages
+    }
+
+    fn audit_charges(&self, id: MemcgId, report: &mut dyn FnMut(MemcgViolation)) {
+        let Some(memcg) = self.table.get(id).filter(|_| !id.is_root()) else { return };
+        let (mut memory, mut swap) = (self.stocked(id), 0);
+        {
+            let _pin = self.frames.platform().pin();
+            let _registry = self.registry.lock();
+            for child in self.children(memcg) {
+                memory += child.memory.usage();
+                swap += child.swap.usage();
+            }
+        }
+        if memcg.memory.usage() < memory {
+            report(MemcgViolation::Charges { memcg: id, usage: memcg.memory.usage(), below: memory });
+        }
+        if memcg.swap.usage() < swap {
+            report(MemcgViolation::SwapCharges { memcg: id, usage: memcg.swap.usage(), below: swap });
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Charging pages to memcgs.
+//!
+//! A charge counts at the memcg and at every memcg above it. So that this is not done for each page, a CPU has a stock of
+//! pages that are charged to one memcg already; it is filled in batches, and what is given back goes there first.
+
+use crate::Memcgs;
+use crate::counter::PageCounter;
+use crate::error::{OverHigh, OverLimit};
+use crate::event::MemcgEvent;
+use crate::id::MemcgId;
+use crate::memcg::Memcg;
+use quire_arch::{Pin, Platform};
+use quire_sync::atomic::Ordering;
+
+/// Pages that are charged at once at least, if limits allow it.
+const BATCH: u64 = 64;
+/// The most pages in a stock.
+const MOST: u64 = 2 * BATCH;
+
+impl<P: Platform> Memcgs<P> {
+    /// Charges `pages` to the memcg. Above `memory.high` it succeeds, and [`over_high`](Self::over_high) tells it.
+    ///
+    /// Nothing but the charge itself may keep the memcg. Then the caller has found its number in something that belongs to it, and
+    /// is in the section of the epoch in which he did: so the number stands for this memcg still.
+    ///
+    /// # Errors
+    ///
+    /// [`OverLimit`] if the memcg or one above it would go past `memory.max`, also without what CPUs have in stock; the
+    /// event is counted there. Nothing is charged.
+    #[inline]
+    pub fn try_charge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
+        if id.is_root() || self.cpus.mine(pin).stock.take(id, pages as i64) {
+            return Ok(());
+        }
+        self.charge_slowly(pin, id, pages)
+    }
+
+    #[cold]
+    fn charge_slowly(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
+        if pages < BATCH && self.charge_all(id, BATCH).is_ok() {
+            self.put_in_stock(pin, id, BATCH - pages);
+            return Ok(());
+        }
+        let Err(OverLimit { memcg }) = self.charge_all(id, pages) else { return Ok(()) };
+        self.drain_stocks_of(pin, |whose| self.is_below(whose, memcg));
+        self.charge_all(id, pages).inspect_err(|over| self.count(over.memcg, MemcgEvent::Max, 1))
+    }
+
+    /// Charges `pages` at the memcg and all above it, or nowhere.
+    fn charge_all(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
+        let mut over_high = false;
+        for memcg in self.up(id) {
+            let Some(usage) = memcg.memory.try_add(pages) else {
+                for undone in self.up(id).take_while(|below| below.id != memcg.id) {
+                    let left = undone.memory.sub(pages);
+                    self.note_protected(undone, left);
+                }
+                return Err(OverLimit { memcg: memcg.id });
+            };
+            self.note_protected(memcg, usage);
+            over_high |= usage > memcg.high.load(Ordering::Relaxed);
+        }
+        if over_high {
+            self.note_high(id);
+        }
+        Ok(())
+    }
+
+    fn note_high(&self, id: MemcgId) {
+        if let Some(memcg) = self.table.get(id)
+            && !memcg.over_high.load(Ordering::Relaxed)
+        {
+            memcg.over_high.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Charges `pages` to the memcg whatever the limits: for what cannot be undone.
+    pub fn charge_anyway(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+        if id.is_root() || self.cpus.mine(pin).stock.take(id, pages as i64) {
+            return;
+        }
+        let mut over_high = false;
+        for memcg in self.up(id) {
+            let usage = memcg.memory.add(pages);
+            self.note_protected(memcg, usage);
+            over_high |= usage > memcg.high.load(Ordering::Relaxed);
+        }
+        if over_high {
+            self.note_high(id);
+        }
+    }
+
+    /// Gives back `pages` that were charged to the memcg. The caller has nothing more to do with the memcg afterwards, unless
+    /// something else keeps it.
+    #[inline]
+    pub fn uncharge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+        if id.is_root() || self.cpus.mine(pin).stock.try_add(id, pages as i64, MOST) {
+            return;
+        }
+        self.uncharge_slowly(pin, id, pages);
+    }
+
+    /// The stock is another memcg's, or full: then it is brought down to a batch.
+    #[cold]
+    fn uncharge_slowly(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+        let stock = &self.cpus.mine(pin).stock;
+        let full = stock.drain(|whose| whose == id).map_or(0, |(_, full)| full as u64);
+        let kept = full.min(BATCH);
+        self.uncharge_all(id, pages + full - kept);
+        if kept > 0 {
+            self.put_in_stock(pin, id, kept);
+        }
+    }
+
+    /// Puts charged pages in the CPU's stock, and gives back what has to make room.
+    fn put_in_stock(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
+        if let Some((whose, out)) = self.cpus.mine(pin).stock.add(id, pages as i64) {
+            // What is in a stock is charged still, so its memcg is there.
+            self.uncharge_all(whose, out as u64);
+        }
+    }
+
+    /// Gives `pages` back at the memcg and all above it.
+    fn uncharge_all(&self, id: MemcgId, pages: u64) {
+        for memcg in self.up(id) {
+            let usage = memcg.memory.sub(pages);
+            self.note_protected(memcg, usage);
+        }
+    }
+
+    /// Gives back what all CPUs have in stock.
+    pub fn drain_stocks(&self, pin: &Pin<'_, P>) {
+        self.drain_stocks_of(pin, |_| true);
+    }
+
+    /// As [`drain_stocks`](Self::drain_stocks), of some memcgs. Pinned, so that it does not take long.
+    pub(crate) fn drain_stocks_of(&self, _pin: &Pin<'_, P>, wanted: impl Fn(MemcgId) -> bool) {
+        for cells in self.cpus.iter() {
+            if let Some((whose, pages)) = cells.stock.drain(&wanted) {
+                self.uncharge_all(whose, pages as u64);
+            }
+        }
+    }
+
+    /// Pages that all CPUs have in stock for the memcg.
+    pub fn stocked(&self, id: MemcgId) -> u64 {
+        let stocks = self.cpus.iter().map(|cells| cells.stock.get());
+        stocks.filter(|&(whose, _)| whose == id).map(|(_, pages)| pages as u64).sum()
+    }
+
+    /// The memcg, or the one above it that is worst, over its `memory.high`; none if no charge of this memcg went past
+    /// a limit since this last answered so, or since [`forgive_high`](Self::forgive_high).
+    #[inline]
+    pub fn over_high(&self, id: MemcgId) -> Option<OverHigh> {
+        if id.is_root() {
+            return None;
+        }
+        match self.table.get(id) {
+            Some(memcg) if memcg.over_high.load(Ordering::Relaxed) => self.worst_over_high(memcg),
+            _ => None,
+        }
+    }
+
+    #[cold]
+    fn worst_over_high(&self, memcg: &Memcg<P>) -> Option<OverHigh> {
+        let over = |memcg: &Memcg<P>| {
+            let pages = memcg.memory.usage().saturating_sub(memcg.high.load(Ordering::Relaxed));
+            OverHigh { memcg: memcg.id, pages }
+        };
+        let worst = self.up(memcg.id).map(over).max_by_key(|over| over.pages).filter(|over| over.pages > 0);
+        if worst.is_none() {
+            memcg.over_high.store(false, Ordering::Relaxed);
+        }
+        worst
+    }
+
+    /// Nothing can be done about what the memcg has; it is over again with the next charge that goes past a limit.
+    pub fn forgive_high(&self, id: MemcgId) {
+        if let Some(memcg) = self.table.get(id) {
+            memcg.over_high.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Charges `pages` of swap to the memcg.
+    ///
+    /// # Errors
+    ///
+    /// [`OverLimit`] if the memcg or one above it would go past `memory.swap.max`; the events are counted. Nothing is
+    /// charged.
+    pub fn charge_swap(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
+        for memcg in self.up(id) {
+            if memcg.swap.try_add(pages).is_none() {
+                for undone in self.up(id).take_while(|below| below.id != memcg.id) {
+                    undone.swap.sub(pages);
+                }
+                self.count(id, MemcgEvent::SwapMax, 1);
+                self.count(id, MemcgEvent::SwapFail, 1);
+                return Err(OverLimit { memcg: memcg.id });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back `pages` of swap that were charged to the memcg.
+    pub fn uncharge_swap(&self, id: MemcgId, pages: u64) {
+        for memcg in self.up(id) {
+            memcg.swap.sub(pages);
+        }
+    }
+
+    /// Pages of swap that the memcg may still charge, as far as limits go.
+    pub fn swap_left(&self, id: MemcgId) -> u64 {
+        let left = |memcg: &Memcg<P>| memcg.swap.max().saturating_sub(memcg.swap.usage());
+        self.up(id).map(left).min().unwrap_or(u64::MAX)
+    }
+
+    /// Pages that the memcg may still charge, as far as limits go.
+    pub fn pages_left(&self, id: MemcgId) -> u64 {
+        let left = |memcg: &Memcg<P>| memcg.memory.max().saturating_sub(memcg.memory.usage());
+        self.up(id).map(left).min().unwrap_or(u64::MAX)
+    }
+
+    /// Pages that are charged to the memcg and to what is below it, those in stock included. Of the root nothing is known.
+    pub fn usage(&self, id: MemcgId) -> u64 {
+        self.table.get(id).map_or(0, |memcg| memcg.memory.usage())
+    }
+
+    /// Pages of swap that are charged to the memcg and to what is below it.
+    pub fn swap_usage(&self, id: MemcgId) -> u64 {
+        self.table.get(id).map_or(0, |memcg| memcg.swap.usage())
+    }
+
+    /// Pages that are charged to the memcg itself, without those in stock: as many as frames whose
+    /// [`memcg`](quire_frame::Frame::memcg) it is. On a quiet machine.
+    pub fn charged(&self, id: MemcgId) -> u64 {
+        self.own(id, |memcg| &memcg.memory).saturating_sub(self.stocked(id))
+    }
+
+    /// What is counted at the memcg and at none of its children.
+    pub(crate) fn own(&self, id: MemcgId, counter: impl Fn(&Memcg<P>) -> &PageCounter) -> u64 {
+        let _pin = self.frames.platform().pin();
+        let _registry = self.registry.lock();
+        let Some(memcg) = self.table.get(id) else { return 0 };
+        let below: u64 = self.children(memcg).map(|child| counter(child).usage()).sum();
+        counter(memcg).usage().saturating_sub(below)
+    }
+}

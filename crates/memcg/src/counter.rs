@@ -1,0 +1,99 @@
+//! A number of pages with a limit, at one memcg. Charges go through the counters of all memcgs above.
+
+use core::sync::atomic::AtomicU64;
+use quire_arch::PAGE_SHIFT;
+use quire_sync::atomic::Ordering;
+
+/// The limit of what has none, in pages: as many as Linux counts (`PAGE_COUNTER_MAX`).
+pub(crate) const UNLIMITED: u64 = i64::MAX as u64 >> PAGE_SHIFT;
+
+/// Pages in use, and the most that may be.
+#[derive(Debug)]
+pub(crate) struct PageCounter {
+    usage: AtomicU64,
+    /// How often it rose from zero. Never taken back, so that two looks at it say whether there was anything between them.
+    rises: AtomicU64,
+    max: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl PageCounter {
+    pub(crate) fn new() -> Self {
+        Self {
+            usage: AtomicU64::new(0),
+            rises: AtomicU64::new(0),
+            max: AtomicU64::new(UNLIMITED),
+            peak: AtomicU64::new(0),
+        }
+    }
+
+    /// As new.
+    pub(crate) fn reset(&self) {
+        self.usage.store(0, Ordering::Relaxed);
+        self.max.store(UNLIMITED, Ordering::Relaxed);
+        self.peak.store(0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn usage(&self) -> u64 {
+        self.usage.load(Ordering::Relaxed)
+    }
+
+    /// How often it rose from zero. What is read after this is read later.
+    pub(crate) fn rises(&self) -> u64 {
+        self.rises.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn max(&self) -> u64 {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_max(&self, pages: u64) {
+        self.max.store(pages, Ordering::Relaxed);
+    }
+
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Counts `pages` more, whatever the limit, and answers how many there are now.
+    #[inline]
+    pub(crate) fn add(&self, pages: u64) -> u64 {
+        let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;
+        self.note(now, pages);
+        now
+    }
+
+    /// Counts `pages` more if the limit allows it, and answers how many there are now. Counted first and looked at after,
+    /// so that two who come together cannot both take the last pages; both may be refused.
+    #[inline]
+    pub(crate) fn try_add(&self, pages: u64) -> Option<u64> {
+        let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;
+        if now > self.max() {
+            self.usage.fetch_sub(pages, Ordering::Relaxed);
+            return None;
+        }
+        self.note(now, pages);
+        Some(now)
+    }
+
+    /// There are `now` pages, `more` than before.
+    fn note(&self, now: u64, more: u64) {
+        if now == more {
+            self.rises.fetch_add(1, Ordering::Relaxed);
+        }
+        if now > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts `pages` fewer, and answers how many are left.
+    #[inline]
+    pub(crate) fn sub(&self, pages: u64) -> u64 {
+        // Release: who finds nothing here any more finds what took its place elsewhere.
+        let before = self.usage.fetch_sub(pages, Ordering::Release);
+        debug_assert!(before >= pages, "{pages} pages are given back of {before} that were charged");
+        before.wrapping_sub(pages)
+    }
+}

@@ -1,0 +1,260 @@
+//! The files of a memcg, as text in and out.
+
+use crate::Memcgs;
+use crate::error::MemcgError;
+use crate::event::MemcgEvent;
+use crate::id::MemcgId;
+use crate::limit::{Limit, parse_limit, parse_size};
+use crate::lists::LruList;
+use crate::stat::{MemcgStat, MemcgStats};
+use core::fmt;
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
+
+/// How much reclaim prefers anonymous pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Swappiness {
+    /// From 0 (hardly) to 200 (hardly anything else).
+    Of(u8),
+    /// Only anonymous pages.
+    Max,
+}
+
+/// What is left to be done after a file was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the memcg may have to be reclaimed from"]
+pub enum WriteOutcome {
+    /// Nothing.
+    Done,
+    /// The memcg uses so many pages more than its new `memory.high`: these are to be reclaimed, as far as they can.
+    AboveHigh {
+        /// Pages.
+        pages: u64,
+    },
+    /// The memcg uses so many pages more than its new `memory.max`: these are to be reclaimed, and if they cannot be,
+    /// processes are killed.
+    AboveMax {
+        /// Pages.
+        pages: u64,
+    },
+    /// `memory.reclaim`: so many pages are to be reclaimed. Fewer are an error (`EAGAIN`).
+    Reclaim {
+        /// Pages.
+        pages: u64,
+        /// If it was said.
+        swappiness: Option<Swappiness>,
+    },
+}
+
+/// The files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum File {
+    Current,
+    Peak,
+    Limit(Limit),
+    SwapCurrent,
+    SwapPeak,
+    Events,
+    EventsLocal,
+    SwapEvents,
+    Stat,
+    Reclaim,
+}
+
+impl File {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "memory.current" => Self::Current,
+            "memory.peak" => Self::Peak,
+            "memory.min" => Self::Limit(Limit::Min),
+            "memory.low" => Self::Limit(Limit::Low),
+            "memory.high" => Self::Limit(Limit::High),
+            "memory.max" => Self::Limit(Limit::Max),
+            "memory.swap.current" => Self::SwapCurrent,
+            "memory.swap.max" => Self::Limit(Limit::SwapMax),
+            "memory.swap.peak" => Self::SwapPeak,
+            "memory.events" => Self::Events,
+            "memory.events.local" => Self::EventsLocal,
+            "memory.swap.events" => Self::SwapEvents,
+            "memory.stat" => Self::Stat,
+            "memory.reclaim" => Self::Reclaim,
+            _ => return None,
+        })
+    }
+
+    /// The file of a memcg; the root has few.
+    fn of(id: MemcgId, name: &str) -> Result<Self, MemcgError> {
+        let at_root = |file: &Self| matches!(file, Self::Stat | Self::Reclaim);
+        Self::named(name).filter(|file| !id.is_root() || at_root(file)).ok_or(MemcgError::NoFile)
+    }
+}
+
+/// `memory.events`.
+const EVENTS: [(&str, MemcgEvent); 6] = [
+    ("low", MemcgEvent::Low),
+    ("high", MemcgEvent::High),
+    ("max", MemcgEvent::Max),
+    ("oom", MemcgEvent::Oom),
+    ("oom_kill", MemcgEvent::OomKill),
+    ("oom_group_kill", MemcgEvent::OomGroupKill),
+];
+
+/// A line of `memory.stat`.
+enum Line {
+    /// All pages of programs, told in bytes: those of files are theirs alone, as anonymous ones are (docs/differences.md).
+    Charged,
+    /// As it is.
+    Plain(MemcgStat),
+    /// Pages on lists, told in bytes.
+    List(LruList),
+    /// Several numbers in one.
+    Sum(&'static str, [MemcgStat; 3]),
+}
+
+/// `memory.stat`, as far as there is something to tell, in the order of Linux 6.17.
+const STAT: [Line; 34] = {
+    use Line::{Charged, List, Plain, Sum};
+    use MemcgStat as S;
+    [
+        Charged,
+        List(LruList::InactiveAnon),
+        List(LruList::ActiveAnon),
+        List(LruList::InactiveFile),
+        List(LruList::ActiveFile),
+        List(LruList::Unevictable),
+        Plain(S::WorkingsetRefaultAnon),
+        Plain(S::WorkingsetActivateAnon),
+        Plain(S::WorkingsetRestoreAnon),
+        Sum("pgscan", [S::PgscanKswapd, S::PgscanDirect, S::PgscanProactive]),
+        Sum("pgsteal", [S::PgstealKswapd, S::PgstealDirect, S::PgstealProactive]),
+        Plain(S::Pswpin),
+        Plain(S::Pswpout),
+        Plain(S::PgscanKswapd),
+        Plain(S::PgscanDirect),
+        Plain(S::PgscanProactive),
+        Plain(S::PgstealKswapd),
+        Plain(S::PgstealDirect),
+        Plain(S::PgstealProactive),
+        Plain(S::Pgfault),
+        Plain(S::Pgmajfault),
+        Plain(S::Pgrefill),
+        Plain(S::Pgactivate),
+        Plain(S::Pgdeactivate),
+        Plain(S::Pglazyfree),
+        Plain(S::Pglazyfreed),
+        Plain(S::SwpinZero),
+        Plain(S::SwpoutZero),
+        Plain(S::Zswpin),
+        Plain(S::Zswpout),
+        Plain(S::ThpFaultAlloc),
+        Plain(S::ThpCollapseAlloc),
+        Plain(S::ThpSwpout),
+        Plain(S::ThpSwpoutFallback),
+    ]
+};
+
+impl Line {
+    fn write(
+        &self,
+        charged: u64,
+        stats: &MemcgStats,
+        lists: &[u64; LruList::COUNT],
+        out: &mut dyn fmt::Write,
+    ) -> fmt::Result {
+        // What is counted up on one CPU and down on another may seem to be below zero for a moment.
+        let read = |stat: MemcgStat| stats[stat as usize].max(0);
+        match *self {
+            Self::Charged => writeln!(out, "anon {}", charged << PAGE_SHIFT),
+            Self::Plain(stat) => writeln!(out, "{} {}", stat.name(), read(stat)),
+            Self::List(list) => writeln!(out, "{} {}", list.name(), lists[list as usize] << PAGE_SHIFT),
+            Self::Sum(name, parts) => writeln!(out, "{name} {}", parts.map(read).iter().sum::<i64>()),
+        }
+    }
+}
+
+impl<P: Platform> Memcgs<P> {
+    /// Writes what is in the memcg's file `name` to `out`, as Linux would.
+    ///
+    /// # Errors
+    ///
+    /// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`], [`MemcgError::WriteOnly`], [`MemcgError::Output`].
+    pub fn read(&self, id: MemcgId, name: &str, out: &mut dyn fmt::Write) -> Result<(), MemcgError> {
+        let file = File::of(id, name)?;
+        let memcg = self.online(id)?;
+        match file {
+            File::Current => writeln!(out, "{}", memcg.memory.usage() * PAGE_SIZE)?,
+            File::Peak => writeln!(out, "{}", memcg.memory.peak() * PAGE_SIZE)?,
+            File::SwapCurrent => writeln!(out, "{}", memcg.swap.usage() * PAGE_SIZE)?,
+            File::SwapPeak => writeln!(out, "{}", memcg.swap.peak() * PAGE_SIZE)?,
+            File::Limit(limit) => match self.limit(id, limit) {
+                Some(bytes) => writeln!(out, "{bytes}")?,
+                None => writeln!(out, "max")?,
+            },
+            File::Events => {
+                for (name, event) in EVENTS {
+                    writeln!(out, "{name} {}", self.events(id, event))?;
+                }
+            }
+            File::EventsLocal => {
+                for (name, event) in EVENTS {
+                    writeln!(out, "{name} {}", self.local_events(id, event))?;
+                }
+            }
+            File::SwapEvents => {
+                let (max, fail) =
+                    (self.events(id, MemcgEvent::SwapMax), self.events(id, MemcgEvent::SwapFail));
+                writeln!(out, "high 0\nmax {max}\nfail {fail}")?;
+            }
+            File::Stat => {
+                self.take_in(&self.frames.platform().pin(), None);
+                let (stats, lists) = (self.stats(id), self.subtree_sizes(id));
+                let mut charged = 0;
+                // Nothing is charged to the root itself.
+                self.for_each_in_subtree(id, |below| {
+                    charged += if below.is_root() { 0 } else { self.charged(below) }
+                });
+                for line in &STAT {
+                    line.write(charged, &stats, &lists, out)?;
+                }
+            }
+            File::Reclaim => return Err(MemcgError::WriteOnly),
+        }
+        Ok(())
+    }
+
+    /// Writes `text` to the memcg's file `name`. What has to be done then is the caller's.
+    ///
+    /// # Errors
+    ///
+    /// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`], [`MemcgError::ReadOnly`] (Linux: `EACCES`),
+    /// [`MemcgError::BadValue`] (`EINVAL`). Nothing was changed.
+    pub fn write(&self, id: MemcgId, name: &str, text: &str) -> Result<WriteOutcome, MemcgError> {
+        let file = File::of(id, name)?;
+        self.online(id)?;
+        match file {
+            File::Limit(limit) => self.set(id, limit, parse_limit(text)?),
+            File::Reclaim => parse_reclaim(text),
+            _ => Err(MemcgError::ReadOnly),
+        }
+    }
+}
+
+/// `SIZE` or `SIZE swappiness=N`.
+fn parse_reclaim(text: &str) -> Result<WriteOutcome, MemcgError> {
+    let text = text.trim_ascii();
+    let (bytes, rest) = parse_size(text);
+    if rest.len() == text.len() {
+        return Err(MemcgError::BadValue);
+    }
+    let mut swappiness = None;
+    for word in rest.split(' ').filter(|word| !word.is_empty()) {
+        let value = word.strip_prefix("swappiness=").ok_or(MemcgError::BadValue)?;
+        swappiness = Some(match value {
+            "max" => Swappiness::Max,
+            _ => match value.parse() {
+                Ok(value) if value <= 200 => Swappiness::Of(value),
+                _ => return Err(MemcgError::BadValue),
+            },
+        });
+    }
+    Ok(WriteOutcome::Reclaim { pages: bytes >> PAGE_SHIFT, swappiness })
+}

@@ -1,0 +1,57 @@
+//! What memcgs are called.
+
+use core::fmt;
+
+/// The number of a memcg. A number is used again when its memcg is gone with all charges.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct MemcgId(u16);
+
+impl MemcgId {
+    /// The root of the tree: it has no limits, and nothing is counted for it.
+    pub const ROOT: Self = Self(0);
+    /// Numbers that there are, so that one more bit is left beside a number.
+    pub const COUNT: usize = 1 << 15;
+
+    /// Memcg `number`, or `None` where no memcg can have it.
+    #[inline]
+    pub const fn new(number: u16) -> Option<Self> {
+        if (number as usize) < Self::COUNT { Some(Self(number)) } else { None }
+    }
+
+    /// The number as it is kept in a descriptor or a word. The highest bit is lost, which no number has.
+    #[inline]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits & (Self::COUNT as u16 - 1))
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// The number as an index into tables.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Whether this is the root.
+    #[inline]
+    pub const fn is_root(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Debug for MemcgId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "group{}", self.0)
+    }
+}
+
+impl fmt::Display for MemcgId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}

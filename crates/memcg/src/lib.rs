@@ -1,0 +1,133 @@
+//! memcgs, and the lists of folios by age.
+//!
+//! [`Memcgs`] is the room of one machine. It owns the frame room, as every room owns the one above it. docs/memcg.md says
+//! how memcgs are charged, come and go, and which lock guards what.
+//!
+//! A memcg is named by its number ([`MemcgId`]). Whoever uses one has a space or a charge in it, or is prepared to find it
+//! gone: a number that is out of date leads to no memory error, but may lead to a later memcg.
+
+#![no_std]
+
+#[cfg(any(test, loom))]
+extern crate std;
+
+mod audit;
+mod charge;
+mod counter;
+mod error;
+mod event;
+mod files;
+mod id;
+mod limit;
+mod lists;
+mod memcg;
+#[cfg(all(test, loom))]
+mod models;
+mod name;
+mod protection;
+mod put;
+mod stat;
+mod sweep;
+mod table;
+mod tagged;
+mod tree;
+
+pub use audit::{Belonging, MemcgViolation};
+pub use error::{MemcgError, OverHigh, OverLimit};
+pub use event::MemcgEvent;
+pub use files::{Swappiness, WriteOutcome};
+pub use id::MemcgId;
+pub use limit::Limit;
+pub use lists::{Begin, Isolated, LruList};
+pub use name::MAX_NAME;
+pub use protection::Protection;
+pub use stat::{MemcgStat, MemcgStats};
+
+use crate::lists::{Incoming, NodeLists};
+use crate::memcg::Memcg;
+use crate::table::MemcgTable;
+use crate::tagged::TaggedAmount;
+use crate::tree::Registry;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicBool;
+use quire_arch::{CpuId, LockClass, Order, Pin, Platform};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind, SlabCache};
+use quire_sync::{PerCpu, SpinLock};
+
+/// The site of what this room allocates in whole frames.
+pub(crate) const SITE: FaultSite = FaultSite::new("memcg");
+
+/// What a CPU holds back of the counters of memcgs.
+#[derive(Debug)]
+pub(crate) struct CpuCells {
+    /// Pages that are charged already and that nobody uses yet.
+    stock: TaggedAmount,
+    stats: [TaggedAmount; MemcgStat::COUNT],
+}
+
+/// The memcgs of one machine.
+pub struct Memcgs<P: Platform> {
+    frames: Frames<P>,
+    table: MemcgTable<P>,
+    memcgs: SlabCache<Memcg<P>, P>,
+    lists: SlabCache<NodeLists<P>, P>,
+    registry: SpinLock<Registry, P>,
+    cpus: PerCpu<CpuCells>,
+    incoming: PerCpu<SpinLock<Incoming, P>>,
+    listing: AtomicBool,
+}
+
+/// Memory for one `T` a CPU.
+fn per_cpu<T, P: Platform>(
+    frames: &Frames<P>,
+    pin: &Pin<'_, P>,
+    make: impl FnMut(CpuId) -> T,
+) -> Result<PerCpu<T>, AllocError> {
+    let cpus = frames.platform().cpu_count();
+    let fits = |order: &Order| order.bytes() >= PerCpu::<T>::bytes(cpus) as u64;
+    let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
+    let pfn = frames.allocate(pin, AllocRequest::new(order, SITE).kind(Kind::Memcg))?;
+    let memory: NonNull<u8> = frames.platform().direct_map(pfn);
+    // SAFETY: the block was just given out, is large enough and aligned to a page, and is never given back.
+    Ok(unsafe { PerCpu::init(memory, cpus, make) })
+}
+
+impl<P: Platform> Memcgs<P> {
+    /// The room over `frames`, with the root memcg.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::allocate`].
+    pub fn new(frames: Frames<P>) -> Result<Self, AllocError> {
+        let pin = frames.platform().pin();
+        let cells = |_| CpuCells {
+            stock: TaggedAmount::default(),
+            stats: core::array::from_fn(|_| TaggedAmount::default()),
+        };
+        let cpus = per_cpu(&frames, &pin, cells)?;
+        let incoming = |_| SpinLock::new(LockClass::LruIncoming, Incoming::default());
+        let incoming = per_cpu(&frames, &pin, incoming)?;
+        let memcgs = SlabCache::new(&frames, &pin, "memcg")?;
+        let lists = SlabCache::new(&frames, &pin, "memcg_lists")?;
+        drop(pin);
+        let registry = SpinLock::new(LockClass::Memcgs, Registry::default());
+        let listing = AtomicBool::new(false);
+        let table = MemcgTable::new();
+        let room = Self { frames, table, memcgs, lists, registry, cpus, incoming, listing };
+        room.make_group(&room.frames.platform().pin(), MemcgId::ROOT)?.life.begin();
+        Ok(room)
+    }
+
+    /// The frames under this room.
+    #[inline]
+    pub fn frames(&self) -> &Frames<P> {
+        &self.frames
+    }
+}
+
+impl<P: Platform> fmt::Debug for Memcgs<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memcgs").finish_non_exhaustive()
+    }
+}

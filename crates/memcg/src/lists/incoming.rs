@@ -1,0 +1,67 @@
+//! From what CPUs have listed to the lists of memcgs and nodes.
+
+use super::{Label, NodeLists};
+use crate::Memcgs;
+use quire_arch::{CpuId, Pin, Platform};
+
+/// Folios that are moved under one hold of the locks.
+const CHUNK: u32 = 32;
+
+impl<P: Platform> Memcgs<P> {
+    /// Puts what `cpu` has listed, or what all CPUs have, on the lists of the memcgs and nodes that it belongs to, oldest
+    /// first. Folios that are listed meanwhile may stay.
+    pub fn take_in(&self, pin: &Pin<'_, P>, cpu: Option<CpuId>) {
+        match cpu {
+            Some(cpu) => self.take_in_from(pin, cpu),
+            None => {
+                let cpus = self.frames.platform().cpu_count();
+                (0..cpus).filter_map(CpuId::new).for_each(|cpu| self.take_in_from(pin, cpu));
+            }
+        }
+    }
+
+    fn take_in_from(&self, _pin: &Pin<'_, P>, cpu: CpuId) {
+        let Some(incoming) = self.incoming.get(cpu) else { return };
+        let map = self.frames.map();
+        // The lists' lock comes first, and which lists these are the oldest folio says.
+        let oldest = || {
+            let incoming = incoming.lock();
+            let lists = self.lists_of(map.known(incoming.folios.last(map)?))?;
+            Some((lists, incoming.folios.folios()))
+        };
+        let Some((mut lists, mut left)) = oldest() else { return };
+        while left > 0 {
+            let moved = self.take_in_chunk(lists, cpu, left.min(CHUNK));
+            // None means that somebody else has taken the folio off meanwhile.
+            left -= moved.max(1);
+            match oldest() {
+                Some((next, _)) => lists = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Moves what belongs to `lists` from the end of what `cpu` has, up to `most` folios, and answers how many.
+    fn take_in_chunk(&self, lists: &NodeLists<P>, cpu: CpuId, most: u32) -> u32 {
+        let Some(incoming) = self.incoming.get(cpu) else { return 0 };
+        let map = self.frames.map();
+        let mut to = lists.lock();
+        let mut from = incoming.lock();
+        let mut moved = 0;
+        while moved < most
+            && let Some(head) = from.folios.last(map)
+            && self.lists_of(map.known(head)).is_some_and(|own| core::ptr::eq(own, lists))
+        {
+            from.folios.remove(map, head);
+            let label = Label::of(map.known(head));
+            lists.insert(&mut to, map, head, (Label::main(label.list(), label.order()), true));
+            moved += 1;
+        }
+        moved
+    }
+
+    /// Folios that CPUs have listed and nobody has taken in.
+    pub fn incoming_folios(&self, _pin: &Pin<'_, P>) -> u64 {
+        self.incoming.iter().map(|incoming| u64::from(incoming.lock().folios.folios())).sum()
+    }
+}

@@ -1,0 +1,217 @@
+//! The lists of folios by age.
+//!
+//! A listed folio has [`FrameFlags::LRU`], and a label in its descriptor that says where it is: with what a CPU has listed
+//! and nobody has looked at yet, or on a list of its memcg and node. Label and flag change under the lock of the place that
+//! the folio is at, under both locks if it changes the place. So whoever wants a folio reads the label, takes that lock, and
+//! reads again. A folio's memcg does not change while it is listed.
+
+mod incoming;
+mod isolate;
+mod label;
+mod moves;
+mod node;
+mod sizes;
+mod split;
+
+pub use isolate::{Begin, Isolated};
+pub(crate) use label::{Label, Place};
+pub(crate) use node::NodeLists;
+
+use crate::Memcgs;
+use crate::id::MemcgId;
+use node::Lists;
+use quire_arch::{Pfn, Pin, Platform};
+use quire_frame::{FolioList, Frame, FrameFlags};
+use quire_sync::SpinGuard;
+use quire_sync::atomic::Ordering;
+
+/// The lists of a memcg and node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(usize)]
+pub enum LruList {
+    /// Anonymous folios that were not used of late: the next to be paged out.
+    InactiveAnon,
+    /// Anonymous folios that were.
+    ActiveAnon,
+    /// Other folios, and anonymous ones whose contents nobody needs, that were not used of late.
+    InactiveFile,
+    /// Other folios that were.
+    ActiveFile,
+    /// Folios that stay: their order says nothing.
+    Unevictable,
+}
+
+impl LruList {
+    /// How many there are.
+    pub const COUNT: usize = 5;
+    /// Every list, in the order of the enum.
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::InactiveAnon, Self::ActiveAnon, Self::InactiveFile, Self::ActiveFile, Self::Unevictable];
+
+    /// Its name in `memory.stat`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InactiveAnon => "inactive_anon",
+            Self::ActiveAnon => "active_anon",
+            Self::InactiveFile => "inactive_file",
+            Self::ActiveFile => "active_file",
+            Self::Unevictable => "unevictable",
+        }
+    }
+
+    /// The list of folios of this sort that were used of late.
+    pub const fn active(self) -> Self {
+        match self {
+            Self::InactiveAnon | Self::ActiveAnon => Self::ActiveAnon,
+            Self::InactiveFile | Self::ActiveFile => Self::ActiveFile,
+            Self::Unevictable => Self::Unevictable,
+        }
+    }
+
+    /// The list of folios of this sort that were not.
+    pub const fn inactive(self) -> Self {
+        match self {
+            Self::InactiveAnon | Self::ActiveAnon => Self::InactiveAnon,
+            Self::InactiveFile | Self::ActiveFile => Self::InactiveFile,
+            Self::Unevictable => Self::Unevictable,
+        }
+    }
+
+    /// What a folio on it has of the flags that say so.
+    const fn flags(self) -> FrameFlags {
+        match self {
+            Self::InactiveAnon | Self::InactiveFile => FrameFlags::LRU,
+            Self::ActiveAnon | Self::ActiveFile => FrameFlags::LRU.union(FrameFlags::ACTIVE),
+            Self::Unevictable => FrameFlags::LRU.union(FrameFlags::UNEVICTABLE),
+        }
+    }
+}
+
+/// The flags that say on which list a folio is.
+const LIST_FLAGS: FrameFlags = FrameFlags::LRU.union(FrameFlags::ACTIVE).union(FrameFlags::UNEVICTABLE);
+
+/// Gives the folio the flags of `list`. Answers false if it is not given out.
+#[inline]
+fn mark(frame: &Frame, list: LruList) -> bool {
+    let flags = list.flags();
+    frame.change_flags(flags, LIST_FLAGS - flags).is_some()
+}
+
+/// What one CPU has listed and nobody has looked at yet.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    pub(crate) folios: FolioList,
+}
+
+/// The lock of the place where a folio is.
+enum Held<'g, P: Platform> {
+    Incoming(SpinGuard<'g, Incoming, P>),
+    Main(&'g NodeLists<P>, SpinGuard<'g, Lists, P>),
+}
+
+impl<P: Platform> Memcgs<P> {
+    /// Whether anonymous folios are listed. Before there was anything to reclaim them to, nobody pays for it.
+    #[inline]
+    pub fn lists_anonymous(&self) -> bool {
+        self.listing.load(Ordering::Relaxed)
+    }
+
+    /// From now on anonymous folios are listed. Those that there are already the caller finds in the memory map.
+    pub fn start_listing(&self) {
+        self.listing.store(true, Ordering::Relaxed);
+    }
+
+    /// The lists of the memcg that the folio belongs to, for the node that it lies on.
+    #[inline]
+    fn lists_of(&self, frame: &Frame) -> Option<&NodeLists<P>> {
+        let memcg = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+        self.table.get(memcg)?.lists(frame.zone().node())
+    }
+
+    /// Lists the folio that starts at `head`, which the caller keeps from being given back. Answers false if somebody else did
+    /// or is about to. Takes a lock that is this CPU's own.
+    #[inline]
+    pub fn list_folio(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList) -> bool {
+        let frame = self.frames.known(head);
+        // Who sets the flag lists the folio. Until there is a label nobody else touches it.
+        let Some(before) = frame.set_flags(FrameFlags::LRU) else { return false };
+        if before.contains(FrameFlags::LRU) {
+            return false;
+        }
+        if (before & LIST_FLAGS) | FrameFlags::LRU != list.flags() {
+            mark(frame, list);
+        }
+        let mut mine = self.incoming.mine(pin).lock();
+        Label::incoming(list, frame.word().order(), pin.cpu()).put(frame);
+        mine.folios.push_front(self.frames.map(), head);
+        true
+    }
+
+    /// Takes the folio that starts at `head` off, wherever it is listed. Answers false if it is not.
+    #[inline]
+    pub fn unlist_folio(&self, _pin: &Pin<'_, P>, head: Pfn) -> bool {
+        let frame = self.frames.known(head);
+        if !frame.word().flags().contains(FrameFlags::LRU) {
+            return false;
+        }
+        let unlisted = self.with_listed(head, |frame, label, held| {
+            self.take_off(head, label, held);
+            // Before the flag: who sets that next finds no label.
+            Label::NONE.put(frame);
+            frame.clear_flags(FrameFlags::LRU);
+        });
+        unlisted.is_some()
+    }
+
+    #[inline]
+    fn take_off(&self, head: Pfn, label: Label, held: &mut Held<'_, P>) {
+        let map = self.frames.map();
+        match held {
+            Held::Incoming(incoming) => incoming.folios.remove(map, head),
+            Held::Main(lists, folios) => lists.remove(folios, map, head, label),
+        }
+    }
+
+    /// Calls `act` under the lock of the place where the folio is listed, with its label. `None` if it is not listed.
+    #[inline]
+    fn with_listed<R>(&self, head: Pfn, act: impl FnOnce(&Frame, Label, &mut Held<'_, P>) -> R) -> Option<R> {
+        let frame = self.frames.known(head);
+        let listed = || frame.word().flags().contains(FrameFlags::LRU);
+        let mut attempt = 0;
+        // A folio that moves all the time keeps this going; each time somebody else has got something done.
+        while listed() {
+            let label = Label::of(frame);
+            match label.place() {
+                // It is just being listed.
+                _ if !label.is_some() => {}
+                Place::Incoming(cpu) => {
+                    let incoming = self.incoming.get(cpu)?.lock();
+                    // The flag is read before the label: whoever listed it elsewhere has set it after the label.
+                    if listed() && Label::of(frame).place() == Place::Incoming(cpu) {
+                        return Some(act(frame, Label::of(frame), &mut Held::Incoming(incoming)));
+                    }
+                }
+                Place::Main => {
+                    let lists = self.lists_of(frame)?;
+                    let folios = lists.lock();
+                    if listed()
+                        && Label::of(frame).is_some()
+                        && Label::of(frame).place() == Place::Main
+                        && self.lists_of(frame).is_some_and(|now| core::ptr::eq(now, lists))
+                    {
+                        return Some(act(frame, Label::of(frame), &mut Held::Main(lists, folios)));
+                    }
+                }
+            }
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+        None
+    }
+
+    /// The list that the folio is on or on its way to, if it is listed: a moment's view.
+    pub fn list_of(&self, head: Pfn) -> Option<LruList> {
+        let frame = self.frames.known(head);
+        frame.word().flags().contains(FrameFlags::LRU).then(|| Label::of(frame).list())
+    }
+}

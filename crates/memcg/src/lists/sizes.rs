@@ -1,0 +1,45 @@
+//! How long the lists are, and how fast folios leave them.
+
+use super::{LruList, NodeLists};
+use crate::Memcgs;
+use crate::id::MemcgId;
+use quire_arch::{NodeId, Platform};
+use quire_sync::atomic::Ordering;
+
+impl<P: Platform> Memcgs<P> {
+    /// Pages on each list of a memcg and node. What CPUs have listed and nobody took in ([`take_in`](Self::take_in)) is not
+    /// among them.
+    pub fn sizes(&self, id: MemcgId, node: NodeId) -> [u64; LruList::COUNT] {
+        let lists = self.table.get(id).and_then(|memcg| memcg.lists(node));
+        lists.map_or([0; LruList::COUNT], NodeLists::sizes)
+    }
+
+    /// As [`sizes`](Self::sizes), of the memcg and all below it, on all nodes.
+    pub fn subtree_sizes(&self, id: MemcgId) -> [u64; LruList::COUNT] {
+        let mut sums = [0; LruList::COUNT];
+        self.for_each_in_subtree(id, |below| {
+            let Some(memcg) = self.table.get(below) else { return };
+            for lists in memcg.all_lists() {
+                for (sum, pages) in sums.iter_mut().zip(lists.sizes()) {
+                    *sum += pages;
+                }
+            }
+        });
+        sums
+    }
+
+    /// Lets the clock of the memcg and of all above it, the root included, go on by `pages`: so many have left its inactive
+    /// lists on the node, because they were reclaimed or because they became active.
+    pub fn advance(&self, id: MemcgId, node: NodeId, pages: u64) {
+        let root = self.table.get(MemcgId::ROOT);
+        for lists in self.up(id).chain(root).filter_map(|memcg| memcg.lists(node)) {
+            lists.age().fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// What the clock of the memcg and node shows. It begins anew with another memcg of that number.
+    pub fn age(&self, id: MemcgId, node: NodeId) -> u64 {
+        let lists = self.table.get(id).and_then(|memcg| memcg.lists(node));
+        lists.map_or(0, |lists| lists.age().load(Ordering::Relaxed))
+    }
+}

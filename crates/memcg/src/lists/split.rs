@@ -1,0 +1,83 @@
+//! Folios that are split while they are listed.
+
+use super::{Held, Label, LruList};
+use crate::Memcgs;
+use crate::id::MemcgId;
+use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::{FolioSplit, FrameChain, SplitError};
+use quire_sync::atomic::Ordering;
+
+impl<P: Platform> Memcgs<P> {
+    /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, beside it, from the moment
+    /// that anybody can see them. What enters `unmapped` is given back to the folio's memcg.
+    ///
+    /// # Errors
+    ///
+    /// As for [`FolioSplit::finish`].
+    pub fn split_folio(
+        &self,
+        pin: &Pin<'_, P>,
+        split: FolioSplit<'_, P>,
+        (to, held, unless_mapped): (Order, u32, bool),
+        unmapped: &mut FrameChain,
+    ) -> Result<(), SplitError> {
+        let head = split.folio().head();
+        let memcg = MemcgId::from_bits(self.frames.known(head).memcg().load(Ordering::Relaxed));
+        let before = unmapped.pages();
+        let mut split = Some(split);
+        let listed = self.with_listed(head, |_, label, held_lock| {
+            let split = split.take()?;
+            let done = split.finish_with(to, held, unless_mapped, unmapped, |part| {
+                self.put_beside(part, label.with(label.list(), to), held_lock);
+                true
+            });
+            if done.is_ok() {
+                self.relabel(head, label, to, held_lock);
+            }
+            Some(done)
+        });
+        let done = match (listed.flatten(), split) {
+            (Some(done), _) => done,
+            (None, Some(split)) => {
+                // Somebody may have listed it since the look, and let go of it.
+                split.finish(to, held, unless_mapped, unmapped).inspect(|()| {
+                    self.folio_was_split(pin, head);
+                })
+            }
+            // The split is used in the one way or the other.
+            (None, None) => Err(SplitError::Busy),
+        };
+        self.uncharge(pin, memcg, unmapped.pages() - before);
+        done
+    }
+
+    /// Lists a part that nobody can see yet. Parts come from the last to the first, so they end in their order.
+    fn put_beside(&self, part: Pfn, label: Label, held: &mut Held<'_, P>) {
+        let map = self.frames.map();
+        match held {
+            Held::Incoming(incoming) => {
+                label.put(map.known(part));
+                incoming.folios.push_front(map, part);
+            }
+            Held::Main(lists, folios) => lists.insert(folios, map, part, (label, true)),
+        }
+    }
+
+    /// Counts a folio with `label` as one of order `now`.
+    fn relabel(&self, head: Pfn, label: Label, now: Order, held: &mut Held<'_, P>) {
+        if let Held::Main(lists, _) = held {
+            let change = now.pages() as i64 - label.order().pages() as i64;
+            lists.count(label.list(), change);
+        }
+        label.with(label.list(), now).put(self.frames.known(head));
+    }
+
+    /// A listed folio was split by [`FolioSplit::finish`], and its first part is what is listed now. Until this is said it
+    /// counts as large as it was, wherever it goes. Answers the list, if it is listed still.
+    pub fn folio_was_split(&self, _pin: &Pin<'_, P>, head: Pfn) -> Option<LruList> {
+        self.with_listed(head, |frame, label, held| {
+            self.relabel(head, label, frame.word().order(), held);
+            label.list()
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! One memcg.
+
+use crate::counter::{PageCounter, UNLIMITED};
+use crate::event::MemcgEvent;
+use crate::id::MemcgId;
+use crate::lists::NodeLists;
+use crate::name::Name;
+use crate::protection::Protected;
+use crate::stat::MemcgStat;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16};
+use quire_arch::{MAX_NODES, NodeId, Platform};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// In use: can be found, charged, and spaces can come.
+const ONLINE: u32 = 1 << 31;
+/// Removed, but something still belongs to it.
+const ZOMBIE: u32 = 1 << 30;
+
+/// Whether there is such a memcg, and how many spaces belong to it, in one word: so that the last look before it is removed
+/// is the removal.
+#[derive(Debug)]
+pub(crate) struct Life(AtomicU32);
+
+impl Life {
+    fn none() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    pub(crate) fn begin(&self) {
+        self.0.store(ONLINE, Ordering::Release);
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_online(&self) -> bool {
+        self.0.load(Ordering::Acquire) & ONLINE != 0
+    }
+
+    /// Whether it is there, be it removed or not.
+    #[inline]
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (ONLINE | ZOMBIE) != 0
+    }
+
+    pub(crate) fn spaces(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) & (ZOMBIE - 1)
+    }
+
+    /// One space more, unless the memcg was removed.
+    pub(crate) fn hold(&self) -> bool {
+        let more = |word| (word & ONLINE != 0 && word & (ZOMBIE - 1) < ZOMBIE - 1).then_some(word + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+    }
+
+    pub(crate) fn release(&self) {
+        let fewer = |word| (word & (ZOMBIE - 1) > 0).then(|| word - 1);
+        let released = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer);
+        debug_assert!(released.is_ok(), "a space leaves a memcg that it is not in");
+    }
+
+    /// Removes the memcg if no space belongs to it.
+    pub(crate) fn remove(&self) -> bool {
+        self.0.compare_exchange(ONLINE, ZOMBIE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Where a memcg is in the tree. Written under the lock of the memcgs; `parent` never changes while there is something of
+/// the memcg. The root is nobody's child, so its number stands for none in the others.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    pub(crate) parent: AtomicU16,
+    pub(crate) first_child: AtomicU16,
+    pub(crate) next: AtomicU16,
+    pub(crate) prev: AtomicU16,
+    /// The next one that was removed, or the next free number.
+    pub(crate) next_removed: AtomicU16,
+    pub(crate) depth: AtomicU8,
+}
+
+/// A memcg. Its memory is never given back, but used for the next memcg: so a number that is out of date leads to some
+/// memcg, and nothing worse.
+pub(crate) struct Memcg<P: Platform> {
+    pub(crate) id: MemcgId,
+    pub(crate) life: Life,
+    pub(crate) links: Links,
+    pub(crate) name: Name,
+    pub(crate) memory: PageCounter,
+    pub(crate) swap: PageCounter,
+    pub(crate) high: AtomicU64,
+    /// A charge has gone past the `high` of this memcg or of one above.
+    pub(crate) over_high: AtomicBool,
+    pub(crate) min: Protected,
+    pub(crate) low: Protected,
+    pub(crate) events: [AtomicU64; MemcgEvent::COUNT],
+    /// Of memcgs that were below this one.
+    pub(crate) events_of_gone: [AtomicU64; MemcgEvent::COUNT],
+    pub(crate) stats: [AtomicI64; MemcgStat::COUNT],
+    /// Where the next round of reclaim under this memcg begins.
+    pub(crate) cursor: AtomicU16,
+    /// For a removed memcg: when it was last seen that no CPU keeps anything back for it, plus one; zero for never.
+    pub(crate) drained: AtomicU64,
+    /// How often its memory had risen from zero then.
+    pub(crate) drained_rises: AtomicU64,
+    /// Scratch of the auditor.
+    pub(crate) recounted: AtomicU64,
+    nodes: [AtomicPtr<NodeLists<P>>; MAX_NODES],
+}
+
+impl<P: Platform> Memcg<P> {
+    /// A memcg that is not there yet.
+    ///
+    /// # Safety
+    ///
+    /// What `nodes` leads to stays where it is as long as the memcg does.
+    pub(crate) unsafe fn new(id: MemcgId, nodes: &[Option<NonNull<NodeLists<P>>>; MAX_NODES]) -> Self {
+        Self {
+            id,
+            life: Life::none(),
+            links: Links::default(),
+            name: Name::default(),
+            memory: PageCounter::new(),
+            swap: PageCounter::new(),
+            high: AtomicU64::new(UNLIMITED),
+            over_high: AtomicBool::new(false),
+            min: Protected::new(),
+            low: Protected::new(),
+            events: core::array::from_fn(|_| AtomicU64::new(0)),
+            events_of_gone: core::array::from_fn(|_| AtomicU64::new(0)),
+            stats: core::array::from_fn(|_| AtomicI64::new(0)),
+            cursor: AtomicU16::new(0),
+            drained: AtomicU64::new(0),
+            drained_rises: AtomicU64::new(0),
+            recounted: AtomicU64::new(0),
+            nodes: nodes.map(|lists| AtomicPtr::new(lists.map_or(core::ptr::null_mut(), NonNull::as_ptr))),
+        }
+    }
+
+    /// Makes the memcg as new, under the lock of the memcgs.
+    pub(crate) fn reset(&self) {
+        self.memory.reset();
+        self.swap.reset();
+        self.high.store(UNLIMITED, Ordering::Relaxed);
+        self.over_high.store(false, Ordering::Relaxed);
+        self.min.reset();
+        self.low.reset();
+        self.events.iter().chain(&self.events_of_gone).for_each(|count| count.store(0, Ordering::Relaxed));
+        self.stats.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.cursor.store(0, Ordering::Relaxed);
+        self.drained.store(0, Ordering::Relaxed);
+        self.all_lists().for_each(NodeLists::reset);
+    }
+
+    /// Whether pages or slots are charged to it. What goes from a slot into memory between the two looks is missed: then
+    /// [`PageCounter::rises`] has changed.
+    pub(crate) fn is_charged(&self) -> bool {
+        if self.memory.usage() != 0 {
+            return true;
+        }
+        // A page that goes the other way is in one of them at each look.
+        fence(Ordering::Acquire);
+        let swapped = self.swap.usage() != 0;
+        // Pairs with the release of whoever gave the last slot back.
+        fence(Ordering::Acquire);
+        swapped
+    }
+
+    #[inline]
+    pub(crate) fn parent(&self) -> MemcgId {
+        MemcgId::from_bits(self.links.parent.load(Ordering::Relaxed))
+    }
+
+    /// Its lists for `node`, if the machine has that.
+    #[inline]
+    pub(crate) fn lists(&self, node: NodeId) -> Option<&NodeLists<P>> {
+        let lists = NonNull::new(self.nodes[node.index()].load(Ordering::Relaxed))?;
+        // SAFETY: they were there before the memcg, and stay as long as it does (`new`). Only shared references are made.
+        Some(unsafe { lists.as_ref() })
+    }
+
+    pub(crate) fn all_lists(&self) -> impl Iterator<Item = &NodeLists<P>> {
+        (0..MAX_NODES).filter_map(NodeId::new).filter_map(|node| self.lists(node))
+    }
+}
+
+impl<P: Platform> fmt::Debug for Memcg<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("id", &self.id).field("life", &self.life).finish_non_exhaustive()
+    }
+}

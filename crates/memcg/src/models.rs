@@ -1,0 +1,37 @@
+//! Loom models.
+
+use crate::id::MemcgId;
+use crate::tagged::TaggedAmount;
+use loom::sync::Arc;
+use loom::thread;
+
+const A: MemcgId = MemcgId::from_bits(1);
+const B: MemcgId = MemcgId::from_bits(2);
+
+/// The owner uses its stock for one memcg and the other while somebody drains it: no page is lost, none is there twice.
+#[test]
+fn loom_a_stock_that_is_drained_loses_nothing() {
+    loom::model(|| {
+        let stock = Arc::new(TaggedAmount::default());
+        assert_eq!(stock.add(A, 5), None);
+        let other = stock.clone();
+        let drainer = thread::spawn(move || other.drain(|memcg| memcg == A));
+        // What is charged to each memcg in all: in stock, in use, or taken out of the stock.
+        let mut sums = [0i64; 2];
+        let mut put = |(memcg, pages): (MemcgId, i64)| sums[usize::from(memcg == B)] += pages;
+        if stock.take(A, 2) {
+            put((A, 2));
+        }
+        if stock.try_add(A, 1, 10) {
+            put((A, -1));
+        }
+        if let Some(out) = stock.add(B, 4) {
+            put(out);
+        }
+        put((B, -4));
+        let drained: Option<(MemcgId, i64)> = drainer.join().ok().flatten();
+        drained.into_iter().for_each(&mut put);
+        put(stock.get());
+        assert_eq!(sums, [5, 0]);
+    });
+}

@@ -1,0 +1,120 @@
+//! What reclaim has to leave to a memcg.
+//!
+//! `memory.min` and `memory.low` of a memcg are worth what its ancestors have to give: where the children of a memcg claim
+//! more than it has itself, each gets its share by what it uses of its claim; where they claim less, the rest goes to
+//! those who use more than they claimed, in proportion (Linux with `memory_recursiveprot`).
+
+use crate::Memcgs;
+use crate::id::MemcgId;
+use crate::memcg::Memcg;
+use crate::tree::MAX_DEPTH;
+use arrayvec::ArrayVec;
+use quire_arch::Platform;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// Pages that are protected from a reclaim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Protection {
+    /// As long as the memcg uses no more, nothing is taken from it at all.
+    pub min: u64,
+    /// As long as the memcg uses no more, nothing is taken from it while others have more.
+    pub low: u64,
+}
+
+/// One claim of a memcg, and what its children claim of it.
+#[derive(Debug)]
+pub(crate) struct Protected {
+    setting: AtomicU64,
+    /// What is in use of the claim, as the parent's sum has it.
+    used: AtomicU64,
+    /// The sum of that over the children.
+    children: AtomicU64,
+}
+
+impl Protected {
+    pub(crate) fn new() -> Self {
+        Self { setting: AtomicU64::new(0), used: AtomicU64::new(0), children: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn reset(&self) {
+        self.setting.store(0, Ordering::Relaxed);
+        self.used.store(0, Ordering::Relaxed);
+        self.children.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn setting(&self) -> u64 {
+        self.setting.load(Ordering::Relaxed)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.setting() == 0 && self.used.load(Ordering::Relaxed) == 0
+    }
+
+    /// Brings the parent's sum up to date. Each change of `used` is added there once, whoever comes first.
+    fn note(&self, usage: u64, parent: &Self) {
+        if !self.is_idle() {
+            let now = usage.min(self.setting());
+            let before = self.used.swap(now, Ordering::Relaxed);
+            parent.children.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a claim is worth, in pages: of a memcg that uses `usage`, below one that uses `parent_usage` and whose own claim is
+/// worth `parent`.
+fn effective(claim: &Protected, usage: u64, (above, parent_usage, parent): (&Protected, u64, u64)) -> u64 {
+    let used = usage.min(claim.setting());
+    let siblings = above.children.load(Ordering::Relaxed);
+    let share =
+        |part: u64, of: u64, whole: u64| (u128::from(part) * u128::from(of) / u128::from(whole)) as u64;
+    if siblings > parent {
+        return share(used, parent, siblings);
+    }
+    if parent > siblings && parent_usage > siblings && usage > used {
+        return used + share(parent - siblings, usage - used, parent_usage - siblings);
+    }
+    used
+}
+
+impl<P: Platform> Memcgs<P> {
+    /// The use of a memcg has changed.
+    #[inline]
+    pub(crate) fn note_protected(&self, memcg: &Memcg<P>, usage: u64) {
+        if memcg.min.is_idle() && memcg.low.is_idle() {
+            return;
+        }
+        if let Some(parent) = self.table.get(memcg.parent()) {
+            memcg.min.note(usage, &parent.min);
+            memcg.low.note(usage, &parent.low);
+        }
+    }
+
+    /// Sets both claims, in pages.
+    pub(crate) fn set_min_and_low(&self, memcg: &Memcg<P>, min: u64, low: u64) {
+        memcg.min.setting.store(min, Ordering::Relaxed);
+        memcg.low.setting.store(low, Ordering::Relaxed);
+        self.note_protected(memcg, memcg.memory.usage());
+    }
+
+    /// What reclaim on behalf of `root` has to leave to the memcg. Nothing is left to `root` itself, nor to a memcg that is
+    /// not below it.
+    pub fn protection(&self, root: MemcgId, id: MemcgId) -> Protection {
+        let mut path: ArrayVec<&Memcg<P>, MAX_DEPTH> = ArrayVec::new();
+        path.extend(self.up(id).take_while(|memcg| memcg.id != root));
+        let Some(first) = path.pop().filter(|first| first.parent() == root) else {
+            return Protection::default();
+        };
+        // Against its own root a memcg has what it claims: limits above do not count.
+        let mut above = first;
+        let mut worth = Protection { min: first.min.setting(), low: first.low.setting() };
+        for memcg in path.into_iter().rev() {
+            let (usage, parent_usage) = (memcg.memory.usage(), above.memory.usage());
+            worth = Protection {
+                min: effective(&memcg.min, usage, (&above.min, parent_usage, worth.min)),
+                low: effective(&memcg.low, usage, (&above.low, parent_usage, worth.low)),
+            };
+            above = memcg;
+        }
+        worth
+    }
+}

@@ -1,0 +1,76 @@
+//! Giving folios back: off the lists by age, out of the accounts of their memcg, and home.
+
+use crate::Memcgs;
+use crate::id::MemcgId;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{FrameChain, FreeError};
+use quire_sync::atomic::Ordering;
+
+impl<P: Platform> Memcgs<P> {
+    /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`, and the answer is
+    /// true. The caller holds no lock of class Lru or later.
+    #[inline]
+    pub fn put_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
+        let charged = self.is_charged(head);
+        let mut put = self.frames().put_folio(chain, head, order);
+        while put == Err(FreeError::Listed) {
+            put = self.put_listed(chain, head, order);
+        }
+        debug_assert!(put.is_ok(), "a folio could not be given back: {put:?}");
+        let gone = put == Ok(true);
+        if gone && charged {
+            self.uncharge_folio(head, order);
+        }
+        gone
+    }
+
+    /// The same for a folio that only the caller has: it enters `chain`, or the answer says what is in the way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Frames::gather`](quire_frame::Frames::gather).
+    #[inline]
+    pub fn gather_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<(), FreeError> {
+        let charged = self.is_charged(head);
+        let mut gathered = self.frames().gather(chain, head, order);
+        while gathered == Err(FreeError::Listed) {
+            self.unlist(head);
+            gathered = self.frames().gather(chain, head, order);
+        }
+        if gathered.is_ok() && charged {
+            self.uncharge_folio(head, order);
+        }
+        gathered
+    }
+
+    #[inline]
+    fn is_charged(&self, head: Pfn) -> bool {
+        self.frames().known(head).memcg().load(Ordering::Relaxed) != MemcgId::ROOT.get()
+    }
+
+    /// The folio is on a list, and the caller has the last reference to it, or has dropped it.
+    #[cold]
+    fn put_listed(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<bool, FreeError> {
+        self.unlist(head);
+        // Whoever looked at the list before may have taken a reference, unless there was none any more.
+        if self.frames().known(head).refs() == 0 {
+            self.frames().gather(chain, head, order).map(|()| true)
+        } else {
+            self.frames().put_folio(chain, head, order)
+        }
+    }
+
+    #[cold]
+    fn unlist(&self, head: Pfn) {
+        let pin = self.frames().platform().pin();
+        self.unlist_folio(&pin, head);
+    }
+
+    /// Takes a folio that is in a chain out of the accounts of its memcg.
+    #[cold]
+    fn uncharge_folio(&self, head: Pfn, order: Order) {
+        let pin = self.frames().platform().pin();
+        let memcg = self.frames().known(head).memcg().swap(MemcgId::ROOT.get(), Ordering::Relaxed);
+        self.uncharge(&pin, MemcgId::from_bits(memcg), order.pages());
+    }
+}

@@ -1,0 +1,346 @@
+//! The tree of memcgs: how they come, are found, and are removed.
+
+use crate::error::MemcgError;
+use crate::id::MemcgId;
+use crate::lists::NodeLists;
+use crate::memcg::Memcg;
+use crate::name::Name;
+use crate::{Memcgs, SITE};
+use core::sync::atomic::AtomicU16;
+use quire_arch::{MAX_NODES, Order, Pin, Platform};
+use quire_frame::{AllocError, AllocRequest, Kind};
+use quire_sync::SpinGuard;
+use quire_sync::atomic::Ordering;
+
+/// Memcgs from the root to the deepest one.
+pub(crate) const MAX_DEPTH: usize = 64;
+
+/// Which memcgs there are.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    /// The first number that no memcg ever had, less one: the root has 0.
+    pub(crate) used: u16,
+    /// Numbers whose memcg is gone, linked.
+    pub(crate) free: MemcgId,
+    /// Memcgs that were removed and are not gone, linked.
+    pub(crate) removed: Option<(MemcgId, MemcgId)>,
+    /// Walks over the tree that go on: no memcg leaves it meanwhile.
+    pub(crate) walks: u32,
+}
+
+/// A link to a memcg, or none for the root's number.
+pub(crate) fn linked(link: &AtomicU16) -> Option<MemcgId> {
+    let id = MemcgId::from_bits(link.load(Ordering::Relaxed));
+    (!id.is_root()).then_some(id)
+}
+
+pub(crate) fn set_link(link: &AtomicU16, to: Option<MemcgId>) {
+    link.store(to.map_or(0, MemcgId::get), Ordering::Relaxed);
+}
+
+/// Keeps memcgs from leaving the tree while somebody walks over it.
+struct Walk<'g, P: Platform>(&'g Memcgs<P>);
+
+impl<P: Platform> Drop for Walk<'_, P> {
+    fn drop(&mut self) {
+        let _pin = self.0.frames.platform().pin();
+        self.0.registry.lock().walks -= 1;
+    }
+}
+
+impl<P: Platform> Memcgs<P> {
+    /// The memcg, unless it was removed.
+    pub(crate) fn online(&self, id: MemcgId) -> Result<&Memcg<P>, MemcgError> {
+        self.table.get(id).filter(|memcg| memcg.life.is_online()).ok_or(MemcgError::NoMemcg)
+    }
+
+    /// Makes the memory of a memcg of a number that none had before.
+    pub(crate) fn make_group(&self, pin: &Pin<'_, P>, id: MemcgId) -> Result<&Memcg<P>, AllocError> {
+        let frames = &self.frames;
+        if !self.table.has_leaf(id) {
+            let page =
+                frames.allocate(pin, AllocRequest::new(Order::ZERO, SITE).kind(Kind::Memcg).zeroed())?;
+            // SAFETY: a page of zeros that was just given out, and is never given back.
+            unsafe { self.table.add_leaf(id, frames.platform().direct_map(page)) };
+        }
+        let mut nodes = [None; MAX_NODES];
+        let made = (|| {
+            for place in nodes.iter_mut().take(frames.platform().node_count()) {
+                *place = Some(self.lists.allocate(frames, pin, NodeLists::new())?);
+            }
+            // SAFETY: the lists are never freed, unless the memcg does not come to be.
+            self.memcgs.allocate(frames, pin, unsafe { Memcg::new(id, &nodes) })
+        })();
+        match made {
+            Ok(memcg) => {
+                // SAFETY: the memcg is never freed.
+                unsafe { self.table.put(id, memcg) };
+                // SAFETY: as before; only shared references are made of it.
+                Ok(unsafe { memcg.as_ref() })
+            }
+            Err(error) => {
+                for lists in nodes.into_iter().flatten() {
+                    // SAFETY: allocated above, and no memcg leads to them.
+                    unsafe { self.lists.free(frames, pin, lists) };
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a memcg below `parent`.
+    ///
+    /// # Errors
+    ///
+    /// See [`MemcgError`].
+    pub fn create(&self, parent: MemcgId, name: &str) -> Result<MemcgId, MemcgError> {
+        Name::check(name)?;
+        let pin = self.frames.platform().pin();
+        let mut registry = self.registry.lock();
+        self.sweep_locked(&pin, &mut registry);
+        let above = self.online(parent)?;
+        let depth = above.links.depth.load(Ordering::Relaxed) + 1;
+        if usize::from(depth) >= MAX_DEPTH {
+            return Err(MemcgError::TooDeep);
+        }
+        if self.child(above, name).is_some() {
+            return Err(MemcgError::Exists);
+        }
+        let memcg = match self.table.get(registry.free).filter(|memcg| !memcg.id.is_root()) {
+            Some(memcg) => {
+                registry.free = MemcgId::from_bits(memcg.links.next_removed.load(Ordering::Relaxed));
+                memcg.reset();
+                memcg
+            }
+            None => {
+                let id = MemcgId::new(registry.used + 1).ok_or(MemcgError::TooMany)?;
+                let memcg = self.make_group(&pin, id)?;
+                registry.used += 1;
+                memcg
+            }
+        };
+        memcg.name.set(name);
+        let links = &memcg.links;
+        links.depth.store(depth, Ordering::Relaxed);
+        links.parent.store(parent.get(), Ordering::Relaxed);
+        let next = linked(&above.links.first_child);
+        set_link(&links.first_child, None);
+        set_link(&links.prev, None);
+        set_link(&links.next, next);
+        if let Some(next) = next.and_then(|next| self.table.get(next)) {
+            set_link(&next.links.prev, Some(memcg.id));
+        }
+        set_link(&above.links.first_child, Some(memcg.id));
+        memcg.life.begin();
+        Ok(memcg.id)
+    }
+
+    /// Removes a memcg. What is still charged to it stays so, and its lists stay reachable from above; it is gone when the
+    /// last charge is.
+    ///
+    /// # Errors
+    ///
+    /// [`MemcgError::Busy`] with children that were not removed, or spaces; [`MemcgError::Root`],
+    /// [`MemcgError::NoMemcg`].
+    pub fn remove(&self, id: MemcgId) -> Result<(), MemcgError> {
+        if id.is_root() {
+            return Err(MemcgError::Root);
+        }
+        let pin = self.frames.platform().pin();
+        let mut registry = self.registry.lock();
+        let memcg = self.online(id)?;
+        if self.children(memcg).any(|child| child.life.is_online()) || !memcg.life.remove() {
+            return Err(MemcgError::Busy);
+        }
+        // What is protected is so for whoever is in the memcg.
+        self.set_min_and_low(memcg, 0, 0);
+        self.push_removed(&mut registry, memcg);
+        self.sweep_locked(&pin, &mut registry);
+        Ok(())
+    }
+
+    /// The children of a memcg, under the lock of the memcgs.
+    pub(crate) fn children<'g>(&'g self, memcg: &'g Memcg<P>) -> impl Iterator<Item = &'g Memcg<P>> {
+        let mut next = linked(&memcg.links.first_child);
+        core::iter::from_fn(move || {
+            let child = self.table.get(next?)?;
+            next = linked(&child.links.next);
+            Some(child)
+        })
+    }
+
+    fn child<'g>(&'g self, memcg: &'g Memcg<P>, name: &str) -> Option<&'g Memcg<P>> {
+        self.children(memcg).find(|child| child.life.is_online() && child.name.is(name))
+    }
+
+    /// The memcg at `path`: names from the root down with slashes between, and one in front or not.
+    pub fn find(&self, path: &str) -> Option<MemcgId> {
+        let _pin = self.frames.platform().pin();
+        let _registry = self.registry.lock();
+        let mut memcg = self.table.get(MemcgId::ROOT)?;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            memcg = self.child(memcg, name)?;
+        }
+        Some(memcg.id)
+    }
+
+    /// The parent, or `None` for the root and for what is no memcg.
+    #[inline]
+    pub fn parent(&self, id: MemcgId) -> Option<MemcgId> {
+        if id.is_root() { None } else { self.table.get(id).map(Memcg::parent) }
+    }
+
+    /// The memcg and those above it, without the root, for which nothing is counted.
+    #[inline]
+    pub(crate) fn up(&self, id: MemcgId) -> impl Iterator<Item = &Memcg<P>> {
+        let mut next = id;
+        core::iter::from_fn(move || {
+            if next.is_root() {
+                return None;
+            }
+            let memcg = self.table.get(next)?;
+            next = memcg.parent();
+            Some(memcg)
+        })
+        .take(MAX_DEPTH)
+    }
+
+    /// Whether the memcg is `above` or below it.
+    #[inline]
+    pub fn is_below(&self, id: MemcgId, above: MemcgId) -> bool {
+        above.is_root() || self.up(id).any(|memcg| memcg.id == above)
+    }
+
+    /// What comes after `memcg` under `root`, under the lock of the memcgs: children before siblings.
+    fn next_locked(&self, root: &Memcg<P>, memcg: &Memcg<P>) -> Option<MemcgId> {
+        if let Some(child) = linked(&memcg.links.first_child) {
+            return Some(child);
+        }
+        let mut memcg = memcg;
+        while memcg.id != root.id {
+            if let Some(next) = linked(&memcg.links.next) {
+                return Some(next);
+            }
+            memcg = self.table.get(memcg.parent())?;
+        }
+        None
+    }
+
+    /// The memcg after `after` in the subtree of `root`, parents before children, removed memcgs that are not gone
+    /// included; the first one is `root`. If `after` is not there any more the walk begins anew.
+    pub fn next_in_subtree(&self, root: MemcgId, after: Option<MemcgId>) -> Option<MemcgId> {
+        let _pin = self.frames.platform().pin();
+        let _registry = self.registry.lock();
+        let top = self.table.get(root).filter(|memcg| memcg.life.is_there())?;
+        let Some(after) = after else { return Some(root) };
+        match self.table.get(after).filter(|memcg| memcg.life.is_there() && self.is_below(after, root)) {
+            Some(after) => self.next_locked(top, after),
+            None => Some(root),
+        }
+    }
+
+    /// The next memcg under `root` in a round that all who reclaim there share: nobody begins at the first memcg each time.
+    pub fn next_round(&self, root: MemcgId) -> MemcgId {
+        let Some(top) = self.table.get(root) else { return MemcgId::ROOT };
+        let after = MemcgId::from_bits(top.cursor.load(Ordering::Relaxed));
+        let next = self.next_in_subtree(root, Some(after)).unwrap_or(root);
+        top.cursor.store(next.get(), Ordering::Relaxed);
+        next
+    }
+
+    /// Calls `visit` with every memcg in the subtree of `root`, parents before children, without a lock. No memcg leaves
+    /// the tree meanwhile; of those that come, some may be missed.
+    pub fn for_each_in_subtree(&self, root: MemcgId, mut visit: impl FnMut(MemcgId)) {
+        let walk = {
+            let _pin = self.frames.platform().pin();
+            self.registry.lock().walks += 1;
+            Walk(self)
+        };
+        let mut next = self.next_in_subtree(root, None);
+        while let Some(id) = next {
+            visit(id);
+            next = self.next_in_subtree(root, Some(id));
+        }
+        drop(walk);
+    }
+
+    /// Notes that a space belongs to the memcg, which then cannot be removed.
+    ///
+    /// # Errors
+    ///
+    /// [`MemcgError::NoMemcg`] if it was removed.
+    pub fn hold(&self, id: MemcgId) -> Result<(), MemcgError> {
+        if id.is_root() || self.online(id)?.life.hold() { Ok(()) } else { Err(MemcgError::NoMemcg) }
+    }
+
+    /// Undoes one [`hold`](Self::hold).
+    pub fn release(&self, id: MemcgId) {
+        if !id.is_root()
+            && let Some(memcg) = self.table.get(id)
+        {
+            memcg.life.release();
+        }
+    }
+
+    /// Spaces that belong to the memcg.
+    pub fn spaces(&self, id: MemcgId) -> u32 {
+        self.table.get(id).map_or(0, |memcg| memcg.life.spaces())
+    }
+
+    fn push_removed(&self, registry: &mut Registry, memcg: &Memcg<P>) {
+        set_link(&memcg.links.next_removed, None);
+        registry.removed = match registry.removed {
+            None => Some((memcg.id, memcg.id)),
+            Some((first, last)) => {
+                if let Some(last) = self.table.get(last) {
+                    set_link(&last.links.next_removed, Some(memcg.id));
+                }
+                Some((first, memcg.id))
+            }
+        };
+    }
+
+    fn pop_removed(&self, registry: &mut Registry) -> Option<&Memcg<P>> {
+        let (first, last) = registry.removed?;
+        let memcg = self.table.get(first)?;
+        registry.removed = linked(&memcg.links.next_removed).map(|next| (next, last));
+        Some(memcg)
+    }
+
+    /// Looks at a few of the removed memcgs, each in its turn, and lets go of those that nothing belongs to any more.
+    pub(crate) fn sweep_locked(&self, pin: &Pin<'_, P>, registry: &mut SpinGuard<'_, Registry, P>) {
+        /// Memcgs that are looked at in one hold of the lock.
+        const MOST: usize = 16;
+        let end = registry.removed.map(|(_, last)| last);
+        for _ in 0..MOST {
+            let Some(memcg) = self.pop_removed(registry) else { return };
+            if self.is_over(pin, memcg) && registry.walks == 0 {
+                self.unlink(memcg);
+                memcg.links.next_removed.store(registry.free.get(), Ordering::Relaxed);
+                registry.free = memcg.id;
+            } else {
+                self.push_removed(registry, memcg);
+            }
+            if Some(memcg.id) == end {
+                return;
+            }
+        }
+    }
+
+    /// Takes a memcg that is over out of the tree.
+    fn unlink(&self, memcg: &Memcg<P>) {
+        self.fold(memcg);
+        let (prev, next) = (linked(&memcg.links.prev), linked(&memcg.links.next));
+        let before = match prev {
+            Some(prev) => self.table.get(prev).map(|prev| &prev.links.next),
+            None => self.table.get(memcg.parent()).map(|parent| &parent.links.first_child),
+        };
+        if let Some(before) = before {
+            set_link(before, next);
+        }
+        if let Some(next) = next.and_then(|next| self.table.get(next)) {
+            set_link(&next.links.prev, prev);
+        }
+        memcg.life.end();
+    }
+}

@@ -1,0 +1,135 @@
+//! The files of a memcg, byte for byte.
+
+use crate::common::Machine;
+use crate::support::{folio, memcgs};
+use quire_arch::{Order, Platform};
+use quire_memcg::{LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, Swappiness, WriteOutcome};
+
+fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
+    let mut text = String::new();
+    memcgs.read(id, name, &mut text).unwrap();
+    text
+}
+
+#[test]
+fn limits_read_as_they_were_written_in_whole_pages() {
+    let memcgs = memcgs(1);
+    let id = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    for (name, unset) in [
+        ("memory.max", "max\n"),
+        ("memory.high", "max\n"),
+        ("memory.low", "0\n"),
+        ("memory.min", "0\n"),
+        ("memory.swap.max", "max\n"),
+    ] {
+        assert_eq!(read(&memcgs, id, name), unset, "{name}");
+        for (text, expected) in [
+            ("1M\n", "1048576\n"),
+            ("8191", "4096\n"),
+            ("4095", "0\n"),
+            ("max", "max\n"),
+            ("9223372036854775807", "max\n"),
+            ("9223372036854771711", "9223372036854767616\n"),
+            ("", "0\n"),
+        ] {
+            assert_eq!(memcgs.write(id, name, text), Ok(WriteOutcome::Done), "{name} {text:?}");
+            assert_eq!(read(&memcgs, id, name), expected, "{name} {text:?}");
+        }
+        assert_eq!(memcgs.write(id, name, "12 pages"), Err(MemcgError::BadValue));
+        assert_eq!(read(&memcgs, id, name), "0\n");
+    }
+}
+
+#[test]
+fn numbers_events_and_errors() {
+    let memcgs = memcgs(1);
+    let (a, pin) = (memcgs.create(MemcgId::ROOT, "a").unwrap(), memcgs.frames().platform().pin());
+    let b = memcgs.create(a, "b").unwrap();
+    memcgs.try_charge(&pin, b, 200).unwrap();
+    memcgs.uncharge(&pin, b, 150);
+    memcgs.drain_stocks(&pin);
+    memcgs.charge_swap(b, 3).unwrap();
+    memcgs.uncharge_swap(b, 1);
+    let number = |name| read(&memcgs, a, name);
+    assert_eq!(number("memory.current"), "204800\n");
+    assert_eq!(number("memory.peak"), "819200\n");
+    assert_eq!(
+        (number("memory.swap.current"), number("memory.swap.peak")),
+        ("8192\n".into(), "12288\n".into())
+    );
+    let _ = memcgs.write(b, "memory.swap.max", "2k").unwrap();
+    assert!(memcgs.charge_swap(b, 1).is_err());
+    memcgs.count(b, MemcgEvent::OomKill, 2);
+    memcgs.count(a, MemcgEvent::Low, 1);
+    let none = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 2\noom_group_kill 0\n";
+    assert_eq!(read(&memcgs, b, "memory.events"), none);
+    assert_eq!(number("memory.events"), "low 1\nhigh 0\nmax 0\noom 0\noom_kill 2\noom_group_kill 0\n");
+    assert_eq!(number("memory.events.local"), "low 1\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n");
+    assert_eq!(number("memory.swap.events"), "high 0\nmax 1\nfail 1\n");
+
+    assert_eq!(memcgs.write(a, "memory.max", "40K"), Ok(WriteOutcome::AboveMax { pages: 40 }));
+    assert_eq!(memcgs.write(a, "memory.high", "160K"), Ok(WriteOutcome::AboveHigh { pages: 10 }));
+    let reclaim = |text| memcgs.write(a, "memory.reclaim", text);
+    assert_eq!(reclaim("1M"), Ok(WriteOutcome::Reclaim { pages: 256, swappiness: None }));
+    let swappiness = Some(Swappiness::Of(60));
+    assert_eq!(reclaim(" 4k  swappiness=60\n"), Ok(WriteOutcome::Reclaim { pages: 1, swappiness }));
+    let swappiness = Some(Swappiness::Max);
+    assert_eq!(reclaim("4k swappiness=max"), Ok(WriteOutcome::Reclaim { pages: 1, swappiness }));
+    for bad in ["", "x", "max", "1M x", "1M swappiness=201", "1M swappiness=-1", "1M swappiness="] {
+        assert_eq!(reclaim(bad), Err(MemcgError::BadValue), "{bad:?}");
+    }
+
+    let mut text = String::new();
+    assert_eq!(memcgs.read(a, "memory.reclaim", &mut text), Err(MemcgError::WriteOnly));
+    assert_eq!(memcgs.write(a, "memory.current", "1"), Err(MemcgError::ReadOnly));
+    assert_eq!(memcgs.read(a, "memory.none", &mut text), Err(MemcgError::NoFile));
+    assert_eq!(memcgs.read(MemcgId::ROOT, "memory.max", &mut text), Err(MemcgError::NoFile));
+    let nobody = MemcgId::new(77).unwrap();
+    assert_eq!(memcgs.read(nobody, "memory.max", &mut text), Err(MemcgError::NoMemcg));
+}
+
+#[test]
+fn statistics_are_of_a_group_and_all_below() {
+    let memcgs = memcgs(2);
+    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.create(a, "b").unwrap();
+    let c = memcgs.create(MemcgId::ROOT, "c").unwrap();
+    crate::common::run_on(1);
+    {
+        let pin = memcgs.frames().platform().pin();
+        memcgs.add_stat(&pin, b, MemcgStat::Pgrefill, 5);
+        memcgs.add_stat(&pin, c, MemcgStat::Pgrefill, 100);
+        memcgs.add_stat(&pin, b, MemcgStat::Pgrefill, -1);
+        memcgs.add_stat(&pin, a, MemcgStat::PgscanDirect, 3);
+        memcgs.add_stat(&pin, a, MemcgStat::PgscanKswapd, 4);
+        memcgs.add_stat(&pin, MemcgId::ROOT, MemcgStat::Pgfault, 9);
+    }
+    crate::common::run_on(0);
+    let pin = memcgs.frames().platform().pin();
+    memcgs.add_stat(&pin, b, MemcgStat::Pgactivate, -2);
+    memcgs.add_stat(&pin, b, MemcgStat::Pswpin, 1234);
+    let head = folio(&memcgs, Order::ALL[2], b);
+    memcgs.list_folio(&pin, head, LruList::InactiveFile);
+    let text = read(&memcgs, a, "memory.stat");
+    let names: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let mut expected = "anon inactive_anon active_anon inactive_file active_file unevictable workingset_refault_anon \
+        workingset_activate_anon workingset_restore_anon pgscan pgsteal pswpin pswpout pgscan_kswapd pgscan_direct \
+        pgscan_proactive pgsteal_kswapd pgsteal_direct pgsteal_proactive pgfault pgmajfault pgrefill pgactivate \
+        pgdeactivate pglazyfree pglazyfreed swpin_zero swpout_zero zswpin zswpout thp_fault_alloc thp_collapse_alloc \
+        thp_swpout thp_swpout_fallback".split_whitespace();
+    assert!(names.iter().all(|&name| expected.next() == Some(name)) && expected.next().is_none());
+    let set: Vec<&str> = text.lines().filter(|line| !line.ends_with(" 0")).collect();
+    assert_eq!(
+        set,
+        [
+            "anon 16384",
+            "inactive_file 16384",
+            "pgscan 7",
+            "pswpin 1234",
+            "pgscan_kswapd 4",
+            "pgscan_direct 3",
+            "pgrefill 4"
+        ]
+    );
+    assert!(read(&memcgs, MemcgId::ROOT, "memory.stat").contains("\npgrefill 104\n"));
+}

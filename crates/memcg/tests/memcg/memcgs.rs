@@ -1,0 +1,369 @@
+//! Memcgs against a simple model: charges, limits, who is removed when.
+
+use crate::support::{assert_sound, memcgs};
+use proptest::prelude::*;
+use quire_arch::Platform;
+use quire_memcg::{Limit, MemcgError, MemcgEvent, MemcgId, MemcgStat, OverHigh, OverLimit};
+use std::collections::HashMap;
+
+/// A memcg in the model.
+#[derive(Clone, Debug)]
+struct Model {
+    id: MemcgId,
+    parent: Option<usize>,
+    online: bool,
+    max: u64,
+    swap_max: u64,
+    spaces: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Create(usize),
+    Remove(usize),
+    Charge(usize, u64, usize),
+    Anyway(usize, u64, usize),
+    Uncharge(usize, u64, usize),
+    Swap(usize, u64),
+    Unswap(usize, u64),
+    SetMax(usize, Option<u64>),
+    SetSwapMax(usize, Option<u64>),
+    Hold(usize),
+    Release(usize),
+    Drain,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let memcg = 0..12usize;
+    let pages = prop_oneof![4 => 1..4u64, 2 => 30..200u64, 1 => Just(512u64)];
+    let limit = prop_oneof![1 => Just(None), 3 => (0..700u64).prop_map(Some)];
+    prop_oneof![
+        2 => memcg.clone().prop_map(Step::Create),
+        1 => memcg.clone().prop_map(Step::Remove),
+        6 => (memcg.clone(), pages.clone(), 0..2usize).prop_map(|(g, p, c)| Step::Charge(g, p, c)),
+        1 => (memcg.clone(), pages.clone(), 0..2usize).prop_map(|(g, p, c)| Step::Anyway(g, p, c)),
+        5 => (memcg.clone(), pages.clone(), 0..2usize).prop_map(|(g, p, c)| Step::Uncharge(g, p, c)),
+        2 => (memcg.clone(), pages.clone()).prop_map(|(g, p)| Step::Swap(g, p)),
+        2 => (memcg.clone(), pages).prop_map(|(g, p)| Step::Unswap(g, p)),
+        1 => (memcg.clone(), limit.clone()).prop_map(|(g, l)| Step::SetMax(g, l)),
+        1 => (memcg.clone(), limit).prop_map(|(g, l)| Step::SetSwapMax(g, l)),
+        1 => memcg.clone().prop_map(Step::Hold),
+        1 => memcg.prop_map(Step::Release),
+        1 => Just(Step::Drain),
+    ]
+}
+
+fn up(models: &[Model], of: usize) -> impl Iterator<Item = usize> + '_ {
+    std::iter::successors(Some(of), |&now| models[now].parent)
+}
+
+/// Pages that are charged to a memcg or below it.
+fn total(models: &[Model], charges: &HashMap<usize, u64>, of: usize) -> u64 {
+    charges
+        .iter()
+        .filter(|&(&from, _)| up(models, from).any(|above| above == of))
+        .map(|(_, pages)| pages)
+        .sum()
+}
+
+/// The first memcg on the way up that has no room for `pages`.
+fn full(
+    models: &[Model],
+    charges: &HashMap<usize, u64>,
+    of: usize,
+    pages: u64,
+    max: fn(&Model) -> u64,
+) -> Option<MemcgId> {
+    up(models, of)
+        .find(|&above| total(models, charges, above) + pages > max(&models[above]))
+        .map(|at| models[at].id)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn charges_are_those_of_a_simple_model(steps in prop::collection::vec(step(), 1..120)) {
+        crate::common::run_on(0);
+        let memcgs = memcgs(2);
+        let mut models: Vec<Model> = Vec::new();
+        let (mut charges, mut swaps) = (HashMap::<usize, u64>::new(), HashMap::<usize, u64>::new());
+        let pick = |models: &[Model], nth: usize| (!models.is_empty()).then(|| nth % models.len());
+        for (nth, step) in steps.into_iter().enumerate() {
+            let on = |cpu| { crate::common::run_on(cpu); memcgs.frames().platform().pin() };
+            match step {
+                Step::Create(parent) => {
+                    let parent = pick(&models, parent + 1).filter(|_| parent % 3 > 0);
+                    let above = parent.map_or(MemcgId::ROOT, |parent| models[parent].id);
+                    let made = memcgs.create(above, &format!("g{nth}"));
+                    if parent.is_some_and(|parent| !models[parent].online) {
+                        // The number may be that of a later memcg by now.
+                        if let Ok(id) = made {
+                            memcgs.remove(id).unwrap();
+                        }
+                    } else {
+                        models.push(Model { id: made.unwrap(), parent, online: true, max: u64::MAX, swap_max: u64::MAX, spaces: 0 });
+                    }
+                }
+                Step::Remove(at) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
+                    let children = models.iter().any(|child| child.online && child.parent == Some(at));
+                    let expected = if children || models[at].spaces > 0 { Err(MemcgError::Busy) } else { Ok(()) };
+                    prop_assert_eq!(memcgs.remove(models[at].id), expected);
+                    models[at].online = expected.is_err();
+                },
+                Step::Charge(at, pages, cpu) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
+                    let expected = full(&models, &charges, at, pages, |model| model.max);
+                    let stock = memcgs.stocked(models[at].id);
+                    match memcgs.try_charge(&on(cpu), models[at].id, pages) {
+                        Ok(()) => {
+                            // What a CPU has in stock was charged before the limit came down.
+                            prop_assert!(expected.is_none() || stock >= pages, "charged {} past a limit", pages);
+                            *charges.entry(at).or_default() += pages;
+                        }
+                        Err(OverLimit { memcg }) => prop_assert_eq!(Some(memcg), expected),
+                    }
+                },
+                Step::Anyway(at, pages, cpu) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
+                    memcgs.charge_anyway(&on(cpu), models[at].id, pages);
+                    *charges.entry(at).or_default() += pages;
+                },
+                Step::Uncharge(at, pages, cpu) => if let Some(at) = pick(&models, at) {
+                    let charged = charges.entry(at).or_default();
+                    let pages = pages.min(*charged);
+                    if pages > 0 {
+                        *charged -= pages;
+                        memcgs.uncharge(&on(cpu), models[at].id, pages);
+                    }
+                },
+                Step::Swap(at, pages) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
+                    let expected = full(&models, &swaps, at, pages, |model| model.swap_max);
+                    let got = memcgs.charge_swap(models[at].id, pages);
+                    prop_assert_eq!(got.err().map(|over| over.memcg), expected);
+                    if got.is_ok() {
+                        *swaps.entry(at).or_default() += pages;
+                    }
+                },
+                Step::Unswap(at, pages) => if let Some(at) = pick(&models, at) {
+                    let charged = swaps.entry(at).or_default();
+                    let pages = pages.min(*charged);
+                    if pages > 0 {
+                        *charged -= pages;
+                        memcgs.uncharge_swap(models[at].id, pages);
+                    }
+                },
+                // A limit below what is in use, or in stock, is another test's.
+                Step::SetMax(at, pages) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
+                    let _ = memcgs.set(models[at].id, Limit::Max, pages.map(|pages| pages << 12)).unwrap();
+                    models[at].max = pages.unwrap_or(u64::MAX);
+                    memcgs.drain_stocks(&on(0));
+                },
+                Step::SetSwapMax(at, pages) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
+                    let _ = memcgs.set(models[at].id, Limit::SwapMax, pages.map(|pages| pages << 12)).unwrap();
+                    models[at].swap_max = pages.unwrap_or(u64::MAX);
+                },
+                Step::Hold(at) => if let Some(at) = pick(&models, at).filter(|&at| models[at].online) {
+                    memcgs.hold(models[at].id).unwrap();
+                    models[at].spaces += 1;
+                },
+                Step::Release(at) => if let Some(at) = pick(&models, at).filter(|&at| models[at].spaces > 0) {
+                    memcgs.release(models[at].id);
+                    models[at].spaces -= 1;
+                },
+                Step::Drain => memcgs.drain_stocks(&on(0)),
+            }
+            for (at, model) in models.iter().enumerate() {
+                let kept = charges.get(&at).copied().unwrap_or(0);
+                // Of one that is gone the number may be another's.
+                if model.online || total(&models, &charges, at) + total(&models, &swaps, at) > 0 {
+                    prop_assert_eq!(memcgs.charged(model.id), kept);
+                    prop_assert_eq!(memcgs.swap_usage(model.id), total(&models, &swaps, at));
+                }
+            }
+            assert_sound(&memcgs);
+        }
+        memcgs.drain_stocks(&memcgs.frames().platform().pin());
+        for (at, model) in models.iter().enumerate() {
+            if model.online {
+                prop_assert_eq!(memcgs.usage(model.id), total(&models, &charges, at));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_removed_group_stays_until_its_last_charge_goes() {
+    let memcgs = memcgs(2);
+    let pin = memcgs.frames().platform().pin();
+    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.create(a, "b").unwrap();
+    assert_eq!(memcgs.remove(a), Err(MemcgError::Busy));
+    memcgs.try_charge(&pin, b, 3).unwrap();
+    memcgs.charge_swap(b, 1).unwrap();
+    memcgs.add_stat(&pin, b, MemcgStat::Pgfault, 7);
+    memcgs.count(b, MemcgEvent::Oom, 2);
+    memcgs.remove(b).unwrap();
+    assert_eq!((memcgs.find("a/b"), memcgs.hold(b)), (None, Err(MemcgError::NoMemcg)));
+    assert_eq!(memcgs.create(a, "b").map(|again| again == b), Ok(false));
+    let c = memcgs.find("a/b").unwrap();
+    let mut seen = Vec::new();
+    memcgs.for_each_in_subtree(a, |id| seen.push(id));
+    assert_eq!(seen, [a, c, b], "its lists stay reachable");
+    assert_eq!(memcgs.usage(a), 3, "nothing is kept in stock for what was removed");
+    memcgs.uncharge(&pin, b, 3);
+    memcgs.sweep();
+    assert_eq!(memcgs.next_in_subtree(b, None), Some(b), "a page is swapped out");
+    memcgs.uncharge_swap(b, 1);
+    let section = memcgs.frames().epoch().enter(&pin);
+    memcgs.sweep();
+    assert_eq!(memcgs.next_in_subtree(b, None), Some(b), "a CPU may be just adding to its counts");
+    drop(section);
+    memcgs.sweep();
+    assert_eq!(memcgs.next_in_subtree(b, None), None);
+    assert_eq!(memcgs.usage(a), 0);
+    assert_eq!(memcgs.stats(a)[MemcgStat::Pgfault as usize], 7);
+    assert_eq!((memcgs.events(a, MemcgEvent::Oom), memcgs.local_events(a, MemcgEvent::Oom)), (2, 0));
+    assert_eq!(memcgs.create(a, "d"), Ok(b), "the number is used again");
+    assert_eq!(memcgs.stats(b)[MemcgStat::Pgfault as usize], 0);
+    assert_sound(&memcgs);
+}
+
+#[test]
+fn a_walk_keeps_groups_in_the_tree() {
+    let memcgs = memcgs(1);
+    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.create(a, "b").unwrap();
+    let mut seen = Vec::new();
+    memcgs.for_each_in_subtree(MemcgId::ROOT, |id| {
+        seen.push(id);
+        if id == a {
+            memcgs.remove(b).unwrap();
+            memcgs.sweep();
+        }
+    });
+    assert_eq!(seen, [MemcgId::ROOT, a, b]);
+    memcgs.sweep();
+    assert_eq!(memcgs.next_in_subtree(b, None), None);
+}
+
+#[test]
+fn rounds_go_on_where_the_last_one_was() {
+    let memcgs = memcgs(1);
+    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.create(a, "b").unwrap();
+    let c = memcgs.create(a, "c").unwrap();
+    let round: Vec<_> = (0..4).map(|_| memcgs.next_round(a)).collect();
+    assert_eq!(round, [a, c, b, a]);
+    memcgs.remove(c).unwrap();
+    let round: Vec<_> = (0..3).map(|_| memcgs.next_round(a)).collect();
+    assert_eq!(round, [b, a, b]);
+    assert_eq!(memcgs.next_in_subtree(b, Some(a)), Some(b), "what is not below begins anew");
+}
+
+#[test]
+fn what_is_over_the_high_limit_is_noted() {
+    let memcgs = memcgs(1);
+    let pin = memcgs.frames().platform().pin();
+    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.create(a, "b").unwrap();
+    let _ = memcgs.set(a, Limit::High, Some(100 << 12)).unwrap();
+    memcgs.try_charge(&pin, b, 100).unwrap();
+    assert_eq!(memcgs.over_high(b), None);
+    memcgs.try_charge(&pin, b, 200).unwrap();
+    let worst = |pages| Some(OverHigh { memcg: a, pages });
+    assert_eq!((memcgs.over_high(b), memcgs.over_high(a)), (worst(200), None));
+    memcgs.forgive_high(b);
+    assert_eq!(memcgs.over_high(b), None);
+    memcgs.try_charge(&pin, b, 70).unwrap();
+    assert_eq!(memcgs.over_high(b), worst(270), "the next charge tells anew");
+    memcgs.uncharge(&pin, b, 320);
+    memcgs.drain_stocks(&pin);
+    assert_eq!((memcgs.over_high(b), memcgs.usage(a)), (None, 50));
+}
+
+#[test]
+fn a_limit_is_met_to_the_page_and_told_by_its_group() {
+    let memcgs = memcgs(2);
+    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.create(a, "b").unwrap();
+    let c = memcgs.create(a, "c").unwrap();
+    let _ = memcgs.set(a, Limit::Max, Some(100 << 12)).unwrap();
+    crate::common::run_on(1);
+    {
+        let pin = memcgs.frames().platform().pin();
+        memcgs.try_charge(&pin, c, 1).unwrap();
+        assert_eq!((memcgs.usage(a), memcgs.stocked(c)), (64, 63));
+    }
+    crate::common::run_on(0);
+    let pin = memcgs.frames().platform().pin();
+    for _ in 0..99 {
+        memcgs.try_charge(&pin, b, 1).unwrap();
+    }
+    assert_eq!(memcgs.try_charge(&pin, b, 1), Err(OverLimit { memcg: a }));
+    assert_eq!((memcgs.usage(a), memcgs.usage(b)), (100, 99));
+    assert_eq!((memcgs.events(a, MemcgEvent::Max), memcgs.events(b, MemcgEvent::Max)), (1, 0));
+    memcgs.charge_anyway(&pin, b, 1);
+    assert_eq!(memcgs.usage(a), 101);
+    assert_sound(&memcgs);
+}
+
+/// The examples are worked out by hand.
+#[test]
+fn protection_is_shared_by_what_is_used() {
+    let memcgs = memcgs(1);
+    let pin = memcgs.frames().platform().pin();
+    let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.create(a, "b").unwrap();
+    let c = memcgs.create(a, "c").unwrap();
+    let set = |id, limit, pages: u64| memcgs.set(id, limit, Some(pages << 12)).unwrap();
+    let _ = set(a, Limit::Low, 100);
+    memcgs.charge_anyway(&pin, b, 300);
+    memcgs.charge_anyway(&pin, c, 100);
+    let low = |root, id| memcgs.protection(root, id).low;
+    // Nobody claims: shared by use.
+    assert_eq!((low(MemcgId::ROOT, b), low(MemcgId::ROOT, c)), (75, 25));
+    // Claims beyond what the parent has: shared by the claims that are in use.
+    let _ = (set(b, Limit::Low, 150), set(c, Limit::Low, 500));
+    assert_eq!((low(MemcgId::ROOT, b), low(MemcgId::ROOT, c)), (60, 40));
+    // One claims a part: the rest is shared by the use beyond the claims.
+    let _ = (set(b, Limit::Low, 20), set(c, Limit::Low, 0));
+    assert_eq!((low(MemcgId::ROOT, b), low(MemcgId::ROOT, c)), (20 + 80 * 280 / 380, 80 * 100 / 380));
+    // Against its own parent a memcg has what it claims, and against itself nothing.
+    assert_eq!((low(a, b), low(b, b), low(c, b), low(MemcgId::ROOT, a)), (20, 0, 0, 100));
+    let _ = set(a, Limit::Min, 50);
+    let _ = set(b, Limit::Min, 30);
+    memcgs.uncharge(&pin, b, 290);
+    memcgs.drain_stocks(&pin);
+    assert_eq!(memcgs.protection(MemcgId::ROOT, b).min, 10);
+    assert_eq!(memcgs.protection(MemcgId::ROOT, c).min, (50 - 10) * 100 / (110 - 10));
+    memcgs.uncharge(&pin, b, 10);
+    memcgs.drain_stocks(&pin);
+    memcgs.remove(b).unwrap();
+    assert_eq!(memcgs.protection(MemcgId::ROOT, c).min, 50);
+}
+
+#[test]
+fn names_and_paths() {
+    let memcgs = memcgs(1);
+    for bad in ["", ".", "..", "a/b", "a\nb", &"x".repeat(65)] {
+        assert_eq!(memcgs.create(MemcgId::ROOT, bad), Err(MemcgError::BadName), "{bad:?}");
+    }
+    let long = "y".repeat(64);
+    let a = memcgs.create(MemcgId::ROOT, &long).unwrap();
+    let b = memcgs.create(a, "b\u{fc}").unwrap();
+    assert_eq!(memcgs.create(a, "b\u{fc}"), Err(MemcgError::Exists));
+    let path = format!("/{long}/b\u{fc}");
+    assert_eq!(
+        (memcgs.find(&path), memcgs.find("/"), memcgs.find("/nobody")),
+        (Some(b), Some(MemcgId::ROOT), None)
+    );
+    assert_eq!(memcgs.remove(MemcgId::ROOT), Err(MemcgError::Root));
+    let mut deep = a;
+    let deepest = (0..100).find_map(|_| match memcgs.create(deep, "d") {
+        Ok(id) => {
+            deep = id;
+            None
+        }
+        Err(error) => Some(error),
+    });
+    assert_eq!(deepest, Some(MemcgError::TooDeep));
+}

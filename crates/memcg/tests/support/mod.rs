@@ -1,0 +1,41 @@
+//! A room of memcgs for tests.
+
+use crate::common::{self, Machine};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, Frames, Kind, PcpTechnique};
+use quire_memcg::{MemcgId, Memcgs};
+use std::sync::atomic::Ordering;
+
+/// Memcgs on a machine of two nodes.
+pub(crate) fn memcgs(cpus: usize) -> Memcgs<Machine> {
+    let machine = Machine::new(&[(0, 2048), (2048, 4096)], cpus).nodes(2);
+    Memcgs::new(common::frames_of(machine, PcpTechnique::All)).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn assert_sound(memcgs: &Memcgs<Machine>) {
+    let mut found = Vec::new();
+    memcgs.audit(&mut |violation| found.push(violation.to_string()));
+    assert!(found.is_empty(), "the auditor found {} violations: {found:#?}", found.len());
+}
+
+/// A folio that is charged to the memcg.
+pub(crate) fn folio(memcgs: &Memcgs<Machine>, order: Order, id: MemcgId) -> Pfn {
+    let frames: &Frames<Machine> = memcgs.frames();
+    let pin = frames.platform().pin();
+    memcgs.charge_anyway(&pin, id, order.pages());
+    let request = AllocRequest::new(order, common::TEST).kind(Kind::Anonymous);
+    let head = frames.allocate(&pin, request).expect("memory is free");
+    frames.known(head).memcg().store(id.get(), Ordering::Relaxed);
+    head
+}
+
+/// Gives back a folio with the only reference.
+pub(crate) fn give_back(memcgs: &Memcgs<Machine>, head: Pfn) {
+    let frames = memcgs.frames();
+    let pin = frames.platform().pin();
+    let order = frames.known(head).word().order();
+    let id = MemcgId::from_bits(frames.known(head).memcg().swap(0, Ordering::Relaxed));
+    frames.free(&pin, head, order).expect("nobody else holds it");
+    memcgs.uncharge(&pin, id, order.pages());
+}
