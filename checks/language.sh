@@ -13,7 +13,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bounds='
 tools/diff 49
 crates/frame 181
-crates/memcg 77
 crates/swap 145
 tools/trace 24
 '

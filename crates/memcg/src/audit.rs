@@ -236,7 +236,7 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Marks what is on a list, and answers how many pages that is.
+    /// Marks what is on a list, and returns how many pages that is.
     fn audit_list(
         &self,
         folios: &FolioList,

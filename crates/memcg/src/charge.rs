@@ -149,7 +149,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// The memcg, or the one above it that is worst, over its `memory.high`; none if no charge of this memcg went past
-    /// a limit since this last answered so, or since [`forgive_high`](Self::forgive_high).
+    /// a limit since this last returned so, or since [`forgive_high`](Self::forgive_high).
     #[inline]
     pub fn over_high(&self, id: MemcgId) -> Option<OverHigh> {
         if id.is_root() {

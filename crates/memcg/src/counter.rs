@@ -57,7 +57,7 @@ impl PageCounter {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Counts `pages` more, whatever the limit, and answers how many there are now.
+    /// Counts `pages` more, whatever the limit, and returns how many there are now.
     #[inline]
     pub(crate) fn add(&self, pages: u64) -> u64 {
         let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;
@@ -65,7 +65,7 @@ impl PageCounter {
         now
     }
 
-    /// Counts `pages` more if the limit allows it, and answers how many there are now. Counted first and looked at after,
+    /// Counts `pages` more if the limit allows it, and returns how many there are now. Counted first and looked at after,
     /// so that two who come together cannot both take the last pages; both may be refused.
     #[inline]
     pub(crate) fn try_add(&self, pages: u64) -> Option<u64> {
@@ -88,7 +88,7 @@ impl PageCounter {
         }
     }
 
-    /// Counts `pages` fewer, and answers how many are left.
+    /// Counts `pages` fewer, and returns how many are left.
     #[inline]
     pub(crate) fn sub(&self, pages: u64) -> u64 {
         // Release: who finds nothing here any more finds what took its place elsewhere.

@@ -1,9 +1,9 @@
-//! memcgs, and the lists of folios by age.
+//! Memory control groups (memcgs), and the LRU lists.
 //!
-//! [`Memcgs`] is the room of one machine. It owns the frame room, as every room owns the one above it. docs/memcg.md says
+//! [`Memcgs`] holds those of one machine. It owns the page-frame allocator. docs/memcg.md says
 //! how memcgs are charged, come and go, and which lock guards what.
 //!
-//! A memcg is named by its number ([`MemcgId`]). Whoever uses one has a space or a charge in it, or is prepared to find it
+//! A memcg is named by its number ([`MemcgId`]). A user of one has a space or a charge in it, or is prepared to find it
 //! gone: a number that is out of date leads to no memory error, but may lead to a later memcg.
 
 #![no_std]
@@ -55,13 +55,13 @@ use quire_arch::{CpuId, LockClass, Order, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind, SlabCache};
 use quire_sync::{PerCpu, SpinLock};
 
-/// The site of what this room allocates in whole frames.
+/// The site of what this crate allocates in whole frames.
 pub(crate) const SITE: FaultSite = FaultSite::new("memcg");
 
 /// What a CPU holds back of the counters of memcgs.
 #[derive(Debug)]
 pub(crate) struct CpuCells {
-    /// Pages that are charged already and that nobody uses yet.
+    /// Pages that are charged already and not used yet.
     stock: TaggedAmount,
     stats: [TaggedAmount; MemcgStat::COUNT],
 }
@@ -94,7 +94,7 @@ fn per_cpu<T, P: Platform>(
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// The room over `frames`, with the root memcg.
+    /// The memcgs over `frames`: the root.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl<P: Platform> Memcgs<P> {
         Ok(room)
     }
 
-    /// The frames under this room.
+    /// The page-frame allocator below.
     #[inline]
     pub fn frames(&self) -> &Frames<P> {
         &self.frames

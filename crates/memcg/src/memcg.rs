@@ -70,7 +70,7 @@ impl Life {
 }
 
 /// Where a memcg is in the tree. Written under the lock of the memcgs; `parent` never changes while there is something of
-/// the memcg. The root is nobody's child, so its number stands for none in the others.
+/// the memcg. The root is the child of none, so its number stands for none in the others.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     pub(crate) parent: AtomicU16,
@@ -164,7 +164,7 @@ impl<P: Platform> Memcg<P> {
         // A page that goes the other way is in one of them at each look.
         fence(Ordering::Acquire);
         let swapped = self.swap.usage() != 0;
-        // Pairs with the release of whoever gave the last slot back.
+        // Pairs with the release of the CPU that freed the last slot.
         fence(Ordering::Acquire);
         swapped
     }

@@ -1,4 +1,4 @@
-//! Giving folios back: off the lists by age, out of the accounts of their memcg, and home.
+//! Freeing folios: off the LRU lists, uncharged from their memcg, to the page-frame allocator.
 
 use crate::Memcgs;
 use crate::id::MemcgId;
@@ -7,7 +7,7 @@ use quire_frame::{FrameChain, FreeError};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
-    /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`, and the answer is
+    /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`, and the result is
     /// true. The caller holds no lock of class Lru or later.
     #[inline]
     pub fn put_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
@@ -24,7 +24,7 @@ impl<P: Platform> Memcgs<P> {
         gone
     }
 
-    /// The same for a folio that only the caller has: it enters `chain`, or the answer says what is in the way.
+    /// The same for a folio that only the caller has: it enters `chain`, or the error says what is in the way.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl<P: Platform> Memcgs<P> {
     #[cold]
     fn put_listed(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<bool, FreeError> {
         self.unlist(head);
-        // Whoever looked at the list before may have taken a reference, unless there was none any more.
+        // A CPU that looked at the list before may have taken a reference, unless there was none any more.
         if self.frames().known(head).refs() == 0 {
             self.frames().gather(chain, head, order).map(|()| true)
         } else {

@@ -44,13 +44,13 @@ group_stats! {
     PgscanKswapd = "pgscan_kswapd",
     /// Pages that programs looked at which wanted memory.
     PgscanDirect = "pgscan_direct",
-    /// Pages that were looked at because somebody asked for reclaim.
+    /// Pages that were scanned because reclaim was asked for.
     PgscanProactive = "pgscan_proactive",
     /// Of the background's, pages that were got.
     PgstealKswapd = "pgsteal_kswapd",
     /// Of the programs', pages that were got.
     PgstealDirect = "pgsteal_direct",
-    /// Of those that somebody asked for, pages that were got.
+    /// Of those, pages that were reclaimed.
     PgstealProactive = "pgsteal_proactive",
     /// Page faults.
     Pgfault = "pgfault",
@@ -62,7 +62,7 @@ group_stats! {
     Pgactivate = "pgactivate",
     /// Pages that became inactive.
     Pgdeactivate = "pgdeactivate",
-    /// Pages whose contents nobody needs.
+    /// Pages whose contents are not needed.
     Pglazyfree = "pglazyfree",
     /// Of these, pages that were taken.
     Pglazyfreed = "pglazyfreed",

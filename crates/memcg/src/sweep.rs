@@ -17,7 +17,7 @@ use quire_arch::{Pin, Platform};
 use quire_sync::atomic::{Ordering, fence};
 
 impl<P: Platform> Memcgs<P> {
-    /// Looks at some of the removed memcgs, and lets go of those that nothing belongs to any more. Creating and removing
+    /// Looks at some of the removed memcgs, and frees those that nothing belongs to any more. Creating and removing
     /// memcgs does it too.
     pub fn sweep(&self) {
         let pin = self.frames.platform().pin();
@@ -39,7 +39,7 @@ impl<P: Platform> Memcgs<P> {
         if self.drain_stats_of(memcg.id) || again || memcg.drained.load(Ordering::Relaxed) == 0 {
             memcg.drained.store(epoch.stamp().get() + 1, Ordering::Relaxed);
         }
-        // Two steps are what it takes if nobody is in a section; one that is cannot be waited for here.
+        // Two steps are what it takes if no CPU is in a section; one that is cannot be waited for here.
         epoch.advance();
         epoch.advance();
         if epoch.stamp().get() + 1 < memcg.drained.load(Ordering::Relaxed) + 2 {

@@ -1,7 +1,7 @@
 //! An amount that belongs to one memcg, in one word: what a CPU holds back of a counter that all CPUs share.
 //!
 //! Each CPU has one such word for each counter, whatever the number of memcgs, and uses it for the memcg that its program
-//! belongs to. The owner adds; anybody may take the whole amount away, to put it where it belongs.
+//! belongs to. The owner adds; any CPU may take the whole amount away, to put it where it belongs.
 
 use crate::id::MemcgId;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ impl TaggedAmount {
         }
     }
 
-    /// Adds `change` for `memcg`. What is answered had to make room, and is the caller's to put where it belongs.
+    /// Adds `change` for `memcg`. What is returned had to make room, and is the caller's to put where it belongs.
     #[inline]
     pub(crate) fn add(&self, memcg: MemcgId, change: i64) -> Option<(MemcgId, i64)> {
         let mut word = self.0.load(Ordering::Relaxed);

@@ -38,7 +38,7 @@ pub(crate) fn set_link(link: &AtomicU16, to: Option<MemcgId>) {
     link.store(to.map_or(0, MemcgId::get), Ordering::Relaxed);
 }
 
-/// Keeps memcgs from leaving the tree while somebody walks over it.
+/// Keeps memcgs from leaving the tree while a walk goes over it.
 struct Walk<'g, P: Platform>(&'g Memcgs<P>);
 
 impl<P: Platform> Drop for Walk<'_, P> {
@@ -152,7 +152,7 @@ impl<P: Platform> Memcgs<P> {
         if self.children(memcg).any(|child| child.life.is_online()) || !memcg.life.remove() {
             return Err(MemcgError::Busy);
         }
-        // What is protected is so for whoever is in the memcg.
+        // What is protected is so for all in the memcg.
         self.set_min_and_low(memcg, 0, 0);
         self.push_removed(&mut registry, memcg);
         self.sweep_locked(&pin, &mut registry);
@@ -239,7 +239,7 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// The next memcg under `root` in a round that all who reclaim there share: nobody begins at the first memcg each time.
+    /// The next memcg under `root` in a round that all who reclaim there share: no round begins at the first memcg each time.
     pub fn next_round(&self, root: MemcgId) -> MemcgId {
         let Some(top) = self.table.get(root) else { return MemcgId::ROOT };
         let after = MemcgId::from_bits(top.cursor.load(Ordering::Relaxed));
@@ -307,7 +307,7 @@ impl<P: Platform> Memcgs<P> {
         Some(memcg)
     }
 
-    /// Looks at a few of the removed memcgs, each in its turn, and lets go of those that nothing belongs to any more.
+    /// Looks at a few of the removed memcgs, each in its turn, and frees those that nothing belongs to any more.
     pub(crate) fn sweep_locked(&self, pin: &Pin<'_, P>, registry: &mut SpinGuard<'_, Registry, P>) {
         /// Memcgs that are looked at in one hold of the lock.
         const MOST: usize = 16;

@@ -32,7 +32,7 @@ impl<P: Platform> Memcgs<P> {
         let Some((mut lists, mut left)) = oldest() else { return };
         while left > 0 {
             let moved = self.take_in_chunk(lists, cpu, left.min(CHUNK));
-            // None means that somebody else has taken the folio off meanwhile.
+            // None means that another CPU has taken the folio off meanwhile.
             left -= moved.max(1);
             match oldest() {
                 Some((next, _)) => lists = next,
@@ -41,7 +41,7 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Moves what belongs to `lists` from the end of what `cpu` has, up to `most` folios, and answers how many.
+    /// Moves what belongs to `lists` from the end of what `cpu` has, up to `most` folios, and returns how many.
     fn take_in_chunk(&self, lists: &NodeLists<P>, cpu: CpuId, most: u32) -> u32 {
         let Some(incoming) = self.incoming.get(cpu) else { return 0 };
         let map = self.frames.map();
@@ -60,7 +60,7 @@ impl<P: Platform> Memcgs<P> {
         moved
     }
 
-    /// Folios that CPUs have listed and nobody has taken in.
+    /// Folios that CPUs have listed and that are not taken in yet.
     pub fn incoming_folios(&self, _pin: &Pin<'_, P>) -> u64 {
         self.incoming.iter().map(|incoming| u64::from(incoming.lock().folios.folios())).sum()
     }

@@ -11,7 +11,7 @@ use quire_frame::FrameFlags;
 pub enum Begin {
     /// At the end, where the oldest folio is.
     Oldest,
-    /// Where the last look ended, whoever's that was; again at the end once the front was reached.
+    /// Where the last scan ended; again at the end once the front was reached.
     WhereLeft,
 }
 
@@ -53,7 +53,7 @@ impl<P: Platform> Memcgs<P> {
             let label = Label::of(frame);
             found.folios += 1;
             found.scanned += label.order().pages();
-            // A folio without references is being given back by somebody who waits for this lock to take it off.
+            // A folio without references is being freed by a CPU that waits for this lock to take it off.
             if want(head) && frame.try_get() {
                 lists.remove(&mut folios, map, head, label);
                 Label::NONE.put(frame);
@@ -78,7 +78,7 @@ impl<P: Platform> Memcgs<P> {
         for (head, list, front) in folios {
             let frame = map.known(head);
             let Some(lists) = self.lists_of(frame) else { continue };
-            // Somebody else may have listed it meanwhile: who sets the flag does.
+            // Another CPU may have listed it meanwhile: the one that sets the flag does.
             if frame.set_flags(FrameFlags::LRU).is_none_or(|before| before.contains(FrameFlags::LRU)) {
                 continue;
             }

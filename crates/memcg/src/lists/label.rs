@@ -15,7 +15,7 @@ const _: () = assert!(MAX_CPUS <= CPU_MASK as usize + 1 && LruList::COUNT < LIST
 const _: () = assert!(Order::COUNT <= 16);
 
 /// Where a folio is listed, on which list or on its way to which, and as large as what: a folio that was split counts as
-/// what it was, until the room has heard of it.
+/// what it was, until this crate has seen the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Label(u16);
 
@@ -29,7 +29,7 @@ pub(crate) enum Place {
 }
 
 impl Label {
-    /// Of a folio that is on no list, or is about to be put on one by somebody who has set its flag.
+    /// Of a folio that is on no list, or is about to be put on one by a CPU that has set its flag.
     pub(crate) const NONE: Self = Self(0);
 
     /// Whether the folio is on a list.

@@ -1,8 +1,8 @@
 //! The lists of folios by age.
 //!
 //! A listed folio has [`FrameFlags::LRU`], and a label in its descriptor that says where it is: with what a CPU has listed
-//! and nobody has looked at yet, or on a list of its memcg and node. Label and flag change under the lock of the place that
-//! the folio is at, under both locks if it changes the place. So whoever wants a folio reads the label, takes that lock, and
+//! and no scan has looked at yet, or on a list of its memcg and node. Label and flag change under the lock of the place that
+//! the folio is at, under both locks if it changes the place. So to take a folio a CPU reads the label, takes that lock, and
 //! reads again. A folio's memcg does not change while it is listed.
 
 mod incoming;
@@ -33,7 +33,7 @@ pub enum LruList {
     InactiveAnon,
     /// Anonymous folios that were.
     ActiveAnon,
-    /// Other folios, and anonymous ones whose contents nobody needs, that were not used of late.
+    /// Other folios, and anonymous ones whose contents are not needed, that were not used of late.
     InactiveFile,
     /// Other folios that were.
     ActiveFile,
@@ -90,14 +90,14 @@ impl LruList {
 /// The flags that say on which list a folio is.
 const LIST_FLAGS: FrameFlags = FrameFlags::LRU.union(FrameFlags::ACTIVE).union(FrameFlags::UNEVICTABLE);
 
-/// Gives the folio the flags of `list`. Answers false if it is not given out.
+/// Gives the folio the flags of `list`. Returns false if it is not allocated.
 #[inline]
 fn mark(frame: &Frame, list: LruList) -> bool {
     let flags = list.flags();
     frame.change_flags(flags, LIST_FLAGS - flags).is_some()
 }
 
-/// What one CPU has listed and nobody has looked at yet.
+/// What one CPU has listed and no scan has looked at yet.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     pub(crate) folios: FolioList,
@@ -110,7 +110,7 @@ enum Held<'g, P: Platform> {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Whether anonymous folios are listed. Before there was anything to reclaim them to, nobody pays for it.
+    /// Whether anonymous folios are listed. Before there is a swap device this costs nothing.
     #[inline]
     pub fn lists_anonymous(&self) -> bool {
         self.listing.load(Ordering::Relaxed)
@@ -128,12 +128,12 @@ impl<P: Platform> Memcgs<P> {
         self.table.get(memcg)?.lists(frame.zone().node())
     }
 
-    /// Lists the folio that starts at `head`, which the caller keeps from being given back. Answers false if somebody else did
+    /// Lists the folio that starts at `head`, which the caller keeps from being freed. Returns false if another CPU did
     /// or is about to. Takes a lock that is this CPU's own.
     #[inline]
     pub fn list_folio(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList) -> bool {
         let frame = self.frames.known(head);
-        // Who sets the flag lists the folio. Until there is a label nobody else touches it.
+        // Who sets the flag lists the folio. Until there is a label no other CPU touches it.
         let Some(before) = frame.set_flags(FrameFlags::LRU) else { return false };
         if before.contains(FrameFlags::LRU) {
             return false;
@@ -147,7 +147,7 @@ impl<P: Platform> Memcgs<P> {
         true
     }
 
-    /// Takes the folio that starts at `head` off, wherever it is listed. Answers false if it is not.
+    /// Takes the folio that starts at `head` off, wherever it is listed. Returns false if it is not.
     #[inline]
     pub fn unlist_folio(&self, _pin: &Pin<'_, P>, head: Pfn) -> bool {
         let frame = self.frames.known(head);
@@ -178,7 +178,7 @@ impl<P: Platform> Memcgs<P> {
         let frame = self.frames.known(head);
         let listed = || frame.word().flags().contains(FrameFlags::LRU);
         let mut attempt = 0;
-        // A folio that moves all the time keeps this going; each time somebody else has got something done.
+        // A folio that moves all the time keeps this going; each time another CPU has made progress.
         while listed() {
             let label = Label::of(frame);
             match label.place() {
@@ -186,7 +186,7 @@ impl<P: Platform> Memcgs<P> {
                 _ if !label.is_some() => {}
                 Place::Incoming(cpu) => {
                     let incoming = self.incoming.get(cpu)?.lock();
-                    // The flag is read before the label: whoever listed it elsewhere has set it after the label.
+                    // The flag is read before the label: a CPU that listed it elsewhere has set it after the label.
                     if listed() && Label::of(frame).place() == Place::Incoming(cpu) {
                         return Some(act(frame, Label::of(frame), &mut Held::Incoming(incoming)));
                     }

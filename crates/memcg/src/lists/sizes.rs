@@ -7,7 +7,7 @@ use quire_arch::{NodeId, Platform};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
-    /// Pages on each list of a memcg and node. What CPUs have listed and nobody took in ([`take_in`](Self::take_in)) is not
+    /// Pages on each list of a memcg and node. What CPUs have listed and is not taken in ([`take_in`](Self::take_in)) is not
     /// among them.
     pub fn sizes(&self, id: MemcgId, node: NodeId) -> [u64; LruList::COUNT] {
         let lists = self.table.get(id).and_then(|memcg| memcg.lists(node));

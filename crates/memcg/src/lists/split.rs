@@ -9,7 +9,7 @@ use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
     /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, beside it, from the moment
-    /// that anybody can see them. What enters `unmapped` is given back to the folio's memcg.
+    /// that another CPU can see them. What enters `unmapped` is given back to the folio's memcg.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl<P: Platform> Memcgs<P> {
         let done = match (listed.flatten(), split) {
             (Some(done), _) => done,
             (None, Some(split)) => {
-                // Somebody may have listed it since the look, and let go of it.
+                // Another CPU may have listed it since the look, and dropped its reference.
                 split.finish(to, held, unless_mapped, unmapped).inspect(|()| {
                     self.folio_was_split(pin, head);
                 })
@@ -51,7 +51,7 @@ impl<P: Platform> Memcgs<P> {
         done
     }
 
-    /// Lists a part that nobody can see yet. Parts come from the last to the first, so they end in their order.
+    /// Lists a part that no other CPU can see yet. Parts come from the last to the first, so they end in their order.
     fn put_beside(&self, part: Pfn, label: Label, held: &mut Held<'_, P>) {
         let map = self.frames.map();
         match held {
@@ -73,7 +73,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// A listed folio was split by [`FolioSplit::finish`], and its first part is what is listed now. Until this is said it
-    /// counts as large as it was, wherever it goes. Answers the list, if it is listed still.
+    /// counts as large as it was, wherever it moves. Returns the list, if it is still listed.
     pub fn folio_was_split(&self, _pin: &Pin<'_, P>, head: Pfn) -> Option<LruList> {
         self.with_listed(head, |frame, label, held| {
             self.relabel(head, label, frame.word().order(), held);

@@ -1,4 +1,4 @@
-//! Every allocation of this room fails once: nothing is left half done.
+//! Every allocation of this crate fails once: nothing is left half done.
 
 use crate::common::Machine;
 use crate::support::{assert_sound, memcgs};

@@ -84,8 +84,8 @@ fn numbers_events_and_errors() {
     assert_eq!(memcgs.write(a, "memory.current", "1"), Err(MemcgError::ReadOnly));
     assert_eq!(memcgs.read(a, "memory.none", &mut text), Err(MemcgError::NoFile));
     assert_eq!(memcgs.read(MemcgId::ROOT, "memory.max", &mut text), Err(MemcgError::NoFile));
-    let nobody = MemcgId::new(77).unwrap();
-    assert_eq!(memcgs.read(nobody, "memory.max", &mut text), Err(MemcgError::NoMemcg));
+    let missing = MemcgId::new(77).unwrap();
+    assert_eq!(memcgs.read(missing, "memory.max", &mut text), Err(MemcgError::NoMemcg));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Lists by age against a model, and splits of what is listed.
+//! LRU lists against a model, and splits of what is listed.
 
 use crate::common::{Machine, Random, order};
 use crate::support::{assert_sound, folio, give_back, memcgs};
@@ -15,7 +15,7 @@ fn key(memcgs: &Memcgs<Machine>, head: Pfn, list: LruList) -> (MemcgId, NodeId, 
     (MemcgId::new(memcg).unwrap(), frame.zone().node(), list)
 }
 
-/// All lists, front first, as the room has them.
+/// All lists, front first, as they are kept.
 fn listed(memcgs: &Memcgs<Machine>) -> BTreeMap<String, Vec<Pfn>> {
     let mut lists: BTreeMap<String, Vec<Pfn>> = BTreeMap::new();
     memcgs.for_each_listed(|head, memcg, list| {
@@ -210,7 +210,7 @@ fn a_listed_folio_is_not_given_back_and_one_being_given_back_is_not_taken() {
 }
 
 #[test]
-fn what_a_cpu_lists_touches_no_other_list_before_somebody_looks() {
+fn what_a_cpu_lists_touches_no_other_list_before_a_scan() {
     let memcgs = memcgs(2);
     assert!(!memcgs.lists_anonymous());
     memcgs.start_listing();
@@ -270,7 +270,7 @@ fn parts_of_a_listed_folio_are_listed_in_its_place() {
         if taken_in {
             memcgs.take_in(&pin, None);
         }
-        // Pages 2 and 3 are mapped by nobody.
+        // Pages 2 and 3 are not mapped.
         let mapped = [0, 1, 4, 5, 6, 7];
         assert_eq!(split(&memcgs, head, &mapped, order(to), true), (Ok(()), 2));
         memcgs.drain_stocks(&pin);

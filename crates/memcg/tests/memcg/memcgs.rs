@@ -319,7 +319,7 @@ fn protection_is_shared_by_what_is_used() {
     memcgs.charge_anyway(&pin, b, 300);
     memcgs.charge_anyway(&pin, c, 100);
     let low = |root, id| memcgs.protection(root, id).low;
-    // Nobody claims: shared by use.
+    // No claims: shared by use.
     assert_eq!((low(MemcgId::ROOT, b), low(MemcgId::ROOT, c)), (75, 25));
     // Claims beyond what the parent has: shared by the claims that are in use.
     let _ = (set(b, Limit::Low, 150), set(c, Limit::Low, 500));
@@ -353,7 +353,7 @@ fn names_and_paths() {
     assert_eq!(memcgs.create(a, "b\u{fc}"), Err(MemcgError::Exists));
     let path = format!("/{long}/b\u{fc}");
     assert_eq!(
-        (memcgs.find(&path), memcgs.find("/"), memcgs.find("/nobody")),
+        (memcgs.find(&path), memcgs.find("/"), memcgs.find("/missing")),
         (Some(b), Some(MemcgId::ROOT), None)
     );
     assert_eq!(memcgs.remove(MemcgId::ROOT), Err(MemcgError::Root));

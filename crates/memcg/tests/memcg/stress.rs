@@ -21,7 +21,7 @@ struct Shared {
     start: Barrier,
 }
 
-/// Drops a reference to a folio, and gives it back if it was the last one, as whoever unmaps it last does.
+/// Drops a reference to a folio, and frees it if it was the last one, as the last unmapping does.
 fn put(memcgs: &Memcgs<Machine>, head: Pfn) {
     let frames = memcgs.frames();
     let pin = frames.platform().pin();
@@ -31,7 +31,7 @@ fn put(memcgs: &Memcgs<Machine>, head: Pfn) {
     if !frame.put(1) {
         return;
     }
-    // Nobody can take a reference any more, so it is not listed again.
+    // No CPU can take a reference any more, so it is not listed again.
     memcgs.unlist_folio(&pin, head);
     frame.memcg().store(0, Ordering::Relaxed);
     let mut chain = FrameChain::new();

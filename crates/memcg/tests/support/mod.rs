@@ -1,4 +1,4 @@
-//! A room of memcgs for tests.
+//! memcgs for tests.
 
 use crate::common::{self, Machine};
 use quire_arch::{Order, Pfn, Platform};
@@ -36,6 +36,6 @@ pub(crate) fn give_back(memcgs: &Memcgs<Machine>, head: Pfn) {
     let pin = frames.platform().pin();
     let order = frames.known(head).word().order();
     let id = MemcgId::from_bits(frames.known(head).memcg().swap(0, Ordering::Relaxed));
-    frames.free(&pin, head, order).expect("nobody else holds it");
+    frames.free(&pin, head, order).expect("no other reference is left");
     memcgs.uncharge(&pin, id, order.pages());
 }
