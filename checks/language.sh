@@ -11,10 +11,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bounds='
-tools/diff 49
-crates/frame 181
-crates/swap 145
-tools/trace 24
 '
 plain=19
 

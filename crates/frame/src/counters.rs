@@ -67,20 +67,20 @@ vm_events! {
     Pglazyfreed = "pglazyfreed",
     /// Pages on lists of such as were used of late that were looked at.
     Pgrefill = "pgrefill",
-    /// Write faults whose page was reused, since nobody else had it.
+    /// Write faults whose page was reused, since it had no other user.
     Pgreuse = "pgreuse",
     /// Pages that background reclaim freed. This and the others of its sort do not tell of what a program asked for by
     /// `MADV_PAGEOUT`.
     PgstealKswapd = "pgsteal_kswapd",
-    /// Pages that somebody who waited for memory freed.
+    /// Pages freed by direct reclaim.
     PgstealDirect = "pgsteal_direct",
-    /// Pages that somebody freed who wanted fewer in memory.
+    /// Pages freed by proactive reclaim.
     PgstealProactive = "pgsteal_proactive",
     /// Pages that background reclaim looked at.
     PgscanKswapd = "pgscan_kswapd",
-    /// Pages that somebody who waited for memory looked at.
+    /// Pages scanned by direct reclaim.
     PgscanDirect = "pgscan_direct",
-    /// Pages that somebody looked at who wanted fewer in memory.
+    /// Pages scanned by proactive reclaim.
     PgscanProactive = "pgscan_proactive",
     /// Anonymous pages that reclaim looked at. The counters by cause tell of reclaim from all of the machine only; these and
     /// the next ones also of reclaim from a memory group.
@@ -114,7 +114,7 @@ vm_events! {
     ThpCollapseAllocFailed = "thp_collapse_alloc_failed",
     /// Such folios that were split into smaller ones.
     ThpSplitPage = "thp_split_page",
-    /// Such folios that were to be split, and somebody else held them.
+    /// Such folios that were to be split, and were in use.
     ThpSplitPageFailed = "thp_split_page_failed",
     /// Such folios that were partly unmapped and are to be split when memory runs short.
     ThpDeferredSplitPage = "thp_deferred_split_page",
@@ -130,9 +130,9 @@ vm_events! {
     ThpSwpout = "thp_swpout",
     /// Those that had to be split for that.
     ThpSwpoutFallback = "thp_swpout_fallback",
-    /// Pages that were read from swap devices before anybody asked for them.
+    /// Pages that were read ahead from swap devices.
     SwapRa = "swap_ra",
-    /// Of these, pages that somebody asked for then.
+    /// Of these, pages that were used then.
     SwapRaHit = "swap_ra_hit",
     /// Pages of zeros that came back without a device.
     SwpinZero = "swpin_zero",
@@ -155,7 +155,7 @@ vm_events! {
     /// Nanoseconds that faults stood still for want of memory: reclaim, and pages that came back from a swap device. Not in
     /// Linux's vmstat: there PSI has it, whose name this is.
     MemstallNs = "memstall_ns",
-    /// Allocations answered from the CPU's lists. Not in Linux.
+    /// Allocations served from the CPU's lists. Not in Linux.
     PcpHit = "pcp_hit",
     /// Allocations that had to refill the CPU's lists first. Not in Linux.
     PcpMiss = "pcp_miss",
@@ -163,7 +163,7 @@ vm_events! {
     PcpDrain = "pcp_drain",
     /// Frames that a CPU had too many of and that went back to the CPU whose list they came from. Not in Linux.
     PcpReturn = "pcp_return",
-    /// Of these, frames that answered an allocation at once. Not in Linux.
+    /// Of these, frames that served an allocation at once. Not in Linux.
     PcpReturned = "pcp_returned",
     /// Blocks that were split to make smaller ones. Not in Linux.
     BuddySplit = "buddy_split",

@@ -56,7 +56,7 @@ pub enum FreeError {
         /// How many, the caller's own included.
         references: u32,
     },
-    /// Somebody holds the frame's lock.
+    /// The frame's lock is held.
     Locked,
     /// The folio is on a list of folios by age ([`FrameFlags::LRU`](crate::FrameFlags::LRU)).
     Listed,
@@ -81,7 +81,7 @@ impl fmt::Display for FreeError {
             Self::Mapped { maps } => write!(f, "the frame is mapped {maps} times"),
             Self::Referenced { references } => write!(f, "the frame has {references} references"),
             Self::Locked => f.write_str("the frame's lock is held"),
-            Self::Listed => f.write_str("the folio is on a list by age"),
+            Self::Listed => f.write_str("the folio is on an LRU list"),
             Self::Slab => f.write_str("the frame belongs to a slab cache"),
             Self::BadTail { pfn } => write!(f, "{pfn:?} inside the block is in use"),
         }
@@ -103,7 +103,7 @@ pub enum HotplugError {
     Reserved(Pfn),
     /// The frame is out of use already.
     Offline(Pfn),
-    /// Somebody has the frame.
+    /// The frame is in use.
     Busy(Pfn),
     /// The frame is in use already.
     Online(Pfn),

@@ -52,7 +52,7 @@ folio_counters! {
     SwpinFallbackCharge = "swpin_fallback_charge",
     /// A folio became smaller ones. Linux counts under the order that it had.
     Split = "split",
-    /// A folio was to be split, and somebody else held it.
+    /// A folio was to be split, and was in use.
     SplitFailed = "split_failed",
     /// A folio was partly unmapped and put on the list of those to split when memory runs short.
     SplitDeferred = "split_deferred",

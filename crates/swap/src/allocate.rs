@@ -63,7 +63,7 @@ impl<P: Platform> Swap<P> {
         found
     }
 
-    /// Gets slots back that nobody needs, and tells whether there were any.
+    /// Frees slots that are not needed, and tells whether there were any.
     #[cold]
     fn make_room(&self) -> bool {
         let discarded = self.discard_free_clusters();
@@ -112,7 +112,7 @@ impl<P: Platform> Swap<P> {
         if let Some(slot) = self.try_lists(pin, device, wanted)? {
             return Ok(slot);
         }
-        // What other CPUs keep for themselves is given to whoever needs it first.
+        // What other CPUs keep for themselves is given to the first CPU that needs it.
         self.release_hints(pin, device);
         if let Some(slot) = self.try_lists(pin, device, wanted)? {
             return Ok(slot);
@@ -253,7 +253,7 @@ impl<P: Platform> Held<'_, P> {
         }
     }
 
-    /// Nobody allocates from the cluster any more.
+    /// No thread allocates from the cluster any more.
     fn release(&mut self) {
         let wanted = self.wanted_list();
         self.move_to(wanted, true);

@@ -46,7 +46,7 @@ pub enum SwapViolation {
         /// As its clusters say.
         found: u64,
     },
-    /// Nobody needs the slot, and it is not free.
+    /// The slot is not needed, and it is not free.
     Leaked {
         /// The slot.
         slot: SlotId,
@@ -63,7 +63,7 @@ pub enum SwapViolation {
         /// Its first frame.
         head: Pfn,
     },
-    /// Somebody still reads the page past the cache.
+    /// Another thread still reads the page past the cache.
     Busy {
         /// The slot.
         slot: SlotId,
@@ -85,7 +85,7 @@ impl fmt::Display for SwapViolation {
             Self::DeviceCount { device, kept, found } => {
                 write!(f, "device {device} counts {kept} slots or tables in use, but there are {found}")
             }
-            Self::Leaked { slot } => write!(f, "{slot} is in use, but nobody needs it"),
+            Self::Leaked { slot } => write!(f, "{slot} is in use, but it is not needed"),
             Self::Folio { slot, page } => {
                 write!(f, "the cache has {page:?} for {slot}, but its folio does not say so")
             }

@@ -8,9 +8,9 @@ use crate::word::Out;
 use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
-    /// Begins to read the page of `slot` past the cache. False if the cache has it, somebody else does the same, nothing
+    /// Begins to read the page of `slot` past the cache. False if the cache has it, another thread does the same, nothing
     /// names the slot, or its word cannot be told from others'. Until [`end_bypass`](Self::end_bypass) the slot is not freed,
-    /// and nobody can insert a folio for it.
+    /// and no thread can insert a folio for it.
     pub fn try_begin_bypass(&self, slot: SlotId) -> bool {
         let begun = self.with_cluster(slot, |held, at| {
             let unit = held.guard.unit(at);

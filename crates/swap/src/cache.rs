@@ -30,7 +30,7 @@ pub enum Inserted {
     Found(Pfn),
     /// A slot is free, or nothing names it: whatever entry led here has changed.
     Gone,
-    /// A large folio does not fit: its slots are not all alike. For a single page: somebody reads it past the cache.
+    /// A large folio does not fit: its slots are not all alike. For a single page: another thread reads it past the cache.
     Conflict,
     /// Slots of one word are to be told apart, and there is no memory for their words.
     NoMemory,
@@ -49,7 +49,7 @@ pub enum Seen {
         /// The memory group that the slot is charged to.
         group: u16,
     },
-    /// Nothing could be inserted: nothing names the slot, or somebody reads it past the cache.
+    /// Nothing could be inserted: nothing names the slot, or another thread reads it past the cache.
     Gone,
 }
 
@@ -137,8 +137,8 @@ impl<P: Platform> Swap<P> {
         self.with_folio(head, |held, first, end| held.remove_unnamed(head, first, end)).unwrap_or(false)
     }
 
-    /// Takes the folio at `head`, to which the caller has a reference, out of the cache, if nothing names its slots and nobody
-    /// is busy with it. Answers whether it did.
+    /// Takes the folio at `head`, to which the caller has a reference, out of the cache, if nothing names its slots and no thread
+    /// is busy with it. Returns whether it did.
     pub fn leave_if_unnamed(&self, head: Pfn) -> bool {
         loop {
             let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
@@ -154,7 +154,7 @@ impl<P: Platform> Swap<P> {
                 self.put_folio(&self.platform().pin(), head, order);
                 return true;
             }
-            // Whoever took the last name away in between found the folio locked, and left it to this.
+            // A thread that took the last name away in between found the folio locked, and left it to this.
             if !self.is_cached_only(first, order.pages() as u32) {
                 return false;
             }
@@ -174,7 +174,7 @@ impl<P: Platform> Swap<P> {
 
     /// Takes a folio out of the cache that could not be read. Its slots stay named as they are. The cache's reference is
     /// the caller's to drop, who holds the folio lock and a reference. A folio that is not in the cache, or that is still
-    /// being read, stays as it is, and the answer is false.
+    /// being read, stays as it is, and the result is false.
     pub fn discard_failed(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {
             let frame = held.swap.frames().known(head);
@@ -191,7 +191,7 @@ impl<P: Platform> Swap<P> {
 
     /// Takes a folio out of the cache for good, if it is clean, no device is at it and exactly `expected_refs` references
     /// are held: the cache's and the caller's. Then its slots say what `shadow` says, those that nothing names are free, and
-    /// the folio is frozen: it has no references, nobody can get one, and the caller gives it back. If not, nothing changed. The
+    /// the folio is frozen: it has no references, no thread can get one, and the caller gives it back. If not, nothing changed. The
     /// caller holds the folio lock.
     pub fn evict(&self, head: Pfn, expected_refs: u32, shadow: Option<Shadow>) -> bool {
         debug_assert!((1..=MAX_REFS).contains(&expected_refs));
@@ -390,7 +390,7 @@ impl<P: Platform> Held<'_, P> {
         true
     }
 
-    /// The cache lets go of the slots: what is named is on the device only from now on, the rest is free.
+    /// The cache drops the slots: what is named is on the device only from now on, the rest is free.
     fn leave(&mut self, first: u32, end: u32, out: Out, group: u16) {
         self.each(first, end, |held, unit| {
             if held.guard.is_named(unit) {

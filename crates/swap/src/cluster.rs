@@ -148,7 +148,7 @@ impl<P: Platform> Deref for ClusterGuard<'_, P> {
 
     #[inline]
     fn deref(&self) -> &State {
-        // SAFETY: the guard holds the lock, so nobody else reaches the state.
+        // SAFETY: the guard holds the lock, so no other thread reaches the state.
         self.cluster.state.with_mut(|state| unsafe { &*state })
     }
 }

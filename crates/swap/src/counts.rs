@@ -11,7 +11,7 @@ use quire_frame::FrameFlags;
 /// What became of slots whose names went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
-    /// Nothing names some of them any more, but the cache has their pages: whoever can lock the folio should
+    /// Nothing names some of them any more, but the cache has their pages: a thread that can lock the folio should
     /// [`remove`](Swap::remove_unnamed) it.
     pub cached_only: bool,
 }
@@ -30,7 +30,7 @@ impl<P: Platform> Swap<P> {
     }
 
     /// One more entry names each of these slots, which are in use and stay so: their folio is in the cache and locked, or an
-    /// entry that names them stays where it is meanwhile. Answers whether nothing named any of them before.
+    /// entry that names them stays where it is meanwhile. Returns whether nothing named any of them before.
     pub fn add_counts(&self, slot: SlotId, pages: u32) -> bool {
         let mut unnamed = true;
         self.each_cluster(slot, pages, |held, first, end| {
@@ -47,7 +47,7 @@ impl<P: Platform> Swap<P> {
         dropped
     }
 
-    /// How many entries name the slot. Where slots could not be told apart for want of memory, the answer is 1 as long as
+    /// How many entries name the slot. Where slots could not be told apart for want of memory, the result is 1 as long as
     /// something names any of them.
     pub fn count(&self, slot: SlotId) -> u32 {
         let count = self.with_cluster(slot, |held, at| {

@@ -133,7 +133,7 @@ pub(crate) struct Device<P: Platform> {
     pub(crate) tables: AtomicU64,
     /// Those who use the device where they may sleep.
     pub(crate) users: AtomicU32,
-    /// Times that answers were taken.
+    /// Times that completions were reaped.
     pub(crate) reaps: AtomicU32,
     /// Where the next search for slots that only the cache holds begins.
     pub(crate) reclaim_cursor: AtomicU32,
@@ -223,7 +223,7 @@ impl<P: Platform> Device<P> {
         }
         // `Boxed` begins with its core.
         let device = boxed.cast::<Self>();
-        // SAFETY: just written, and nobody else knows it.
+        // SAFETY: just written, and no other thread knows it.
         let this = unsafe { device.as_ref() };
         let mut lists = this.lists.lock();
         for index in 0..clusters {
@@ -237,7 +237,7 @@ impl<P: Platform> Device<P> {
     ///
     /// # Safety
     ///
-    /// `this` came from `build`, nobody else uses it or will, and no slot is in use.
+    /// `this` came from `build`, no other thread uses it or will, and no slot is in use.
     pub(crate) unsafe fn end(this: NonNull<Self>, swap: &Swap<P>) {
         let frames = swap.frames();
         // SAFETY: the caller's promise.
@@ -433,7 +433,7 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Takes a device off the table, so that nobody finds it any more.
+    /// Takes a device off the table, so that no thread finds it any more.
     pub(crate) fn unlist(&self, device: &Device<P>) -> Option<NonNull<Device<P>>> {
         let _pin = self.platform().pin();
         let mut registry = self.registry.lock();

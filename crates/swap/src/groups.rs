@@ -1,4 +1,4 @@
-//! What is asked of the room of memory groups.
+//! The charges of slots to memcgs.
 
 use crate::Swap;
 use quire_arch::{Order, Pfn, Pin, Platform};

@@ -210,7 +210,7 @@ impl<'a, P: Platform> Held<'a, P> {
         }
         lists.take(|index| device.cluster(index), self.index);
         let empty = matches!(wanted, ListId::Free | ListId::Discard);
-        // The table goes before anybody can take the cluster from the list and expect none.
+        // The table goes before a thread can take the cluster from the list and expect none.
         let table = if empty { self.guard.table.take() } else { None };
         lists.put(|index| device.cluster(index), self.index, wanted);
         drop(lists);

@@ -1,7 +1,7 @@
 //! Reading and writing folios of the cache.
 //!
 //! A folio is one request. A device that does all of it at once says so, and nothing else is noted. For any other the folio
-//! has WRITEBACK or READING until somebody, whoever waits for whatever, has reaped the answer. Such a folio does not leave the
+//! has WRITEBACK or READING until some thread has reaped the completion. Such a folio does not leave the
 //! cache, and the cache holds a reference: that keeps the folio, the slots and the device.
 
 use crate::Swap;
@@ -32,7 +32,7 @@ pub enum IoState {
     Begun,
 }
 
-/// In the number of a device's users: it goes as soon as there are none, and somebody waits for that.
+/// In the number of a device's users: it goes as soon as there are none, and another thread waits for that.
 pub(crate) const LEAVING: u32 = 1 << 31;
 
 /// A device that does not go while this lives, so that its user may sleep.
@@ -52,7 +52,7 @@ impl<P: Platform> Deref for DeviceUse<'_, P> {
 impl<P: Platform> Drop for DeviceUse<'_, P> {
     fn drop(&mut self) {
         let key = ptr::from_ref(&self.device.users).addr();
-        // Release: whoever ends the device sees all that was done with it. It may be gone after this.
+        // Release: a thread that ends the device sees all that was done with it. It may be gone after this.
         if self.device.users.fetch_sub(1, Ordering::Release) == LEAVING + 1 {
             self.swap.platform().unpark(key);
         }
@@ -65,7 +65,7 @@ impl<P: Platform> Swap<P> {
         let pin = self.platform().pin();
         let _epoch = self.frames().epoch().enter(&pin);
         let device = self.device(index)?;
-        // Counted inside the section: whoever takes the device off the table waits for that first, and then for the count.
+        // Counted inside the section: a thread that takes the device off the table waits for that first, and then for the count.
         device.users.fetch_add(1, Ordering::Relaxed);
         Some(DeviceUse { swap: self, device })
     }
@@ -98,7 +98,7 @@ impl<P: Platform> Swap<P> {
     }
 
     /// Reads a folio of the cache. If that fails the folio has [`FrameFlags::READ_FAILED`]. The caller holds the folio lock, and
-    /// keeps it until the answer has come ([`wait_read`](Self::wait_read)); may sleep.
+    /// keeps it until the completion has come ([`wait_read`](Self::wait_read)); may sleep.
     pub fn read_folio(&self, head: Pfn) -> IoState {
         match self.with_folio(head, |held, first, _| held.guard.word_of(first).is_zero()) {
             Some(zero) => self.read_inserted(head, zero),
@@ -109,8 +109,8 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Begins to read a folio of the cache that nobody waits for. Its lock, which the caller hands over with one reference, is
-    /// given back when the device has answered. It has had [`FrameFlags::READING`] since before it came into the cache.
+    /// Begins to read a folio of the cache that no thread waits for. Its lock, which the caller hands over with one reference, is
+    /// given back when the device has completed it. It has had [`FrameFlags::READING`] since before it came into the cache.
     pub fn read_unattended(&self, lock: FolioGuard<'_, P>, head: Pfn) {
         let frame = self.frames().known(head);
         frame.set_flags(FrameFlags::UNATTENDED);
@@ -118,7 +118,7 @@ impl<P: Platform> Swap<P> {
         if let IoState::Done(_) = self.read_folio(head) {
             let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
             frame.clear_flags(FrameFlags::READING);
-            // Whoever found it meanwhile sleeps until the device has an answer.
+            // A thread that found it meanwhile sleeps until the device has completed it.
             if let Some(device) = self.use_device(slot.device_index()) {
                 self.platform().unpark(device.backing().wait_key());
             }
@@ -126,7 +126,7 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// The device has answered for a folio that nobody waited for. If it could not read it, whoever has come to wait hears so, and
+    /// The device has completed a folio that no thread waited for. If it could not read it, a thread that waits by then gets the error, and
     /// who comes later asks anew. Those who took the last names of its slots away meanwhile left the folio to this.
     fn end_unattended(&self, head: Pfn) {
         let lock = self.frames().adopt_folio_lock(head);
@@ -152,7 +152,7 @@ impl<P: Platform> Swap<P> {
         }
         self.count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         let order = self.frames().known(head).word().order();
-        // One page of it is wanted. SAFETY: the caller has inserted the folio and nobody sees its contents before it is read.
+        // One page of it is wanted. SAFETY: the caller has inserted the folio and no thread sees its contents before it is read.
         unsafe { self.platform().zero_ahead(head, order) };
         IoState::Done(Ok(()))
     }
@@ -248,12 +248,12 @@ impl<P: Platform> Swap<P> {
     ///
     /// # Errors
     ///
-    /// What the device says, or the fault plan. A device that does not answer at once is none to ask this way.
+    /// What the device says, or the fault plan. A device that does not complete at once is none to ask this way.
     pub fn read_past_cache(&self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
             self.count_pages(pfn, VmEvent::SwpinZero, MemcgStat::SwpinZero);
-            // SAFETY: the caller's frame, seen by nobody else yet.
+            // SAFETY: the caller's frame, seen by no other thread yet.
             unsafe { self.platform().zero(pfn, Order::ZERO) };
             return Ok(());
         }
@@ -305,7 +305,7 @@ impl<P: Platform> Swap<P> {
         let io = PageIo { direction, slot: slot.number(), pfn: head, pages };
         let at_once = device.flags.contains(DeviceFlags::SYNCHRONOUS);
         if !at_once {
-            // The answer may be reaped elsewhere before this call is back.
+            // The completion may be reaped elsewhere before this call is back.
             frame.set_flags(under_way);
         }
         let count = || self.count_io(io, device.backing().cached(self.frames(), io));
@@ -335,7 +335,7 @@ impl<P: Platform> Swap<P> {
                 Submitted::QueueFull => {
                     self.reap_of(&device);
                     let backing = device.backing();
-                    // If somebody else made room since, there may be nothing left that would wake this.
+                    // If another thread made room since, there may be nothing left that would wake this.
                     self.platform().park(backing.wait_key(), &mut || {
                         device.reaps.load(Ordering::Acquire) == reaps && !backing.has_done()
                     });
@@ -380,11 +380,11 @@ impl<P: Platform> Swap<P> {
         self.platform().unpark(key);
     }
 
-    /// Takes the answers of a device, and wakes everybody who waits for one.
+    /// Reaps the completions of a device, and wakes all threads that wait for one.
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
         device.backing().reap(self.frames(), &mut |io, result| {
-            // Whose lock was left for whoever is here: nobody else takes this mark off while the folio is being read.
+            // Its lock was left for the reaper: no other thread takes this mark off while the folio is being read.
             let flags = self.frames().known(io.pfn).word().flags();
             self.complete(io, result);
             if io.direction == Direction::Read && flags.contains(FrameFlags::UNATTENDED) {
@@ -399,7 +399,7 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Takes the answers of all devices. Not pinned.
+    /// Reaps the completions of all devices. Not pinned.
     pub fn reap(&self) {
         for index in 0..crate::MAX_DEVICES {
             if let Some(device) = self.use_device(index) {
@@ -429,7 +429,7 @@ impl<P: Platform> Swap<P> {
         let busy = || frame.word().flags().contains(under_way);
         while busy() {
             let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
-            // None if the answer has come and the slots and their device have gone since.
+            // None if the completion has come and the slots and their device have gone since.
             let Some(device) = self.use_device(slot.device_index()) else { continue };
             self.reap_of(&device);
             let backing: &dyn SwapDevice<P> = device.backing();

@@ -1,4 +1,4 @@
-//! Swap: devices, clusters of slots, and the swap cache as the one layer at which everybody meets.
+//! Swap: devices, clusters of slots, and the swap cache as the one synchronisation layer.
 //!
 //! docs/swap.md says how the parts fit together, and which lock guards what.
 //!
@@ -104,7 +104,7 @@ pub struct Swap<P: Platform> {
 }
 
 impl<P: Platform> Swap<P> {
-    /// The room over `groups`. No device is in use.
+    /// Swap over `memcgs`. No device is in use.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl<P: Platform> Drop for Swap<P> {
         for index in 0..MAX_DEVICES {
             let device = self.devices[index].swap(ptr::null_mut(), Ordering::Relaxed);
             if let Some(device) = ptr::NonNull::new(device) {
-                // SAFETY: nobody has the room any more, so nobody uses the device or will.
+                // SAFETY: no thread has `Swap` any more, so none uses the device or will.
                 unsafe { Device::end(device, self) };
             }
         }

@@ -1,4 +1,4 @@
-//! Getting slots back that nobody needs: those of pages that only the cache still has a use for, and free clusters whose
+//! Freeing slots that are not needed: those of pages that only the cache still has a use for, and free clusters whose
 //! device has not been told yet.
 
 use crate::Swap;
@@ -16,7 +16,7 @@ const CLUSTERS: u32 = 128;
 const ENOUGH: u64 = 512;
 
 impl<P: Platform> Swap<P> {
-    /// Has devices in RAM move what they keep together, and answers the frames that this freed. Not pinned.
+    /// Has devices in RAM move what they keep together, and returns the frames that this freed. Not pinned.
     pub fn compact_devices(&self) -> u64 {
         let devices = (0..MAX_DEVICES).filter_map(|index| self.use_device(index));
         devices.map(|device| device.backing().compact(self.frames())).sum()
@@ -36,7 +36,7 @@ impl<P: Platform> Swap<P> {
                     device.lists.lock().pop(|index| device.cluster(index), ListId::Discard)
                 };
                 let Some(cluster) = popped else { break };
-                // Taken by nobody else, since it is on no list and no CPU knows of it.
+                // Taken by no other thread, since it is on no list and no CPU knows of it.
                 let first = u64::from(cluster) * u64::from(CLUSTER_SLOTS);
                 device.backing().discard(self.frames(), first, u64::from(device.slots_of(cluster)));
                 let pin = self.platform().pin();
@@ -47,7 +47,7 @@ impl<P: Platform> Swap<P> {
         told
     }
 
-    /// Takes folios out of the cache whose slots nothing names, as far as nobody else is at them, and tells how many slots
+    /// Takes folios out of the cache whose slots nothing names, as far as no other thread is at them, and tells how many slots
     /// that freed. May free folios. Where there are many the next call goes on.
     pub fn reclaim_unnamed(&self) -> u64 {
         let mut freed = 0;

@@ -25,7 +25,7 @@ impl Shadow {
     pub const MAX_AGE: u64 = (1 << AGE_BITS) - 1;
 
     /// The shadow of a page of `group` on `node`. Of the age the low bits are kept ([`MAX_AGE`](Self::MAX_AGE)); what it
-    /// counts is the business of whoever compares ages.
+    /// counts is the business of the code that compares ages.
     #[inline]
     pub const fn new(node: NodeId, group: u16, workingset: bool, age: u64) -> Self {
         debug_assert!(group <= Self::MAX_GROUP);

@@ -1,6 +1,6 @@
 //! Taking a device out of use.
 //!
-//! It gives no slots out any more; whoever takes it out of use brings all pages home, in rounds, and the device goes once no
+//! It gives no slots out any more; a thread that takes it out of use brings all pages home, in rounds, and the device goes once no
 //! slot is in use.
 
 use crate::Swap;
@@ -25,7 +25,7 @@ impl<P: Platform> Swap<P> {
             }
             self.sort_devices();
         }
-        // Whoever asked for a slot before that has it now.
+        // A thread that asked for a slot before that has it now.
         self.wait_for_sections();
         true
     }
@@ -59,7 +59,7 @@ impl<P: Platform> Swap<P> {
         None
     }
 
-    /// The device goes: waits until nobody uses it, closes it and gives all its memory back. Follows
+    /// The device goes: waits until no thread uses it, closes it and gives all its memory back. Follows
     /// [`begin_swapoff`](Self::begin_swapoff), by the same caller. Sleeps.
     ///
     /// # Errors
@@ -83,8 +83,8 @@ impl<P: Platform> Swap<P> {
         while used() {
             self.platform().park(ptr::from_ref(users).addr(), &mut || used());
         }
-        // SAFETY: nobody can find the device any more, all who had found it have let go, and no slot is in use. It was built with
-        // the room, which alone has pointers to it.
+        // SAFETY: no thread can find the device any more, all that had found it have dropped it, and no slot is in use. It was built with
+        // `Swap`, which alone has pointers to it.
         unsafe { Device::end(gone, self) };
         self.unreserve(id);
         Ok(())

@@ -1,4 +1,4 @@
-//! The switch of the swap cache: technique C.
+//! Whether the swap cache is used as before or as now.
 
 /// How swap-ins and swap-outs of a page meet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -5,7 +5,7 @@
 //! | 0..2 | [`Tag`] |
 //! | 2 | *whole*: the word speaks for all slots of its block |
 //! | 3 | *zero*: the page is all zeros and the device never saw it |
-//! | 4 | *busy*: somebody reads the page past the cache |
+//! | 4 | *busy*: another thread reads the page past the cache |
 //! | 5..28 | how many page-table entries name the slot (each slot, of a whole word) |
 //! | 28..64 | payload: the frame, the shadow, or the memory group |
 //!
@@ -17,7 +17,7 @@ use crate::shadow::Shadow;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Tag {
-    /// Nobody's.
+    /// In use by none.
     Free = 0,
     /// The cache has the page.
     Folio = 1,

@@ -1,4 +1,4 @@
-//! Pages of zeros. Nobody reads them: what there is to know is in the slot's word. So such a page can come back without ever
+//! Pages of zeros. They are not read: what there is to know is in the slot's word. So such a page can be swapped in without ever
 //! being in the cache; what would be its insertion, its reading and its removal is one step under the cluster's lock.
 
 use crate::Swap;
@@ -18,7 +18,7 @@ impl<P: Platform> Swap<P> {
         self.with_cluster(slot, |held, at| held.zeros(at)?.group()).flatten()
     }
 
-    /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `group`, and answers with its shadow: the one entry
+    /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `group`, and returns its shadow: the one entry
     /// that names it is about to lead to a page of zeros that is charged to that group. None if it is not; nothing has
     /// changed. The caller holds the lock of the table that the entry is in.
     pub fn take_zeros(&self, slot: SlotId, group: u16) -> Option<Option<Shadow>> {
@@ -40,7 +40,7 @@ impl<P: Platform> Held<'_, P> {
     fn zeros(&self, at: u32) -> Option<Word> {
         let word = self.guard.word_of(at);
         let out = !word.is_free() && !word.is_cached() && !word.is_busy();
-        // Of a torn cluster nobody knows how often the slot alone is named.
+        // Of a torn cluster it is not known how often the slot alone is named.
         (out && word.is_zero() && word.count() == 1 && !self.guard.torn).then_some(word)
     }
 }

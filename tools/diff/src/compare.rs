@@ -6,7 +6,7 @@ use crate::observation::{Detail, Figures, LARGE, Observation, Pages, Region, Wan
 use quire_mm::{PageState, VmFlags};
 use std::fmt::Write as _;
 
-/// Compares everything. Answers what differs in words.
+/// Compares everything. Returns what differs in words.
 pub(crate) fn compare(
     start: &Start,
     past: &mut Past,

@@ -260,7 +260,7 @@ fn result(outcome: Outcome) -> &'static str {
 }
 
 impl Coverage {
-    /// Counts an operation with its resolved arguments, what Linux answered, and what the process looked like and was allowed
+    /// Counts an operation with its resolved arguments, what Linux returned, and what the process looked like and was allowed
     /// to do before it.
     pub(crate) fn note(
         &mut self,

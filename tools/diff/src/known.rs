@@ -39,7 +39,7 @@ pub enum KnownDifference {
     SwapInWhole,
     /// Linux knows who maps a large folio of two processes only; a third that is left alone with it counts as one of several.
     ThirdSharer,
-    /// Whether nobody else has a page Linux knows for each page of a large folio; here the folio as a whole is shared or not.
+    /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a whole is shared or not.
     PartShared,
     /// Linux takes all pages of a large folio as written to when it splits it, if one of them was: those that were given free before are
     /// kept. Here they go.
@@ -180,7 +180,7 @@ fn has_whole_from_swap(linux: &Observation, quire: &Observation) -> bool {
     linux.swapped.iter().any(|(start, end)| (start & !(LARGE - 1)..*end).step_by(LARGE as usize).any(whole))
 }
 
-/// Takes `from..to` out of `ranges`, and answers what of it was in them.
+/// Takes `from..to` out of `ranges`, and returns what of it was in them.
 fn cut(ranges: &mut Vec<(u64, u64)>, from: u64, to: u64) -> Vec<(u64, u64)> {
     let mut gone = Vec::new();
     let rest = ranges.iter().flat_map(|&(start, end)| {

@@ -159,7 +159,7 @@ pub struct Observation {
     pub figures: Option<Figures>,
     /// Address and checksum of each readable page that is in memory and no page of zeros, if wanted.
     pub sums: Vec<(u64, u64)>,
-    /// The answer of `mincore`, one entry a page.
+    /// The vector of `mincore`, one entry a page.
     pub residency: Vec<bool>,
 }
 

@@ -188,7 +188,7 @@ impl<'m> Processes<'m> {
         }
     }
 
-    /// The answer of `mincore`, one entry a page; none where it fails.
+    /// The vector of `mincore`, one entry a page; none where it fails.
     pub(crate) fn mincore(&self, process: u32, addr: u64, len: u64) -> Vec<bool> {
         let mut pages = Vec::new();
         if let Some(space) = self.space(process) {

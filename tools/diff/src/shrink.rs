@@ -4,7 +4,7 @@ use crate::program::{Call, Program, Word};
 use std::time::{Duration, Instant};
 
 /// Makes a program as small as can be while `fails` says that it still fails: first whole operations go, then arguments
-/// become simple. `fails` answers the index of the operation that differs. Stops when `budget` is used up.
+/// become simple. `fails` returns the index of the operation that differs. Stops when `budget` is used up.
 pub(crate) fn shrink(
     mut program: Program,
     failing_step: usize,
@@ -45,7 +45,7 @@ pub(crate) fn shrink(
     }
 }
 
-/// Makes arguments simple. Answers whether any was.
+/// Makes arguments simple. Returns whether any was.
 fn simplify(
     program: &mut Program,
     begin: Instant,

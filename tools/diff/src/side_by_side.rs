@@ -403,7 +403,7 @@ impl<'m> Course<'m> {
         }
     }
 
-    /// Compares what `mincore` answered.
+    /// Compares what `mincore` returned.
     fn residency(
         &self,
         process: u32,

@@ -92,7 +92,7 @@ fn every_known_difference_is_documented_by_name() {
     assert_eq!(named, known);
 }
 
-/// Nobody makes what a process was to do that does not exist, nor anything after the last process is gone.
+/// What a process was to do that does not exist is not done, nor anything after the last process is gone.
 #[test]
 fn what_no_process_makes_is_passed_over() {
     use std::fmt::Write as _;

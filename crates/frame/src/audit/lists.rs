@@ -127,7 +127,7 @@ fn block_type<P: Platform>(frames: &Frames<P>, pfn: Pfn, order: Order, expected:
 /// A block may have come to a list before its page block was isolated, but a machine on which a range is just leaving is
 /// not quiet: when [`Frames::take_offline`] has ended, its frames are out of use or its page blocks as they were. That
 /// the page block has another type than the list, the reserve's included, is no damage: it may have changed while the
-/// block lay here, and whoever drains the list asks again.
+/// block lay here, and a thread that drains the list asks again.
 fn not_isolated<P: Platform>(frames: &Frames<P>, list: ListName, index: FrameIndex, report: Report<'_>) {
     let pfn = frames.map().pfn(index);
     let found = frames.map().block_migratetype(pfn);

@@ -25,7 +25,7 @@ impl<P: Platform> Frames<P> {
     /// Checks that the frames and all that is kept about them agree: every frame is of one kind and on exactly the
     /// list of that kind, links lead both ways, blocks are aligned and joined, counts are right, no frame is lost.
     ///
-    /// The machine is quiet: nobody uses these frames' allocator meanwhile. What users do with given-out frames is
+    /// The machine is quiet: no thread uses these frames' allocator meanwhile. What users do with given-out frames is
     /// theirs to check. The scratch words are zero afterwards.
     pub fn audit(&self, report: &mut dyn FnMut(FrameViolation)) {
         self.clear_audit();
@@ -34,7 +34,7 @@ impl<P: Platform> Frames<P> {
         self.clear_audit();
     }
 
-    /// Every frame of RAM with its descriptor, lowest first, for auditors of the rooms above.
+    /// Every frame of RAM with its descriptor, lowest first, for auditors of the crates above.
     pub fn for_each_frame(&self, mut visit: impl FnMut(Pfn, &Frame)) {
         for (pfn, frame) in self.map().iter() {
             if frame.kind() != Kind::Hole {

@@ -230,7 +230,7 @@ fn slabs_that_contradict_themselves() {
     cache.for_each_frame(&frames, |pfn, _| slabs.push(pfn));
     let full = slabs.into_iter().map(|pfn| (pfn, frames.known(pfn)));
     let (pfn, slab) = full.into_iter().find(|(_, frame)| frame.live().load(Ordering::Relaxed) == 0).unwrap();
-    // A count without a slot, a slab of nobody.
+    // A count without a slot, a slab without an owner.
     slab.live().store(1, Ordering::Relaxed);
     finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
     slab.live().store(0, Ordering::Relaxed);

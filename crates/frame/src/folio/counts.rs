@@ -9,7 +9,7 @@ use quire_sync::atomic::Ordering;
 pub const MAX_MAPS: u32 = 1 << 31;
 
 impl Folio<'_> {
-    /// Whether nobody but the caller can see the folio: an entry of his maps it, and he keeps that from changing, or looks at
+    /// Whether no thread but the caller can see the folio: an entry of its own maps it, and it keeps that from changing, or looks at
     /// it again afterwards.
     #[inline]
     pub fn is_exclusive(&self) -> bool {
@@ -26,23 +26,23 @@ impl Folio<'_> {
             }
     }
 
-    /// Acquire: whoever finds that the others are gone may write to what they have read.
+    /// Acquire: a thread that finds that the others are gone may write to what they have read.
     #[inline]
     pub(super) fn maps(&self) -> u32 {
         self.frame.map_count().load(Ordering::Acquire)
     }
 
-    /// Whether programs may have the folio by the name of its slot. Looked at after the count: whoever was unmapped got the name
-    /// before, and if that leaves the caller's mapping alone, nobody gets a name later.
+    /// Whether programs may have the folio by the name of its slot. Looked at after the count: an entry that was unmapped got the name
+    /// before, and if that leaves the caller's mapping alone, no thread gets a name later.
     #[inline]
     pub(super) fn is_cached(&self) -> bool {
         self.frame.word().flags().contains(FrameFlags::SWAP_CACHE)
     }
 
-    /// Counts mappings of a folio that was found in the swap cache. Answers whether they are the first.
+    /// Counts mappings of a folio that was found in the swap cache. Returns whether they are the first.
     pub(super) fn add_cached_maps(&self, pages: u32) -> bool {
         let count = self.frame.map_count();
-        // Release: whoever finds it mapped finds its owner.
+        // Release: a thread that finds it mapped finds its owner.
         if self.is_large() {
             let maps = count.load(Ordering::Relaxed);
             count.store(maps + pages, Ordering::Release);
@@ -60,8 +60,8 @@ impl Folio<'_> {
             return false;
         }
         if self.is_large() || maps == pages && !self.is_cached() {
-            // Under the head lock nobody else counts. And what is mapped by nobody but the caller's entry, whose table
-            // is locked, can be mapped by nobody else in the meantime, unless a swap entry leads to it.
+            // Under the head lock no other thread counts. And what is mapped by the caller's entry alone, whose table
+            // is locked, cannot be mapped by others in the meantime, unless a swap entry leads to it.
             count.store(maps + pages, Ordering::Relaxed);
         } else {
             count.fetch_add(pages, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Folio<'_> {
     #[inline]
     pub(super) fn remove_maps(&self, pages: u32) -> MapsLeft {
         let count = self.frame.map_count();
-        // Acquire: what others did through their mappings is seen by whoever is left to give the folio back.
+        // Acquire: what others did through their mappings is seen by a thread that is left to free the folio.
         let maps = count.load(Ordering::Acquire);
         debug_assert!(maps >= pages, "{self:?} is mapped {maps} times and loses {pages}");
         if self.is_large() || maps == pages && !self.is_cached() {

@@ -7,7 +7,7 @@ use quire_arch::{Order, Pfn, Platform};
 
 impl<P: Platform> Frames<P> {
     /// Drops a reference to the folio of `order` that starts at `pfn`. If it was the last one, the folio enters `chain`,
-    /// and the answer is true.
+    /// and the result is true.
     ///
     /// # Errors
     ///
@@ -21,7 +21,7 @@ impl<P: Platform> Frames<P> {
         }
         match self.gather(chain, pfn, order) {
             Ok(()) => Ok(true),
-            // Somebody took one since the look.
+            // Another thread took one since the look.
             Err(FreeError::Referenced { .. }) if !self.known(pfn).put(1) => Ok(false),
             Err(FreeError::Referenced { .. }) => self.gather(chain, pfn, order).map(|()| true),
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Lists of folios that are given out: what the rooms of memory groups and of reclaim sort folios by.
+//! Lists of folios that are given out: by which the crates of memcgs and of reclaim sort folios.
 //!
 //! A folio is on one list at most, linked through the descriptor of its first frame, and has
 //! [`FrameFlags::LRU`](crate::FrameFlags::LRU) meanwhile. The flag, and whatever says on which list it is, belong to the
@@ -8,7 +8,7 @@ use crate::chain::walk;
 use crate::map::{FrameIndex, MemoryMap};
 use quire_arch::Pfn;
 
-/// A list of folios. Whoever owns it has a lock around it, which guards the links of what is on it too.
+/// A list of folios. A thread that owns it has a lock around it, which guards the links of what is on it too.
 ///
 /// The front is where folios enter, the back where the oldest is.
 #[derive(Debug)]

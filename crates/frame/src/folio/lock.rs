@@ -1,6 +1,6 @@
-//! The folio lock: for long work on one folio, e.g. splitting it. Whoever waits for it sleeps.
+//! The folio lock: for long work on one folio, e.g. splitting it. A thread that waits for it sleeps.
 //!
-//! It is two bits of the state word. LOCKED is set by whoever gets the lock. Who does not sets WAITERS too and sleeps while
+//! It is two bits of the state word. LOCKED is set by the thread that gets the lock. One that does not sets WAITERS too and sleeps while
 //! both are set. The holder clears both in one step, and wakes all that sleep on the folio if WAITERS was set: they try
 //! again, and who loses says so again. Between the look at the bits and the sleep no wake-up is lost, since
 //! [`Platform::park`] looks once more under the lock that `unpark` takes.
@@ -15,13 +15,13 @@ use quire_arch::{Pfn, Platform};
 const BOTH: FrameFlags = FrameFlags::LOCKED.union(FrameFlags::WAITERS);
 
 impl Frame {
-    /// Takes the folio lock if nobody has it. The caller holds a reference.
+    /// Takes the folio lock if no thread has it. The caller holds a reference.
     pub(crate) fn try_lock_folio(&self) -> bool {
         self.set_flags(FrameFlags::LOCKED).is_some_and(|before| !before.contains(FrameFlags::LOCKED))
     }
 
-    /// Takes the folio lock. `wait` is called while somebody else has it, each time with a closure that tells whether it is
-    /// still worth waiting. Answers false if the frame is no folio that is given out.
+    /// Takes the folio lock. `wait` is called while another thread has it, each time with a closure that tells whether it is
+    /// still worth waiting. Returns false if the frame is no folio that is given out.
     pub(crate) fn lock_folio_with(&self, mut wait: impl FnMut(&mut dyn FnMut() -> bool)) -> bool {
         loop {
             match self.set_flags(FrameFlags::LOCKED) {
@@ -29,14 +29,14 @@ impl Frame {
                 Some(before) if !before.contains(FrameFlags::LOCKED) => return true,
                 Some(_) => {}
             }
-            // If the holder lets go before this, the next attempt gets the lock, and whoever unlocks wakes nobody for it.
+            // If the holder unlocks before this, the next attempt gets the lock, and the unlock wakes no sleeper for it.
             if self.set_flags(FrameFlags::WAITERS).is_some_and(|before| before.contains(FrameFlags::LOCKED)) {
                 wait(&mut || self.word().flags().contains(BOTH));
             }
         }
     }
 
-    /// Gives the folio lock back, and tells whether somebody waits for it.
+    /// Gives the folio lock back, and tells whether another thread waits for it.
     pub(crate) fn unlock_folio(&self) -> bool {
         self.clear_flags(BOTH).is_some_and(|before| before.contains(FrameFlags::WAITERS))
     }
@@ -51,7 +51,7 @@ pub struct FolioGuard<'m, P: Platform> {
 }
 
 impl<P: Platform> Frames<P> {
-    /// Takes the folio lock of the folio that starts at `head`, to which the caller holds a reference. Sleeps while somebody
+    /// Takes the folio lock of the folio that starts at `head`, to which the caller holds a reference. Sleeps while another thread
     /// else has it, so the caller is not pinned. `None` if no folio starts there.
     pub fn lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
         let frame = self.frame(head)?;
@@ -63,23 +63,26 @@ impl<P: Platform> Frames<P> {
     /// As [`lock_folio_long`](Self::lock_folio_long), but does not wait.
     pub fn try_lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
         let frame = self.frame(head)?;
-        // A guard that is made and dropped because the lock was not had would give back somebody else's.
+        // A guard that is made and dropped because the lock was not had would unlock another thread's.
         frame.try_lock_folio().then(|| FolioGuard { frames: self, frame, not_send: PhantomData })
     }
 }
 
 impl<P: Platform> FolioGuard<'_, P> {
-    /// The lock stays held, until somebody [adopts](Frames::adopt_folio_lock) it.
+    /// The lock stays held, until a thread [adopts](Frames::adopt_folio_lock) it.
     pub fn leave_held(self) {
         core::mem::forget(self);
     }
 }
 
 impl<P: Platform> Frames<P> {
-    /// The folio lock of the folio at `head`, which somebody [left held](FolioGuard::leave_held) for the caller alone.
+    /// The folio lock of the folio at `head`, which another thread [left held](FolioGuard::leave_held) for the caller alone.
     pub fn adopt_folio_lock(&self, head: Pfn) -> FolioGuard<'_, P> {
         let frame = self.known(head);
-        debug_assert!(frame.word().flags().contains(FrameFlags::LOCKED), "nobody left the lock of {head:?}");
+        debug_assert!(
+            frame.word().flags().contains(FrameFlags::LOCKED),
+            "the lock of {head:?} was not left held"
+        );
         FolioGuard { frames: self, frame, not_send: PhantomData }
     }
 }
@@ -124,7 +127,7 @@ mod models {
     impl Model {
         fn add(&self) {
             let locked = self.frame.lock_folio_with(|still| {
-                // A sleeper that nobody wakes though it may go on would spin here for ever, which loom reports.
+                // A sleeper that no thread wakes though it may go on would spin here for ever, which loom reports.
                 while still() && !self.awake.swap(false, Ordering::AcqRel) {
                     thread::yield_now();
                 }

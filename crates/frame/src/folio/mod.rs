@@ -5,10 +5,10 @@
 //!
 //! - [`Frame::map_count`] is the sum over all mappings of the base pages that they map. An entry of a bottom table counts
 //!   1, an entry of a PMD table [`Order::PMD`]'s pages; so splitting such an entry changes no count.
-//! - All mappings together hold one reference: the one with which the block was given out. Whoever unmaps the last page
+//! - All mappings together hold one reference: the one with which the block was given out. A thread that unmaps the last page
 //!   gives it back, when no TLB knows the folio any more.
 //! - The map count of a *large* folio (order above 0), and the entries that map it, change under its *head lock*
-//!   ([`LockedFolio`]), so whoever holds that sees counts and entries agree. A folio of one page needs no lock: its
+//!   ([`LockedFolio`]), so a thread that holds that sees counts and entries agree. A folio of one page needs no lock: its
 //!   count is one word. A large folio can become several small ones, never the other way, so after the head lock was taken
 //!   it is looked at again.
 //!
@@ -104,13 +104,13 @@ impl fmt::Debug for Folio<'_> {
 
 /// What is left of a folio's mappings once some are gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "whoever unmaps the last page gives the folio back"]
+#[must_use = "the last unmapping frees the folio"]
 pub enum MapsLeft {
     /// None: the caller owns the reference that the mappings held.
     None,
     /// Some, of a folio of one page or of one that was unmapped whole.
     Some,
-    /// Some, after a part of a large folio was unmapped: some of its pages may be mapped by nobody.
+    /// Some, after a part of a large folio was unmapped: some of its pages may be unmapped.
     Part,
 }
 
@@ -127,13 +127,13 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         self.folio
     }
 
-    /// Whether nobody but the caller, whose entry maps a page of it under the lock of its table, can see the folio.
+    /// Whether no thread but the caller, whose entry maps a page of it under the lock of its table, can see the folio.
     #[inline]
     pub fn is_exclusive(&self) -> bool {
         self.folio.is_exclusive()
     }
 
-    /// Whether nobody but the caller can see the folio, who found `mapped` entries of his own that map it; if so the folio
+    /// Whether no thread but the caller can see the folio, who found `mapped` entries of its own that map it; if so the folio
     /// remembers it.
     #[inline]
     pub fn claim(&self, mapped: u32) -> bool {
@@ -167,7 +167,7 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         pages <= MAX_MAPS - self.maps().min(MAX_MAPS)
     }
 
-    /// Counts `pages` more as mapped by a caller whose entries map them already or are about to. Answers false, with nothing
+    /// Counts `pages` more as mapped by a caller whose entries map them already or are about to. Returns false, with nothing
     /// changed, where the count would overflow.
     #[inline]
     pub fn add_maps(&self, pages: u32) -> bool {
@@ -175,13 +175,13 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     }
 
     /// Counts `pages` more of a folio that was found in the swap cache, by a caller with the folio lock who saw that there is
-    /// [room](Self::may_add). Mappings go at any time, so only the answer says whether these are the first, who take the
+    /// [room](Self::may_add). Mappings go at any time, so only the result says whether these are the first, who take the
     /// mappings' reference.
     pub fn add_cached_maps(&self, pages: u32) -> bool {
         self.folio.add_cached_maps(pages)
     }
 
-    /// Whether the folio is a single page that programs may have by the name of its slot: what nobody but the caller maps now may
+    /// Whether the folio is a single page that programs may have by the name of its slot: what no thread but the caller maps now may
     /// be mapped by others at any time. To be asked after a look at the [count](Self::maps).
     #[inline]
     pub fn may_be_mapped_by_name(&self) -> bool {
@@ -223,7 +223,7 @@ pub enum Pinned<'m> {
     Nothing,
 }
 
-/// References that a pin takes. All mappings of a folio hold one together, and hardly anybody else holds any for long, so a
+/// References that a pin takes. All mappings of a folio hold one together, and others hardly hold any for long, so a
 /// folio with so many is pinned (Linux tells pins from references the same way, `GUP_PIN_COUNTING_BIAS`).
 const PIN: u32 = 1024;
 
@@ -262,14 +262,14 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Pins the folio that `pfn` lies in, so that a device can read and write it: it stays where it is, and a child gets a
-    /// copy. The caller keeps it from being given back. Answers false past the most references.
+    /// copy. The caller keeps it from being given back. Returns false past the most references.
     pub fn pin_folio(&self, pfn: Pfn) -> bool {
         self.folio(pfn).frame.get(PIN)
     }
 
     /// As [`pin_folio`](Self::pin_folio) for a caller that keeps nothing from being given back, and found `pfn` in an entry a
-    /// moment ago. What else the folio is that it pinned the caller has to look at again. Until the caller lets go of a wrong
-    /// one, whoever gives it back leaves that to him.
+    /// moment ago. What else the folio is that it pinned the caller has to look at again. Until the caller drops a wrong
+    /// one, a thread that frees it leaves that to the caller.
     pub fn try_pin_folio(&self, pfn: Pfn) -> Pinned<'_> {
         let folio = self.folio(pfn);
         if !folio.frame.try_get_mapped(PIN) {
@@ -281,7 +281,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Ends a pin of the folio that `pfn` lies in, but for one reference, which the caller drops
-    /// ([`put_folio`](Self::put_folio)). Answers its first frame and its order.
+    /// ([`put_folio`](Self::put_folio)). Returns its first frame and its order.
     pub fn unpin_folio(&self, pfn: Pfn) -> (Pfn, Order) {
         let folio = self.folio(pfn);
         folio.frame.put(PIN - 1);

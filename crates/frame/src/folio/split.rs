@@ -2,12 +2,12 @@
 //!
 //! With the head lock held no entry that maps the folio comes or goes, so its mappings can be counted page by page. The
 //! counts are kept in the descriptors of the pages, which the parts will need them in anyway. If they add up to what the
-//! head says, and nobody but the mappings and the caller holds a reference, each part gets its own state; else all is as
+//! head says, and only the mappings and the caller hold references, each part gets its own state; else all is as
 //! before. No entry changes: it names a frame, and what folio that is in is the descriptor's business.
 //!
-//! A folio on a list by age stays on it: it is the first part then. The other mapped parts go to the same list if the
+//! A folio on an LRU list stays on it: it is the first part then. The other mapped parts go to the same list if the
 //! owner of the lists does the split and holds the list's lock ([`FolioSplit::finish_with`]); else they are on none. Each
-//! is charged to the folio's memory group. Parts that nobody maps are not: their charge is the caller's to give back.
+//! is charged to the folio's memcg. Parts that no thread maps are not: their charge is the caller's to give back.
 
 use super::{Folio, LockedFolio};
 use crate::chain::FrameChain;
@@ -22,7 +22,7 @@ use quire_sync::atomic::Ordering;
 pub enum SplitError {
     /// It is not a folio of private memory, or not larger than what it was to be split into.
     NotLarger,
-    /// Somebody holds a reference to it, pages are being mapped or unmapped, or it is just being freed.
+    /// Another thread holds a reference to it, pages are being mapped or unmapped, or it is just being freed.
     Busy,
     /// Each of its pages is mapped, and only one that is not was to be split.
     Mapped,
@@ -32,7 +32,7 @@ impl fmt::Display for SplitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotLarger => "the folio is not larger than its parts were to be",
-            Self::Busy => "somebody else uses the folio just now",
+            Self::Busy => "the folio is in use just now",
             Self::Mapped => "every page of the folio is mapped",
         })
     }
@@ -85,7 +85,7 @@ impl<P: Platform> FolioSplit<'_, P> {
     }
 
     /// Makes every `to`-sized part of the folio one of its own. The caller holds `held` references beside that of the
-    /// mappings, and keeps them, on the first part. Parts that nobody maps enter `unmapped`, but for the first.
+    /// mappings, and keeps them, on the first part. Parts that no thread maps enter `unmapped`, but for the first.
     ///
     /// # Errors
     ///
@@ -101,8 +101,8 @@ impl<P: Platform> FolioSplit<'_, P> {
     }
 
     /// As [`finish`](Self::finish). `list` is called with the first frame of each mapped part but the first, from the last
-    /// to the first, before anybody can see that it is one. If it answers true it has put the part on a list, and the part
-    /// has [`FrameFlags::LRU`]. Whoever sees that takes the list's lock, which the caller holds until this returns.
+    /// to the first, before any thread can see that it is one. If it returns true it has put the part on a list, and the part
+    /// has [`FrameFlags::LRU`]. A thread that sees that takes the list's lock, which the caller holds until this returns.
     ///
     /// # Errors
     ///
@@ -126,13 +126,13 @@ impl<P: Platform> FolioSplit<'_, P> {
         if unless_mapped && (0..order.pages()).all(|nth| self.maps_of(nth) > 0) {
             return Err(SplitError::Mapped);
         }
-        // From here nobody can take a reference, until the head gets its new word.
+        // From here no thread can take a reference, until the head gets its new word.
         if !frame.freeze(held + 1, FrameFlags::empty()) {
             return Err(SplitError::Busy);
         }
         let (owner, index) = (frame.owner().load(Ordering::Relaxed), frame.index().load(Ordering::Relaxed));
         let group = frame.memcg().load(Ordering::Relaxed);
-        // Flags change by whoever has a reference, and those that say where it is listed also under the list's lock.
+        // Flags are changed by a thread that has a reference, and those that say where it is listed also under the list's lock.
         let word = frame.word();
         let mut flags = word.flags() - FrameFlags::PARTLY_MAPPED;
         flags.set(

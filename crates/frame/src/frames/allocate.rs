@@ -83,7 +83,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Pops a block off the CPU's list for the first zone on its zonelist. This is what most allocations come to;
-    /// whatever it cannot answer, it leaves as it was.
+    /// whatever it cannot serve, it leaves as it was.
     #[inline]
     fn try_list(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
         let zone = self.zones_for(pin, request).next()?;

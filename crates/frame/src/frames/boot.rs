@@ -41,7 +41,7 @@ impl<P: Platform> Frames<P> {
         let epoch = Epoch::new(memory.per_cpu(EpochSlot::default)?);
         let mut zones = make_zones(&platform, &mut memory, config)?;
         {
-            // Whose counters these are does not matter yet: nobody else runs on this machine.
+            // Whose counters these are does not matter yet: no other thread runs on this machine.
             let pin = platform.pin();
             fill_zones(&map, reserved, &mut zones, &platform, events.mine(&pin));
         }
@@ -99,7 +99,7 @@ fn make_zones<P: Platform>(
     let count = platform.node_count() * ZoneKind::COUNT;
     let make = |index| Zone::new(ZoneId::from_index(index).unwrap_or_default(), config.time_locks);
     let first = memory.array(count, make)?;
-    // SAFETY: `array` wrote `count` zones to memory that nobody else gets and that lasts as long as the machine's RAM,
+    // SAFETY: `array` wrote `count` zones to memory that no other code gets and that lasts as long as the machine's RAM,
     // which the platform keeps until it is dropped; the zones are dropped with it.
     Ok(unsafe { Zones::new(first, count) })
 }

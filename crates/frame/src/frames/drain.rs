@@ -42,7 +42,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Gives a block that is on no list back past the caller's own lists: to the CPU whose list it came from, if that one
-    /// runs short, else to the zone. Answers false where others use the zone just now: then it is better to go there
+    /// runs short, else to the zone. Returns false where others use the zone just now: then it is better to go there
     /// seldom, with many blocks at once.
     pub(super) fn free_past_lists(
         &self,
@@ -98,7 +98,7 @@ impl<P: Platform> Frames<P> {
         frame.home().filter(|_| may)
     }
 
-    /// Brings `run` to the CPU of `target`, or answers false if that one has no use for it.
+    /// Brings `run` to the CPU of `target`, or returns false if that one has no use for it.
     fn return_run(&self, pin: &Pin<'_, P>, target: &PcpSet<P>, run: &[FrameIndex]) -> bool {
         if !target.returned.is_wanted() {
             return false;

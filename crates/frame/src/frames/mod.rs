@@ -103,7 +103,7 @@ impl<P: Platform> Frames<P> {
     /// # Safety
     ///
     /// `pfn` is a frame of RAM that is a page table for as long as the result is used: the caller owns it, holds its
-    /// lock, or found it hooked in and is inside a section of [`epoch`](Self::epoch). Nobody accesses it meanwhile
+    /// lock, or found it hooked in and is inside a section of [`epoch`](Self::epoch). No thread accesses it meanwhile
     /// otherwise than by atomics.
     #[inline]
     pub unsafe fn table(&self, pfn: Pfn) -> &[AtomicU64; 512] {

@@ -1,6 +1,6 @@
 //! Taking a range of frames out of use, and back, while the machine runs.
 //!
-//! 1. Each page block of the range is isolated, under its zone's lock: its free memory goes to lists that nobody is
+//! 1. Each page block of the range is isolated, under its zone's lock: its free memory goes to lists that no allocation is
 //!    served from, and what is freed from then on goes there too.
 //! 2. The CPUs' lists are drained. After that no block of the range is on a CPU's list, and none can get there, since the
 //!    block's type is read under the lock of the list
@@ -11,7 +11,7 @@
 //! 4. If every frame of the range is on the lists of isolated memory now, they leave their zone. If one is not,
 //!    everything is undone and the caller learns which.
 //!
-//! One lock lets one range come or go at a time, so nobody undoes the isolation between the look and the removal.
+//! One lock lets one range come or go at a time, so no thread undoes the isolation between the look and the removal.
 
 use super::Frames;
 use crate::error::HotplugError;
@@ -20,13 +20,13 @@ use crate::zone::{Zone, page_blocks};
 use quire_arch::{Pfn, PfnRange, Pin, Platform};
 
 impl<P: Platform> Frames<P> {
-    /// Takes the frames of `range` out of use and returns how many. They are nobody's afterwards, until
+    /// Takes the frames of `range` out of use and returns how many. They have no owner afterwards, until
     /// [`bring_online`](Self::bring_online). Other CPUs may allocate and free meanwhile.
     ///
     /// # Errors
     ///
     /// [`HotplugError`]; the range is in use as before, but page blocks that were in the high-order atomic reserve are
-    /// ordinary ones. With [`HotplugError::Busy`] another try may succeed: it moves nothing away, so whoever has frames of
+    /// ordinary ones. With [`HotplugError::Busy`] another try may succeed: it moves nothing away, so a thread that has frames of
     /// the range must have given them back.
     pub fn take_offline(&self, pin: &Pin<'_, P>, range: PfnRange) -> Result<u64, HotplugError> {
         let _one = self.hotplug.try_lock().ok_or(HotplugError::Underway)?;
@@ -40,7 +40,7 @@ impl<P: Platform> Frames<P> {
         self.caches.shrink(self, pin);
         self.reap_all(pin);
         self.drain_all(pin);
-        // What is isolated and free stays so: nobody can get it.
+        // What is isolated and free stays so: no thread can get it.
         let busy = page_blocks(range).find_map(|block| {
             let zone = self.zone_at(block)?;
             zone.lock(&self.platform).first_busy(&self.map, block)

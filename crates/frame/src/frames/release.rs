@@ -43,7 +43,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Takes a block from its user and adds it to `chain`, to be given back later: as [`free`](Self::free), but
-    /// nobody can get it before the chain is freed. Constant time, unless inner frames must be checked.
+    /// no thread can get it before the chain is freed. Constant time, unless inner frames must be checked.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl<P: Platform> Frames<P> {
     #[inline]
     fn take_back(&self, pfn: Pfn, order: Order, lock: LockCheck) -> Result<(FrameIndex, &Frame), FreeError> {
         let (index, frame) = self.map.find(pfn).ok_or(FreeError::OutOfRange)?;
-        // A block whose inner frames nobody used has nothing to hide there; asking its first frame is enough.
+        // A block whose inner frames no thread used has nothing to hide there; asking its first frame is enough.
         let tails = self.checks_tails || frame.word().flags().contains(FrameFlags::TAILS_IN_USE);
         if order > Order::ZERO && tails {
             self.check_tails(pfn, order)?;

@@ -133,7 +133,7 @@ impl BootMemory {
     /// A per-CPU array.
     pub(crate) fn per_cpu<T>(&mut self, mut make: impl FnMut() -> T) -> Result<PerCpu<T>, BootError> {
         let first = self.carve::<CachePadded<T>>(self.cpus)?;
-        // SAFETY: `carve` gave room and alignment for one padded element for each CPU, and gives it nobody else.
+        // SAFETY: `carve` gave room and alignment for one padded element for each CPU, and gives it to no other.
         Ok(unsafe { PerCpu::init(first.cast(), self.cpus, |_| make()) })
     }
 }
@@ -148,7 +148,7 @@ pub(crate) struct Booted {
     pub(crate) memory: BootMemory,
 }
 
-/// What the rooms need beside the memory map.
+/// What the crates need beside the memory map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extra {
     /// Bytes for each CPU.
@@ -160,7 +160,7 @@ pub(crate) struct Extra {
 }
 
 /// Makes the memory map, with room for `extra` beside it. Every frame of RAM that is not
-/// boot memory comes out as [`Kind::Tail`]: most will be inside a free block, and whoever makes the block marks its
+/// boot memory comes out as [`Kind::Tail`]: most will be inside a free block, and a thread that makes the block marks its
 /// first frame.
 ///
 /// The metadata lies at the end of the highest range that has room, so that memory below 4 GiB is left to devices
@@ -207,7 +207,7 @@ fn describe<P: Platform>(
         if range.is_empty() || range_count == survey.ranges {
             return;
         }
-        // SAFETY: `range_count` is below the number that room was carved for.
+        // SAFETY: `range_count` is below the number that memory was carved for.
         unsafe {
             let first = platform.direct_map(range.start());
             ranges.add(range_count).write(RamRange { frames: range, first });
@@ -229,6 +229,6 @@ fn describe<P: Platform>(
     }
     let arrays = Arrays { frames, blocks, ranges, range_count };
     // SAFETY: the arrays were carved and filled above with the lengths that `new` asks for, the last descriptor is
-    // still the hole that it was written as, and the boot memory gives them to nobody else.
+    // still the hole that it was written as, and the boot memory gives them to no other.
     Ok(unsafe { MemoryMap::new(survey.base, survey.span, arrays) })
 }

@@ -32,7 +32,7 @@ impl FrameIndex {
 pub(crate) enum LockCheck {
     /// The frame can be reused at once.
     MustBeFree,
-    /// The frame may still have readers, who let go of the lock before it is reused.
+    /// The frame may still have readers, which release the lock before it is reused.
     MayBeHeld,
 }
 
@@ -100,7 +100,7 @@ impl Frame {
     }
 
     /// Writes the state of a frame that the caller took off a list or is about to put on one. No bit of others is
-    /// lost: nobody but the list's holder writes the word of a free frame, since every transition that a user can
+    /// lost: no thread but the list's holder writes the word of a free frame, since every transition that a user can
     /// ask for is refused before it stores ([`Word::release`], [`Word::classify`], [`Word::get`],
     /// [`Word::change_flags`]).
     #[inline]
@@ -116,7 +116,7 @@ impl Frame {
         loop {
             let next = transition(Word::from_raw(now))?;
             // Release: what the caller did with the frame comes before; acquire: what others did before they
-            // let go of it is seen. Both sides of the pair are this exchange.
+            // released it is seen. Both sides of the pair are this exchange.
             match self.word.compare_exchange_weak(now, next.raw(), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(Word::from_raw(now)),
                 Err(found) => now = found,
@@ -172,7 +172,7 @@ impl Frame {
     }
 
     /// `count` more references for a caller that holds one. Past [`MAX_REFS`](crate::MAX_REFS), and where there is none
-    /// to hold, nothing changes and the answer is false.
+    /// to hold, nothing changes and the result is false.
     #[inline]
     pub fn get(&self, count: u32) -> bool {
         self.update(|word| word.get(count).ok_or(())).is_ok()
@@ -186,7 +186,7 @@ impl Frame {
     }
 
     /// Drops `count` references and tells whether none is left: then the caller gives the block back with
-    /// [`Frames::free`](crate::Frames::free). Dropping more than there are drops nothing and answers false.
+    /// [`Frames::free`](crate::Frames::free). Dropping more than there are drops nothing and returns false.
     #[inline]
     pub fn put(&self, count: u32) -> bool {
         match self.update(|word| word.put(count).ok_or(())) {
@@ -195,12 +195,12 @@ impl Frame {
         }
     }
 
-    /// Takes all references away, if there are `expected` and no more, and none of the flags `unless`: then nobody can take
+    /// Takes all references away, if there are `expected` and no more, and none of the flags `unless`: then no thread can take
     /// one, and the caller alone says what the frame is next. References and flags are looked at in one step.
     ///
-    /// For those who make something else of a folio where it is, or give it back; everybody else drops references of his
+    /// For those who make something else of a folio where it is, or give it back; all others drop references of their own
     /// own ([`put`](Self::put)). The caller holds one of those that go, and has made sure that all others are the
-    /// bookkeeping of rooms that he speaks for.
+    /// bookkeeping of the crates that it acts for.
     pub fn freeze(&self, expected: u32, unless: FrameFlags) -> bool {
         let frozen = |word: Word| {
             let wanted = word.refs() == expected && !word.flags().intersects(unless);
@@ -274,7 +274,7 @@ impl Frame {
         &self.memcg
     }
 
-    /// Which list the folio is on while it has [`FrameFlags::LRU`]: the meaning is that of the room of the lists.
+    /// Which list the folio is on while it has [`FrameFlags::LRU`]: the meaning is that of quire-memcg.
     #[inline]
     pub fn list(&self) -> &AtomicU16 {
         &self.list

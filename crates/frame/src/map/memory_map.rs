@@ -87,7 +87,7 @@ impl MemoryMap {
     /// # Safety
     ///
     /// `arrays` holds [`slots`]`(count)` descriptors, of which those past the first `count` are holes, `blocks_of(base, count)` block types
-    /// and `range_count` ranges, all initialised, aligned and used by nobody else while the map lives. The
+    /// and `range_count` ranges, all initialised, aligned and used by no other thread while the map lives. The
     /// ranges lie within `count` frames from `base` and are what the platform's direct map says.
     pub(crate) unsafe fn new(base: Pfn, count: u32, arrays: Arrays) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl MemoryMap {
         if frame.kind() == Kind::Hole { None } else { Some(frame) }
     }
 
-    /// The descriptor of a frame that is known to be RAM. For any other the answer is a hole's descriptor, which
+    /// The descriptor of a frame that is known to be RAM. For any other the result is a hole's descriptor, which
     /// refuses everything.
     #[inline]
     pub fn known(&self, pfn: Pfn) -> &Frame {

@@ -16,7 +16,7 @@ fn given_out() -> Arc<Frame> {
     Arc::new(frame)
 }
 
-/// races.md A: a double free by two CPUs at once. One of them gets the frame, the other is told.
+/// A hazard of docs/locking.md: a double free by two CPUs at once. One of them gets the frame, the other is told.
 #[test]
 fn loom_of_two_frees_one_is_a_double_free() {
     loom::model(|| {

@@ -79,7 +79,7 @@ impl Kind {
         Self::Memcg,
     ];
 
-    /// Whether the frame belongs to whoever allocated it.
+    /// Whether the frame is allocated.
     #[inline]
     pub const fn is_given_out(self) -> bool {
         self as u8 >= Self::Allocated as u8
@@ -126,15 +126,15 @@ bitflags! {
         /// Inner frames of the block have maps or locks of their own. Their user sets this on the block's first frame
         /// before; then every frame is looked at when the block is given back.
         const TAILS_IN_USE = 1 << 4;
-        /// Some pages of the folio may be mapped by nobody, and it waits to be split.
+        /// Some pages of the folio may be unmapped, and it waits to be split.
         const PARTLY_MAPPED = 1 << 5;
-        /// Nobody needs the contents unless they are written to again.
+        /// The contents are not needed unless they are written to again.
         const LAZY_FREE = 1 << 6;
-        /// Somebody has the folio lock.
+        /// The folio lock is held.
         const LOCKED = 1 << 7;
-        /// Somebody sleeps until it is given back.
+        /// A thread sleeps until it is released.
         const WAITERS = 1 << 8;
-        /// The folio is on a list of folios by age, which refuses to see it given back: whoever drops the last reference
+        /// The folio is on an LRU list, which keeps it from being freed: a thread that drops the last reference
         /// takes it off first.
         const LRU = 1 << 9;
         /// It belongs on a list of folios that were used of late.
@@ -145,17 +145,17 @@ bitflags! {
         const SWAP_CACHE = 1 << 12;
         /// A device is writing it.
         const WRITEBACK = 1 << 13;
-        /// It could not be read: what it holds must be seen by nobody.
+        /// It could not be read: what it holds must be seen by no program.
         const READ_FAILED = 1 << 14;
-        /// It was read before anybody asked, and nobody has yet.
+        /// It was read ahead, and not used yet.
         const READAHEAD = 1 << 15;
         /// It is to be given back as soon as it is written.
         const RECLAIM = 1 << 16;
         /// It holds pages that programs locked and is on no list that reclaim looks at.
         const UNEVICTABLE = 1 << 17;
-        /// A device is reading it, and whoever began that holds the folio lock.
+        /// A device is reading it, and a thread that began that holds the folio lock.
         const READING = 1 << 18;
-        /// A device is reading it for nobody who waits: whoever takes the answer gives the folio lock back.
+        /// A device is reading it without a waiter: the thread that reaps the completion releases the folio lock.
         const UNATTENDED = 1 << 19;
     }
 }
@@ -256,7 +256,7 @@ impl Word {
         let kind = self.0 & KIND_MASK;
         let ordinary =
             kind >= Kind::Allocated as u64 && kind != Kind::Slab as u64 && kind != Kind::CacheArea as u64;
-        // The order is the block's, nobody has the folio lock, and no list of folios leads to it.
+        // The order is the block's, no thread has the folio lock, and no list of folios leads to it.
         let expected = (order.get() as u64) << ORDER_SHIFT;
         let mask = ORDER_MASK << ORDER_SHIFT | Self::flag_bits(FrameFlags::LOCKED.union(FrameFlags::LRU));
         if ordinary && self.0 & mask == expected && self.refs() <= 1 {
@@ -304,7 +304,7 @@ impl Word {
         }
     }
 
-    /// As [`classify`](Self::classify), for users outside this room.
+    /// As [`classify`](Self::classify), for users outside this crate.
     pub(super) const fn classify_user(self, kind: Kind) -> Result<Self, KindError> {
         if kind.is_slab_internal() || self.kind().is_slab_internal() {
             return Err(KindError::Refused { now: self.kind(), wanted: kind });
@@ -339,7 +339,7 @@ impl Word {
         Self(kept | (order.get() as u64) << ORDER_SHIFT | Self::flag_bits(flags) | (refs as u64 * ONE_REF))
     }
 
-    /// With `set` set and `clear` cleared, or `None` if nobody has the block whose flags these would be.
+    /// With `set` set and `clear` cleared, or `None` if no thread has the block whose flags these would be.
     #[inline]
     pub(super) const fn change_flags(self, set: FrameFlags, clear: FrameFlags) -> Option<Self> {
         if !self.kind().is_given_out() {
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// races.md A: double free, wrong order, referenced: each a distinct error.
+    /// A hazard of docs/locking.md: double free, wrong order, referenced: each a distinct error.
     #[test]
     fn release_tells_every_mistake_apart() {
         let out = Word::given_out(Kind::Allocated, THREE, Migratetype::Movable);

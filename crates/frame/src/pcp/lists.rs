@@ -192,7 +192,7 @@ impl PcpLists {
     }
 
     /// Adds a block that was given back, on the list of its page block's type. The type may change while the block
-    /// is here; whoever drains the list asks again. Answers false, and adds nothing, where blocks of the type must go
+    /// is here; a thread that drains the list asks again. Returns false, and adds nothing, where blocks of the type must go
     /// to their zone at once.
     ///
     /// The type is read under the lists' lock. So when a range is isolated and then the lists are drained, the drain

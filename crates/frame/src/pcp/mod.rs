@@ -29,7 +29,7 @@ use quire_sync::atomic::raw::{AtomicBool, Ordering};
 use quire_sync::{CachePadded, SpinLock};
 
 /// Blocks from this order on (256 KiB) are not kept at the price of others: which one was used last does not matter,
-/// since no cache holds much of either. So when the budget is used up they go home one by one, as long as nobody else is
+/// since no cache holds much of either. So when the budget is used up they go home one by one, as long as no other thread is
 /// at the zone, instead of pushing out what has lain there longest.
 pub(crate) const LARGE_ORDER: Order = Order::ALL[6];
 

@@ -96,7 +96,7 @@ fn loom_a_stack_that_looks_the_same_again_is_the_same() {
             thread::spawn(move || assert!(stack.push(2)))
         };
         let first = stack.take();
-        // Block 0 was freed again by somebody; block 1 is in use.
+        // Block 0 was freed again by another thread; block 1 is in use.
         if first.contains(&0) {
             assert!(stack.push(0));
         }
@@ -108,7 +108,7 @@ fn loom_a_stack_that_looks_the_same_again_is_the_same() {
     });
 }
 
-/// The bound holds whoever comes first: with room for one, one of two is refused.
+/// The bound holds whichever comes first: with room for one, one of two is refused.
 #[test]
 fn loom_no_more_is_returned_than_is_wanted() {
     loom::model(|| {

@@ -45,7 +45,7 @@ impl Tuning {
 }
 
 impl PcpLists {
-    /// Notes that a list of `order` is empty and that nothing was returned, and answers how many blocks to fetch. Here
+    /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to fetch. Here
     /// and below, `bound` is what the zone allows each CPU just now.
     pub(crate) fn miss(&mut self, order: Order, bound: u64) -> u64 {
         let limits = self.limits().bounded(bound);
@@ -64,7 +64,7 @@ impl PcpLists {
         blocks
     }
 
-    /// Notes that a free of `order` exceeds the budget, and answers how many base pages to give back.
+    /// Notes that a free of `order` exceeds the budget, and returns how many base pages to give back.
     pub(crate) fn overflow(&mut self, order: Order, bound: u64) -> u64 {
         let limits = self.limits().bounded(bound);
         let tuning = &mut self.tuning;
@@ -75,7 +75,7 @@ impl PcpLists {
         ((CHUNK_BLOCKS as u64) << order.get()).min(most).max(limits.batch)
     }
 
-    /// A tick. Answers how many base pages the CPU must give back, and whether it has use for more.
+    /// A tick. Returns how many base pages the CPU must give back, and whether it has use for more.
     pub(crate) fn tick(&mut self, bound: u64) -> (u64, bool) {
         let limits = self.limits().bounded(bound);
         let pages = self.pages();

@@ -99,7 +99,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     ///
     /// # Safety
     ///
-    /// The object was allocated from this cache on this machine and has not been freed or retired; nobody uses it
+    /// The object was allocated from this cache on this machine and has not been freed or retired; no thread uses it
     /// any more.
     #[inline]
     pub unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<T>) {
@@ -121,7 +121,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     ///
     /// # Safety
     ///
-    /// As for [`free`](Self::free), except that readers inside such sections may still use the object; nobody can
+    /// As for [`free`](Self::free), except that readers inside such sections may still use the object; no thread can
     /// find it who has not yet.
     #[inline]
     pub unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<T>) {
@@ -179,7 +179,7 @@ impl<T, P: Platform> fmt::Debug for SlabCache<T, P> {
 
 /// # Safety
 ///
-/// The slot holds a `T` that nobody uses.
+/// The slot holds a `T` that no thread uses.
 unsafe fn drop_object<T>(slot: SlotPtr) {
     // SAFETY: the caller's promise.
     unsafe { slot.cast::<T>().drop_in_place() };

@@ -179,7 +179,7 @@ impl<P: Platform> CacheCore<P> {
     ///
     /// # Safety
     ///
-    /// As for [`free`](Self::free); nobody can find the object any more.
+    /// As for [`free`](Self::free); no thread can find the object any more.
     pub(super) unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
@@ -200,9 +200,9 @@ impl<P: Platform> CacheCore<P> {
     /// Ends retired objects whose readers are gone, with no lock held, and frees their slots.
     fn end(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut passed: SlotList) {
         let mut free = SlotList::EMPTY;
-        // SAFETY: the list owns its slots; each holds an object that was retired and that nobody can reach any more.
+        // SAFETY: the list owns its slots; each holds an object that was retired and that no thread can reach any more.
         while let Some(slot) = unsafe { passed.pop(self.link()) } {
-            // SAFETY: as above; the slot then belongs to nobody.
+            // SAFETY: as above; the slot then has no owner.
             unsafe {
                 if let Some(drop) = self.drop {
                     drop(slot);

@@ -13,7 +13,7 @@ use quire_arch::Platform;
 /// A [`Heap`] as the global allocator of a kernel that has none: a static that is
 /// [attached](Self::attach) to the machine once that is known.
 ///
-/// Until then, and when memory is out, an allocation is answered with null. Nothing panics but the assertions of debug
+/// Until then, and when memory is out, an allocation returns null. Nothing panics but the assertions of debug
 /// builds on what is freed. Who allocates or frees holds no lock of class [`Slab`](quire_arch::LockClass::Slab) or
 /// later. Any alignment is served that leaves room for the size in the largest block.
 ///
@@ -75,7 +75,7 @@ impl<P: Platform> GlobalHeap<P> {
     }
 }
 
-// SAFETY: the heap gives out memory of the size and alignment asked for that nobody else has until it is freed.
+// SAFETY: the heap gives out memory of the size and alignment asked for that no other thread has until it is freed.
 unsafe impl<P: Platform> GlobalAlloc for GlobalHeap<P> {
     #[cfg_attr(debug_assertions, track_caller)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

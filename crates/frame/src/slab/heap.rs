@@ -156,7 +156,7 @@ impl<P: Platform> Heap<P> {
     /// # Safety
     ///
     /// The object was allocated from this heap on this machine, with this layout or one that it
-    /// [fits](Self::fits_in_place) in place of, and has not been freed; nobody uses it any more.
+    /// [fits](Self::fits_in_place) in place of, and has not been freed; no thread uses it any more.
     #[inline]
     pub unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<u8>, layout: Layout) {
         match Place::of(layout) {

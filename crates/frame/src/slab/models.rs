@@ -25,7 +25,7 @@ const NAMES: [&str; 2] = ["first", "second"];
 struct Caches {
     places: [Box<Place>; 2],
     registry: CacheRegistry<Machine>,
-    /// What each thread writes before it adds its cache: loom complains where somebody finds a cache but not that.
+    /// What each thread writes before it adds its cache: loom complains where another thread finds a cache but not that.
     before: [loom::cell::UnsafeCell<bool>; 2],
 }
 
@@ -55,7 +55,7 @@ impl Caches {
         };
         let base = NonNull::new(self.places[number].get()).unwrap().cast();
         // SAFETY: the place is as large as a cache for no CPU, and this thread's. The model ends before the place does,
-        // so nobody sees how long the reference is said to live.
+        // so no thread sees how long the reference is said to live.
         let cache: &'static Core = unsafe { Core::build(base, spec, 0).as_ref() };
         // Loom takes the making of an atomic for a release. What is written after another step is not covered by it.
         cache.report();
@@ -69,7 +69,7 @@ impl Caches {
         let names: Vec<_> = self.registry.iter().map(|cache| cache.name).collect();
         for name in &names {
             let number = NAMES.iter().position(|known| known == name).unwrap();
-            // SAFETY: whoever finds the cache sees what came before it.
+            // SAFETY: a thread that finds the cache sees what came before it.
             assert!(self.before[number].with(|at| unsafe { *at }));
         }
         names
@@ -81,7 +81,7 @@ impl Caches {
         names.sort_unstable();
         assert_eq!(names, NAMES, "each cache is on the list, once");
         for place in &mut Arc::get_mut(&mut caches).unwrap().places {
-            // SAFETY: the cache was made there, and nobody else has the list any more.
+            // SAFETY: the cache was made there, and no other thread has the list any more.
             unsafe { place.get_mut().0.assume_init_drop() };
         }
     }
@@ -134,7 +134,7 @@ fn set_with<T, E>(place: &SetOnce<T>, make: impl FnOnce() -> Result<T, E>) -> Re
     Ok(make().map(|value| turn.set(value)))
 }
 
-/// Two CPUs attach the heap while a third one allocates: one of them is told that it came too late, and whoever finds a
+/// Two CPUs attach the heap while a third one allocates: one of them is told that it came too late, and a thread that finds a
 /// value finds the whole of it.
 #[test]
 fn loom_a_heap_is_attached_once_and_seen_whole() {

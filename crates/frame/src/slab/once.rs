@@ -8,7 +8,7 @@ const EMPTY: u8 = 0;
 const SETTING: u8 = 1;
 const SET: u8 = 2;
 
-/// A place for a value that may fail to be made. It is never dropped: whoever has seen it may use it as long as the place
+/// A place for a value that may fail to be made. It is never dropped: a thread that has seen it may use it as long as the place
 /// is there.
 pub(super) struct SetOnce<T> {
     state: AtomicU8,
@@ -19,7 +19,7 @@ pub(super) struct SetOnce<T> {
 // is read only after the state was seen to be `SET`, then by any number of threads at once.
 unsafe impl<T: Send + Sync> Sync for SetOnce<T> {}
 
-/// The place has its value already, or somebody is just making it.
+/// The place has its value already, or another thread is just making it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Taken;
 
@@ -36,7 +36,7 @@ impl<T> SetOnce<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// The turn to make the value; nobody else gets it as long as it lasts.
+    /// The turn to make the value; no other thread gets it as long as it lasts.
     pub(super) fn claim(&self) -> Result<Turn<'_, T>, Taken> {
         // Acquire: what one did in vain is over before the next one begins. Pairs with the store in the drop of a turn.
         let turn = self.state.compare_exchange(EMPTY, SETTING, Ordering::Acquire, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl<T> SetOnce<T> {
         if self.state.load(Ordering::Acquire) != SET {
             return None;
         }
-        // SAFETY: the state says that the cell was written; nobody writes it again.
+        // SAFETY: the state says that the cell was written; no thread writes it again.
         Some(self.value.with(|place| unsafe { (*place).assume_init_ref() }))
     }
 }
@@ -62,7 +62,7 @@ pub(super) struct Turn<'p, T> {
 impl<T> Turn<'_, T> {
     /// Sets the value.
     pub(super) fn set(self, value: T) {
-        // SAFETY: there is one turn at a time, and nobody reads the cell before the store.
+        // SAFETY: there is one turn at a time, and no thread reads the cell before the store.
         self.place.value.with_mut(|place| unsafe { (*place).write(value) });
         // Pairs with the load in `get`.
         self.place.state.store(SET, Ordering::Release);

@@ -258,7 +258,7 @@ impl<P: Platform> CacheCore<P> {
         let (base, shape) = (frames.platform().direct_map(pfn), self.shape_of(map, index));
         let free = frame.live().load(Ordering::Relaxed);
         let first = self.slot_at(base, shape, frame.private().load(Ordering::Relaxed));
-        // SAFETY: the caller took the slot off a list, so it belongs to nobody.
+        // SAFETY: the caller took the slot off a list, so it has no owner.
         unsafe { slot::set_next(slot, self.link(), first) };
         frame.private().store(place_of(base, Some(slot)), Ordering::Relaxed);
         frame.live().store(free + 1, Ordering::Relaxed);

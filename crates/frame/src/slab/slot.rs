@@ -66,7 +66,7 @@ pub(super) unsafe fn mark_live(slot: SlotPtr, offset: usize) {
 ///
 /// # Safety
 ///
-/// A link word lies `offset` bytes into the slot, beside the object; nobody changes it meanwhile.
+/// A link word lies `offset` bytes into the slot, beside the object; no thread changes it meanwhile.
 pub(super) unsafe fn is_live(slot: SlotPtr, offset: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe { link(slot, offset) }.load(Ordering::Relaxed) == LIVE
@@ -102,7 +102,7 @@ impl SlotList {
     /// # Safety
     ///
     /// The list takes the slot over: it belongs to the same cache as all others on the list, whose links are at
-    /// `offset`, and is used by nobody else.
+    /// `offset`, and is used by no other thread.
     #[inline]
     pub(super) unsafe fn push(&mut self, slot: SlotPtr, offset: usize) {
         // SAFETY: the caller hands the slot over.
@@ -147,7 +147,7 @@ impl SlotList {
         }
         let mut taken = Self::EMPTY;
         while taken.count < limit {
-            // SAFETY: the caller's promise; what was popped belongs to nobody.
+            // SAFETY: the caller's promise; what was popped has no owner.
             unsafe {
                 let Some(slot) = self.pop(offset) else { break };
                 taken.push(slot, offset);

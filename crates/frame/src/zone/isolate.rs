@@ -1,4 +1,4 @@
-//! Page blocks whose free memory is given to nobody, because their range is about to be taken out of use.
+//! Page blocks whose free memory is not given out, because their range is about to be taken out of use.
 
 use super::buddy::Buddy;
 use crate::counters::EventSet;
@@ -35,7 +35,7 @@ impl Buddy {
     }
 
     /// The first frame of an isolated `block` that is neither on the lists of isolated memory nor out of use, if there is
-    /// one: somebody has it, or it is on its way.
+    /// one: another thread has it, or it is on its way.
     pub(crate) fn first_busy(&self, map: &MemoryMap, block: PfnRange) -> Option<Pfn> {
         let mut pfn = block.start();
         while pfn < block.end() {

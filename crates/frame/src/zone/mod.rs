@@ -40,7 +40,7 @@ pub(crate) struct Zone<P> {
     managed: AtomicU64,
     /// Frames on the buddy lists that requests can get. Written under the lock.
     free: AtomicU64,
-    /// Nanoseconds that the lock was held; stays zero unless somebody wants to know.
+    /// Nanoseconds that the lock was held; stays zero unless statistics are on.
     held: AtomicU64,
     timed: bool,
     buddy: SpinLock<Buddy, P>,

@@ -39,7 +39,7 @@ impl Buddy {
         true
     }
 
-    /// Gives the free memory of one block of the reserve back to everybody; the block with the largest free piece.
+    /// Gives the free memory of one block of the reserve back to all allocations; the block with the largest free piece.
     /// Tells whether there was one.
     pub(crate) fn unreserve_block(&mut self, map: &MemoryMap, events: &EventSet) -> bool {
         let Some(index) = self.largest(Migratetype::HighAtomic) else { return false };

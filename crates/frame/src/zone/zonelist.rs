@@ -31,7 +31,7 @@ impl<P: Platform> Zones<P> {
         unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 
-    /// The same, to be filled before anybody else knows the machine.
+    /// The same, to be filled before another thread knows the machine.
     pub(crate) fn all_mut(&mut self) -> &mut [Zone<P>] {
         // SAFETY: `new`, and the borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(self.first.as_ptr(), self.count) }

@@ -77,7 +77,7 @@ fn reserved_and_absent_frames_cannot_be_freed() {
     assert_sound(&frames);
 }
 
-/// Blocks do not grow across the border at 4 GiB, and each zone answers for its own.
+/// Blocks do not grow across the border at 4 GiB, and each zone has its own.
 #[test]
 fn zones_end_at_four_gib() {
     let border = 1 << 20;
@@ -93,7 +93,7 @@ fn zones_end_at_four_gib() {
     assert_eq!(
         frames.allocate(&pin, request.from_zone(ZoneKind::Dma32)),
         Err(AllocError::OutOfMemory),
-        "a request for low memory was answered from above"
+        "a request for low memory was served from above"
     );
     assert_eq!(frames.allocate(&pin, request), Ok(Pfn(border)));
     assert_sound(&frames);

@@ -30,10 +30,10 @@ fn who_cannot_wait_goes_deeper_below_the_watermark() {
     assert_sound(&frames);
 }
 
-/// races.md A: "high-order atomic reserves are skipped because the pcp path answers first". The lists hold blocks of the
-/// order, then none; the reserve answers when nothing else can.
+/// A hazard of docs/locking.md: "high-order atomic reserves are skipped because the pcp path serves first". The lists hold blocks of the
+/// order, then none; the reserve serves when nothing else can.
 #[test]
-fn the_reserve_answers_when_the_lists_and_the_zone_cannot() {
+fn the_reserve_serves_when_the_lists_and_the_zone_cannot() {
     let frames = machine();
     let pin = frames.platform().pin();
     let atomic = AllocRequest::new(order(3), TEST).atomic();

@@ -1,4 +1,4 @@
-//! races.md A: what went wrong in other kernels' per-CPU lists.
+//! A hazard of docs/locking.md: what went wrong in other kernels' per-CPU lists.
 
 use crate::common::{Machine, TEST, assert_sound, frames, frames_of, order, run_on, zone_takes};
 use quire_arch::{CpuId, Order, Pfn, Platform};
@@ -247,7 +247,7 @@ fn a_frame_that_was_drained_from_another_cpu_is_zeroed() {
     run_on(1);
     let pin = frames.platform().pin();
     let bytes = frames.platform().direct_map(last);
-    // SAFETY: the frame was allocated here, and nobody else knows it.
+    // SAFETY: the frame was allocated here, and no other thread knows it.
     unsafe { bytes.write_bytes(0x5a, 4096) };
     frames.free(&pin, last, Order::ZERO).unwrap();
     drop(pin);

@@ -1,4 +1,4 @@
-//! Folios: found from any of their frames, counted by their first descriptor, given back by whoever is last.
+//! Folios: found from any of their frames, counted by their first descriptor, freed with the last reference.
 
 #![cfg(not(loom))]
 
@@ -77,7 +77,7 @@ fn a_folio_goes_with_its_last_reference() {
     crate::common::assert_sound(&frames);
 }
 
-/// Splits a folio of eight pages, with pages 4 and 5 mapped by nobody, into parts of two.
+/// Splits a folio of eight pages, with pages 4 and 5 not mapped, into parts of two.
 fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> bool) -> (Pfn, u64) {
     let head = folio(frames, Order::ALL[3]);
     let frame = frames.known(head);
@@ -90,7 +90,7 @@ fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> bool) -> (Pfn
     let mut split = frames.begin_split(locked);
     [0, 1, 2, 3, 6, 7].into_iter().for_each(|nth| split.count_map(nth));
     let mut unmapped = FrameChain::new();
-    split.finish_with(Order::ALL[1], 0, false, &mut unmapped, list).expect("nobody else holds it");
+    split.finish_with(Order::ALL[1], 0, false, &mut unmapped, list).expect("no other reference is left");
     let pages = unmapped.pages();
     frames.free_chain(&pin, unmapped);
     (head, pages)
@@ -119,7 +119,7 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
             );
         }
         let group = frames.known(part(4)).memcg().load(Ordering::Relaxed);
-        assert_eq!(group, 0, "what nobody maps is given back, and charged to nobody");
+        assert_eq!(group, 0, "what is not mapped is freed and uncharged");
     }
 }
 
@@ -127,7 +127,7 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
 fn who_does_not_get_the_folio_lock_does_not_give_it_back() {
     let frames = machine();
     let head = folio(&frames, Order::ZERO);
-    let held = frames.try_lock_folio_long(head).expect("nobody has it");
+    let held = frames.try_lock_folio_long(head).expect("it is unlocked");
     assert!(frames.try_lock_folio_long(head).is_none());
     assert!(frames.try_lock_folio_long(head).is_none());
     drop(held);

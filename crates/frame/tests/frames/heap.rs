@@ -264,7 +264,7 @@ fn when_memory_ends_nothing_is_lost() {
     }
 }
 
-/// Threads on two CPUs that hand objects to each other: each is freed by whoever has it.
+/// Threads on two CPUs that hand objects to each other: each is freed by the thread that has it.
 #[test]
 fn threads_hand_objects_over() {
     let seed = 11;

@@ -92,7 +92,7 @@ fn a_spill_keeps_what_was_used_last() {
 }
 
 /// Memory held by the lists of an idle CPU returns to the zones within a bounded number of ticks, also while others work
-/// and while somebody looks at the figures.
+/// and while another thread looks at the figures.
 #[test]
 fn idle_lists_are_empty_after_a_few_ticks() {
     let frames = frames(&[(0, FRAMES)], 2, PcpTechnique::All);

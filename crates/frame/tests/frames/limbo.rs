@@ -5,7 +5,7 @@ use quire_arch::{LockClass, Order, Platform};
 use quire_frame::{AllocRequest, FrameChain, Kind, PcpTechnique, VmEvent};
 use std::sync::atomic::Ordering;
 
-/// races.md D: "lockless walkers read a table that is being freed: epochs".
+/// A hazard of docs/locking.md: "lockless walkers read a table that is being freed: epochs".
 #[test]
 fn a_retired_table_stays_as_it_is_while_a_reader_is_inside() {
     let frames = frames(&[(0, 1024)], 1, PcpTechnique::OrderZero);
@@ -19,7 +19,7 @@ fn a_retired_table_stays_as_it_is_while_a_reader_is_inside() {
     table[7].store(42, Ordering::Relaxed);
 
     let reader = frames.epoch().enter(&pin);
-    // races.md D: "the split PTE lock is freed before a reader under the epoch releases it".
+    // A hazard of docs/locking.md: "the split PTE lock is freed before a reader under the epoch releases it".
     frame.lock_word().lock::<crate::common::Machine>(LockClass::PteTable);
     frames.retire(&pin, pfn, Order::ZERO).unwrap();
     for _ in 0..10 {

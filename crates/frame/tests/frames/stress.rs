@@ -25,7 +25,7 @@ fn tag(frames: &Frames<Machine>, block: &Block) {
     }
 }
 
-/// Fails if anybody else wrote to the block.
+/// Fails if another thread wrote to the block.
 fn check(frames: &Frames<Machine>, block: &Block) {
     for page in 0..block.order.pages() {
         let word = frames.platform().direct_map(block.pfn.offset(page)).cast::<u64>();
@@ -40,7 +40,7 @@ type Object = [u64; 20];
 /// Objects on their way to the other thread.
 struct Parcel(NonNull<Object>, u64);
 
-// SAFETY: the object belongs to whoever holds the parcel.
+// SAFETY: the object belongs to the thread that holds the parcel.
 unsafe impl Send for Parcel {}
 
 struct Exchange {
@@ -151,7 +151,7 @@ fn stress(frames: &Frames<Machine>, cpus: [usize; 2], seed: u64) {
         frames.free(&pin, block.pfn, block.order).unwrap();
     }
     for Parcel(object, value) in exchange.objects.into_inner().unwrap() {
-        // SAFETY: nobody else has the object any more.
+        // SAFETY: no other thread has the object any more.
         unsafe {
             assert_eq!(object.read(), [value; 20]);
             cache.free(frames, &pin, object);

@@ -1,9 +1,9 @@
 //! What a swap device is.
 //!
 //! A device keeps pages in slots. Work is begun with [`submit`](SwapDevice::submit). A device that does all of it there
-//! and then says so ([`DeviceFlags::SYNCHRONOUS`]). Any other takes notes and answers later: whoever waits for
+//! and then says so ([`DeviceFlags::SYNCHRONOUS`]). Any other takes notes and completes later: a thread that waits for
 //! something parks on the device's [`wait_key`](SwapDevice::wait_key) and then [`reap`](SwapDevice::reap)s what is done,
-//! whoever began it. No memory is allocated for a request on the way down: it is a few words that the device copies to a
+//! for the thread that began it. No memory is allocated for a request on the way down: it is a few words that the device copies to a
 //! queue of its own.
 
 mod compressed;
@@ -14,7 +14,7 @@ mod section;
 mod slots;
 #[cfg(all(test, not(loom)))]
 #[path = "../../../frame/tests/common/mod.rs"]
-#[allow(dead_code, reason = "shared with the tests of the frame room, which use more of it")]
+#[allow(dead_code, reason = "shared with the tests of quire-frame, which use more of it")]
 mod testing;
 
 pub use compressed::{
@@ -177,7 +177,7 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         let _ = (frames, slot, count);
     }
 
-    /// Moves what it keeps in RAM together, and answers the frames that this freed. Called when memory is short, and by the
+    /// Moves what it keeps in RAM together, and returns the frames that this freed. Called when memory is short, and by the
     /// background now and then.
     fn compact(&self, frames: &Frames<P>) -> u64 {
         let _ = frames;

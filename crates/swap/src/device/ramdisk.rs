@@ -92,9 +92,9 @@ impl<P: Platform> RamDisk<P> {
         loop {
             self.make(section, slot)?;
             let Some(locked) = self.table.lock(section, slot) else { continue };
-            // Somebody who frees the slot at the same time may have taken the frame again.
+            // A thread that frees the slot at the same time may have taken the frame again.
             let Contents::Whole(pfn) = locked.contents() else { continue };
-            // SAFETY: the slot is locked, so that its frame stays and nobody else uses it; the other is the caller's,
+            // SAFETY: the slot is locked, so that its frame stays and no other thread uses it; the other is the caller's,
             // which programs may be writing.
             unsafe { section.frames.platform().copy(page, pfn, Order::ZERO) };
             return Ok(());

@@ -1,4 +1,4 @@
-//! Using a device while somebody else may close it.
+//! Using a device while another thread may close it.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use quire_arch::{Pin, Platform};
@@ -34,7 +34,7 @@ impl Gate {
         Some(Section { frames, pin, _epoch: epoch })
     }
 
-    /// Closes the device, and waits until nobody is in a section. False if it was closed already.
+    /// Closes the device, and waits until no thread is in a section. False if it was closed already.
     pub(super) fn close<P: Platform>(&self, frames: &Frames<P>) -> bool {
         if self.closed.swap(true, Ordering::Relaxed) {
             return false;

@@ -29,7 +29,7 @@ pub(crate) struct Watch {
     queue: Mutex<VecDeque<PageIo>>,
 }
 
-/// A device in memory of the test. With a queue it answers only when it is asked.
+/// A device in memory of the test. With a queue it completes only when it is polled.
 pub(crate) struct TestDevice {
     pub(crate) slots: u64,
     pub(crate) flags: DeviceFlags,
@@ -130,8 +130,7 @@ impl SwapDevice<Machine> for TestDevice {
 /// A machine with `frames` frames and `cpus` CPUs, and no device.
 pub(crate) fn swap(frames: u64, cpus: usize, technique: SwapTechnique) -> Swap<Machine> {
     let frames = machine::frames(&[(0, frames)], cpus, PcpTechnique::All);
-    Swap::new(Memcgs::new(frames).expect("the groups find memory"), technique)
-        .expect("the room needs no memory")
+    Swap::new(Memcgs::new(frames).expect("the groups find memory"), technique).expect("swap needs no memory")
 }
 
 /// A folio of the test: one reference, nothing maps it. Its contents are not zeros.

@@ -1,4 +1,4 @@
-//! What the tests of the swap room share: the machine of the frame room's tests, pages, and devices' calls.
+//! What the tests of this crate share: the machine of the page-frame allocator's tests, pages, and devices' calls.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -75,7 +75,7 @@ pub(crate) fn io(
 ) -> Result<(), DeviceError> {
     match device.submit(frames, PageIo { direction, slot, pfn, pages: 1 }) {
         Submitted::Done(result) => result,
-        other => panic!("a device that is synchronous answers {other:?}"),
+        other => panic!("a device that is synchronous returned {other:?}"),
     }
 }
 

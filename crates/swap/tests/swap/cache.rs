@@ -148,7 +148,7 @@ fn a_page_of_zeros_that_one_entry_names_is_taken_in_one_step() {
 }
 
 #[test]
-fn a_folio_that_somebody_holds_or_wrote_is_not_evicted() {
+fn a_folio_that_is_referenced_or_dirty_is_not_evicted() {
     let (swap, _) = with_device(512);
     let head = folio(&swap, Order::ZERO);
     let slot = swap.add_folio(head, 0).unwrap();

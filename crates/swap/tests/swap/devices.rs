@@ -405,8 +405,8 @@ fn several_pages_go_at_once_and_the_bounds_are_kept() {
         }
         for (slot, pages) in [(SLOTS - 7, 8), (SLOTS, 1), (u64::MAX, 1), (u64::MAX - 3, 8)] {
             for direction in [READ, WRITE] {
-                let answer = device.submit(&frames, request(direction, slot, pages));
-                assert_eq!(answer, Submitted::Done(Err(DeviceError::OutOfRange)), "slot {slot}");
+                let result = device.submit(&frames, request(direction, slot, pages));
+                assert_eq!(result, Submitted::Done(Err(DeviceError::OutOfRange)), "slot {slot}");
             }
         }
         device.freed(&frames, SLOTS - 8, u64::MAX);

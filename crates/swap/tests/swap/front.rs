@@ -1,4 +1,4 @@
-//! A compressed cache in front of a device that answers when it likes.
+//! A compressed cache in front of a device that completes when it likes.
 
 use crate::common::machine::{frames, get, put, run_on};
 use crate::common::{Machine, Random, TestDevice, Watch};
@@ -35,7 +35,7 @@ struct Life<'m> {
     cache: Cache,
     held: BTreeMap<u64, u64>,
     random: Random,
-    /// Frames that somebody reads or writes, by the request.
+    /// Frames that another thread reads or writes, by the request.
     under_way: Vec<(PageIo, u64)>,
 }
 
@@ -151,12 +151,12 @@ fn life(queue: usize, seed: u64) {
 }
 
 #[test]
-fn what_was_written_is_read_with_a_device_that_answers_at_once() {
+fn what_was_written_is_read_with_a_synchronous_device() {
     life(0, 1);
 }
 
 #[test]
-fn what_was_written_is_read_with_a_device_that_answers_late() {
+fn what_was_written_is_read_with_an_asynchronous_device() {
     for seed in 2..5 {
         life(3, seed);
         life(16, seed);

@@ -17,7 +17,7 @@ pub(super) const MOST_VMAS: usize = 1024;
 pub(super) const MOST_RUNS: usize = 4096;
 pub(super) const MOST_SUMS: usize = 8192;
 pub(super) const STATUS_BYTES: usize = 4096;
-/// Also the most pages of one `mincore`, whose answer takes the same place.
+/// Also the most pages of one `mincore`, whose vector takes the same place.
 pub(crate) const TEXT_BYTES: usize = 256 << 10;
 
 /// Stretches of address space that belong to the process itself.
@@ -31,7 +31,7 @@ pub(super) struct RawOp {
     pub(super) words: [AtomicU64; 6],
     pub(super) areas: [AtomicU32; 6],
     pub(super) id: AtomicU32,
-    /// Whether the answer is the address of an area.
+    /// Whether the result is the address of an area.
     pub(super) makes_area: AtomicU32,
     /// What of `WANT_*` is to be observed afterwards.
     pub(super) want: AtomicU32,
@@ -134,7 +134,7 @@ pub(super) struct Board {
     pub(super) own: [[AtomicU64; 2]; MOST_OWN],
     /// For what the kernel reads and writes.
     pub(super) scratch: [AtomicU64; 64],
-    /// Answers of operations that made areas, by number; 0 is none.
+    /// Results of operations that made areas, by number; 0 is none.
     pub(super) areas: [AtomicU64; MOST_OPS],
     pub(super) ops: [RawOp; MOST_OPS],
     pub(super) slots: [Slot; SLOTS as usize],

@@ -75,7 +75,7 @@ pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
     }
 }
 
-/// Waits for all processes of a program. The template is their reaper, whoever their parents are.
+/// Waits for all processes of a program. The template is their reaper, whichever their parents are.
 fn bury(board: &Board, first: i64) {
     if first < 0 {
         board.died.store(u32::MAX, Relaxed);
@@ -186,7 +186,7 @@ fn leave(board: &Board) {
     }
 }
 
-/// Hands the next operation to whoever makes it, and the finished ones to the reader.
+/// Hands the next operation to the process that makes it, and the finished ones to the reader.
 fn pass_on(board: &Board, step: u32, count: u32, me: u32, ends: bool) {
     let next = step + 1;
     // Release: who sees the turn (or the slot) sees what this process wrote.
@@ -260,7 +260,7 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
         return refused || is_free(board, third, len.div_ceil(PAGE));
     }
     if number == Call::Mincore.number() && len > (super::board::TEXT_BYTES as u64) * PAGE {
-        // Longer than the answer may be: only when it is refused before.
+        // Longer than the vector may be: only when it is refused before.
         return addr.checked_add(len).is_none() || len > 1 << 47;
     }
     let without_range =

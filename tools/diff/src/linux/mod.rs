@@ -175,7 +175,7 @@ impl Oracle {
         &self.start
     }
 
-    /// Starts a program. Its steps are read from what is answered; dropping that ends the program.
+    /// Starts a program. Its steps are read from the returned value; dropping that ends the program.
     pub(crate) fn run(&mut self, program: &Program, effort: Effort) -> Steps<'_> {
         let board = self.board;
         for (at, op) in program.ops.iter().enumerate() {
@@ -215,7 +215,7 @@ impl Oracle {
             word.store(value, Relaxed);
             area.store(of, Relaxed);
         }
-        // The answer of `mincore` takes the place of the text.
+        // The vector of `mincore` takes the place of the text.
         let has_text = op.call != Call::Mincore;
         let last = at + 1 == program.ops.len();
         let mut want = 0;
@@ -235,7 +235,7 @@ impl Oracle {
 impl Drop for Oracle {
     fn drop(&mut self) {
         let pid = self.pid.cast_unsigned();
-        // SAFETY: the child is ours, and the shared memory is used by nobody once it is gone.
+        // SAFETY: the child is ours, and the shared memory is used by none once it is gone.
         unsafe {
             syscall(KILL, [pid, 9, 0, 0, 0, 0]);
             syscall(WAIT4, [pid, 0, 0, 0, 0, 0]);

@@ -15,7 +15,7 @@ const ENOMEM: i64 = 12;
 /// The end of user space.
 pub(super) const TOP: u64 = (1 << 47) - PAGE;
 
-/// Access and sharing as `PROCMAP_QUERY` answers them.
+/// Access and sharing as `PROCMAP_QUERY` returns them.
 pub(crate) const VMA_READABLE: u64 = 1;
 pub(crate) const VMA_WRITABLE: u64 = 2;
 pub(crate) const VMA_EXECUTABLE: u64 = 4;
@@ -23,7 +23,7 @@ pub(crate) const VMA_SHARED: u64 = 8;
 /// Ours, beside those: it shows the programs' file. (Shared anonymous memory has an inode, too.)
 pub(crate) const VMA_FILE: u64 = 1 << 32;
 
-/// Categories of pages as `PAGEMAP_SCAN` answers them.
+/// Categories of pages as `PAGEMAP_SCAN` returns them.
 pub(crate) const PAGE_IS_FILE: u64 = 1 << 2;
 pub(crate) const PAGE_IS_PRESENT: u64 = 1 << 3;
 pub(crate) const PAGE_IS_SWAPPED: u64 = 1 << 4;
@@ -105,7 +105,7 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     slot.observed.store(1, Relaxed);
 }
 
-/// `PROCMAP_QUERY`, and where its answers are among the words of its argument.
+/// `PROCMAP_QUERY`, and where its results are among the words of its argument.
 pub(super) mod query {
     pub(crate) const SIZE: u64 = 104;
     pub(crate) const CALL: u64 = 0xc068_6611;

@@ -62,7 +62,7 @@ pub(super) fn futex_wait(word: &AtomicU32, value: u32) {
     unsafe { syscall(FUTEX, [word, 0, u64::from(value), second.as_ptr().addr() as u64, 0, 0]) };
 }
 
-/// Wakes everybody who sleeps on `word`, in any process.
+/// Wakes all that sleep on `word`, in any process.
 #[inline(always)]
 pub(super) fn futex_wake(word: &AtomicU32) {
     let word = core::ptr::from_ref(word).addr() as u64;

@@ -119,7 +119,7 @@ impl Steps<'_> {
         wanted
     }
 
-    /// How many pages a `mincore` answered, if it succeeded.
+    /// How many pages a `mincore` returned, if it succeeded.
     fn mincore_pages(&self, index: usize) -> usize {
         let len = self.oracle.board.ops[index].words[1].load(Relaxed);
         (len.div_ceil(PAGE_SIZE) as usize).min(board::TEXT_BYTES)

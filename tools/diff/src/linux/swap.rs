@@ -151,7 +151,7 @@ unsafe fn write_text(path: *const u8, text: *const u8) {
     }
 }
 
-/// The guard's life: it adds a device, tells its number, waits until nobody has `alive` open any more, and puts the host back.
+/// The guard's life: it adds a device, tells its number, waits until no process has `alive` open any more, and puts the host back.
 fn guard_host(end: i32, alive: i32, tells: i32, readahead: &CStr) -> ! {
     let mut number = [0_u8; 16];
     let mut byte = 0_u8;
@@ -159,7 +159,7 @@ fn guard_host(end: i32, alive: i32, tells: i32, readahead: &CStr) -> ! {
     unsafe {
         libc::close(alive);
         libc::setsid();
-        // A signal to everybody, as at the end of a session, must not take the guard away.
+        // A signal to all, as at the end of a session, must not take the guard away.
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
             libc::signal(signal, libc::SIG_IGN);
         }

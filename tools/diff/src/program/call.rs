@@ -236,7 +236,7 @@ impl Call {
         )
     }
 
-    /// Whether the address that it answers can be used by later operations.
+    /// Whether the address that it returns can be used by later operations.
     pub(crate) fn makes_area(self) -> bool {
         matches!(self, Self::Mmap | Self::Mremap)
     }

@@ -22,7 +22,7 @@ pub enum Word {
     Exact(u64),
     /// So many bytes from the start of the program's window.
     Window(u64),
-    /// So many bytes from the address that the `mmap` or `mremap` with this number answered.
+    /// So many bytes from the address that the `mmap` or `mremap` with this number returned.
     Area(u32, u64),
     /// So many bytes from what a process has at its start.
     Base(Base, u64),

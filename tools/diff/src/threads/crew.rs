@@ -39,10 +39,10 @@ pub(super) trait World: Sync {
         work: &mut dyn FnMut(&mut dyn Hands),
     );
 
-    /// Ends the address space when every thread has let go of it, and says what is wrong then.
+    /// Ends the address space when every thread has dropped it, and says what is wrong then.
     fn close(&self, memory: Self::Memory<'_>) -> Vec<String>;
 
-    /// Lets go of the world after a thread has panicked, or the audit has found something.
+    /// Drops the world after a thread has panicked, or the audit has found something.
     fn abandon(self);
 }
 
@@ -289,7 +289,7 @@ fn text_of(payload: &(dyn Any + Send)) -> String {
 }
 
 impl<W: World> Crew<'_, '_, W> {
-    /// Runs a program in an address space of its own, and answers what happened in the order in which it began.
+    /// Runs a program in an address space of its own, and returns what happened in the order in which it began.
     pub(super) fn run(&mut self, program: &Program) -> Result<Vec<Event>, Breakdown> {
         let shared = self.shared;
         let job = Job { program: program.clone(), memory: self.world.open(), clock: Clock::default() };
@@ -320,7 +320,7 @@ impl<W: World> Crew<'_, '_, W> {
         result
     }
 
-    /// Makes operations while no other thread makes any, unless a thread has panicked. Answers whether none has.
+    /// Makes operations while no other thread makes any, unless a thread has panicked. Returns whether none has.
     fn alone(&self, ops: impl Iterator<Item = Op>) -> bool {
         let shared = self.shared;
         let job = shared.job.read().unwrap_or_else(PoisonError::into_inner);

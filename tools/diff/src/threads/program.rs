@@ -281,7 +281,7 @@ impl fmt::Display for Word {
         match self {
             Self::Zero => f.write_str("zero"),
             Self::Written(value) => write!(f, "value {value}"),
-            Self::Foreign(word) => write!(f, "{word:#x}, which nobody wrote"),
+            Self::Foreign(word) => write!(f, "{word:#x}, which was not written"),
         }
     }
 }

@@ -69,7 +69,7 @@ impl World for QuireWorld {
     }
 
     fn abandon(self) {
-        // Its end could hang on a lock that nobody will ever release.
+        // Its end could hang on a lock that will never be released.
         std::mem::forget(self);
     }
 }

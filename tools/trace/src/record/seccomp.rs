@@ -21,7 +21,7 @@ fn load(offset: u32) -> sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset)
 }
 
-fn answer(value: u32) -> sock_filter {
+fn verdict(value: u32) -> sock_filter {
     statement(libc::BPF_RET | libc::BPF_K, value)
 }
 
@@ -31,10 +31,10 @@ fn unless_equal(value: u32, skip: u8) -> sock_filter {
 }
 
 /// The filter as a program for the kernel. Calls that it never stops are allowed whatever their arguments are,
-/// which lets the kernel answer them from a bitmap without running it.
+/// which lets the kernel decide them by a bitmap without running it.
 pub(crate) fn program() -> Vec<sock_filter> {
-    let trace = answer(libc::SECCOMP_RET_TRACE);
-    let allow = answer(libc::SECCOMP_RET_ALLOW);
+    let trace = verdict(libc::SECCOMP_RET_TRACE);
+    let allow = verdict(libc::SECCOMP_RET_ALLOW);
     let mut foreign = vec![load(OFFSET_NUMBER)];
     for number in FOREIGN {
         foreign.extend([unless_equal(number, 1), trace]);

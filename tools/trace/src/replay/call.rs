@@ -13,7 +13,7 @@ use quire_mm::{Errno, Protection, Space, VmFlags};
 pub(super) enum Verdict {
     /// The same as on Linux.
     Same,
-    /// Not the same: what Quire answered, in words.
+    /// Not the same: what Quire returned, in words.
     Differs(String),
     /// Quire cannot do this.
     Unsupported(Gap),

@@ -37,7 +37,7 @@ fn read_all(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Unreada
             }
         });
         if !pages.is_empty() && !flags.contains(VmFlags::READ) {
-            // Nobody will miss the protection. If it stays, the read says so.
+            // The protection is not needed. If it stays, the read says so.
             let _ = vcpu.run(|| space.mprotect(range.start(), range.len(), Protection::READ, false));
         }
         for page in

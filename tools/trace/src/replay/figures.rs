@@ -148,7 +148,7 @@ pub struct AllocatorFigures {
     pub allocations: u64,
     /// Frames given back.
     pub frees: u64,
-    /// Allocations that the CPU's list answered.
+    /// Allocations that the CPU's list served.
     pub pcp_hits: u64,
     /// Allocations for which the list was refilled first.
     pub pcp_misses: u64,

@@ -73,7 +73,7 @@ pub enum Audits {
     /// After each of the first processes, and at the end.
     #[default]
     EachProcess,
-    /// Not at all: for whoever measures, and audits the machine when that is done.
+    /// Not at all: for a caller that measures, and audits the machine when that is done.
     Never,
 }
 
@@ -290,7 +290,7 @@ impl LoadedReplay {
         self.replay.build(&self.header)
     }
 
-    /// Replays the trace on `machine`, which this trace's [`machine`](Self::machine) made and whose CPUs nobody has. Counts
+    /// Replays the trace on `machine`, which this trace's [`machine`](Self::machine) made and whose CPUs are free. Counts
     /// of the machine in the report are since it was made.
     ///
     /// # Errors

@@ -222,7 +222,7 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// The thread of `event` runs on the vCPU that the event names, which is the answer. The vCPU that it comes from, if it
+    /// The thread of `event` runs on the vCPU that the event names, which is the result. The vCPU that it comes from, if it
     /// does, is idle.
     fn switch(&mut self, event: &Event) -> usize {
         let cpu = event.cpu as usize % self.vcpus.len();

@@ -20,7 +20,7 @@ impl Schedule {
         Self(vec![None; cpus])
     }
 
-    /// An event names `task` on `cpu`. Answers `None` if it was there already.
+    /// An event names `task` on `cpu`. Returns `None` if it was there already.
     pub(super) fn enter(&mut self, task: TaskId, cpu: usize) -> Option<Arrival> {
         if self.0[cpu] == Some(task) {
             return None;
@@ -30,7 +30,7 @@ impl Schedule {
         Some(Arrival { left })
     }
 
-    /// `task` runs nowhere any more. Answers the CPU that is idle now.
+    /// `task` runs nowhere any more. Returns the CPU that is idle now.
     pub(super) fn leave(&mut self, task: TaskId) -> Option<usize> {
         let cpu = self.0.iter().position(|&running| running == Some(task))?;
         self.0[cpu] = None;

@@ -247,7 +247,7 @@ fn child_details() {
 #[test]
 #[ignore = "a program that tests record"]
 fn child_foreign() {
-    // brk of the i386 table. A kernel without that table answers with a signal.
+    // brk of the i386 table. A kernel without that table sends a signal.
     // SAFETY: asks for the break; changes no memory. The compiler's use of rbx is respected by the exchange.
     unsafe {
         std::arch::asm!(

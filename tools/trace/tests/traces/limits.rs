@@ -77,7 +77,7 @@ fn a_program_that_does_not_fit_is_a_finding() {
     assert!(report.processes.iter().all(ProcessReport::is_good), "{report:#?}");
 }
 
-/// A file answers late, and the later the busier the host is.
+/// A file completes late, and the later the busier the host is.
 #[test]
 fn a_program_keeps_its_data_on_a_file() {
     let name = "python-structures";

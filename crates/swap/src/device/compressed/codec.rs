@@ -31,7 +31,7 @@ pub trait Codec: Send + Sync + 'static {
     /// A workspace, or none if there is no memory.
     fn workspace(&self) -> Option<Self::Workspace>;
 
-    /// Writes the compressed page to `output` and answers its length; none if there is no room for it.
+    /// Writes the compressed page to `output` and returns its length; none if there is no room for it.
     fn compress(
         &self,
         workspace: &mut Self::Workspace,

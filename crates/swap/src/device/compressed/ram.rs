@@ -53,7 +53,7 @@ impl<P: Platform, C: Codec> CompressedRam<P, C> {
             Direction::Write => self.store.store(frames, slot, pfn),
             Direction::Read => {
                 if !self.store.load(frames, slot, pfn)? {
-                    // SAFETY: whoever reads a page from a device owns the frame it goes to.
+                    // SAFETY: a thread that reads a page from a device owns the frame it goes to.
                     unsafe { memory::fill(frames, pfn, 0) };
                 }
                 Ok(())

@@ -148,7 +148,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Writes the slot's page to frame `page`, which is the caller's alone, and answers whether the slot has one. If not,
+    /// Writes the slot's page to frame `page`, which is the caller's alone, and returns whether the slot has one. If not,
     /// the frame is left as it is.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Moves objects together, and answers the bytes of RAM that became free. Pages that somebody is using just now stay
+    /// Moves objects together, and returns the bytes of RAM that became free. Pages that another thread is using just now stay
     /// where they are.
     pub fn compact(&self, frames: &Frames<P>) -> u64 {
         let step = |one: &mut Step<'_, P>| {
@@ -255,7 +255,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Gives every frame back, once everybody who is using the store is done. Whoever comes later finds it closed.
+    /// Gives every frame back, once all who use the store are done. A later user finds it closed.
     ///
     /// Not to be called in a section of [`Frames::epoch`], for whose end it would wait.
     pub fn close(&self, frames: &Frames<P>) {

@@ -26,7 +26,7 @@ pub(super) struct Workspaces<C: Codec> {
 // SAFETY: a workspace is used by the CPU that it belongs to, and sent from one thread of it to the next (`Codec` demands
 // `Send`).
 unsafe impl<C: Codec> Send for Workspaces<C> {}
-// SAFETY: as for `Send`: sharing this gives nobody the workspace of another CPU.
+// SAFETY: as for `Send`: sharing this gives no thread the workspace of another CPU.
 unsafe impl<C: Codec> Sync for Workspaces<C> {}
 
 impl<C: Codec> Workspaces<C> {
@@ -82,12 +82,12 @@ impl<C: Codec> Workspaces<C> {
     ) -> Option<R> {
         let cpu: CpuId = section.pin.cpu();
         let mut workspace = self.first[cpu.index()]?;
-        // SAFETY: written by `make`; it stays while there is a section. The pin keeps everybody else off the CPU, and
+        // SAFETY: written by `make`; it stays while there is a section. The pin keeps all others off the CPU, and
         // `work`, which is this module's parent's, does not come here again.
         Some(work(unsafe { workspace.as_mut() }, self.blocks[cpu.index()]))
     }
 
-    /// Gives all of them back. Nobody uses one again.
+    /// Gives all of them back. No thread uses one again.
     pub(super) fn close<P: Platform>(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
         for (workspace, &block) in self.first.iter().zip(&self.blocks) {
             if let (Some(workspace), Ok(order)) = (workspace, Self::order()) {

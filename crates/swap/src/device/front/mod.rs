@@ -7,10 +7,10 @@
 //! A slot's page is in the cache, or on the device, or on its way from the one to the other, and then the cache still
 //! has it. The few that are on their way are in a list ([`Leaving`]), under a lock:
 //!
-//! - Whoever frees such a slot, or stores a new page in it, strikes it off: the cache is not to forget what it has then.
-//! - Whoever wants to write to such a slot past the cache waits: two writes to one place of a device may land in any order.
+//! - A thread that frees such a slot, or stores a new page in it, strikes it off: the cache is not to forget what it has then.
+//! - A thread that wants to write to such a slot past the cache waits: two writes to one place of a device may land in any order.
 //!
-//! Whoever reads asks the cache first, page by page. What it has not the device has, all of it: a page is forgotten only when
+//! A thread that reads asks the cache first, page by page. What it has not the device has, all of it: a page is forgotten only when
 //! it is written. So of a folio the device is asked for those pages alone ([`PartReads`]).
 //!
 //! Nothing here goes through the swap cache, so a write-back cannot come to wait for a swap-in, or for itself.
@@ -34,7 +34,7 @@ const SITE: FaultSite = FaultSite::new("zswap");
 
 /// Pages that are on their way to the device at once.
 const LEAVING: usize = 16;
-/// Pages that somebody who finds the cache full sends on their way.
+/// Pages that a thread that finds the cache full sends on their way.
 const SENT_AT_ONCE: usize = 4;
 
 /// A page on its way to the device.
@@ -52,7 +52,7 @@ struct State {
     leaving: ArrayVec<Leaving, LEAVING>,
     ages: Ages,
     parts: PartReads,
-    /// Reads in parts that are done and that nobody has heard of.
+    /// Reads in parts that are done and that were not reported.
     done: ArrayVec<(PageIo, Result<(), DeviceError>), AT_ONCE>,
 }
 
@@ -93,7 +93,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         (0..u64::from(io.pages)).map(move |nth| (io.slot + nth, io.pfn.offset(nth)))
     }
 
-    /// Strikes off what is on its way of these slots. Answers whether anything is.
+    /// Strikes off what is on its way of these slots. Returns whether anything is.
     fn strike(&self, frames: &Frames<P>, slot: u64, pages: u64) -> bool {
         let _pin = frames.platform().pin();
         let mut state = self.state.lock();
@@ -144,7 +144,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             return Submitted::Done(Ok(()));
         }
         self.send_oldest(frames);
-        // An older page for the same place may be on its way. Its answer makes room in the device's queue, too.
+        // An older page for the same place may be on its way. Its completion makes room in the device's queue, too.
         if self.is_leaving(frames, io) {
             return Submitted::QueueFull;
         }
@@ -191,7 +191,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         Submitted::Begun
     }
 
-    /// Reads the pages of `parts` from a device that answers at once.
+    /// Reads the pages of `parts` from a device that completes at once.
     fn read_now(&self, frames: &Frames<P>, parts: &mut PartReads) -> Result<(), DeviceError> {
         while let Some(page) = parts.next() {
             match self.behind.submit(frames, page) {
@@ -222,7 +222,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         }
     }
 
-    /// A part came at once. If it was the last, whoever reaps next hears of the whole read.
+    /// A part came at once. If it was the last, a thread that reaps next hears of the whole read.
     fn keep_done(&self, frames: &Frames<P>, page: PageIo, result: Result<(), DeviceError>) {
         if let Some(Some(whole)) = self.finish_part(frames, page, result) {
             {
@@ -302,7 +302,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         found
     }
 
-    /// The device has answered for the page whose copy is in `frame`. One that it does not take stays, as the youngest.
+    /// The device has completed the page whose copy is in `frame`. One that it does not take stays, as the youngest.
     fn left(&self, frames: &Frames<P>, frame: Pfn, result: Result<(), DeviceError>) {
         let pin = frames.platform().pin();
         {
@@ -312,7 +312,7 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             if page.struck {
                 // What the cache has now is another page, or none.
             } else if result.is_ok() {
-                // Under the lock: whoever fills the slot anew strikes it off first.
+                // Under the lock: a thread that fills the slot anew strikes it off first.
                 self.store.free(frames, page.slot);
                 self.written_back.fetch_add(1, Ordering::Relaxed);
                 frames.events().add(&pin, VmEvent::Zswpwb, 1);
@@ -409,7 +409,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     }
 
     fn close(&self, frames: &Frames<P>) {
-        // What is on its way is needed by nobody any more, but the device reads the copies.
+        // What is on its way is not needed any more, but the device reads the copies.
         loop {
             self.reap(frames, &mut |_, _| {});
             let is_empty = {

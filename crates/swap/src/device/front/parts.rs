@@ -76,7 +76,7 @@ impl PartReads {
         }
     }
 
-    /// The device has answered for a page. `None` if it is of no read in parts; else the whole read with its result, if this was
+    /// The device has completed a page. `None` if it is of no read in parts; else the whole read with its result, if this was
     /// the last page of it.
     pub(super) fn finish(
         &mut self,

@@ -60,7 +60,7 @@ impl<P: Platform> SlotTable<P> {
         if slot >= self.slots {
             return None;
         }
-        // Pairs with the exchange in `make_chunk`: whoever sees the frame sees its zeros.
+        // Pairs with the exchange in `make_chunk`: a thread that sees the frame sees its zeros.
         let chunk = self.directory(frames, slot / CHUNK).load(Ordering::Acquire);
         if chunk == 0 {
             return None;
@@ -133,7 +133,7 @@ impl<P: Platform> SlotTable<P> {
         Some(Slot { word, seen, ordered: false, platform: PhantomData })
     }
 
-    /// Takes the contents of every slot and then the table's frames: nobody is in a section, and none begins.
+    /// Takes the contents of every slot and then the table's frames: no thread is in a section, and none begins.
     pub(super) fn close(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut release: impl FnMut(Contents)) {
         for number in 0..self.slots.div_ceil(CHUNK) {
             let chunk = self.directory(frames, number).swap(0, Ordering::Relaxed);
@@ -173,7 +173,7 @@ impl<P: Platform> Slot<'_, P> {
         unpack(self.seen)
     }
 
-    /// Puts something else there and answers what was there before.
+    /// Puts something else there and returns what was there before.
     #[inline]
     pub(super) fn replace(&mut self, contents: Contents) -> Contents {
         unpack(core::mem::replace(&mut self.seen, pack(contents)))

@@ -10,7 +10,7 @@
 
 use quire_arch::Pfn;
 
-/// Set while somebody has the slot.
+/// Set while another thread has the slot.
 pub(super) const LOCKED: u64 = 1;
 
 const TAG_SHIFT: u32 = 1;

@@ -290,7 +290,7 @@ impl On<'_> {
 }
 
 impl Histories {
-    /// Narrows what is possible in the slots of `rule` by the labels that the pages' orders have. Answers the
+    /// Narrows what is possible in the slots of `rule` by the labels that the pages' orders have. Returns the
     /// pages for which less is possible now, or `None` if the rule cannot hold.
     pub(super) fn narrow(&mut self, rule: usize, found: &HashSet<(usize, Label)>) -> Option<Vec<u8>> {
         let mut changed = Vec::new();

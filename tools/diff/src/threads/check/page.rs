@@ -4,7 +4,7 @@
 //! possible:
 //!
 //! - *`munmap`* lets faults in again before the pages are gone (the lock is downgraded to reading): one CPU
-//!   gets MAPERR while another goes on with the translation that its TLB holds. After the return nobody does.
+//!   gets MAPERR while another goes on with the translation that its TLB holds. After the return no thread does.
 //! - *DONTNEED* locks no fault out and flushes at its end: one CPU has a new page already while another
 //!   reads, and writes, the old one ([`Content::ghosts`]).
 //! - *`mremap`* installs the page at the new place before the old translation is flushed: for a moment the

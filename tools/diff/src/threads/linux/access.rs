@@ -1,4 +1,4 @@
-//! Accesses that may be refused: each answers the signal's code instead of ending the process.
+//! Accesses that may be refused: each returns the signal's code instead of ending the process.
 
 use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
@@ -28,15 +28,15 @@ global_asm!(
 /// What an access came to, as the two registers of a result.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Answer {
+struct AccessResult {
     value: u64,
     /// `si_code` of the signal, or 0.
     code: u64,
 }
 
 unsafe extern "C" {
-    fn quire_threads_read(addr: u64) -> Answer;
-    fn quire_threads_write(addr: u64, value: u64) -> Answer;
+    fn quire_threads_read(addr: u64) -> AccessResult;
+    fn quire_threads_write(addr: u64, value: u64) -> AccessResult;
     safe fn quire_threads_read_at();
     safe fn quire_threads_read_end();
     safe fn quire_threads_write_at();
@@ -91,14 +91,14 @@ pub(super) fn catch_faults() {
     });
 }
 
-fn result(answer: Answer) -> Result<u64, i32> {
-    match answer.code {
-        0 => Ok(answer.value),
+fn result(returned: AccessResult) -> Result<u64, i32> {
+    match returned.code {
+        0 => Ok(returned.value),
         code => Err(code as i32),
     }
 }
 
-/// Reads the word at `addr`, or answers the code of the SIGSEGV.
+/// Reads the word at `addr`, or returns the code of the SIGSEGV.
 ///
 /// # Safety
 ///
@@ -108,7 +108,7 @@ pub(super) unsafe fn read(addr: u64) -> Result<u64, i32> {
     result(unsafe { quire_threads_read(addr) })
 }
 
-/// Writes the word at `addr`, or answers the code of the SIGSEGV.
+/// Writes the word at `addr`, or returns the code of the SIGSEGV.
 ///
 /// # Safety
 ///

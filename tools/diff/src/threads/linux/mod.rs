@@ -147,7 +147,7 @@ impl InProcess<'_> {
     fn hear(&self, child: i64) -> Outcome {
         let mut status = 0;
         loop {
-            // SAFETY: waits for a child that nobody else waits for.
+            // SAFETY: waits for a child that no other code waits for.
             let waited = unsafe { libc::waitpid(child as libc::pid_t, &raw mut status, 0) };
             match waited {
                 -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}

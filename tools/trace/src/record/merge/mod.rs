@@ -156,7 +156,7 @@ impl Merger {
         &mut self.samples
     }
 
-    /// Faults of threads that nobody knew.
+    /// Faults of unknown threads.
     pub(crate) fn stray_faults(&self) -> u64 {
         self.stray_faults
     }

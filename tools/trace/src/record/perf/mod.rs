@@ -128,7 +128,7 @@ impl PerfSession {
             // SAFETY: `attr` is a live, fully initialised structure with its own size in it.
             let fd = unsafe { perf_event_open_sys::perf_event_open(attr, pid, cpu, -1, flags) };
             check(i64::from(fd))?;
-            // SAFETY: the call succeeded, so this is an open descriptor that nobody else owns.
+            // SAFETY: the call succeeded, so this is an open descriptor that has no other owner.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             let mut id = 0_u64;
             // SAFETY: the request writes the event's id to a live local.

@@ -1,7 +1,7 @@
 //! Finding the page-fault tracepoints.
 //!
 //! Their numbers are in tracefs. If it is not mounted, a detached mount is made: it has no place in the file
-//! system, nobody else sees it, and it goes away with its descriptor.
+//! system, no other process sees it, and it goes away with its descriptor.
 
 use crate::record::sys::check;
 use std::fs;
@@ -80,7 +80,7 @@ fn parse(id: &str, format: &str) -> Option<Tracepoint> {
 
 fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
     let fd = check(result)? as RawFd;
-    // SAFETY: the call succeeded, so this is an open descriptor that nobody else owns.
+    // SAFETY: the call succeeded, so this is an open descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

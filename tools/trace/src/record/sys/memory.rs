@@ -2,7 +2,7 @@
 
 use super::Tid;
 
-/// Reads bytes; fewer than asked for if not all of them are mapped. Costs one system call and stops nobody.
+/// Reads bytes; fewer than asked for if not all of them are mapped. Costs one system call and stops no thread.
 pub(crate) fn read(tid: Tid, addr: u64, into: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote =

@@ -11,7 +11,7 @@ use std::sync::Arc;
 const RANGES_LIMIT: u64 = 1024;
 /// Longest name of anonymous memory, with its zero byte (the kernel takes no more).
 const NAME_LIMIT: usize = 80;
-/// Most pages of a `mincore` whose answer is counted.
+/// Most pages of a `mincore` whose vector is counted.
 const MINCORE_LIMIT: u64 = 1 << 20;
 
 impl Tracer<'_> {

@@ -13,10 +13,10 @@ const BUSY_CHAINS: u32 = 8;
 /// What empties one chain.
 pub(in crate::device::compressed) type Step<'s, P> = dyn FnMut(&Frames<P>, &Pin<'_, P>, &dyn Referrer) + 's;
 
-/// Whoever knows where objects are.
+/// What knows where objects are.
 pub(in crate::device::compressed) trait Referrer {
-    /// If `owner` has its object at `from` and nobody is using it, calls `copy` and has it at `to` from then on. Else
-    /// answers false, and `copy` was not called.
+    /// If `owner` has its object at `from` and no thread is using it, calls `copy` and has it at `to` from then on. Else
+    /// returns false, and `copy` was not called.
     ///
     /// Called with a lock of the class [`CompressedPool`](quire_arch::LockClass::CompressedPool): it does not wait.
     fn relocate(&self, owner: u32, from: Location, to: Location, copy: &mut dyn FnMut()) -> bool;
@@ -49,14 +49,14 @@ impl Chains {
             let length = class.size as usize - HEADER;
             let source = Pieces::of(frames, from, HEADER, length);
             let target = Pieces::of(frames, to, HEADER, length);
-            // SAFETY: the owner calls this only while nobody uses the object, and the new one is not known to anybody. They
+            // SAFETY: the owner calls this only while no thread uses the object, and the new one is not known to any thread. They
             // lie in different chains.
             let copy = &mut || unsafe { source.copy_over(&target) };
             if referrer.relocate(owner, from, to, copy) {
                 chain.put(from);
                 self.live -= 1;
             } else {
-                // Somebody is just writing it, reading it or taking it away.
+                // Another thread is just writing it, reading it or taking it away.
                 let emptied = self.put(frames, class, to);
                 debug_assert!(emptied.is_none(), "the chain had objects before");
             }
@@ -65,7 +65,7 @@ impl Chains {
 }
 
 impl<P: Platform> Pool<P> {
-    /// Moves objects together in every class and answers the number of frames that are free for it. `step` calls what it is
+    /// Moves objects together in every class and returns the number of frames that are free for it. `step` calls what it is
     /// given once, and says whether to go on.
     ///
     /// A step empties one chain: neither is a class's lock held for long, nor the pin that its holder needs.
@@ -91,7 +91,7 @@ impl<P: Platform> Pool<P> {
         freed
     }
 
-    /// Empties the sparsest chain of the class `number`, and answers the number of frames that are free for it: zero if
+    /// Empties the sparsest chain of the class `number`, and returns the number of frames that are free for it: zero if
     /// some of its objects are in use. None if the class would not have fewer chains for it.
     fn compact_one(
         &self,

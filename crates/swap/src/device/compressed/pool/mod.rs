@@ -4,7 +4,7 @@
 //! ([`zspage`]), as many as leave least unused. A chain without objects goes back at once. One that has some and room for
 //! more is on one of its class's lists, by how full it is: new objects go to the fullest, compaction empties the sparsest.
 //!
-//! An object knows its owner, and the owner knows where the object is. So an object can be moved: whoever has the class's
+//! An object knows its owner, and the owner knows where the object is. So an object can be moved: a thread that has the class's
 //! lock asks the [`Referrer`], which may refuse.
 
 mod class;
@@ -87,7 +87,7 @@ impl Chains {
         Some(location)
     }
 
-    /// Takes an object back, and answers its chain if that is empty now: it is on no list any more.
+    /// Takes an object back, and returns its chain if that is empty now: it is on no list any more.
     fn put<'f, P: Platform>(
         &mut self,
         frames: &'f Frames<P>,
@@ -269,7 +269,7 @@ impl<P: Platform> Pool<P> {
             }
         };
         let from = NonNull::from(contents).cast();
-        // SAFETY: the object is this call's: it was just given out, and nobody moves it before its owner agrees.
+        // SAFETY: the object is this call's: it was just given out, and no thread moves it before its owner agrees.
         unsafe { Pieces::of(frames, location, HEADER, contents.len()).copy_from(from) };
         Ok(location)
     }
@@ -289,16 +289,16 @@ impl<P: Platform> Pool<P> {
     ) -> R {
         let pieces = Pieces::of(frames, location, HEADER, length);
         if pieces.second.1 == 0 {
-            // SAFETY: the piece is the object's, which stays, and nobody writes it.
+            // SAFETY: the piece is the object's, which stays, and no thread writes it.
             return use_it(unsafe { NonNull::slice_from_raw_parts(pieces.first.0, length).as_ref() });
         }
         let room = &mut room[..length];
-        // SAFETY: as above, and the room is no object.
+        // SAFETY: as above, and the space is no object.
         unsafe { pieces.copy_to(NonNull::from(&mut *room).cast()) };
         use_it(room)
     }
 
-    /// Takes an object back, that nobody refers to any more.
+    /// Takes an object back, that nothing refers to any more.
     pub(super) fn remove(&self, frames: &Frames<P>, pin: &Pin<'_, P>, location: Location) {
         let number = Zspage::of(frames, location).class_number();
         let empty = self.chains(number).lock().put(frames, CLASSES[number], location);
@@ -307,7 +307,7 @@ impl<P: Platform> Pool<P> {
         }
     }
 
-    /// Gives the pool's own memory back. Nothing is in it any more, and nobody uses it again.
+    /// Gives the pool's own memory back. Nothing is in it any more, and no thread uses it again.
     pub(super) fn close(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
         debug_assert_eq!(self.used_bytes(), 0, "a pool is closed that is not empty");
         give_back(frames, pin, self.block.0, self.block.1);

@@ -73,7 +73,7 @@ impl Setting {
         let mut room = [0; MAX_SIZE];
         for (owner, (at, contents)) in &*self.owners.objects.borrow() {
             let same = |bytes: &[u8]| assert_eq!(bytes, contents, "the object of {owner}");
-            // SAFETY: nobody else is there.
+            // SAFETY: no other thread is there.
             unsafe { self.pool.with(&self.frames, (*at, contents.len()), &mut room, same) };
         }
         let mut frames = 0;

@@ -25,7 +25,7 @@ use quire_frame::{Frame, Frames};
 
 /// Bytes of an object that are the pool's own.
 pub(super) const HEADER: usize = size_of::<u32>();
-/// In a header: nobody's.
+/// In a header: no object.
 const FREE: u32 = 1 << 31;
 /// In place of the number of a free object: there is none.
 const NO_OBJECT: u32 = 0xffff;
@@ -139,7 +139,7 @@ impl<'f, P: Platform> Zspage<'f, P> {
 
     fn read_header(&self, location: Location) -> u32 {
         // SAFETY: an object's header is inside of one frame, since objects are aligned to more than it has, and aligned.
-        // Whoever is here has the class's lock.
+        // A thread that is here has the class's lock.
         unsafe { self.header(location).read() }
     }
 
@@ -217,7 +217,7 @@ impl Pieces {
     ///
     /// # Safety
     ///
-    /// Nobody writes them meanwhile, and `to` has room for them and lies elsewhere.
+    /// No thread writes them meanwhile, and `to` has room for them and lies elsewhere.
     pub(super) unsafe fn copy_to(&self, to: NonNull<u8>) {
         // SAFETY: both pieces are inside of their frames (`of`); the caller vouches for the rest.
         unsafe {
@@ -240,7 +240,7 @@ impl Pieces {
     ///
     /// # Safety
     ///
-    /// Nobody writes these or looks at those meanwhile, and they do not overlap.
+    /// No thread writes these or looks at those meanwhile, and they do not overlap.
     pub(super) unsafe fn copy_over(&self, to: &Self) {
         let length = self.first.1 + self.second.1;
         let mut done = 0;
@@ -257,7 +257,7 @@ impl Pieces {
     ///
     /// # Safety
     ///
-    /// Nobody else looks at them, and `from` has that many and lies elsewhere.
+    /// No other thread looks at them, and `from` has that many and lies elsewhere.
     pub(super) unsafe fn copy_from(&self, from: NonNull<u8>) {
         // SAFETY: as in `copy_to`.
         unsafe {

@@ -52,7 +52,7 @@ fn damage_is_an_error_and_does_no_harm() {
 
 #[test]
 fn an_owner_that_is_just_being_told_keeps_its_object_in_place() {
-    // Between the insertion and the word of the slot a new object is nobody's: a compaction must leave it alone, also where
+    // Between the insertion and the word of the slot a new object has no owner: a compaction must leave it alone, also where
     // the slot has another object already.
     let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
     let store = CompressedStore::<Machine, Lz4>::new(&frames, 512, Lz4).expect("there is memory");
@@ -85,7 +85,7 @@ fn an_owner_that_is_just_being_told_keeps_its_object_in_place() {
     }
     for (owner, &at) in many.iter().enumerate().filter(|(owner, _)| owner % 4 == 0) {
         let same = |bytes: &[u8]| assert_eq!(bytes, [owner as u8; 100]);
-        // SAFETY: nobody else is there.
+        // SAFETY: no other thread is there.
         unsafe { store.pool.with(&frames, (at, 100), &mut [0; 100], same) };
         store.pool.remove(&frames, &pin, at);
     }
@@ -95,7 +95,7 @@ fn an_owner_that_is_just_being_told_keeps_its_object_in_place() {
 }
 
 #[test]
-fn whoever_comes_after_the_close_is_told() {
+fn a_user_after_the_close_gets_an_error() {
     let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
     let free = frames.free_frames();
     let store = CompressedStore::<Machine, Lz4>::new(&frames, 512, Lz4).expect("there is memory");
