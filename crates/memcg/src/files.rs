@@ -6,44 +6,10 @@ use crate::event::MemcgEvent;
 use crate::id::MemcgId;
 use crate::limit::{Limit, parse_limit, parse_size};
 use crate::lists::LruList;
+use crate::outcome::{Swappiness, WriteOutcome};
 use crate::stat::{MemcgStat, MemcgStats};
 use core::fmt;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
-
-/// How much reclaim prefers anonymous pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Swappiness {
-    /// From 0 (hardly) to 200 (hardly anything else).
-    Of(u8),
-    /// Only anonymous pages.
-    Max,
-}
-
-/// What is left to be done after a file was written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "the memcg may have to be reclaimed from"]
-pub enum WriteOutcome {
-    /// Nothing.
-    Done,
-    /// The memcg uses so many pages more than its new `memory.high`: these are to be reclaimed, as far as they can.
-    AboveHigh {
-        /// Pages.
-        pages: u64,
-    },
-    /// The memcg uses so many pages more than its new `memory.max`: these are to be reclaimed, and if they cannot be,
-    /// processes are killed.
-    AboveMax {
-        /// Pages.
-        pages: u64,
-    },
-    /// `memory.reclaim`: so many pages are to be reclaimed. Fewer are an error (`EAGAIN`).
-    Reclaim {
-        /// Pages.
-        pages: u64,
-        /// If it was said.
-        swappiness: Option<Swappiness>,
-    },
-}
 
 /// The files.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,30 @@
 //!
 //! A memcg is named by its number ([`MemcgId`]). A user of one has a space or a charge in it, or is prepared to find it
 //! gone: a number that is out of date leads to no memory error, but may lead to a later memcg.
+//!
+//! # Modules, lowest first
+//!
+//! - `counter`: a number of pages with a limit, at one memcg.
+//! - `id`: numbers of memcgs.
+//! - `error`: what can go wrong, each cause apart.
+//! - `event`: events of memcgs, as in `memory.events` and `memory.swap.events`.
+//! - `lists`: the LRU lists.
+//! - `name`: names of memcgs.
+//! - `outcome`: what a write to a file of a memcg leaves to be done.
+//! - `limit`: limits, and how they are written as text.
+//! - `protected`: a claim on memory: `memory.min` or `memory.low`.
+//! - `put`: freeing folios: off the LRU lists, uncharged from their memcg, to the page-frame allocator.
+//! - `stat`: what is counted for each memcg.
+//! - `files`: the files of a memcg, as text in and out.
+//! - `memcg`: one memcg.
+//! - `charge`: charging pages to memcgs.
+//! - `table`: from a memcg's number to the memcg.
+//! - `tagged`: an amount that belongs to one memcg, in one word: what a CPU holds back of a counter that all
+//!   CPUs share.
+//! - `audit`: the auditor: recounts lists and charges.
+//! - `tree`: the tree of memcgs: how they are made, found and removed.
+//! - `protection`: what reclaim has to leave to a memcg.
+//! - `sweep`: freeing removed memcgs.
 
 #![no_std]
 
@@ -24,6 +48,8 @@ mod memcg;
 #[cfg(all(test, loom))]
 mod models;
 mod name;
+mod outcome;
+mod protected;
 mod protection;
 mod put;
 mod stat;
@@ -35,11 +61,11 @@ mod tree;
 pub use audit::{Belonging, MemcgViolation};
 pub use error::{MemcgError, OverHigh, OverLimit};
 pub use event::MemcgEvent;
-pub use files::{Swappiness, WriteOutcome};
 pub use id::MemcgId;
 pub use limit::Limit;
 pub use lists::{Begin, Isolated, LruList};
 pub use name::MAX_NAME;
+pub use outcome::{Swappiness, WriteOutcome};
 pub use protection::Protection;
 pub use stat::{MemcgStat, MemcgStats};
 

@@ -3,8 +3,8 @@
 use crate::Memcgs;
 use crate::counter::UNLIMITED;
 use crate::error::MemcgError;
-use crate::files::WriteOutcome;
 use crate::id::MemcgId;
+use crate::outcome::WriteOutcome;
 use quire_arch::{PAGE_SHIFT, Platform};
 use quire_sync::atomic::Ordering;
 

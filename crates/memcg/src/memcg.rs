@@ -5,7 +5,7 @@ use crate::event::MemcgEvent;
 use crate::id::MemcgId;
 use crate::lists::NodeLists;
 use crate::name::Name;
-use crate::protection::Protected;
+use crate::protected::Protected;
 use crate::stat::MemcgStat;
 use core::fmt;
 use core::ptr::NonNull;

@@ -7,10 +7,10 @@
 use crate::Memcgs;
 use crate::id::MemcgId;
 use crate::memcg::Memcg;
+use crate::protected::Protected;
 use crate::tree::MAX_DEPTH;
 use arrayvec::ArrayVec;
 use quire_arch::Platform;
-use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// Pages that are protected from a reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,50 +21,11 @@ pub struct Protection {
     pub low: u64,
 }
 
-/// One claim of a memcg, and what its children claim of it.
-#[derive(Debug)]
-pub(crate) struct Protected {
-    setting: AtomicU64,
-    /// What is in use of the claim, as the parent's sum has it.
-    used: AtomicU64,
-    /// The sum of that over the children.
-    children: AtomicU64,
-}
-
-impl Protected {
-    pub(crate) fn new() -> Self {
-        Self { setting: AtomicU64::new(0), used: AtomicU64::new(0), children: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn reset(&self) {
-        self.setting.store(0, Ordering::Relaxed);
-        self.used.store(0, Ordering::Relaxed);
-        self.children.store(0, Ordering::Relaxed);
-    }
-
-    pub(crate) fn setting(&self) -> u64 {
-        self.setting.load(Ordering::Relaxed)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.setting() == 0 && self.used.load(Ordering::Relaxed) == 0
-    }
-
-    /// Brings the parent's sum up to date. Each change of `used` is added there once, by the CPU that comes first.
-    fn note(&self, usage: u64, parent: &Self) {
-        if !self.is_idle() {
-            let now = usage.min(self.setting());
-            let before = self.used.swap(now, Ordering::Relaxed);
-            parent.children.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
-        }
-    }
-}
-
 /// What a claim is worth, in pages: of a memcg that uses `usage`, below one that uses `parent_usage` and whose own claim is
 /// worth `parent`.
 fn effective(claim: &Protected, usage: u64, (above, parent_usage, parent): (&Protected, u64, u64)) -> u64 {
     let used = usage.min(claim.setting());
-    let siblings = above.children.load(Ordering::Relaxed);
+    let siblings = above.of_children();
     let share =
         |part: u64, of: u64, whole: u64| (u128::from(part) * u128::from(of) / u128::from(whole)) as u64;
     if siblings > parent {
@@ -91,8 +52,8 @@ impl<P: Platform> Memcgs<P> {
 
     /// Sets both claims, in pages.
     pub(crate) fn set_min_and_low(&self, memcg: &Memcg<P>, min: u64, low: u64) {
-        memcg.min.setting.store(min, Ordering::Relaxed);
-        memcg.low.setting.store(low, Ordering::Relaxed);
+        memcg.min.set(min);
+        memcg.low.set(low);
         self.note_protected(memcg, memcg.memory.usage());
     }
 

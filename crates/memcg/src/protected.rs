@@ -1,0 +1,52 @@
+//! A claim on memory: `memory.min` or `memory.low`.
+
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// One claim of a memcg, and what its children claim of it.
+#[derive(Debug)]
+pub(crate) struct Protected {
+    setting: AtomicU64,
+    /// What is in use of the claim, as the parent's sum has it.
+    used: AtomicU64,
+    /// The sum of that over the children.
+    children: AtomicU64,
+}
+
+impl Protected {
+    pub(crate) fn new() -> Self {
+        Self { setting: AtomicU64::new(0), used: AtomicU64::new(0), children: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn reset(&self) {
+        self.setting.store(0, Ordering::Relaxed);
+        self.used.store(0, Ordering::Relaxed);
+        self.children.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn setting(&self) -> u64 {
+        self.setting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, pages: u64) {
+        self.setting.store(pages, Ordering::Relaxed);
+    }
+
+    /// What the children claim together.
+    pub(crate) fn of_children(&self) -> u64 {
+        self.children.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.setting() == 0 && self.used.load(Ordering::Relaxed) == 0
+    }
+
+    /// Brings the parent's sum up to date. Each change of `used` is added there once, by the CPU that comes first.
+    pub(crate) fn note(&self, usage: u64, parent: &Self) {
+        if !self.is_idle() {
+            let now = usage.min(self.setting());
+            let before = self.used.swap(now, Ordering::Relaxed);
+            parent.children.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+}
