@@ -1,8 +1,8 @@
 //! What the rest of Quire knows about a machine.
 //!
-//! Addresses, frame numbers, orders and ranges are newtypes here ([`addr`], [`pfn`], [`order`]); page-table formats
-//! are implementations of one level-generic trait ([`paging`]); and everything that touches hardware goes
-//! through the [`Platform`] trait. No crate above knows which machine it runs on.
+//! Addresses, frame numbers, orders and ranges are newtypes here ([`addr`], [`pfn`], [`order`]); page-table
+//! formats are implementations of one level-generic trait ([`paging`]); and everything that touches hardware
+//! goes through the [`Platform`] trait. No crate above knows which machine it runs on.
 //!
 //! # Modules, lowest first
 //!

@@ -11,8 +11,8 @@ use core::ptr::NonNull;
 
 /// The tag under which a TLB keeps the translations of one address space (x86's PCID).
 ///
-/// [`Asid::NONE`] is shared by all spaces that got no tag of their own: making such a space current drops every
-/// translation under that tag.
+/// [`Asid::NONE`] is shared by all spaces that got no tag of their own: making such a space current drops
+/// every translation under that tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Asid(pub u32);
@@ -25,8 +25,8 @@ impl Asid {
 /// Translations that a TLB must drop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlbFlush {
-    /// All translations of the space `asid` for addresses in `range`, of whatever page size, and anything cached
-    /// of the tables above them.
+    /// All translations of the space `asid` for addresses in `range`, of whatever page size, and anything
+    /// cached of the tables above them.
     Range {
         /// The space.
         asid: Asid,
@@ -57,8 +57,9 @@ pub struct CachedTranslation {
     pub leaf: Leaf,
 }
 
-/// The classes of locks, outermost first. A lock may be taken only while every lock held by the same thread of
-/// execution is of an earlier class (or of the same class where docs/locking.md gives the order within it).
+/// The classes of locks, outermost first. A lock may be taken only while every lock held by the same thread
+/// of execution is of an earlier class (or of the same class where docs/locking.md gives the order within
+/// it).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum LockClass {
@@ -117,10 +118,11 @@ impl LockClass {
     pub const COUNT: usize = Self::Zone as usize + 1;
 }
 
-/// How code waits and how debug builds watch its locks. Split from [`Platform`] so that a lock needs no machine.
+/// How code waits and how debug builds watch its locks. Split from [`Platform`] so that a lock needs no
+/// machine.
 pub trait Execution: 'static {
-    /// Called in every spin loop, `attempt` counting up from 0. A platform pauses here, lets other threads run
-    /// when the wait grows long, and serves shootdowns that other CPUs sent to this one.
+    /// Called in every spin loop, `attempt` counting up from 0. A platform pauses here, lets other threads
+    /// run when the wait grows long, and serves shootdowns that other CPUs sent to this one.
     fn relax(attempt: u32);
 
     /// A lock of `class` is about to be waited for. Debug builds check the order of classes here.
@@ -142,14 +144,15 @@ pub trait Execution: 'static {
 ///
 /// Quire keeps its metadata in the RAM that the platform hands over and frees memory by what it
 /// says. An implementation guarantees that
-/// - the ranges of [`for_each_ram`](Self::for_each_ram) are disjoint, page-granular, always the same, and used by
-///   no other code while a `Memory` exists;
-/// - [`direct_map`](Self::direct_map) of a frame in RAM is page-aligned and valid for reads and writes of one page,
-///   and consecutive frames of one range are consecutive in memory;
+/// - the ranges of [`for_each_ram`](Self::for_each_ram) are disjoint, page-granular, always the same, and
+///   used by no other code while a `Memory` exists;
+/// - [`direct_map`](Self::direct_map) of a frame in RAM is page-aligned and valid for reads and writes of one
+///   page, and consecutive frames of one range are consecutive in memory;
 /// - [`cpu_count`](Self::cpu_count) never changes, and the CPU of a [`Pin`] is below it;
-/// - while a [`Pin`] lives, its CPU number belongs to no other thread of execution, and the thread stays on it;
-/// - [`shootdown`](Self::shootdown) returns only after no named CPU can use a translation that the flush covers,
-///   unless it read it from the tables afterwards.
+/// - while a [`Pin`] lives, its CPU number belongs to no other thread of execution, and the thread stays on
+///   it;
+/// - [`shootdown`](Self::shootdown) returns only after no named CPU can use a translation that the flush
+///   covers, unless it read it from the tables afterwards.
 pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// The page-table format that the machine walks.
     type Paging: PagingFormat;
@@ -186,12 +189,13 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     ///
     /// The block lies in RAM and the caller owns it.
     unsafe fn zero(&self, pfn: Pfn, order: Order) {
-        // SAFETY: a block in RAM is contiguous in the direct map (contract of `Platform`) and the caller owns it.
+        // SAFETY: a block in RAM is contiguous in the direct map (contract of `Platform`) and the caller owns
+        // it.
         unsafe { self.direct_map(pfn).as_ptr().write_bytes(0, order.bytes() as usize) };
     }
 
-    /// Fills with zeros a block of which most is not asked for yet, and may not be for long: a platform may keep it out of
-    /// its caches. A reader that finds the block by a release store finds it filled.
+    /// Fills with zeros a block of which most is not asked for yet, and may not be for long: a platform may
+    /// keep it out of its caches. A reader that finds the block by a release store finds it filled.
     ///
     /// # Safety
     ///
@@ -201,8 +205,8 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         unsafe { self.zero(pfn, order) };
     }
 
-    /// The frame `pfn` will probably be zeroed soon: a platform may start to get its cache lines, so that zeroing does
-    /// not wait for memory. It is free, and no other code looks at it.
+    /// The frame `pfn` will probably be zeroed soon: a platform may start to get its cache lines, so that
+    /// zeroing does not wait for memory. It is free, and no other code looks at it.
     #[inline]
     fn expect_zero(&self, pfn: Pfn) {
         let _ = pfn;
@@ -242,14 +246,14 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// Drops translations from the calling CPU's TLB.
     fn flush_local(&self, pin: &Pin<'_, Self>, flush: TlbFlush);
 
-    /// Drops translations from the TLBs of `cpus` (the caller's own may be among them) and returns when every one
-    /// has acknowledged. May be called while pinned and with locks held: a platform serves the requests of other
-    /// CPUs while it waits here and in [`Execution::relax`].
+    /// Drops translations from the TLBs of `cpus` (the caller's own may be among them) and returns when every
+    /// one has acknowledged. May be called while pinned and with locks held: a platform serves the requests
+    /// of other CPUs while it waits here and in [`Execution::relax`].
     fn shootdown(&self, pin: &Pin<'_, Self>, cpus: &CpuMask, flush: TlbFlush);
 
     /// Makes the tables at `root` the calling CPU's current ones, under the tag `asid`. `None` leaves the CPU
-    /// without tables that it could walk. Translations under other tags stay in the TLB and are not used; so do those
-    /// under `asid`, and are, unless it is [`Asid::NONE`]: who calls has flushed what must not be.
+    /// without tables that it could walk. Translations under other tags stay in the TLB and are not used; so
+    /// do those under `asid`, and are, unless it is [`Asid::NONE`]: who calls has flushed what must not be.
     fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
 
     /// Number of address-space tags that the TLBs tell apart, [`Asid::NONE`] included; at least 1.
@@ -258,16 +262,16 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// Monotonic time in nanoseconds.
     fn now(&self) -> u64;
 
-    /// Sleeps until [`unpark`](Self::unpark) is called for `key`, unless `still` returns false. `still` is called
-    /// under the lock that `unpark` takes too, so that a wake-up between the check and the sleep is not lost.
-    /// May wake without a cause. Never called while pinned.
+    /// Sleeps until [`unpark`](Self::unpark) is called for `key`, unless `still` returns false. `still` is
+    /// called under the lock that `unpark` takes too, so that a wake-up between the check and the sleep is
+    /// not lost. May wake without a cause. Never called while pinned.
     fn park(&self, key: usize, still: &mut dyn FnMut() -> bool);
 
     /// Wakes all that sleep on `key`.
     fn unpark(&self, key: usize);
 
-    /// Shows the auditor every translation that any TLB holds. The machine is quiet. Hardware that cannot tell
-    /// shows none.
+    /// Shows the auditor every translation that any TLB holds. The machine is quiet. Hardware that cannot
+    /// tell shows none.
     fn for_each_cached_translation(&self, visit: &mut dyn FnMut(CachedTranslation)) {
         let _ = visit;
     }

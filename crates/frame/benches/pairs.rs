@@ -1,7 +1,8 @@
-//! Nanoseconds for each allocation and free: pairs, in bulk, and shuffled, for orders 0, 3 and 9, with one thread.
+//! Nanoseconds for each allocation and free: pairs, in bulk, and shuffled, for orders 0, 3 and 9, with one
+//! thread.
 //!
-//! `cargo bench -p quire-frame`. Each figure is the minimum and the median of many rounds, so that what else runs on
-//! the machine shows as distance between the two.
+//! `cargo bench -p quire-frame`. Each figure is the minimum and the median of many rounds, so that what else
+//! runs on the machine shows as distance between the two.
 
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 

@@ -25,11 +25,11 @@ impl FrameStack {
     }
 }
 
-/// Blocks that wait to be given back together, e.g. until a TLB flush is done. Any number, of any order, without
-/// memory of its own: they are linked through their descriptors.
+/// Blocks that wait to be given back together, e.g. until a TLB flush is done. Any number, of any order,
+/// without memory of its own: they are linked through their descriptors.
 ///
-/// A block enters with [`Frames::gather`](crate::Frames::gather), which checks it and takes it from its user, and
-/// all leave with [`Frames::free_chain`](crate::Frames::free_chain) or
+/// A block enters with [`Frames::gather`](crate::Frames::gather), which checks it and takes it from its user,
+/// and all leave with [`Frames::free_chain`](crate::Frames::free_chain) or
 /// [`Frames::retire_chain`](crate::Frames::retire_chain). A chain that is dropped full loses its blocks; the
 /// auditor finds them.
 #[must_use = "the blocks of a chain are lost unless it is given to `free_chain` or `retire_chain`"]
@@ -129,8 +129,8 @@ impl FrameChain {
     }
 }
 
-/// The frames that are linked from `first` on, at most one more than the `count` that there should be, so that a
-/// broken list ends and still is found to be broken.
+/// The frames that are linked from `first` on, at most one more than the `count` that there should be, so
+/// that a broken list ends and still is found to be broken.
 pub(crate) fn walk(
     map: &MemoryMap,
     first: FrameIndex,

@@ -46,8 +46,8 @@ vm_events! {
     PgallocDma32 = "pgalloc_dma32",
     /// Frames given out from [`ZoneKind::Normal`](crate::ZoneKind::Normal).
     PgallocNormal = "pgalloc_normal",
-    /// Allocations that could have used [`ZoneKind::Dma32`](crate::ZoneKind::Dma32) at the highest, found nothing and had to
-    /// drain what holds free memory back.
+    /// Allocations that could have used [`ZoneKind::Dma32`](crate::ZoneKind::Dma32) at the highest, found
+    /// nothing and had to drain what holds free memory back.
     AllocstallDma32 = "allocstall_dma32",
     /// As the one before, for [`ZoneKind::Normal`](crate::ZoneKind::Normal).
     AllocstallNormal = "allocstall_normal",
@@ -69,8 +69,8 @@ vm_events! {
     Pgrefill = "pgrefill",
     /// Write faults whose page was reused, since it had no other user.
     Pgreuse = "pgreuse",
-    /// Pages that background reclaim freed. This and the others of its sort do not tell of what a program asked for by
-    /// `MADV_PAGEOUT`.
+    /// Pages that background reclaim freed. This and the others of its sort do not tell of what a program
+    /// asked for by `MADV_PAGEOUT`.
     PgstealKswapd = "pgsteal_kswapd",
     /// Pages freed by direct reclaim.
     PgstealDirect = "pgsteal_direct",
@@ -82,8 +82,8 @@ vm_events! {
     PgscanDirect = "pgscan_direct",
     /// Pages scanned by proactive reclaim.
     PgscanProactive = "pgscan_proactive",
-    /// Anonymous pages that reclaim looked at. The counters by cause tell of reclaim from all of the machine only; these and
-    /// the next ones also of reclaim from a memory group.
+    /// Anonymous pages that reclaim looked at. The counters by cause tell of reclaim from all of the machine
+    /// only; these and the next ones also of reclaim from a memory group.
     PgscanAnon = "pgscan_anon",
     /// Pages of files that reclaim looked at, and pages marked by MADV_FREE, which are listed among them.
     PgscanFile = "pgscan_file",
@@ -152,8 +152,8 @@ vm_events! {
     NrTlbLocalFlushAll = "nr_tlb_local_flush_all",
     /// Pages that were flushed one by one on the CPU that asked for it.
     NrTlbLocalFlushOne = "nr_tlb_local_flush_one",
-    /// Nanoseconds that faults stood still for want of memory: reclaim, and pages that came back from a swap device. Not in
-    /// Linux's vmstat: there PSI has it, whose name this is.
+    /// Nanoseconds that faults stood still for want of memory: reclaim, and pages that came back from a swap
+    /// device. Not in Linux's vmstat: there PSI has it, whose name this is.
     MemstallNs = "memstall_ns",
     /// Allocations served from the CPU's lists. Not in Linux.
     PcpHit = "pcp_hit",
@@ -161,7 +161,8 @@ vm_events! {
     PcpMiss = "pcp_miss",
     /// Frames that went from a CPU's lists back to their zone. Not in Linux.
     PcpDrain = "pcp_drain",
-    /// Frames that a CPU had too many of and that went back to the CPU whose list they came from. Not in Linux.
+    /// Frames that a CPU had too many of and that went back to the CPU whose list they came from. Not in
+    /// Linux.
     PcpReturn = "pcp_return",
     /// Of these, frames that served an allocation at once. Not in Linux.
     PcpReturned = "pcp_returned",
@@ -169,7 +170,8 @@ vm_events! {
     BuddySplit = "buddy_split",
     /// Pairs of blocks that became one. Not in Linux.
     BuddyMerge = "buddy_merge",
-    /// Blocks taken from another migratetype's lists. Not in Linux's vmstat: there it is a tracepoint, whose name this is.
+    /// Blocks taken from another migratetype's lists. Not in Linux's vmstat: there it is a tracepoint, whose
+    /// name this is.
     Extfrag = "page_alloc_extfrag",
     /// Page blocks whose migratetype changed for that. Not in Linux.
     PageblockSteal = "pageblock_steal",
@@ -181,10 +183,11 @@ vm_events! {
     SlabGrow = "slab_grow",
     /// Slab frames that went back, in blocks. Not in Linux.
     SlabShrink = "slab_shrink",
-    /// CPUs that a flush passed by, because they do not run the space: such a one flushes when it comes back. Not in Linux.
+    /// CPUs that a flush passed by, because they do not run the space: such a one flushes when it comes back.
+    /// Not in Linux.
     TlbCpuSpared = "tlb_cpu_spared",
-    /// Times that a CPU came to a space and had to flush first. Not in Linux's vmstat: there it is a reason of the
-    /// tracepoint `tlb_flush`, whose name this is.
+    /// Times that a CPU came to a space and had to flush first. Not in Linux's vmstat: there it is a reason
+    /// of the tracepoint `tlb_flush`, whose name this is.
     TlbFlushOnTaskSwitch = "tlb_flush_on_task_switch",
     /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for an unmapping. Not in Linux.
     TlbShootdownUnmap = "tlb_shootdown_unmap",
@@ -210,11 +213,13 @@ vm_events! {
     TlbShootdownCopyOnWrite = "tlb_shootdown_cow",
     /// Other CPUs that were interrupted for these. Not in Linux.
     TlbInterruptCopyOnWrite = "tlb_interrupt_cow",
-    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a large mapping that was split. Not in Linux.
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for a large mapping that was split. Not in
+    /// Linux.
     TlbShootdownSplit = "tlb_shootdown_split",
     /// Other CPUs that were interrupted for these. Not in Linux.
     TlbInterruptSplit = "tlb_interrupt_split",
-    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for pages that became a large one. Not in Linux.
+    /// Of [`NrTlbRemoteFlush`](Self::NrTlbRemoteFlush), those for pages that became a large one. Not in
+    /// Linux.
     TlbShootdownCollapse = "tlb_shootdown_collapse",
     /// Other CPUs that were interrupted for these. Not in Linux.
     TlbInterruptCollapse = "tlb_interrupt_collapse",
@@ -277,8 +282,8 @@ impl VmEvents {
         self.sets.mine(pin).add(event, count);
     }
 
-    /// Counts `change` of `counter` for folios of `order` on the caller's CPU, and the event of `/proc/vmstat` that
-    /// counts the same. For orders below 2 and above the PMD's nothing is counted.
+    /// Counts `change` of `counter` for folios of `order` on the caller's CPU, and the event of
+    /// `/proc/vmstat` that counts the same. For orders below 2 and above the PMD's nothing is counted.
     pub fn count_folio<P: Platform>(
         &self,
         pin: &Pin<'_, P>,

@@ -7,8 +7,8 @@ use quire_arch::{Order, Pfn};
 /// Why an allocation failed. Nothing was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocError {
-    /// No zone that the request may use has such a block, also not after everything that holds free memory back
-    /// was drained.
+    /// No zone that the request may use has such a block, also not after everything that holds free memory
+    /// back was drained.
     OutOfMemory,
     /// The fault plan said so; see [`Faults`](crate::Faults).
     Injected,
@@ -130,8 +130,8 @@ impl core::error::Error for HotplugError {}
 pub enum KindError {
     /// The frame is not given out.
     NotGivenOut(Kind),
-    /// A given-out frame changes from [`Kind::Allocated`] or to it, and never to or from the slabs' kinds from
-    /// outside.
+    /// A given-out frame changes from [`Kind::Allocated`] or to it, and never to or from the slabs' kinds
+    /// from outside.
     Refused {
         /// What it is.
         now: Kind,
@@ -170,7 +170,8 @@ pub enum BootError {
     },
     /// The direct map of a range is not page aligned.
     MisalignedDirectMap(Pfn),
-    /// No node, or more than [`MAX_NODES`](quire_arch::MAX_NODES); or a range of RAM is said to be of a node past them.
+    /// No node, or more than [`MAX_NODES`](quire_arch::MAX_NODES); or a range of RAM is said to be of a node
+    /// past them.
     NodeCount(usize),
     /// Two nodes share the page block of this frame.
     SharedPageBlock(Pfn),

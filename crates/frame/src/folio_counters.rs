@@ -8,8 +8,9 @@ use quire_arch::Order;
 /// Declares the counters once, with the name of each.
 macro_rules! folio_counters {
     ($($(#[doc = $doc:literal])+ $counter:ident = $name:literal,)+) => {
-        /// A file of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`, by its name there: what is counted for
-        /// anonymous folios of one order. Those that Linux has besides are about shared memory and compressed caches.
+        /// A file of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`, by its name there: what is
+        /// counted for anonymous folios of one order. Those that Linux has besides are about shared memory
+        /// and compressed caches.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(usize)]
         pub enum FolioCounter {
@@ -45,8 +46,8 @@ folio_counters! {
     Zswpout = "zswpout",
     /// A folio was read from a swap device whole.
     Swpin = "swpin",
-    /// A folio was to be read whole, and became a smaller one, since there was no memory of that order, or too little left of its
-    /// group's limit.
+    /// A folio was to be read whole, and became a smaller one, since there was no memory of that order, or
+    /// too little left of its group's limit.
     SwpinFallback = "swpin_fallback",
     /// Of these, its memory group was at its limit.
     SwpinFallbackCharge = "swpin_fallback_charge",
@@ -56,7 +57,8 @@ folio_counters! {
     SplitFailed = "split_failed",
     /// A folio was partly unmapped and put on the list of those to split when memory runs short.
     SplitDeferred = "split_deferred",
-    /// Folios that there are: one more when a fault or a collapse maps one, one less when it is freed or split.
+    /// Folios that there are: one more when a fault or a collapse maps one, one less when it is freed or
+    /// split.
     NrAnon = "nr_anon",
     /// Of these, folios that are partly unmapped: one less when such a folio is freed, split or collapsed.
     NrAnonPartiallyMapped = "nr_anon_partially_mapped",
@@ -92,8 +94,8 @@ const FIRST: usize = 2;
 /// Orders that are counted, up to the PMD's.
 const ORDERS: usize = Order::PMD.index() + 1 - FIRST;
 
-/// One CPU's counters. One that also counts down may be below zero here: a folio is freed where its last user is. The sum
-/// over all CPUs, in wrapping arithmetic, is what counts.
+/// One CPU's counters. One that also counts down may be below zero here: a folio is freed where its last user
+/// is. The sum over all CPUs, in wrapping arithmetic, is what counts.
 #[derive(Debug)]
 pub(crate) struct FolioSet {
     counts: [[AtomicU64; COUNT]; ORDERS],

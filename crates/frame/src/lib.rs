@@ -1,9 +1,10 @@
 //! Page frames: who owns which, and where the next one comes from.
 //!
-//! [`Frames`] takes a machine's RAM into use. It describes every frame in the memory map ([`Frame`], [`MemoryMap`]),
-//! keeps free memory in zones with buddy lists, hands it out through per-CPU lists, holds back what lock-free
-//! readers may still look at (the limbo), and carves typed objects out of frames ([`SlabCache`]). An auditor
-//! recounts all of it. docs/frame.md says which lock guards what and how each failure is undone.
+//! [`Frames`] takes a machine's RAM into use. It describes every frame in the memory map ([`Frame`],
+//! [`MemoryMap`]), keeps free memory in zones with buddy lists, hands it out through per-CPU lists, holds
+//! back what lock-free readers may still look at (the limbo), and carves typed objects out of frames
+//! ([`SlabCache`]). An auditor recounts all of it. docs/frame.md says which lock guards what and how each
+//! failure is undone.
 //!
 //! Nothing here allocates from anywhere else, and giving memory back never allocates.
 

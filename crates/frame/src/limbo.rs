@@ -1,10 +1,10 @@
 //! Frames that lock-free readers may still be looking at.
 //!
-//! A page table that was unhooked is freed only when every walker that could have found it is gone, i.e. when the
-//! epoch in which it was unhooked has passed. Each CPU keeps what it retired in three buckets, one for each epoch
-//! that can be of interest: something retired in epoch `e` is free when the epoch is `e + 2`, so a fourth stamp
-//! finds the oldest bucket passed (K. Fraser, 2004, as in [`Epoch`]). Retiring therefore
-//! costs a link and, for a whole chain, one stamp.
+//! A page table that was unhooked is freed only when every walker that could have found it is gone, i.e. when
+//! the epoch in which it was unhooked has passed. Each CPU keeps what it retired in three buckets, one for
+//! each epoch that can be of interest: something retired in epoch `e` is free when the epoch is `e + 2`, so a
+//! fourth stamp finds the oldest bucket passed (K. Fraser, 2004, as in [`Epoch`]). Retiring therefore costs a
+//! link and, for a whole chain, one stamp.
 
 use crate::chain::FrameChain;
 use crate::map::MemoryMap;

@@ -77,8 +77,8 @@ impl AllocRequest {
         self
     }
 
-    /// Classified as `kind` from the start, which saves [`classify`](crate::Frame::classify) later. A kind that no
-    /// user may set is taken as [`Kind::Allocated`].
+    /// Classified as `kind` from the start, which saves [`classify`](crate::Frame::classify) later. A kind
+    /// that no user may set is taken as [`Kind::Allocated`].
     #[inline]
     pub const fn kind(mut self, kind: Kind) -> Self {
         self.kind = if kind.is_for_users() { kind } else { Kind::Allocated };
@@ -92,15 +92,16 @@ impl AllocRequest {
         self
     }
 
-    /// For contents of another mobility. A type that only page blocks have is taken as [`Migratetype::Unmovable`].
+    /// For contents of another mobility. A type that only page blocks have is taken as
+    /// [`Migratetype::Unmovable`].
     #[inline]
     pub const fn movability(mut self, migratetype: Migratetype) -> Self {
         self.migratetype = if migratetype.is_pcp_type() { migratetype } else { Migratetype::Unmovable };
         self
     }
 
-    /// For callers that cannot wait and for whom failure is costly, e.g. in an interrupt: may go deeper below the `min`
-    /// watermark, and for more than one frame into the high-order atomic reserve.
+    /// For callers that cannot wait and for whom failure is costly, e.g. in an interrupt: may go deeper below
+    /// the `min` watermark, and for more than one frame into the high-order atomic reserve.
     #[inline]
     pub const fn atomic(mut self) -> Self {
         self.atomic = true;
@@ -128,7 +129,8 @@ impl AllocRequest {
     }
 
     /// Fails at once where nothing is free on the lists: for callers that hold a lock of class
-    /// [`LockClass::Slab`](quire_arch::LockClass::Slab) or later, or that have something cheaper to fall back on.
+    /// [`LockClass::Slab`](quire_arch::LockClass::Slab) or later, or that have something cheaper to fall back
+    /// on.
     #[inline]
     pub const fn without_drain(mut self) -> Self {
         self.may_drain = false;

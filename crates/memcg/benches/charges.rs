@@ -1,5 +1,5 @@
-//! Nanoseconds for what each fault does here: a charge from the CPU's stock and back, and a folio that is listed and taken
-//! off again. `cargo bench -p quire-memcg`.
+//! Nanoseconds for what each fault does here: a charge from the CPU's stock and back, and a folio that is
+//! listed and taken off again. `cargo bench -p quire-memcg`.
 
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 

@@ -34,8 +34,8 @@ impl fmt::Display for Belonging {
 /// Something that cannot be on a sound machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemcgViolation {
-    /// A folio is on a list and its descriptor says otherwise: that it is on none, on another one, or of another memcg or
-    /// node.
+    /// A folio is on a list and its descriptor says otherwise: that it is on none, on another one, or of
+    /// another memcg or node.
     WrongLabel {
         /// Its first frame.
         pfn: Pfn,
@@ -128,8 +128,8 @@ impl fmt::Display for MemcgViolation {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Calls `visit` with the first frame of every listed folio: its memcg, and its list or the one that it is on its way to.
-    /// Under the lists' locks: it must not touch them.
+    /// Calls `visit` with the first frame of every listed folio: its memcg, and its list or the one that it
+    /// is on its way to. Under the lists' locks: it must not touch them.
     pub fn for_each_listed(&self, mut visit: impl FnMut(Pfn, MemcgId, LruList)) {
         let map = self.frames.map();
         let pin = self.frames.platform().pin();
@@ -151,7 +151,8 @@ impl<P: Platform> Memcgs<P> {
         drop(pin);
     }
 
-    /// Checks that lists, labels and charges agree. The machine is quiet. Frames' scratch words are zero afterwards.
+    /// Checks that lists, labels and charges agree. The machine is quiet. Frames' scratch words are zero
+    /// afterwards.
     pub fn audit(&self, report: &mut dyn FnMut(MemcgViolation)) {
         self.frames.clear_audit();
         self.audit_lists(report);
@@ -174,8 +175,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Holds what the memcgs count against a recount: `tell` calls what it is given with the memcg of each thing there is, and how
-    /// many it is. The machine is quiet.
+    /// Holds what the memcgs count against a recount: `tell` calls what it is given with the memcg of each
+    /// thing there is, and how many it is. The machine is quiet.
     pub fn recount(
         &self,
         what: Belonging,

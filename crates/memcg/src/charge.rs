@@ -1,7 +1,8 @@
 //! Charging pages to memcgs.
 //!
-//! A charge counts at the memcg and at every memcg above it. So that this is not done for each page, a CPU has a stock of
-//! pages that are charged to one memcg already; it is filled in batches, and what is given back goes there first.
+//! A charge counts at the memcg and at every memcg above it. So that this is not done for each page, a CPU
+//! has a stock of pages that are charged to one memcg already; it is filled in batches, and what is given
+//! back goes there first.
 
 use crate::Memcgs;
 use crate::counter::PageCounter;
@@ -18,15 +19,17 @@ const BATCH: u64 = 64;
 const MOST: u64 = 2 * BATCH;
 
 impl<P: Platform> Memcgs<P> {
-    /// Charges `pages` to the memcg. Above `memory.high` it succeeds, and [`over_high`](Self::over_high) tells it.
+    /// Charges `pages` to the memcg. Above `memory.high` it succeeds, and [`over_high`](Self::over_high)
+    /// tells it.
     ///
-    /// Nothing but the charge itself may keep the memcg. Then the caller has found its number in something that belongs to it, and
-    /// is in the section of the epoch in which he did: so the number stands for this memcg still.
+    /// Nothing but the charge itself may keep the memcg. Then the caller has found its number in something
+    /// that belongs to it, and is in the section of the epoch in which he did: so the number stands for this
+    /// memcg still.
     ///
     /// # Errors
     ///
-    /// [`OverLimit`] if the memcg or one above it would go past `memory.max`, also without what CPUs have in stock; the
-    /// event is counted there. Nothing is charged.
+    /// [`OverLimit`] if the memcg or one above it would go past `memory.max`, also without what CPUs have in
+    /// stock; the event is counted there. Nothing is charged.
     #[inline]
     pub fn try_charge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         if id.is_root() || self.cpus.mine(pin).stock.take(id, pages as i64) {
@@ -90,8 +93,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Gives back `pages` that were charged to the memcg. The caller has nothing more to do with the memcg afterwards, unless
-    /// something else keeps it.
+    /// Gives back `pages` that were charged to the memcg. The caller has nothing more to do with the memcg
+    /// afterwards, unless something else keeps it.
     #[inline]
     pub fn uncharge(&self, pin: &Pin<'_, P>, id: MemcgId, pages: u64) {
         if id.is_root() || self.cpus.mine(pin).stock.try_add(id, pages as i64, MOST) {
@@ -148,8 +151,8 @@ impl<P: Platform> Memcgs<P> {
         stocks.filter(|&(whose, _)| whose == id).map(|(_, pages)| pages as u64).sum()
     }
 
-    /// The memcg, or the one above it that is worst, over its `memory.high`; none if no charge of this memcg went past
-    /// a limit since this last returned so, or since [`forgive_high`](Self::forgive_high).
+    /// The memcg, or the one above it that is worst, over its `memory.high`; none if no charge of this memcg
+    /// went past a limit since this last returned so, or since [`forgive_high`](Self::forgive_high).
     #[inline]
     pub fn over_high(&self, id: MemcgId) -> Option<OverHigh> {
         if id.is_root() {
@@ -174,7 +177,8 @@ impl<P: Platform> Memcgs<P> {
         worst
     }
 
-    /// Nothing can be done about what the memcg has; it is over again with the next charge that goes past a limit.
+    /// Nothing can be done about what the memcg has; it is over again with the next charge that goes past a
+    /// limit.
     pub fn forgive_high(&self, id: MemcgId) {
         if let Some(memcg) = self.table.get(id) {
             memcg.over_high.store(false, Ordering::Relaxed);
@@ -185,8 +189,8 @@ impl<P: Platform> Memcgs<P> {
     ///
     /// # Errors
     ///
-    /// [`OverLimit`] if the memcg or one above it would go past `memory.swap.max`; the events are counted. Nothing is
-    /// charged.
+    /// [`OverLimit`] if the memcg or one above it would go past `memory.swap.max`; the events are counted.
+    /// Nothing is charged.
     pub fn charge_swap(&self, id: MemcgId, pages: u64) -> Result<(), OverLimit> {
         for memcg in self.up(id) {
             if memcg.swap.try_add(pages).is_none() {
@@ -220,7 +224,8 @@ impl<P: Platform> Memcgs<P> {
         self.up(id).map(left).min().unwrap_or(u64::MAX)
     }
 
-    /// Pages that are charged to the memcg and to what is below it, those in stock included. Of the root nothing is known.
+    /// Pages that are charged to the memcg and to what is below it, those in stock included. Of the root
+    /// nothing is known.
     pub fn usage(&self, id: MemcgId) -> u64 {
         self.table.get(id).map_or(0, |memcg| memcg.memory.usage())
     }

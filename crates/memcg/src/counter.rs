@@ -11,7 +11,8 @@ pub(crate) const UNLIMITED: u64 = i64::MAX as u64 >> PAGE_SHIFT;
 #[derive(Debug)]
 pub(crate) struct PageCounter {
     usage: AtomicU64,
-    /// How often it rose from zero. Never taken back, so that two looks at it say whether there was anything between them.
+    /// How often it rose from zero. Never taken back, so that two looks at it say whether there was anything
+    /// between them.
     rises: AtomicU64,
     max: AtomicU64,
     peak: AtomicU64,
@@ -65,8 +66,8 @@ impl PageCounter {
         now
     }
 
-    /// Counts `pages` more if the limit allows it, and returns how many there are now. Counted first and looked at after,
-    /// so that two who come together cannot both take the last pages; both may be refused.
+    /// Counts `pages` more if the limit allows it, and returns how many there are now. Counted first and
+    /// looked at after, so that two who come together cannot both take the last pages; both may be refused.
     #[inline]
     pub(crate) fn try_add(&self, pages: u64) -> Option<u64> {
         let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;

@@ -66,7 +66,8 @@ const EVENTS: [(&str, MemcgEvent); 6] = [
 
 /// A line of `memory.stat`.
 enum Line {
-    /// All pages of programs, told in bytes: those of files are theirs alone, as anonymous ones are (docs/differences.md).
+    /// All pages of programs, told in bytes: those of files are theirs alone, as anonymous ones are
+    /// (docs/differences.md).
     Charged,
     /// As it is.
     Plain(MemcgStat),

@@ -3,8 +3,8 @@
 //! [`Memcgs`] holds those of one machine. It owns the page-frame allocator. docs/memcg.md says
 //! how memcgs are charged, come and go, and which lock guards what.
 //!
-//! A memcg is named by its number ([`MemcgId`]). A user of one has a space or a charge in it, or is prepared to find it
-//! gone: a number that is out of date leads to no memory error, but may lead to a later memcg.
+//! A memcg is named by its number ([`MemcgId`]). A user of one has a space or a charge in it, or is prepared
+//! to find it gone: a number that is out of date leads to no memory error, but may lead to a later memcg.
 //!
 //! # Modules, lowest first
 //!

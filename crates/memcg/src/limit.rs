@@ -23,8 +23,9 @@ pub enum Limit {
     SwapMax,
 }
 
-/// A number at the front of `text` as Linux reads sizes (`memparse`), and what is behind it: decimal, octal or hexadecimal,
-/// with a power of 1024 as suffix. No digit at all is zero; what does not fit in 64 bits loses its upper ones.
+/// A number at the front of `text` as Linux reads sizes (`memparse`), and what is behind it: decimal, octal
+/// or hexadecimal, with a power of 1024 as suffix. No digit at all is zero; what does not fit in 64 bits
+/// loses its upper ones.
 pub(crate) fn parse_size(text: &str) -> (u64, &str) {
     let bytes = text.as_bytes();
     let hex = bytes.first() == Some(&b'0')

@@ -18,8 +18,8 @@ const ONLINE: u32 = 1 << 31;
 /// Removed, but something still belongs to it.
 const ZOMBIE: u32 = 1 << 30;
 
-/// Whether there is such a memcg, and how many spaces belong to it, in one word: so that the last look before it is removed
-/// is the removal.
+/// Whether there is such a memcg, and how many spaces belong to it, in one word: so that the last look before
+/// it is removed is the removal.
 #[derive(Debug)]
 pub(crate) struct Life(AtomicU32);
 
@@ -69,8 +69,8 @@ impl Life {
     }
 }
 
-/// Where a memcg is in the tree. Written under the lock of the memcgs; `parent` never changes while there is something of
-/// the memcg. The root is the child of none, so its number stands for none in the others.
+/// Where a memcg is in the tree. Written under the lock of the memcgs; `parent` never changes while there is
+/// something of the memcg. The root is the child of none, so its number stands for none in the others.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     pub(crate) parent: AtomicU16,
@@ -82,8 +82,8 @@ pub(crate) struct Links {
     pub(crate) depth: AtomicU8,
 }
 
-/// A memcg. Its memory is never given back, but used for the next memcg: so a number that is out of date leads to some
-/// memcg, and nothing worse.
+/// A memcg. Its memory is never given back, but used for the next memcg: so a number that is out of date
+/// leads to some memcg, and nothing worse.
 pub(crate) struct Memcg<P: Platform> {
     pub(crate) id: MemcgId,
     pub(crate) life: Life,
@@ -102,7 +102,8 @@ pub(crate) struct Memcg<P: Platform> {
     pub(crate) stats: [AtomicI64; MemcgStat::COUNT],
     /// Where the next round of reclaim under this memcg begins.
     pub(crate) cursor: AtomicU16,
-    /// For a removed memcg: when it was last seen that no CPU keeps anything back for it, plus one; zero for never.
+    /// For a removed memcg: when it was last seen that no CPU keeps anything back for it, plus one; zero for
+    /// never.
     pub(crate) drained: AtomicU64,
     /// How often its memory had risen from zero then.
     pub(crate) drained_rises: AtomicU64,
@@ -155,8 +156,8 @@ impl<P: Platform> Memcg<P> {
         self.all_lists().for_each(NodeLists::reset);
     }
 
-    /// Whether pages or slots are charged to it. What goes from a slot into memory between the two looks is missed: then
-    /// [`PageCounter::rises`] has changed.
+    /// Whether pages or slots are charged to it. What goes from a slot into memory between the two looks is
+    /// missed: then [`PageCounter::rises`] has changed.
     pub(crate) fn is_charged(&self) -> bool {
         if self.memory.usage() != 0 {
             return true;
@@ -178,7 +179,8 @@ impl<P: Platform> Memcg<P> {
     #[inline]
     pub(crate) fn lists(&self, node: NodeId) -> Option<&NodeLists<P>> {
         let lists = NonNull::new(self.nodes[node.index()].load(Ordering::Relaxed))?;
-        // SAFETY: they were there before the memcg, and stay as long as it does (`new`). Only shared references are made.
+        // SAFETY: they were there before the memcg, and stay as long as it does (`new`). Only shared
+        // references are made.
         Some(unsafe { lists.as_ref() })
     }
 

@@ -15,13 +15,14 @@ pub enum Swappiness {
 pub enum WriteOutcome {
     /// Nothing.
     Done,
-    /// The memcg uses so many pages more than its new `memory.high`: these are to be reclaimed, as far as they can.
+    /// The memcg uses so many pages more than its new `memory.high`: these are to be reclaimed, as far as
+    /// they can.
     AboveHigh {
         /// Pages.
         pages: u64,
     },
-    /// The memcg uses so many pages more than its new `memory.max`: these are to be reclaimed, and if they cannot be,
-    /// processes are killed.
+    /// The memcg uses so many pages more than its new `memory.max`: these are to be reclaimed, and if they
+    /// cannot be, processes are killed.
     AboveMax {
         /// Pages.
         pages: u64,

@@ -41,7 +41,8 @@ impl Protected {
         self.setting() == 0 && self.used.load(Ordering::Relaxed) == 0
     }
 
-    /// Brings the parent's sum up to date. Each change of `used` is added there once, by the CPU that comes first.
+    /// Brings the parent's sum up to date. Each change of `used` is added there once, by the CPU that comes
+    /// first.
     pub(crate) fn note(&self, usage: u64, parent: &Self) {
         if !self.is_idle() {
             let now = usage.min(self.setting());

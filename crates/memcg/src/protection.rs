@@ -1,8 +1,9 @@
 //! What reclaim has to leave to a memcg.
 //!
-//! `memory.min` and `memory.low` of a memcg are worth what its ancestors have to give: where the children of a memcg claim
-//! more than it has itself, each gets its share by what it uses of its claim; where they claim less, the rest goes to
-//! those who use more than they claimed, in proportion (Linux with `memory_recursiveprot`).
+//! `memory.min` and `memory.low` of a memcg are worth what its ancestors have to give: where the children of
+//! a memcg claim more than it has itself, each gets its share by what it uses of its claim; where they claim
+//! less, the rest goes to those who use more than they claimed, in proportion (Linux with
+//! `memory_recursiveprot`).
 
 use crate::Memcgs;
 use crate::id::MemcgId;
@@ -21,8 +22,8 @@ pub struct Protection {
     pub low: u64,
 }
 
-/// What a claim is worth, in pages: of a memcg that uses `usage`, below one that uses `parent_usage` and whose own claim is
-/// worth `parent`.
+/// What a claim is worth, in pages: of a memcg that uses `usage`, below one that uses `parent_usage` and
+/// whose own claim is worth `parent`.
 fn effective(claim: &Protected, usage: u64, (above, parent_usage, parent): (&Protected, u64, u64)) -> u64 {
     let used = usage.min(claim.setting());
     let siblings = above.of_children();
@@ -57,8 +58,8 @@ impl<P: Platform> Memcgs<P> {
         self.note_protected(memcg, memcg.memory.usage());
     }
 
-    /// What reclaim on behalf of `root` has to leave to the memcg. Nothing is left to `root` itself, nor to a memcg that is
-    /// not below it.
+    /// What reclaim on behalf of `root` has to leave to the memcg. Nothing is left to `root` itself, nor to a
+    /// memcg that is not below it.
     pub fn protection(&self, root: MemcgId, id: MemcgId) -> Protection {
         let mut path: ArrayVec<&Memcg<P>, MAX_DEPTH> = ArrayVec::new();
         path.extend(self.up(id).take_while(|memcg| memcg.id != root));

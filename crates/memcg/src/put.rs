@@ -7,8 +7,8 @@ use quire_frame::{FrameChain, FreeError};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
-    /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`, and the result is
-    /// true. The caller holds no lock of class Lru or later.
+    /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`,
+    /// and the result is true. The caller holds no lock of class Lru or later.
     #[inline]
     pub fn put_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
         let charged = self.is_charged(head);
@@ -24,7 +24,8 @@ impl<P: Platform> Memcgs<P> {
         gone
     }
 
-    /// The same for a folio that only the caller has: it enters `chain`, or the error says what is in the way.
+    /// The same for a folio that only the caller has: it enters `chain`, or the error says what is in the
+    /// way.
     ///
     /// # Errors
     ///

@@ -93,8 +93,8 @@ impl MemcgStat {
 pub type MemcgStats = [i64; MemcgStat::COUNT];
 
 impl<P: Platform> Memcgs<P> {
-    /// Counts `change` for the memcg, which a space or a charge of the caller keeps. Kept back on the caller's CPU until it
-    /// counts for another memcg.
+    /// Counts `change` for the memcg, which a space or a charge of the caller keeps. Kept back on the
+    /// caller's CPU until it counts for another memcg.
     #[inline]
     pub fn add_stat(&self, pin: &Pin<'_, P>, id: MemcgId, stat: MemcgStat, change: i64) {
         if id.is_root() {
@@ -107,7 +107,8 @@ impl<P: Platform> Memcgs<P> {
         self.evict_stat(pin, id, stat, change);
     }
 
-    /// Nothing keeps the memcg whose number has to make room, but that it goes only after this epoch (see `sweep`).
+    /// Nothing keeps the memcg whose number has to make room, but that it goes only after this epoch (see
+    /// `sweep`).
     #[cold]
     fn evict_stat(&self, pin: &Pin<'_, P>, id: MemcgId, stat: MemcgStat, change: i64) {
         let _section = self.frames.epoch().enter(pin);
@@ -136,8 +137,8 @@ impl<P: Platform> Memcgs<P> {
         any
     }
 
-    /// What was counted for the memcg, and for all memcgs below it that there are or were. On a busy machine a moment's
-    /// mixture.
+    /// What was counted for the memcg, and for all memcgs below it that there are or were. On a busy machine
+    /// a moment's mixture.
     pub fn stats(&self, id: MemcgId) -> MemcgStats {
         let mut sums = [0; MemcgStat::COUNT];
         self.for_each_in_subtree(id, |below| {

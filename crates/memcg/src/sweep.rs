@@ -1,14 +1,15 @@
 //! How a removed memcg comes to its end.
 //!
-//! Pages, swap slots and children keep a removed memcg. Once there are none, only what CPUs hold back may still be counted
-//! for it. That is put where it belongs. Then an epoch has to pass, for those who are in a section of the epoch:
+//! Pages, swap slots and children keep a removed memcg. Once there are none, only what CPUs hold back may
+//! still be counted for it. That is put where it belongs. Then an epoch has to pass, for those who are in a
+//! section of the epoch:
 //!
 //! - who has taken such an amount out of its word and not put it anywhere yet;
 //! - who has found the number, in a slot or in a space, and is about to charge or to count something
 //!   ([`Memcgs::try_charge`]).
 //!
-//! After it there is one more look. If nothing was charged since the first one, what was counted goes to the parent, and the
-//! number is free.
+//! After it there is one more look. If nothing was charged since the first one, what was counted goes to the
+//! parent, and the number is free.
 
 use crate::Memcgs;
 use crate::memcg::Memcg;
@@ -17,8 +18,8 @@ use quire_arch::{Pin, Platform};
 use quire_sync::atomic::{Ordering, fence};
 
 impl<P: Platform> Memcgs<P> {
-    /// Looks at some of the removed memcgs, and frees those that nothing belongs to any more. Creating and removing
-    /// memcgs does it too.
+    /// Looks at some of the removed memcgs, and frees those that nothing belongs to any more. Creating and
+    /// removing memcgs does it too.
     pub fn sweep(&self) {
         let pin = self.frames.platform().pin();
         self.sweep_locked(&pin, &mut self.registry.lock());

@@ -28,8 +28,8 @@ impl<P: Platform> MemcgTable<P> {
     #[inline]
     fn leaf(&self, id: MemcgId) -> Option<&Leaf<P>> {
         let leaf = NonNull::new(self.leaves[id.index() / LEAF].load(Ordering::Acquire))?;
-        // SAFETY: `add_leaf` was given a page of null pointers that stays as long as the table. Only shared references are
-        // made. Pairs with the store there.
+        // SAFETY: `add_leaf` was given a page of null pointers that stays as long as the table. Only shared
+        // references are made. Pairs with the store there.
         Some(unsafe { leaf.as_ref() })
     }
 
@@ -37,8 +37,8 @@ impl<P: Platform> MemcgTable<P> {
     #[inline]
     pub(crate) fn get(&self, id: MemcgId) -> Option<&Memcg<P>> {
         let memcg = NonNull::new(self.leaf(id)?[id.index() % LEAF].load(Ordering::Acquire))?;
-        // SAFETY: `put` was given a memcg that stays as long as the table. Only shared references are made. Pairs with the
-        // store there.
+        // SAFETY: `put` was given a memcg that stays as long as the table. Only shared references are made.
+        // Pairs with the store there.
         Some(unsafe { memcg.as_ref() })
     }
 
@@ -46,7 +46,8 @@ impl<P: Platform> MemcgTable<P> {
         self.leaf(id).is_some()
     }
 
-    /// Gives the table the page that `id` has its place on. Called under the lock of the memcgs, if it has none.
+    /// Gives the table the page that `id` has its place on. Called under the lock of the memcgs, if it has
+    /// none.
     ///
     /// # Safety
     ///

@@ -1,7 +1,8 @@
 //! An amount that belongs to one memcg, in one word: what a CPU holds back of a counter that all CPUs share.
 //!
-//! Each CPU has one such word for each counter, whatever the number of memcgs, and uses it for the memcg that its program
-//! belongs to. The owner adds; any CPU may take the whole amount away, to put it where it belongs.
+//! Each CPU has one such word for each counter, whatever the number of memcgs, and uses it for the memcg that
+//! its program belongs to. The owner adds; any CPU may take the whole amount away, to put it where it
+//! belongs.
 
 use crate::id::MemcgId;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +53,8 @@ impl TaggedAmount {
         }
     }
 
-    /// Adds `change` for `memcg`. What is returned had to make room, and is the caller's to put where it belongs.
+    /// Adds `change` for `memcg`. What is returned had to make room, and is the caller's to put where it
+    /// belongs.
     #[inline]
     pub(crate) fn add(&self, memcg: MemcgId, change: i64) -> Option<(MemcgId, i64)> {
         let mut word = self.0.load(Ordering::Relaxed);
@@ -105,8 +107,8 @@ impl TaggedAmount {
         }
     }
 
-    /// Release and acquire: who finds that an amount was taken out of here sees what its taker did before, e.g. that he
-    /// entered an epoch.
+    /// Release and acquire: who finds that an amount was taken out of here sees what its taker did before,
+    /// e.g. that he entered an epoch.
     #[inline]
     fn exchange(&self, word: u64, next: u64) -> Result<(), u64> {
         self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed).map(|_| ())

@@ -135,8 +135,8 @@ impl<P: Platform> Memcgs<P> {
         Ok(memcg.id)
     }
 
-    /// Removes a memcg. What is still charged to it stays so, and its lists stay reachable from above; it is gone when the
-    /// last charge is.
+    /// Removes a memcg. What is still charged to it stays so, and its lists stay reachable from above; it is
+    /// gone when the last charge is.
     ///
     /// # Errors
     ///
@@ -226,8 +226,8 @@ impl<P: Platform> Memcgs<P> {
         None
     }
 
-    /// The memcg after `after` in the subtree of `root`, parents before children, removed memcgs that are not gone
-    /// included; the first one is `root`. If `after` is not there any more the walk begins anew.
+    /// The memcg after `after` in the subtree of `root`, parents before children, removed memcgs that are not
+    /// gone included; the first one is `root`. If `after` is not there any more the walk begins anew.
     pub fn next_in_subtree(&self, root: MemcgId, after: Option<MemcgId>) -> Option<MemcgId> {
         let _pin = self.frames.platform().pin();
         let _registry = self.registry.lock();
@@ -239,7 +239,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// The next memcg under `root` in a round that all who reclaim there share: no round begins at the first memcg each time.
+    /// The next memcg under `root` in a round that all who reclaim there share: no round begins at the first
+    /// memcg each time.
     pub fn next_round(&self, root: MemcgId) -> MemcgId {
         let Some(top) = self.table.get(root) else { return MemcgId::ROOT };
         let after = MemcgId::from_bits(top.cursor.load(Ordering::Relaxed));
@@ -248,8 +249,8 @@ impl<P: Platform> Memcgs<P> {
         next
     }
 
-    /// Calls `visit` with every memcg in the subtree of `root`, parents before children, without a lock. No memcg leaves
-    /// the tree meanwhile; of those that come, some may be missed.
+    /// Calls `visit` with every memcg in the subtree of `root`, parents before children, without a lock. No
+    /// memcg leaves the tree meanwhile; of those that come, some may be missed.
     pub fn for_each_in_subtree(&self, root: MemcgId, mut visit: impl FnMut(MemcgId)) {
         let walk = {
             let _pin = self.frames.platform().pin();
@@ -307,7 +308,8 @@ impl<P: Platform> Memcgs<P> {
         Some(memcg)
     }
 
-    /// Looks at a few of the removed memcgs, each in its turn, and frees those that nothing belongs to any more.
+    /// Looks at a few of the removed memcgs, each in its turn, and frees those that nothing belongs to any
+    /// more.
     pub(crate) fn sweep_locked(&self, pin: &Pin<'_, P>, registry: &mut SpinGuard<'_, Registry, P>) {
         /// Memcgs that are looked at in one hold of the lock.
         const MOST: usize = 16;

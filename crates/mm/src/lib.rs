@@ -1,9 +1,9 @@
 //! One machine's memory, put together.
 //!
 //! [`Memory`] is what an operating system, a hypervisor or a test links: given a
-//! [`Platform`](quire_arch::Platform), it takes over the machine's RAM and hands out address spaces. Many can live in
-//! one process. Around it: the choice of [`Techniques`], the auditor, texts in the format of `/proc`, and Linux's
-//! system calls as numbers ([`abi`]).
+//! [`Platform`](quire_arch::Platform), it takes over the machine's RAM and hands out address spaces. Many can
+//! live in one process. Around it: the choice of [`Techniques`], the auditor, texts in the format of `/proc`,
+//! and Linux's system calls as numbers ([`abi`]).
 //!
 //! # Modules, lowest first
 //!

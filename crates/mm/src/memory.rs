@@ -30,8 +30,8 @@ pub struct MemoryConfig {
     pub oom: OomAction,
     /// When large folios are used; can be changed later ([`Spaces::huge`]).
     pub huge: HugeConfig,
-    /// Measures how long the zones' locks are held, for [`text::lock_stat`](crate::text::lock_stat); each time costs two
-    /// looks at the clock.
+    /// Measures how long the zones' locks are held, for [`text::lock_stat`](crate::text::lock_stat); each
+    /// time costs two looks at the clock.
     pub time_locks: bool,
 }
 
@@ -115,16 +115,16 @@ impl<P: Platform> Memory<P> {
     /// Ticks after which nothing is kept back on CPUs that do nothing.
     pub const TICKS_TO_EMPTY: u32 = Frames::<P>::TICKS_TO_EMPTY;
 
-    /// What the timer of a machine does about once a second, on any of its CPUs: what CPUs keep back and do not use comes
-    /// home ([`Frames::age_lists`]). Without it idle CPUs keep what they have until an allocation would fail. Returns
-    /// the number of frames that came home.
+    /// What the timer of a machine does about once a second, on any of its CPUs: what CPUs keep back and do
+    /// not use comes home ([`Frames::age_lists`]). Without it idle CPUs keep what they have until an
+    /// allocation would fail. Returns the number of frames that came home.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
         self.memcgs().sweep();
         self.frames().age_lists(pin)
     }
 
-    /// What khugepaged does between two sleeps; see [`Spaces::khugepaged_step`]. A machine's background thread calls it, and
-    /// sleeps as long as it is told (`khugepaged/scan_sleep_millisecs`).
+    /// What khugepaged does between two sleeps; see [`Spaces::khugepaged_step`]. A machine's background
+    /// thread calls it, and sleeps as long as it is told (`khugepaged/scan_sleep_millisecs`).
     pub fn khugepaged_step(&self) -> KhugepagedStep {
         self.spaces.khugepaged_step()
     }
@@ -152,7 +152,8 @@ impl<P: Platform> Memory<P> {
         self.spaces.swapon(device, options)
     }
 
-    /// Takes a swap device out of use: what is on it comes back into memory. `goes_on` is asked now and then whether to go on.
+    /// Takes a swap device out of use: what is on it comes back into memory. `goes_on` is asked now and then
+    /// whether to go on.
     ///
     /// # Errors
     ///
@@ -161,13 +162,15 @@ impl<P: Platform> Memory<P> {
         self.spaces.swapoff(id, goes_on)
     }
 
-    /// What kswapd does once it is woken: see [`quire_reclaim::kswapd_step`]. A machine's background thread calls it about ten
-    /// times a second, and again at once while something is missing and something came free.
+    /// What kswapd does once it is woken: see [`quire_reclaim::kswapd_step`]. A machine's background thread
+    /// calls it about ten times a second, and again at once while something is missing and something came
+    /// free.
     pub fn kswapd_step(&self) -> KswapdStep {
         quire_reclaim::kswapd_step(&self.spaces)
     }
 
-    /// Reclaims about `pages` below a memcg, as a write to its `memory.reclaim` asks for. Returns the pages that were freed.
+    /// Reclaims about `pages` below a memcg, as a write to its `memory.reclaim` asks for. Returns the pages
+    /// that were freed.
     pub fn reclaim(&self, group: MemcgId, pages: u64) -> u64 {
         quire_reclaim::reclaim_memcg(&self.spaces, group, pages)
     }

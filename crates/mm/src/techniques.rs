@@ -5,7 +5,8 @@ use quire_frame::PcpTechnique;
 use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
 use quire_swap::SwapTechnique;
 
-/// A switch for each technique: its value is the strategy that is chosen when a [`Memory`](crate::Memory) is built.
+/// A switch for each technique: its value is the strategy that is chosen when a [`Memory`](crate::Memory) is
+/// built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Techniques {

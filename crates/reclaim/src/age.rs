@@ -23,11 +23,12 @@ enum Candidates {
     WithSlots,
 }
 
-/// Pages for which the inactive list is a third of both at least; it may be relatively smaller the larger both are.
+/// Pages for which the inactive list is a third of both at least; it may be relatively smaller the larger
+/// both are.
 const GIB_IN_PAGES: u64 = 1 << 18;
 
-/// How many times larger than the inactive list the active one may be, for `pages` in both: the square root of ten times their
-/// size in GiB (Linux's `inactive_is_low`).
+/// How many times larger than the inactive list the active one may be, for `pages` in both: the square root
+/// of ten times their size in GiB (Linux's `inactive_is_low`).
 fn inactive_ratio(pages: u64) -> u64 {
     (10 * (pages / GIB_IN_PAGES)).isqrt().max(1)
 }
@@ -44,8 +45,8 @@ impl<P: Platform> Lists<'_, P> {
         few * inactive_ratio(few + many) < many
     }
 
-    /// Goes through the lists as deep as `priority` says: each level down doubles the depth, and at 0 all is looked at. Returns the
-    /// pages that came free; ends when they are `wanted`.
+    /// Goes through the lists as deep as `priority` says: each level down doubles the depth, and at 0 all is
+    /// looked at. Returns the pages that came free; ends when they are `wanted`.
     pub(crate) fn scan(&self, priority: u32, wanted: u64, search: &Search) -> u64 {
         let groups = self.spaces.memcgs();
         groups.take_in(&self.spaces.platform().pin(), None);
@@ -87,7 +88,8 @@ impl<P: Platform> Lists<'_, P> {
         swap.is_any_on().then_some(Candidates::WithSlots)
     }
 
-    /// Looks at the oldest folios of a list, and takes off what could be freed. Returns the pages that were looked at.
+    /// Looks at the oldest folios of a list, and takes off what could be freed. Returns the pages that were
+    /// looked at.
     fn isolate(&self, list: LruList, which: Candidates, some: &mut Isolated) -> u64 {
         let pin = self.spaces.platform().pin();
         let could_go = |head| {
@@ -100,8 +102,8 @@ impl<P: Platform> Lists<'_, P> {
         self.spaces.memcgs().isolate(&pin, place, (begin, BATCH as u32), could_go, some).scanned
     }
 
-    /// Moves folios from the end of an active list to the inactive one. That they were used is no reason to stay: they have the
-    /// length of the inactive list to be used again.
+    /// Moves folios from the end of an active list to the inactive one. That they were used is no reason to
+    /// stay: they have the length of the inactive list to be used again.
     fn deactivate(&self, active: LruList, which: Candidates, depth: u64) {
         let groups = self.spaces.memcgs();
         let inactive =
@@ -136,7 +138,8 @@ impl<P: Platform> Lists<'_, P> {
         }
     }
 
-    /// Pages out a handful from the end of an inactive list. Returns the pages that were looked at, and those that were freed.
+    /// Pages out a handful from the end of an inactive list. Returns the pages that were looked at, and those
+    /// that were freed.
     fn shrink_inactive(&self, inactive: LruList, which: Candidates, search: &Search) -> (u64, u64) {
         let mut some = Isolated::new();
         let scanned = self.isolate(inactive, which, &mut some);

@@ -32,7 +32,8 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     }
 }
 
-/// Frees about `pages` below a memcg, also those used of late (`memory.reclaim`). Returns how many were freed.
+/// Frees about `pages` below a memcg, also those used of late (`memory.reclaim`). Returns how many were
+/// freed.
 pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, group: MemcgId, pages: u64) -> u64 {
     spaces.memcgs().drain_stocks(&spaces.platform().pin());
     reclaim(spaces, group, pages, Cause::Proactive)
@@ -53,7 +54,8 @@ pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u6
     0
 }
 
-/// Goes through everything below `root` deeper and deeper, until `wanted` pages came free or all was looked at.
+/// Goes through everything below `root` deeper and deeper, until `wanted` pages came free or all was looked
+/// at.
 fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
     let mut freed = 0;
     for priority in (0..=FIRST_PRIORITY).rev() {
@@ -65,7 +67,8 @@ fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
     freed
 }
 
-/// One pass over all groups that are searched. Those that are protected are passed over as long as others have something.
+/// One pass over all groups that are searched. Those that are protected are passed over as long as others
+/// have something.
 fn scan_groups<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, search: &Search) -> u64 {
     let (groups, root) = (spaces.memcgs(), search.root);
     let mut freed = 0;
@@ -132,9 +135,9 @@ pub struct KswapdStep {
     pub missing: u64,
 }
 
-/// One step of background reclaim (Linux's kswapd): once a zone is below its low watermark, until all are above the high one. A
-/// machine's background thread calls it, and sleeps until it is asked for again when nothing is missing or nothing came
-/// free.
+/// One step of background reclaim (Linux's kswapd): once a zone is below its low watermark, until all are
+/// above the high one. A machine's background thread calls it, and sleeps until it is asked for again when
+/// nothing is missing or nothing came free.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     let target = spaces.frames().background_target();
     if target == 0 {

@@ -12,8 +12,8 @@ pub struct OomScore(pub i64);
 /// The adjustment that keeps a program alive whatever happens.
 const NEVER: i16 = -1000;
 
-/// Linux's score: resident pages, pages on swap devices and page tables, and for each point of the adjustment (`oom_score_adj`) a
-/// thousandth of the memory that there is. None for a program that is never chosen.
+/// Linux's score: resident pages, pages on swap devices and page tables, and for each point of the adjustment
+/// (`oom_score_adj`) a thousandth of the memory that there is. None for a program that is never chosen.
 pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Option<OomScore> {
     if adjustment == NEVER {
         return None;
@@ -23,8 +23,8 @@ pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Opt
     Some(OomScore(pages + i64::from(adjustment) * (total_pages / 1000) as i64))
 }
 
-/// Chooses the program with the highest score among those that the shortage concerns, and ends it. Returns whether there was one, or
-/// one is on its way out already.
+/// Chooses the program with the highest score among those that the shortage concerns, and ends it. Returns
+/// whether there was one, or one is on its way out already.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
     let groups = spaces.memcgs();
     let root = match need {
@@ -58,7 +58,8 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     kill(spaces, id)
 }
 
-/// Ends the program of a space: it gets no more memory, and what is its own is taken at once where that is possible.
+/// Ends the program of a space: it gets no more memory, and what is its own is taken at once where that is
+/// possible.
 fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
     let mut next = spaces.next_space(None);
     while let Some(space) = next {

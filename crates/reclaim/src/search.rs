@@ -37,8 +37,8 @@ impl Search {
         Self { pressure: if waits { Pressure::Starved } else { self.pressure }, ..self }
     }
 
-    /// Counts pages of a group's list that were looked at, and those of them that came free. As in Linux the machine's counters
-    /// by cause tell of searches over everything only, those by sort of page of all.
+    /// Counts pages of a group's list that were looked at, and those of them that came free. As in Linux the
+    /// machine's counters by cause tell of searches over everything only, those by sort of page of all.
     pub(crate) fn count<P: Platform>(
         &self,
         spaces: &Spaces<P>,

@@ -1,8 +1,8 @@
 //! Paging a handful of folios out.
 //!
-//! All are unmapped first, then the TLBs are flushed once for all of them, then they are written and given back. Each is under
-//! its folio lock from the first step to the last. Whatever goes wrong leaves the folio where it is: in the swap cache, mapped or not,
-//! and on an LRU list.
+//! All are unmapped first, then the TLBs are flushed once for all of them, then they are written and given
+//! back. Each is under its folio lock from the first step to the last. Whatever goes wrong leaves the folio
+//! where it is: in the swap cache, mapped or not, and on an LRU list.
 
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
@@ -23,10 +23,11 @@ pub(crate) type Isolated = ArrayVec<Pfn, BATCH>;
 pub(crate) enum Pressure {
     /// What was used since the last look stays, and what is being written.
     Usual,
-    /// What was used stays. A round over everything found nothing that could go at once: what is being written is waited for.
+    /// What was used stays. A round over everything found nothing that could go at once: what is being
+    /// written is waited for.
     Starved,
-    /// A program wants it to go (`MADV_PAGEOUT`), whether it was used or not. As in Linux the accessed bits are not looked at, and no counter of
-    /// scanned and freed pages tells of it.
+    /// A program wants it to go (`MADV_PAGEOUT`), whether it was used or not. As in Linux the accessed bits
+    /// are not looked at, and no counter of scanned and freed pages tells of it.
     Madvise,
 }
 
@@ -50,7 +51,8 @@ struct Ready<'s, P: Platform> {
     discarded: bool,
 }
 
-/// Pages out what it can of `folios`, and puts the others back on their lists. Returns the pages that were freed.
+/// Pages out what it can of `folios`, and puts the others back on their lists. Returns the pages that were
+/// freed.
 pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pressure: Pressure) -> u64 {
     let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
     let mut batch = UnmapBatch::new(spaces);
@@ -129,7 +131,8 @@ fn unmap<'s, P: Platform>(
     }
     let unmapped = frame.map_count().load(Ordering::Relaxed) == 0;
     if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
-        // No lookup can find it any more. The cache's reference is dropped here; a thread that looks at it just now has its own.
+        // No lookup can find it any more. The cache's reference is dropped here; a thread that looks at it
+        // just now has its own.
         spaces.release_isolated(head);
         return Ok(Ready { head, guard, discarded: true });
     }
@@ -165,7 +168,8 @@ fn unmap<'s, P: Platform>(
     Err(fate)
 }
 
-/// Brings a folio into the swap cache. A large one for which there are no slots in a row is split, and only its first part goes on.
+/// Brings a folio into the swap cache. A large one for which there are no slots in a row is split, and only
+/// its first part goes on.
 fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
     let frame = spaces.frames().known(head);
     let group = frame.memcg().load(Ordering::Relaxed);
@@ -200,7 +204,8 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         // The group may go with its last charge, but not before this section ends.
         let pin = spaces.platform().pin();
         let _section = spaces.frames().epoch().enter(&pin);
-        // This is the last reference, unless a speculative reference was taken just now: then the folio is freed with that.
+        // This is the last reference, unless a speculative reference was taken just now: then the folio is
+        // freed with that.
         if !spaces.put_isolated(head, chain) {
             return 0;
         }

@@ -1,7 +1,9 @@
-//! Nanoseconds for each page that goes to compressed RAM and comes back, by how it looks, and how densely pages are packed.
+//! Nanoseconds for each page that goes to compressed RAM and comes back, by how it looks, and how densely
+//! pages are packed.
 //!
-//! `cargo bench -p quire-swap`. Each figure is the minimum and the median of many rounds. With a kind of page and the numbers of
-//! rounds of reading and writing as arguments it only runs those, for a tool that counts instructions.
+//! `cargo bench -p quire-swap`. Each figure is the minimum and the median of many rounds. With a kind of page
+//! and the numbers of rounds of reading and writing as arguments it only runs those, for a tool that counts
+//! instructions.
 
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 

@@ -1,8 +1,8 @@
 //! Where a folio's slots come from.
 //!
-//! Each CPU has a cluster of each device and order that it allocates from, on no list meanwhile. What a CPU knows about it
-//! is a hint: it is looked at again under the cluster's lock. Behind it come the clusters that have free blocks of the order,
-//! then free clusters, and for single pages whatever slot is free.
+//! Each CPU has a cluster of each device and order that it allocates from, on no list meanwhile. What a CPU
+//! knows about it is a hint: it is looked at again under the cluster's lock. Behind it come the clusters that
+//! have free blocks of the order, then free clusters, and for single pages whatever slot is free.
 
 use crate::Swap;
 use crate::cluster::{CLUSTER_ORDER, CLUSTER_SLOTS, NONE, Unit};
@@ -28,12 +28,12 @@ struct Wanted {
 
 impl<P: Platform> Swap<P> {
     /// Finds slots for a folio and puts it into the cache: one step. The folio is dirty from then on, has
-    /// [`FrameFlags::SWAP_CACHE`] and one more reference, which is the cache's; `private` is its first slot. Nothing names
-    /// the slots yet. The caller holds the folio lock and a reference; the folio is not in the cache. `group` is the memory
-    /// group that it is charged to.
+    /// [`FrameFlags::SWAP_CACHE`] and one more reference, which is the cache's; `private` is its first slot.
+    /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
+    /// cache. `group` is the memory group that it is charged to.
     ///
-    /// Where slots run out, those that nothing but the cache holds are taken back. May free folios and tell devices of free
-    /// clusters, so no spin lock is held.
+    /// Where slots run out, those that nothing but the cache holds are taken back. May free folios and tell
+    /// devices of free clusters, so no spin lock is held.
     ///
     /// # Errors
     ///
@@ -168,7 +168,8 @@ impl<P: Platform> Swap<P> {
             };
             let Some(index) = popped else { return Ok(None) };
             let mut held = Held::lock(self, pin, device, index);
-            // Another CPU that once had it may have put it back, and a third one may have taken it for another order.
+            // Another CPU that once had it may have put it back, and a third one may have taken it for
+            // another order.
             if ListId::of(device.cluster(index).list()) != ListId::Taken {
                 continue;
             }

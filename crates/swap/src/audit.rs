@@ -100,8 +100,8 @@ impl fmt::Display for SwapViolation {
 pub struct NamedSlot {
     /// Which.
     pub slot: SlotId,
-    /// How many entries name it. The slots of a torn cluster are named as often as all of them together by the first one,
-    /// and not at all by the rest.
+    /// How many entries name it. The slots of a torn cluster are named as often as all of them together by
+    /// the first one, and not at all by the rest.
     pub count: u32,
     /// The page that the cache has for it.
     pub page: Option<Pfn>,
@@ -131,7 +131,8 @@ impl<P: Platform> Swap<P> {
         });
     }
 
-    /// Whether names of this slot are counted together with those of others ([`for_each_named`](Self::for_each_named)).
+    /// Whether names of this slot are counted together with those of others
+    /// ([`for_each_named`](Self::for_each_named)).
     pub fn is_torn(&self, slot: SlotId) -> bool {
         self.with_cluster(slot, |held, _| held.guard.torn).unwrap_or(false)
     }

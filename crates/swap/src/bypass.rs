@@ -1,5 +1,5 @@
-//! What the technique before needs: reading a page past the cache where a device is done at once, and shadows that are looked
-//! up and cleared on their own.
+//! What the technique before needs: reading a page past the cache where a device is done at once, and shadows
+//! that are looked up and cleared on their own.
 
 use crate::Swap;
 use crate::shadow::Shadow;
@@ -8,9 +8,9 @@ use crate::word::Out;
 use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
-    /// Begins to read the page of `slot` past the cache. False if the cache has it, another thread does the same, nothing
-    /// names the slot, or its word cannot be told from others'. Until [`end_bypass`](Self::end_bypass) the slot is not freed,
-    /// and no thread can insert a folio for it.
+    /// Begins to read the page of `slot` past the cache. False if the cache has it, another thread does the
+    /// same, nothing names the slot, or its word cannot be told from others'. Until
+    /// [`end_bypass`](Self::end_bypass) the slot is not freed, and no thread can insert a folio for it.
     pub fn try_begin_bypass(&self, slot: SlotId) -> bool {
         let begun = self.with_cluster(slot, |held, at| {
             let unit = held.guard.unit(at);
@@ -25,7 +25,8 @@ impl<P: Platform> Swap<P> {
         begun.unwrap_or(false)
     }
 
-    /// Ends what [`try_begin_bypass`](Self::try_begin_bypass) began. If nothing names the slot any more it is free.
+    /// Ends what [`try_begin_bypass`](Self::try_begin_bypass) began. If nothing names the slot any more it is
+    /// free.
     pub fn end_bypass(&self, slot: SlotId) {
         self.with_cluster(slot, |held, at| {
             let unit = held.guard.unit(at);
@@ -40,7 +41,8 @@ impl<P: Platform> Swap<P> {
         self.with_cluster(slot, |held, at| held.guard.word_of(at).shadow()).flatten()
     }
 
-    /// Has the slot forget its shadow, if it has one of its own: it is about to be replaced or freed, and would go with that.
+    /// Has the slot forget its shadow, if it has one of its own: it is about to be replaced or freed, and
+    /// would go with that.
     pub fn clear_shadow(&self, slot: SlotId) {
         self.with_cluster(slot, |held, at| {
             let unit = held.guard.unit(at);

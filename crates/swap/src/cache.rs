@@ -17,7 +17,8 @@ use quire_sync::atomic::Ordering;
 pub enum Inserted {
     /// The cache has the folio, and the caller fills it.
     Won {
-        /// When the page was paged out, and by whom, if that is known; of a large folio what its first slot says.
+        /// When the page was paged out, and by whom, if that is known; of a large folio what its first slot
+        /// says.
         shadow: Option<Shadow>,
         /// The pages are all zeros.
         zero: bool,
@@ -25,12 +26,13 @@ pub enum Inserted {
         /// ([`memcg`](quire_frame::Frame::memcg)): it is the one to charge.
         group: u16,
     },
-    /// The cache had the page already; the caller has a reference to its folio. Of a large folio this is the page of the first
-    /// slot, and the pages of the others follow it.
+    /// The cache had the page already; the caller has a reference to its folio. Of a large folio this is the
+    /// page of the first slot, and the pages of the others follow it.
     Found(Pfn),
     /// A slot is free, or nothing names it: whatever entry led here has changed.
     Gone,
-    /// A large folio does not fit: its slots are not all alike. For a single page: another thread reads it past the cache.
+    /// A large folio does not fit: its slots are not all alike. For a single page: another thread reads it
+    /// past the cache.
     Conflict,
     /// Slots of one word are to be told apart, and there is no memory for their words.
     NoMemory,
@@ -78,8 +80,8 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// What the slot is, all in one look: the page if the cache has it, else what is needed to get a folio for it, of order
-    /// `most` or less.
+    /// What the slot is, all in one look: the page if the cache has it, else what is needed to get a folio
+    /// for it, of order `most` or less.
     pub fn look(&self, slot: SlotId, most: Order) -> Seen {
         self.without_splits(|| {
             let seen = self.with_cluster(slot, |held, at| {
@@ -109,11 +111,11 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Puts a folio in whose pages are to be read from the slots from `slot` on, which is a multiple of its order. The caller
-    /// holds the folio lock and a reference, and the folio is in no cache.
+    /// Puts a folio in whose pages are to be read from the slots from `slot` on, which is a multiple of its
+    /// order. The caller holds the folio lock and a reference, and the folio is in no cache.
     ///
-    /// On [`Inserted::Won`] the folio has [`FrameFlags::SWAP_CACHE`], `private` is its first slot, and the cache holds one
-    /// more reference. The slots are named as often as before.
+    /// On [`Inserted::Won`] the folio has [`FrameFlags::SWAP_CACHE`], `private` is its first slot, and the
+    /// cache holds one more reference. The slots are named as often as before.
     pub fn insert(&self, slot: SlotId, head: Pfn) -> Inserted {
         let order = self.frames().known(head).word().order();
         if order > CLUSTER_ORDER {
@@ -125,20 +127,21 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// The largest order at which a folio for the naturally aligned block around `slot` could be inserted now; none if not even
-    /// a single page could.
+    /// The largest order at which a folio for the naturally aligned block around `slot` could be inserted
+    /// now; none if not even a single page could.
     pub fn peek_order(&self, slot: SlotId) -> Option<Order> {
         self.with_cluster(slot, |held, at| held.largest(at, CLUSTER_ORDER))?
     }
 
-    /// Takes a folio out of the cache and frees its slots, if nothing names any of them. True if so: then the cache's
-    /// reference is the caller's to drop, and the folio is dirty. The caller holds the folio lock and a reference.
+    /// Takes a folio out of the cache and frees its slots, if nothing names any of them. True if so: then the
+    /// cache's reference is the caller's to drop, and the folio is dirty. The caller holds the folio lock and
+    /// a reference.
     pub fn remove_unnamed(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| held.remove_unnamed(head, first, end)).unwrap_or(false)
     }
 
-    /// Takes the folio at `head`, to which the caller has a reference, out of the cache, if nothing names its slots and no thread
-    /// is busy with it. Returns whether it did.
+    /// Takes the folio at `head`, to which the caller has a reference, out of the cache, if nothing names its
+    /// slots and no thread is busy with it. Returns whether it did.
     pub fn leave_if_unnamed(&self, head: Pfn) -> bool {
         loop {
             let Some(guard) = self.frames().try_lock_folio_long(head) else { return false };
@@ -161,9 +164,10 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Entries that named all slots of the folio at `head` name them no more, and it leaves the cache if nothing else names
-    /// them: [`drop_counts`](Self::drop_counts) and [`remove_unnamed`](Self::remove_unnamed) in one. True if it left. The caller
-    /// holds the folio lock and a reference; the folio is in the cache.
+    /// Entries that named all slots of the folio at `head` name them no more, and it leaves the cache if
+    /// nothing else names them: [`drop_counts`](Self::drop_counts) and
+    /// [`remove_unnamed`](Self::remove_unnamed) in one. True if it left. The caller holds the folio lock and
+    /// a reference; the folio is in the cache.
     pub fn drop_counts_and_leave(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {
             held.unname(first, end);
@@ -172,9 +176,9 @@ impl<P: Platform> Swap<P> {
         .unwrap_or(false)
     }
 
-    /// Takes a folio out of the cache that could not be read. Its slots stay named as they are. The cache's reference is
-    /// the caller's to drop, who holds the folio lock and a reference. A folio that is not in the cache, or that is still
-    /// being read, stays as it is, and the result is false.
+    /// Takes a folio out of the cache that could not be read. Its slots stay named as they are. The cache's
+    /// reference is the caller's to drop, who holds the folio lock and a reference. A folio that is not in
+    /// the cache, or that is still being read, stays as it is, and the result is false.
     pub fn discard_failed(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {
             let frame = held.swap.frames().known(head);
@@ -189,10 +193,10 @@ impl<P: Platform> Swap<P> {
         .unwrap_or(false)
     }
 
-    /// Takes a folio out of the cache for good, if it is clean, no device is at it and exactly `expected_refs` references
-    /// are held: the cache's and the caller's. Then its slots say what `shadow` says, those that nothing names are free, and
-    /// the folio is frozen: it has no references, no thread can get one, and the caller gives it back. If not, nothing changed. The
-    /// caller holds the folio lock.
+    /// Takes a folio out of the cache for good, if it is clean, no device is at it and exactly
+    /// `expected_refs` references are held: the cache's and the caller's. Then its slots say what `shadow`
+    /// says, those that nothing names are free, and the folio is frozen: it has no references, no thread can
+    /// get one, and the caller gives it back. If not, nothing changed. The caller holds the folio lock.
     pub fn evict(&self, head: Pfn, expected_refs: u32, shadow: Option<Shadow>) -> bool {
         debug_assert!((1..=MAX_REFS).contains(&expected_refs));
         self.with_folio(head, |held, first, end| {
@@ -209,9 +213,9 @@ impl<P: Platform> Swap<P> {
         .unwrap_or(false)
     }
 
-    /// Prepares a folio in the cache, of `order`, for being split into parts of order `to`: each slot gets a word of its own,
-    /// and each part knows its first slot. Whether the split then happens or not, the cache is right. The caller holds the
-    /// folio lock. Of a folio that is not in the cache nothing is done.
+    /// Prepares a folio in the cache, of `order`, for being split into parts of order `to`: each slot gets a
+    /// word of its own, and each part knows its first slot. Whether the split then happens or not, the cache
+    /// is right. The caller holds the folio lock. Of a folio that is not in the cache nothing is done.
     ///
     /// # Errors
     ///
@@ -235,8 +239,8 @@ impl<P: Platform> Swap<P> {
         split.unwrap_or(Ok(()))
     }
 
-    /// Calls `work` with the cluster of a folio in the cache and the folio's slots in it. `None` if the folio is in no cache. The
-    /// caller holds the folio lock, so it does not enter or leave meanwhile.
+    /// Calls `work` with the cluster of a folio in the cache and the folio's slots in it. `None` if the folio
+    /// is in no cache. The caller holds the folio lock, so it does not enter or leave meanwhile.
     pub(crate) fn with_folio<R>(
         &self,
         head: Pfn,
@@ -279,8 +283,8 @@ impl<P: Platform> Held<'_, P> {
             return None;
         }
         if frames.folio(page).head() != folio.head() {
-            // It was split in between. The other part has more references than this: its slots are of this cluster, so that the
-            // cache's reference stays.
+            // It was split in between. The other part has more references than this: its slots are of this
+            // cluster, so that the cache's reference stays.
             let last = folio.frame().put(1);
             debug_assert!(!last);
             return None;
@@ -288,8 +292,8 @@ impl<P: Platform> Held<'_, P> {
         Some(page)
     }
 
-    /// The largest order up to `most` at which a folio for the naturally aligned block around `at` could be inserted; none if
-    /// not even a single page could.
+    /// The largest order up to `most` at which a folio for the naturally aligned block around `at` could be
+    /// inserted; none if not even a single page could.
     fn largest(&self, at: u32, most: Order) -> Option<Order> {
         let fits = |order: Order| {
             let pages = order.pages() as u32;
@@ -313,7 +317,8 @@ impl<P: Platform> Held<'_, P> {
         Some(larger.last().unwrap_or(Order::ZERO))
     }
 
-    /// Whether one folio could be inserted for the slots from `first` up to `end`; the word of the first if so.
+    /// Whether one folio could be inserted for the slots from `first` up to `end`; the word of the first if
+    /// so.
     fn admits(&self, first: u32, end: u32) -> Result<Word, Refusal> {
         let mut leader: Option<(Word, u16)> = None;
         let mut at = first;

@@ -67,8 +67,9 @@ impl Links {
 #[repr(C, align(64))]
 pub(crate) struct Cluster {
     lock: RawSpin,
-    /// Which list the cluster is on ([`ListId`](crate::lists::ListId)). It goes onto a list, or from one to another, under
-    /// both locks; only a CPU that takes one off, to allocate from it, holds but that of the lists.
+    /// Which list the cluster is on ([`ListId`](crate::lists::ListId)). It goes onto a list, or from one to
+    /// another, under both locks; only a CPU that takes one off, to allocate from it, holds but that of the
+    /// lists.
     list: AtomicU8,
     /// Whether it is on the list of those that hold nothing but shadows; under both locks.
     only_shadows: AtomicU8,

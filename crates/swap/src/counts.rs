@@ -11,8 +11,8 @@ use quire_frame::FrameFlags;
 /// What became of slots whose names went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
-    /// Nothing names some of them any more, but the cache has their pages: a thread that can lock the folio should
-    /// [`remove`](Swap::remove_unnamed) it.
+    /// Nothing names some of them any more, but the cache has their pages: a thread that can lock the folio
+    /// should [`remove`](Swap::remove_unnamed) it.
     pub cached_only: bool,
 }
 
@@ -29,8 +29,9 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// One more entry names each of these slots, which are in use and stay so: their folio is in the cache and locked, or an
-    /// entry that names them stays where it is meanwhile. Returns whether nothing named any of them before.
+    /// One more entry names each of these slots, which are in use and stay so: their folio is in the cache
+    /// and locked, or an entry that names them stays where it is meanwhile. Returns whether nothing named any
+    /// of them before.
     pub fn add_counts(&self, slot: SlotId, pages: u32) -> bool {
         let mut unnamed = true;
         self.each_cluster(slot, pages, |held, first, end| {
@@ -47,8 +48,8 @@ impl<P: Platform> Swap<P> {
         dropped
     }
 
-    /// How many entries name the slot. Where slots could not be told apart for want of memory, the result is 1 as long as
-    /// something names any of them.
+    /// How many entries name the slot. Where slots could not be told apart for want of memory, the result is
+    /// 1 as long as something names any of them.
     pub fn count(&self, slot: SlotId) -> u32 {
         let count = self.with_cluster(slot, |held, at| {
             if held.guard.torn { u32::from(held.guard.sum > 0) } else { held.guard.word_of(at).count() }
@@ -71,8 +72,8 @@ impl<P: Platform> Swap<P> {
         self.with_cluster(slot, read).flatten().unwrap_or(false)
     }
 
-    /// Whether the cache has the pages of these slots, which are those of one folio, and nothing names any of them: a moment's
-    /// view, of a device that may be gone.
+    /// Whether the cache has the pages of these slots, which are those of one folio, and nothing names any of
+    /// them: a moment's view, of a device that may be gone.
     pub fn is_cached_only(&self, slot: SlotId, pages: u32) -> bool {
         let only = self.with_cluster(slot, |held, first| {
             let mut cached = true;

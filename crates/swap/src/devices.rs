@@ -16,8 +16,8 @@ const SITE: FaultSite = FaultSite::new("swap_device");
 /// Clusters described in one frame.
 const PER_CHUNK: u32 = (PAGE_SIZE as usize / size_of::<Cluster>()) as u32;
 
-/// The clusters that a CPU allocates from, by order. A folio of a cluster's own order finds nothing in a cluster that was
-/// used before.
+/// The clusters that a CPU allocates from, by order. A folio of a cluster's own order finds nothing in a
+/// cluster that was used before.
 pub(crate) type Hints = [AtomicU32; Order::PMD.index()];
 
 const ACCEPTS: u8 = 0;
@@ -85,7 +85,8 @@ impl Chunks {
                 }
             };
             let base = chunk.base(frames).cast::<Cluster>();
-            // SAFETY: `nth` lies in both arrays; the frame is this call's, page aligned, and has room for its clusters.
+            // SAFETY: `nth` lies in both arrays; the frame is this call's, page aligned, and has room for its
+            // clusters.
             unsafe {
                 chunks.places.add(nth).write(chunk.pfn);
                 chunks.bases.add(nth).write(base);
@@ -194,8 +195,8 @@ impl<P: Platform> Device<P> {
         // SAFETY: the block has room for the hints of all CPUs, and is theirs until the device goes.
         let hints = unsafe { PerCpu::init(hints_block.base(frames), cpus, hint) };
         let boxed = block.base(frames).cast::<Boxed<P, D>>();
-        // SAFETY: the block is this call's, page aligned and large enough; only the backing's address is taken before both
-        // parts are written.
+        // SAFETY: the block is this call's, page aligned and large enough; only the backing's address is
+        // taken before both parts are written.
         unsafe {
             let place = NonNull::new_unchecked(&raw mut (*boxed.as_ptr()).backing);
             let flags = backing.flags();
@@ -253,7 +254,8 @@ impl<P: Platform> Device<P> {
         device.hints_block.free(frames, &pin);
         let (backing, block) = (device.backing, device.block);
         drop(pin);
-        // SAFETY: both parts are dropped once and not used after. A backing's `Drop` may sleep: nothing is held.
+        // SAFETY: both parts are dropped once and not used after. A backing's `Drop` may sleep: nothing is
+        // held.
         unsafe {
             backing.drop_in_place();
             this.drop_in_place();
@@ -354,13 +356,13 @@ pub struct SwapReport {
 }
 
 impl<P: Platform> Swap<P> {
-    /// The device with this number. The caller is inside a section of the epoch, or keeps the device by a slot in use
-    /// or a count of users.
+    /// The device with this number. The caller is inside a section of the epoch, or keeps the device by a
+    /// slot in use or a count of users.
     #[inline]
     pub(crate) fn device(&self, index: usize) -> Option<&Device<P>> {
         let device = self.devices.get(index)?.load(Ordering::Acquire);
-        // SAFETY: a device that is taken off the table ends only after all sections that were open have closed and its users
-        // are gone (`finish_swapoff`), and outlives the borrow by that.
+        // SAFETY: a device that is taken off the table ends only after all sections that were open have
+        // closed and its users are gone (`finish_swapoff`), and outlives the borrow by that.
         unsafe { device.as_ref() }
     }
 
@@ -417,7 +419,8 @@ impl<P: Platform> Swap<P> {
         DeviceId::new(index)
     }
 
-    /// Notes anew in which order devices are asked. The registry is locked. Who reads meanwhile may miss a device once.
+    /// Notes anew in which order devices are asked. The registry is locked. Who reads meanwhile may miss a
+    /// device once.
     pub(crate) fn sort_devices(&self) {
         let mut sorted = arrayvec::ArrayVec::<(i16, u8), MAX_DEVICES>::new();
         for index in 0..MAX_DEVICES {

@@ -26,8 +26,8 @@ pub(crate) struct Held<'a, P: Platform> {
 }
 
 impl<P: Platform> Swap<P> {
-    /// Calls `work` with the cluster of `slot` under its lock, and with the slot's place in it. `None` if there is no such
-    /// slot.
+    /// Calls `work` with the cluster of `slot` under its lock, and with the slot's place in it. `None` if
+    /// there is no such slot.
     pub(crate) fn with_cluster<R>(
         &self,
         slot: SlotId,
@@ -100,7 +100,8 @@ impl<'a, P: Platform> Held<'a, P> {
         }
     }
 
-    /// Makes words of the slots from `first` up to `end` theirs alone. False if that takes a table and there is none.
+    /// Makes words of the slots from `first` up to `end` theirs alone. False if that takes a table and there
+    /// is none.
     pub(crate) fn own(&mut self, first: u32, end: u32) -> bool {
         if !self.guard.cuts(first, end) {
             return true;

@@ -1,8 +1,8 @@
 //! Reading and writing folios of the cache.
 //!
-//! A folio is one request. A device that does all of it at once says so, and nothing else is noted. For any other the folio
-//! has WRITEBACK or READING until some thread has reaped the completion. Such a folio does not leave the
-//! cache, and the cache holds a reference: that keeps the folio, the slots and the device.
+//! A folio is one request. A device that does all of it at once says so, and nothing else is noted. For any
+//! other the folio has WRITEBACK or READING until some thread has reaped the completion. Such a folio does
+//! not leave the cache, and the cache holds a reference: that keeps the folio, the slots and the device.
 
 use crate::Swap;
 use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice};
@@ -65,13 +65,15 @@ impl<P: Platform> Swap<P> {
         let pin = self.platform().pin();
         let _epoch = self.frames().epoch().enter(&pin);
         let device = self.device(index)?;
-        // Counted inside the section: a thread that takes the device off the table waits for that first, and then for the count.
+        // Counted inside the section: a thread that takes the device off the table waits for that first, and
+        // then for the count.
         device.users.fetch_add(1, Ordering::Relaxed);
         Some(DeviceUse { swap: self, device })
     }
 
-    /// Writes a folio of the cache. Pages of zeros are only noted, if the folio has no others and the technique does so. It is clean from then on, unless
-    /// the write fails: then it is dirty again. The caller holds the folio lock; may sleep.
+    /// Writes a folio of the cache. Pages of zeros are only noted, if the folio has no others and the
+    /// technique does so. It is clean from then on, unless the write fails: then it is dirty again. The
+    /// caller holds the folio lock; may sleep.
     pub fn write_folio(&self, head: Pfn) -> IoState {
         let frame = self.frames().known(head);
         // Before the contents are looked at: what is written to them later makes the folio dirty again.
@@ -88,7 +90,8 @@ impl<P: Platform> Swap<P> {
         self.submit(head, Direction::Write)
     }
 
-    /// Has the CPU fetch what [`write_folio`](Self::write_folio) will look at first, as long as there is other work.
+    /// Has the CPU fetch what [`write_folio`](Self::write_folio) will look at first, as long as there is
+    /// other work.
     #[inline]
     pub fn prefetch_folio(&self, head: Pfn) {
         if self.technique().knows_zeros() {
@@ -97,8 +100,9 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Reads a folio of the cache. If that fails the folio has [`FrameFlags::READ_FAILED`]. The caller holds the folio lock, and
-    /// keeps it until the completion has come ([`wait_read`](Self::wait_read)); may sleep.
+    /// Reads a folio of the cache. If that fails the folio has [`FrameFlags::READ_FAILED`]. The caller holds
+    /// the folio lock, and keeps it until the completion has come ([`wait_read`](Self::wait_read)); may
+    /// sleep.
     pub fn read_folio(&self, head: Pfn) -> IoState {
         match self.with_folio(head, |held, first, _| held.guard.word_of(first).is_zero()) {
             Some(zero) => self.read_inserted(head, zero),
@@ -109,8 +113,9 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// Begins to read a folio of the cache that no thread waits for. Its lock, which the caller hands over with one reference, is
-    /// given back when the device has completed it. It has had [`FrameFlags::READING`] since before it came into the cache.
+    /// Begins to read a folio of the cache that no thread waits for. Its lock, which the caller hands over
+    /// with one reference, is given back when the device has completed it. It has had [`FrameFlags::READING`]
+    /// since before it came into the cache.
     pub fn read_unattended(&self, lock: FolioGuard<'_, P>, head: Pfn) {
         let frame = self.frames().known(head);
         frame.set_flags(FrameFlags::UNATTENDED);
@@ -126,8 +131,9 @@ impl<P: Platform> Swap<P> {
         }
     }
 
-    /// The device has completed a folio that no thread waited for. If it could not read it, a thread that waits by then gets the error, and
-    /// who comes later asks anew. Those who took the last names of its slots away meanwhile left the folio to this.
+    /// The device has completed a folio that no thread waited for. If it could not read it, a thread that
+    /// waits by then gets the error, and who comes later asks anew. Those who took the last names of its
+    /// slots away meanwhile left the folio to this.
     fn end_unattended(&self, head: Pfn) {
         let lock = self.frames().adopt_folio_lock(head);
         let frame = self.frames().known(head);
@@ -145,14 +151,16 @@ impl<P: Platform> Swap<P> {
         self.put_folio(&pin, head, self.frames().folio(head).order());
     }
 
-    /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its pages are zeros.
+    /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its
+    /// pages are zeros.
     pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
         if !zero {
             return self.submit(head, Direction::Read);
         }
         self.count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         let order = self.frames().known(head).word().order();
-        // One page of it is wanted. SAFETY: the caller has inserted the folio and no thread sees its contents before it is read.
+        // One page of it is wanted. SAFETY: the caller has inserted the folio and no thread sees its contents
+        // before it is read.
         unsafe { self.platform().zero_ahead(head, order) };
         IoState::Done(Ok(()))
     }
@@ -171,8 +179,9 @@ impl<P: Platform> Swap<P> {
         self.memcgs().add_stat(pin, group, stat, pages as i64);
     }
 
-    /// Counts what is read or written of a folio, of which a compressed cache in front of the device has `cached` pages. A large
-    /// folio counts as one as well: where some of it is the device's, as the device's.
+    /// Counts what is read or written of a folio, of which a compressed cache in front of the device has
+    /// `cached` pages. A large folio counts as one as well: where some of it is the device's, as the
+    /// device's.
     fn count_io(&self, io: PageIo, cached: u64) {
         let (pin, frame) = (self.platform().pin(), self.frames().known(io.pfn));
         let (order, group) =
@@ -213,10 +222,11 @@ impl<P: Platform> Swap<P> {
         let pages = self.frames().known(head).word().order().pages();
         let words = (pages * PAGE_SIZE) as usize / size_of::<u64>();
         let base = self.platform().direct_map(head).cast::<AtomicU64>();
-        // SAFETY: the folio lies in RAM, is contiguous in the direct map and aligned, and the caller has a reference. Programs
-        // write to it as hardware does, so it is read by atomics.
+        // SAFETY: the folio lies in RAM, is contiguous in the direct map and aligned, and the caller has a
+        // reference. Programs write to it as hardware does, so it is read by atomics.
         let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), words) };
-        // Several sums side by side, since each addition waits for the one before: so it goes at the speed of memory.
+        // Several sums side by side, since each addition waits for the one before: so it goes at the speed of
+        // memory.
         words.chunks_exact(STRIDE).all(|words| {
             let mut sums = [0; SUMS];
             for part in words.chunks_exact(SUMS) {
@@ -243,12 +253,13 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// Reads the page of a slot into a frame that is not in the cache; see [`try_begin_bypass`](Self::try_begin_bypass). May
-    /// sleep.
+    /// Reads the page of a slot into a frame that is not in the cache; see
+    /// [`try_begin_bypass`](Self::try_begin_bypass). May sleep.
     ///
     /// # Errors
     ///
-    /// What the device says, or the fault plan. A device that does not complete at once is none to ask this way.
+    /// What the device says, or the fault plan. A device that does not complete at once is none to ask this
+    /// way.
     pub fn read_past_cache(&self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = self.with_cluster(slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
@@ -277,7 +288,8 @@ impl<P: Platform> Swap<P> {
         self.has_flag(slot, DeviceFlags::SYNCHRONOUS)
     }
 
-    /// Whether the device of `slot` takes long to find a place, so that slots near each other should be read together.
+    /// Whether the device of `slot` takes long to find a place, so that slots near each other should be read
+    /// together.
     pub fn seeks(&self, slot: SlotId) -> bool {
         self.has_flag(slot, DeviceFlags::SEEKS)
     }
@@ -371,7 +383,8 @@ impl<P: Platform> Swap<P> {
         } else if io.direction == Direction::Write
             && frame.clear_flags(FrameFlags::RECLAIM).is_some_and(|flags| flags.contains(FrameFlags::RECLAIM))
         {
-            // It was to go. If it is listed still, it is the next. As long as it is being written the cache keeps it.
+            // It was to go. If it is listed still, it is the next. As long as it is being written the cache
+            // keeps it.
             self.memcgs().move_to_back(&self.platform().pin(), io.pfn);
         }
         // The folio is others' business after this; its address is a key and nothing more.
@@ -384,7 +397,8 @@ impl<P: Platform> Swap<P> {
     fn reap_of(&self, device: &Device<P>) {
         let mut any = false;
         device.backing().reap(self.frames(), &mut |io, result| {
-            // Its lock was left for the reaper: no other thread takes this mark off while the folio is being read.
+            // Its lock was left for the reaper: no other thread takes this mark off while the folio is being
+            // read.
             let flags = self.frames().known(io.pfn).word().flags();
             self.complete(io, result);
             if io.direction == Direction::Read && flags.contains(FrameFlags::UNATTENDED) {

@@ -79,8 +79,8 @@ use quire_sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 /// How a device is taken into use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwapOnOptions {
-    /// Devices of higher priority are filled first, those of equal priority in turns. Without one a device comes after all
-    /// that were there before.
+    /// Devices of higher priority are filled first, those of equal priority in turns. Without one a device
+    /// comes after all that were there before.
     pub priority: Option<i16>,
     /// Whether the device hears of clusters that are free again, if it wants to ([`DeviceFlags::DISCARD`]).
     pub discard: bool,
@@ -88,8 +88,8 @@ pub struct SwapOnOptions {
 
 /// The swap of one machine. Owns the memory groups, and by them the frames.
 ///
-/// No method is called with a lock of class `SwapCluster` or later held. Those that may sleep say so; all others may be
-/// called with spin locks held, and pin the CPU themselves.
+/// No method is called with a lock of class `SwapCluster` or later held. Those that may sleep say so; all
+/// others may be called with spin locks held, and pin the CPU themselves.
 pub struct Swap<P: Platform> {
     groups: Memcgs<P>,
     technique: SwapTechnique,

@@ -4,7 +4,8 @@ use crate::cluster::{Cluster, Links, NONE};
 use quire_arch::Order;
 use quire_sync::atomic::Ordering;
 
-/// Lists of clusters with free blocks of an order: up to the one below a cluster's own, of which there is one block only.
+/// Lists of clusters with free blocks of an order: up to the one below a cluster's own, of which there is one
+/// block only.
 const ORDERS: usize = Order::PMD.index();
 
 /// A list that a cluster can be on.

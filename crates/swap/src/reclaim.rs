@@ -1,5 +1,5 @@
-//! Freeing slots that are not needed: those of pages that only the cache still has a use for, and free clusters whose
-//! device has not been told yet.
+//! Freeing slots that are not needed: those of pages that only the cache still has a use for, and free
+//! clusters whose device has not been told yet.
 
 use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
@@ -47,8 +47,8 @@ impl<P: Platform> Swap<P> {
         told
     }
 
-    /// Takes folios out of the cache whose slots nothing names, as far as no other thread is at them, and tells how many slots
-    /// that freed. May free folios. Where there are many the next call goes on.
+    /// Takes folios out of the cache whose slots nothing names, as far as no other thread is at them, and
+    /// tells how many slots that freed. May free folios. Where there are many the next call goes on.
     pub fn reclaim_unnamed(&self) -> u64 {
         let mut freed = 0;
         for index in 0..MAX_DEVICES {
@@ -73,7 +73,8 @@ impl<P: Platform> Swap<P> {
         freed
     }
 
-    /// The next page among `slots` that only the cache holds, with a reference to its folio, and the slots up to behind it.
+    /// The next page among `slots` that only the cache holds, with a reference to its folio, and the slots up
+    /// to behind it.
     fn next_unnamed(&self, from: SlotId, slots: u32) -> Option<(Pfn, u32)> {
         if slots == 0 {
             return None;
@@ -96,8 +97,8 @@ impl<P: Platform> Swap<P> {
         })?
     }
 
-    /// Takes the folio of `page`, to which the caller has a reference that this drops, out of the cache if that can be done
-    /// without waiting.
+    /// Takes the folio of `page`, to which the caller has a reference that this drops, out of the cache if
+    /// that can be done without waiting.
     fn reclaim_folio(&self, page: Pfn) -> u64 {
         let frames = self.frames();
         // It is not split while the caller has his reference.

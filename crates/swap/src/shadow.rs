@@ -11,8 +11,8 @@ const AGE_SHIFT: u32 = GROUP_SHIFT + GROUP_BITS;
 
 const _: () = assert!(MAX_NODES <= 1 << NODE_BITS);
 
-/// A shadow: which list a page was paged out from, and when in the life of that list. Packed into [`BITS`](Self::BITS)
-/// bits of the slot's word.
+/// A shadow: which list a page was paged out from, and when in the life of that list. Packed into
+/// [`BITS`](Self::BITS) bits of the slot's word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shadow(u64);
 
@@ -24,8 +24,8 @@ impl Shadow {
     /// Ages are kept modulo one more than this.
     pub const MAX_AGE: u64 = (1 << AGE_BITS) - 1;
 
-    /// The shadow of a page of `group` on `node`. Of the age the low bits are kept ([`MAX_AGE`](Self::MAX_AGE)); what it
-    /// counts is the business of the code that compares ages.
+    /// The shadow of a page of `group` on `node`. Of the age the low bits are kept
+    /// ([`MAX_AGE`](Self::MAX_AGE)); what it counts is the business of the code that compares ages.
     #[inline]
     pub const fn new(node: NodeId, group: u16, workingset: bool, age: u64) -> Self {
         debug_assert!(group <= Self::MAX_GROUP);

@@ -1,7 +1,7 @@
 //! Taking a device out of use.
 //!
-//! It gives no slots out any more; a thread that takes it out of use brings all pages home, in rounds, and the device goes once no
-//! slot is in use.
+//! It gives no slots out any more; a thread that takes it out of use brings all pages home, in rounds, and
+//! the device goes once no slot is in use.
 
 use crate::Swap;
 use crate::cluster::CLUSTER_SLOTS;
@@ -77,14 +77,15 @@ impl<P: Platform> Swap<P> {
         self.wait_for_sections();
         // SAFETY: only this call ends the device.
         let users = unsafe { &gone.as_ref().users };
-        // In the same word: of this and the last user the second one knows of the other. Acquire: pairs with his release.
+        // In the same word: of this and the last user the second one knows of the other. Acquire: pairs with
+        // his release.
         users.fetch_or(LEAVING, Ordering::Acquire);
         let used = || users.load(Ordering::Acquire) != LEAVING;
         while used() {
             self.platform().park(ptr::from_ref(users).addr(), &mut || used());
         }
-        // SAFETY: no thread can find the device any more, all that had found it have dropped it, and no slot is in use. It was built with
-        // `Swap`, which alone has pointers to it.
+        // SAFETY: no thread can find the device any more, all that had found it have dropped it, and no slot
+        // is in use. It was built with `Swap`, which alone has pointers to it.
         unsafe { Device::end(gone, self) };
         self.unreserve(id);
         Ok(())

@@ -3,11 +3,12 @@
 /// How swap-ins and swap-outs of a page meet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum SwapTechnique {
-    /// A word for each page, so that each page of a large folio is unmapped and counted by itself; a read that is done at
-    /// once passes the cache by; the device is given pages of zeros as any other (before).
+    /// A word for each page, so that each page of a large folio is unmapped and counted by itself; a read
+    /// that is done at once passes the cache by; the device is given pages of zeros as any other (before).
     Bypass,
-    /// Everything goes through the cache, with one word for all slots of a large folio. The first to insert reads. What was
-    /// one folio comes back as one, a page leaves the cache as it is mapped, and of pages of zeros the word is all there is.
+    /// Everything goes through the cache, with one word for all slots of a large folio. The first to insert
+    /// reads. What was one folio comes back as one, a page leaves the cache as it is mapped, and of pages of
+    /// zeros the word is all there is.
     #[default]
     All,
 }
@@ -42,8 +43,8 @@ impl SwapTechnique {
         matches!(self, Self::All)
     }
 
-    /// Whether a folio leaves the cache in the step in which the last of its names is mapped, and comes in as large as it went
-    /// out.
+    /// Whether a folio leaves the cache in the step in which the last of its names is mapped, and comes in as
+    /// large as it went out.
     #[inline]
     pub const fn leaves_when_mapped(self) -> bool {
         matches!(self, Self::All)

@@ -68,8 +68,8 @@ impl Word {
         self.0
     }
 
-    /// A page that has just entered the cache and that nothing names. Frames are numbered from the lowest of the
-    /// machine.
+    /// A page that has just entered the cache and that nothing names. Frames are numbered from the lowest of
+    /// the machine.
     #[inline]
     pub(crate) const fn folio(frame: u32) -> Self {
         Self(Tag::Folio as u64 | (frame as u64) << PAYLOAD_SHIFT)

@@ -1,5 +1,6 @@
-//! Pages of zeros. They are not read: what there is to know is in the slot's word. So such a page can be swapped in without ever
-//! being in the cache; what would be its insertion, its reading and its removal is one step under the cluster's lock.
+//! Pages of zeros. They are not read: what there is to know is in the slot's word. So such a page can be
+//! swapped in without ever being in the cache; what would be its insertion, its reading and its removal is
+//! one step under the cluster's lock.
 
 use crate::Swap;
 use crate::held::Held;
@@ -9,8 +10,9 @@ use crate::word::Word;
 use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
-    /// The memory group of a slot whose page is all zeros, on the device only, and named by one entry: a moment's view. None of
-    /// any other slot, and with the technique before, which has everything go through the device.
+    /// The memory group of a slot whose page is all zeros, on the device only, and named by one entry: a
+    /// moment's view. None of any other slot, and with the technique before, which has everything go through
+    /// the device.
     pub fn zeros(&self, slot: SlotId) -> Option<u16> {
         if !self.technique().knows_zeros() {
             return None;
@@ -18,9 +20,9 @@ impl<P: Platform> Swap<P> {
         self.with_cluster(slot, |held, at| held.zeros(at)?.group()).flatten()
     }
 
-    /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `group`, and returns its shadow: the one entry
-    /// that names it is about to lead to a page of zeros that is charged to that group. None if it is not; nothing has
-    /// changed. The caller holds the lock of the table that the entry is in.
+    /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `group`, and returns its shadow:
+    /// the one entry that names it is about to lead to a page of zeros that is charged to that group. None if
+    /// it is not; nothing has changed. The caller holds the lock of the table that the entry is in.
     pub fn take_zeros(&self, slot: SlotId, group: u16) -> Option<Option<Shadow>> {
         self.with_cluster(slot, |held, at| {
             let word = held.zeros(at).filter(|word| word.group() == Some(group))?;

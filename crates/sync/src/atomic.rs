@@ -1,8 +1,8 @@
 //! Atomics and cells: `core`'s, or those of a model checker where a model runs.
 //!
-//! Under `--cfg loom` they are loom's, which try every interleaving and every allowed value of a few words. Under
-//! `--cfg shuttle` they are `core`'s behind a point of choice each (`scheduled.rs`), so that whole machines run under
-//! random schedules.
+//! Under `--cfg loom` they are loom's, which try every interleaving and every allowed value of a few words.
+//! Under `--cfg shuttle` they are `core`'s behind a point of choice each (`scheduled.rs`), so that whole
+//! machines run under random schedules.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -17,8 +17,8 @@ pub use crate::scheduled::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsiz
 #[cfg(shuttle)]
 pub use core::sync::atomic::{Ordering, fence};
 
-/// Atomics with the layout of plain integers in every build, for words in raw memory: page-table entries, program data,
-/// links of free objects. Loom does not see them.
+/// Atomics with the layout of plain integers in every build, for words in raw memory: page-table entries,
+/// program data, links of free objects. Loom does not see them.
 pub mod raw {
     #[cfg(shuttle)]
     pub use crate::scheduled::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};

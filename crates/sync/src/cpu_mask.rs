@@ -15,8 +15,9 @@ impl AtomicCpuMask {
 
     /// Adds `cpu`, with a full barrier, and tells whether it was absent.
     ///
-    /// The barrier pairs with the one in [`load`](Self::load): a CPU announces itself before it walks the tables;
-    /// a CPU that changes a table entry reads the set after the change. One of the two sees the other.
+    /// The barrier pairs with the one in [`load`](Self::load): a CPU announces itself before it walks the
+    /// tables; a CPU that changes a table entry reads the set after the change. One of the two sees the
+    /// other.
     #[inline]
     pub fn insert(&self, cpu: CpuId) -> bool {
         let bit = 1 << (cpu.index() % 64);
@@ -36,8 +37,8 @@ impl AtomicCpuMask {
 
     /// Removes every CPU but `kept` and returns those.
     ///
-    /// The set is read after every store before this call, as by [`load`](Self::load). Words that lose no CPU are not
-    /// written, so that their cache line stays shared.
+    /// The set is read after every store before this call, as by [`load`](Self::load). Words that lose no CPU
+    /// are not written, so that their cache line stays shared.
     #[inline]
     pub fn clear_except(&self, kept: CpuMask) -> CpuMask {
         fence(Ordering::SeqCst);

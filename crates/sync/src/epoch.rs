@@ -1,10 +1,11 @@
 //! Quiescent-state epochs: memory that lock-free readers may still be looking at is reused only after all of
 //! them have left.
 //!
-//! The scheme is epoch-based reclamation (K. Fraser, "Practical lock-freedom", 2004, section 5.2.3) with one slot
-//! a CPU. A reader copies the global epoch to its CPU's slot; the global epoch advances when every CPU inside
-//! has seen the current one. What was unlinked in epoch `e` may be reused once the global epoch is `e + 2`: a
-//! reader that could still hold a reference is in `e` or `e + 1`'s first half and keeps the epoch from going on.
+//! The scheme is epoch-based reclamation (K. Fraser, "Practical lock-freedom", 2004, section 5.2.3) with one
+//! slot a CPU. A reader copies the global epoch to its CPU's slot; the global epoch advances when every CPU
+//! inside has seen the current one. What was unlinked in epoch `e` may be reused once the global epoch is `e
+//! + 2`: a reader that could still hold a reference is in `e` or `e + 1`'s first half and keeps the epoch
+//! from going on.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::per_cpu::PerCpu;
@@ -32,11 +33,11 @@ impl EpochSlot {
         let depth = self.depth.load(Ordering::Relaxed);
         self.depth.store(depth + 1, Ordering::Relaxed);
         if depth == 0 {
-            // An exchange, for its full barrier: the announcement is visible before anything is read under it.
-            // Pairs with the fence in `advance`.
+            // An exchange, for its full barrier: the announcement is visible before anything is read under
+            // it. Pairs with the fence in `advance`.
             self.state.swap(global.load(Ordering::Relaxed) << 1 | 1, Ordering::SeqCst);
-            // On x86 a locked exchange is a full barrier by itself (Intel SDM volume 3, "Locked Instructions and
-            // Memory Ordering"), and the fence instruction would cost three times as much again.
+            // On x86 a locked exchange is a full barrier by itself (Intel SDM volume 3, "Locked Instructions
+            // and Memory Ordering"), and the fence instruction would cost three times as much again.
             if cfg!(any(loom, not(target_arch = "x86_64"))) {
                 fence(Ordering::SeqCst);
             }
@@ -48,7 +49,8 @@ impl EpochSlot {
         let depth = self.depth.load(Ordering::Relaxed) - 1;
         self.depth.store(depth, Ordering::Relaxed);
         if depth == 0 {
-            // Pairs with the acquiring load in `advance`: what was read here was read before the epoch went on.
+            // Pairs with the acquiring load in `advance`: what was read here was read before the epoch went
+            // on.
             self.state.store(0, Ordering::Release);
         }
     }
@@ -91,7 +93,8 @@ impl Epoch {
     /// The stamp for something that was unlinked just before this call.
     #[inline]
     pub fn stamp(&self) -> Stamp {
-        // The unlinking store comes before the read of the epoch; pairs with the barrier in `EpochSlot::enter`.
+        // The unlinking store comes before the read of the epoch; pairs with the barrier in
+        // `EpochSlot::enter`.
         fence(Ordering::SeqCst);
         Stamp(self.global.load(Ordering::Relaxed))
     }

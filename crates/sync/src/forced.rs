@@ -1,8 +1,8 @@
 //! Loom's atomics, with weak exchanges that fail for no reason.
 //!
-//! `compare_exchange_weak` may fail though the word is as expected, and on x86 never does, nor in loom. Code that
-//! takes such a failure for interference by another thread would only be wrong elsewhere. So a model can demand
-//! failures: the next few weak exchanges then fail and tell the value that is there.
+//! `compare_exchange_weak` may fail though the word is as expected, and on x86 never does, nor in loom. Code
+//! that takes such a failure for interference by another thread would only be wrong elsewhere. So a model can
+//! demand failures: the next few weak exchanges then fail and tell the value that is there.
 
 use core::cell::Cell;
 use core::fmt;
@@ -13,8 +13,8 @@ std::thread_local! {
     static LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The next `count` weak exchanges of this model fail, whichever of its threads makes them. To be called where the
-/// model begins: what an interleaving before left is forgotten.
+/// The next `count` weak exchanges of this model fail, whichever of its threads makes them. To be called
+/// where the model begins: what an interleaving before left is forgotten.
 pub fn force_failures(count: u32) {
     LEFT.with(|left| left.set(count));
 }

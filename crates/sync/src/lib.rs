@@ -1,9 +1,10 @@
 //! Locks, per-CPU cells and quiescent-state epochs.
 //!
 //! Spinning goes through [`Execution`](quire_arch::Execution) and sleeping through
-//! [`Platform`](quire_arch::Platform), so nothing here knows how a machine waits. Everything lock-free is written
-//! against [`atomic`], a facade that is `core` in ordinary builds, loom under `--cfg loom` and a layer over `core` that
-//! asks shuttle's scheduler under `--cfg shuttle`. `scripts/models.sh` runs the models of both.
+//! [`Platform`](quire_arch::Platform), so nothing here knows how a machine waits. Everything lock-free is
+//! written against [`atomic`], a facade that is `core` in ordinary builds, loom under `--cfg loom` and a
+//! layer over `core` that asks shuttle's scheduler under `--cfg shuttle`. `scripts/models.sh` runs the models
+//! of both.
 //!
 //! # Modules, lowest first
 //!

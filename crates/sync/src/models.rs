@@ -191,8 +191,9 @@ fn slots(count: usize) -> PerCpu<EpochSlot> {
     unsafe { PerCpu::init(memory, count, |_| EpochSlot::default()) }
 }
 
-/// A hazard of docs/locking.md, "Every module": freeing while a lock-free reader looks. One object, `ALIVE` while linked; the
-/// writer unlinks it, waits for the epoch and poisons it; the reader must never read poison.
+/// A hazard of docs/locking.md, "Every module": freeing while a lock-free reader looks. One object, `ALIVE`
+/// while linked; the writer unlinks it, waits for the epoch and poisons it; the reader must never read
+/// poison.
 #[test]
 fn loom_a_reader_never_sees_memory_that_was_reused() {
     const ALIVE: u32 = 7;

@@ -6,8 +6,8 @@ use quire_arch::{CpuId, Pin, Platform};
 
 /// An array with one padded element for each CPU of a machine.
 ///
-/// The elements are shared: other CPUs may read them (to sum a counter, to drain a list), so `T` brings its own
-/// atomics or lock. What a [`Pin`] adds is that no other thread uses the element *as its own* meanwhile.
+/// The elements are shared: other CPUs may read them (to sum a counter, to drain a list), so `T` brings its
+/// own atomics or lock. What a [`Pin`] adds is that no other thread uses the element *as its own* meanwhile.
 #[derive(Debug)]
 pub struct PerCpu<T> {
     first: NonNull<CachePadded<T>>,

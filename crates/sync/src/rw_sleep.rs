@@ -7,21 +7,23 @@ use quire_arch::{LockClass, Platform};
 const WRITER: u32 = 1 << 31;
 /// A thread sleeps. New readers wait while it is set, so that writers are not starved.
 const WAITERS: u32 = 1 << 30;
-/// A thread slept, was woken, and others were faster, [`PATIENCE`] times. Only a thread that has slept may take the lock.
+/// A thread slept, was woken, and others were faster, [`PATIENCE`] times. Only a thread that has slept may
+/// take the lock.
 const STARVED: u32 = 1 << 29;
 const READERS: u32 = STARVED - 1;
-/// Times that a sleeper is woken in vain before it insists. Without any it would wait as long as others take the lock
-/// again at once each time that he releases it; with few every second hold would be a switch of threads.
+/// Times that a sleeper is woken in vain before it insists. Without any it would wait as long as others take
+/// the lock again at once each time that he releases it; with few every second hold would be a switch of
+/// threads.
 const PATIENCE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 /// Attempts before a waiter goes to sleep: a holder that runs is usually done within this.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
-/// A reader-writer lock whose waiters sleep on [`Platform::park`]. It guards no value of its own: what it orders
-/// is said where it is used.
+/// A reader-writer lock whose waiters sleep on [`Platform::park`]. It guards no value of its own: what it
+/// orders is said where it is used.
 ///
-/// Who comes while others hold it may overtake those that were just woken, which saves switches, but not for ever: one that
-/// was overtaken some times keeps all that have not slept out. It takes the lock in the end, so what it asked for is
-/// taken back; others that are out of patience then ask anew.
+/// Who comes while others hold it may overtake those that were just woken, which saves switches, but not for
+/// ever: one that was overtaken some times keeps all that have not slept out. It takes the lock in the end,
+/// so what it asked for is taken back; others that are out of patience then ask anew.
 ///
 /// Acquire on the way in pairs with release on the way out, on the one word.
 #[derive(Debug)]
@@ -113,8 +115,8 @@ impl RwSleepLock {
                 P::relax(attempt);
                 attempt += 1;
             } else {
-                // Announce the sleeper under the bucket's lock; the release sees the bit and wakes this thread, or
-                // released before, and then `still` sees a word that can be taken.
+                // Announce the sleeper under the bucket's lock; the release sees the bit and wakes this
+                // thread, or released before, and then `still` sees a word that can be taken.
                 platform.park(self.key(), &mut || {
                     let word = self.word.load(Ordering::Relaxed);
                     let noted = word | WAITERS | if insists { STARVED } else { 0 };

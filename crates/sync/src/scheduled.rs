@@ -1,9 +1,9 @@
 //! Atomics under shuttle's scheduler: before each operation any other thread of the model may run.
 //!
-//! The types are `core`'s with nothing added, so they may lie in raw memory as those do: page-table entries, zeroed
-//! frames, descriptors of a fixed size. shuttle's own atomics carry a history of their own and may not. Every operation
-//! is sequentially consistent, whatever order it asks for: this finds wrong protocols, not wrong orders. Loom looks
-//! for those.
+//! The types are `core`'s with nothing added, so they may lie in raw memory as those do: page-table entries,
+//! zeroed frames, descriptors of a fixed size. shuttle's own atomics carry a history of their own and may
+//! not. Every operation is sequentially consistent, whatever order it asks for: this finds wrong protocols,
+//! not wrong orders. Loom looks for those.
 
 use core::cell::Cell;
 use core::fmt;
@@ -14,13 +14,13 @@ use core::time::Duration;
 const STEP_BOUND: u64 = 10_000_000;
 
 std::thread_local! {
-    /// Operations that the step may still make, in [`as_one_step`], on this thread of the host. It runs one model at
-    /// a time.
+    /// Operations that the step may still make, in [`as_one_step`], on this thread of the host. It runs one
+    /// model at a time.
     static ONE_STEP: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Runs `action` with no other thread of the model in between, for what runs alone anyway: building a machine and
-/// auditing it. Schedules stay short, and the scheduler's choices fall where there is one.
+/// Runs `action` with no other thread of the model in between, for what runs alone anyway: building a machine
+/// and auditing it. Schedules stay short, and the scheduler's choices fall where there is one.
 ///
 /// # Panics
 ///
@@ -36,8 +36,8 @@ pub fn as_one_step<R>(action: impl FnOnce() -> R) -> R {
     action()
 }
 
-/// Lets the scheduler choose who runs next. Does nothing outside of a model, nor while a panic unwinds: what has
-/// failed is reported as it was.
+/// Lets the scheduler choose who runs next. Does nothing outside of a model, nor while a panic unwinds: what
+/// has failed is reported as it was.
 fn point() {
     if std::thread::panicking() {
         return;
@@ -114,8 +114,8 @@ macro_rules! atomic {
                 self.0.compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
             }
 
-            /// As [`compare_exchange`](Self::compare_exchange); fails for no other reason here, so that schedules
-            /// replay.
+            /// As [`compare_exchange`](Self::compare_exchange); fails for no other reason here, so that
+            /// schedules replay.
             pub fn compare_exchange_weak(
                 &self,
                 current: $value,

@@ -52,8 +52,9 @@ impl RawSpin {
         loop {
             E::relax(attempt);
             attempt = attempt.saturating_add(1);
-            // Reading first keeps the line shared among the waiters until the holder writes it. A model checker
-            // may return the old value to relaxed loads for ever, so there the exchange is tried at once.
+            // Reading first keeps the line shared among the waiters until the holder writes it. A model
+            // checker may return the old value to relaxed loads for ever, so there the exchange is tried at
+            // once.
             let maybe_free = cfg!(loom) || self.0.load(Ordering::Relaxed) == FREE;
             if maybe_free && self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {

@@ -7,8 +7,9 @@ use quire_trace::replay::SwapSpec;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Runs the memory management of a Linux-class kernel inside a process: feeds it the memory life of a real program
-/// and shows what each mechanism costs and saves. Without a command: a short tour on the bundled recordings.
+/// Runs the memory management of a Linux-class kernel inside a process: feeds it the memory life of a real
+/// program and shows what each mechanism costs and saves. Without a command: a short tour on the bundled
+/// recordings.
 #[derive(Debug, Parser)]
 #[command(name = "quire", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -36,8 +37,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
-    /// The file to write, or - for the standard output (the program's own then goes to the standard error output). A
-    /// second SIGINT, SIGTERM or SIGHUP ends the recording while the program runs on
+    /// The file to write, or - for the standard output (the program's own then goes to the standard error
+    /// output). A second SIGINT, SIGTERM or SIGHUP ends the recording while the program runs on
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Replace FILE even if it is not a recording
@@ -46,8 +47,8 @@ pub(crate) struct RecordArguments {
     /// Where page faults are taken from: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub(crate) faults: FaultChoice,
-    /// Sample what is used again and how well it compresses every so many milliseconds at most, for replays under a
-    /// memory limit
+    /// Sample what is used again and how well it compresses every so many milliseconds at most, for replays
+    /// under a memory limit
     #[arg(
         long,
         value_name = "INTERVAL_MS",
@@ -151,8 +152,8 @@ pub(crate) struct DiffArguments {
     /// Write the program that fails, as small as it could be made, to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
-    /// Give both sides swap space of this size, so that MADV_PAGEOUT pages out: the host gets a zram device for the time of
-    /// the run (root only)
+    /// Give both sides swap space of this size, so that MADV_PAGEOUT pages out: the host gets a zram device
+    /// for the time of the run (root only)
     #[arg(long, value_name = "SIZE", value_parser = size, num_args = 0..=1, require_equals = true,
           default_missing_value = "256M")]
     pub(crate) swap: Option<u64>,
@@ -162,8 +163,8 @@ pub(crate) struct DiffArguments {
     /// Print every combination of call, flag and result with its count, not only those that never occurred
     #[arg(long)]
     pub(crate) coverage: bool,
-    /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all, gather=pages|runs,
-    /// tables=keep|free, mremap=ptes|puds)
+    /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all,
+    /// gather=pages|runs, tables=keep|free, mremap=ptes|puds)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Print JSON objects
@@ -192,17 +193,19 @@ pub(crate) struct MachineArguments {
     /// RAM of the machine, e.g. 64M; by default enough for the recording. Implies --contents
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, ram, file or file:PATH, e.g. zram:256M
+    /// Where pages go when memory is short: KIND:SIZE, where KIND is zram, ram, file or file:PATH, e.g.
+    /// zram:256M
     #[arg(long, value_name = "KIND:SIZE", value_parser = swap)]
     pub(crate) swap: Option<SwapSpec>,
-    /// Go on with --memory although the recording does not say what was used again: too few major faults are found
+    /// Go on with --memory although the recording does not say what was used again: too few major faults are
+    /// found
     #[arg(long)]
     pub(crate) assume_no_reuse: bool,
     /// Fill pages so that they compress as the recorded program's did (as far as they were sampled)
     #[arg(long)]
     pub(crate) contents: bool,
-    /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all, gather=pages|runs,
-    /// tables=keep|free, mremap=ptes|puds, swap=bypass|all)
+    /// Choose a strategy for a technique; may be given several times (pcp=order0|posted|all,
+    /// gather=pages|runs, tables=keep|free, mremap=ptes|puds, swap=bypass|all)
     #[arg(long = "technique", value_name = "NAME=VALUE", value_parser = technique)]
     pub(crate) techniques: Vec<(String, String)>,
     /// Hold every TLB hit against the page tables

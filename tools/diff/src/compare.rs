@@ -19,7 +19,8 @@ pub(crate) fn compare(
     details(start, past, wanted, linux, quire)?;
     if let (Some(linux), Some(quire)) = (linux.figures, quire.figures) {
         figures(linux, quire)?;
-        // Linux's figure has the tables of the oracle itself in it. Where it frees one at once, Quire may spare it.
+        // Linux's figure has the tables of the oracle itself in it. Where it frees one at once, Quire may
+        // spare it.
         if quire.tables > linux.tables {
             return Err(format!("VmPTE: Linux has {} bytes, Quire {}", linux.tables, quire.tables));
         }

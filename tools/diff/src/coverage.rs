@@ -260,8 +260,8 @@ fn result(outcome: Outcome) -> &'static str {
 }
 
 impl Coverage {
-    /// Counts an operation with its resolved arguments, what Linux returned, and what the process looked like and was allowed
-    /// to do before it.
+    /// Counts an operation with its resolved arguments, what Linux returned, and what the process looked like
+    /// and was allowed to do before it.
     pub(crate) fn note(
         &mut self,
         call: Call,

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 /// A difference from Linux that is deliberate or waits for a part that is not built.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum KnownDifference {
-    /// `mremap` that grows, shrinks, doubles or leaves behind shared memory: each mapping has pages of its own here.
+    /// `mremap` that grows, shrinks, doubles or leaves behind shared memory: each mapping has pages of its
+    /// own here.
     SharedRemap,
     /// Shared memory that was untouched at a fork is not shared with the child.
     SharedFork,
@@ -18,8 +19,8 @@ pub enum KnownDifference {
     FileContents,
     /// Which pages of files and shared memory are in memory: there is no page cache.
     FilePages,
-    /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a host with swap
-    /// space of its own where pages go cannot be compared.
+    /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a
+    /// host with swap space of its own where pages go cannot be compared.
     PageOut,
     /// Linux counts locked pages of a mapping of 8 TiB and more in an `int`, which overflows.
     LockedOverflow,
@@ -35,14 +36,17 @@ pub enum KnownDifference {
     Below2G,
     /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
     PageTables,
-    /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2 MiB.
+    /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2
+    /// MiB.
     SwapInWhole,
-    /// Linux knows who maps a large folio of two processes only; a third that is left alone with it counts as one of several.
+    /// Linux knows who maps a large folio of two processes only; a third that is left alone with it counts as
+    /// one of several.
     ThirdSharer,
-    /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a whole is shared or not.
+    /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a
+    /// whole is shared or not.
     PartShared,
-    /// Linux takes all pages of a large folio as written to when it splits it, if one of them was: those that were given free before are
-    /// kept. Here they go.
+    /// Linux takes all pages of a large folio as written to when it splits it, if one of them was: those that
+    /// were given free before are kept. Here they go.
     LazySplit,
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible,
@@ -112,7 +116,8 @@ pub(crate) struct Past {
     without_tables: Vec<(u64, u64)>,
     /// Ranges whose pages went while tables may have stayed.
     emptied: Vec<(u64, u64)>,
-    /// Ranges of large folios that were given free as a whole; what was written to since, or is something else by now, is taken out.
+    /// Ranges of large folios that were given free as a whole; what was written to since, or is something
+    /// else by now, is taken out.
     lazy: Vec<(u64, u64)>,
     counts: KnownCounts,
 }
@@ -148,7 +153,8 @@ fn joined(regions: &[Region]) -> Vec<Region> {
     all
 }
 
-/// Whether a call made pages old or gave them free, and all that the sides differ in is that Linux kept private pages.
+/// Whether a call made pages old or gave them free, and all that the sides differ in is that Linux kept
+/// private pages.
 fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
     const FREE_COLD_PAGEOUT: [u64; 3] = [8, 20, 21];
     call == Call::Madvise
@@ -217,8 +223,8 @@ impl Past {
         Self { foreign_swap, ..Self::default() }
     }
 
-    /// Whether an operation is known to end differently, with Quire's mappings as they are before it. The program
-    /// cannot go on after it: the sides are no longer alike.
+    /// Whether an operation is known to end differently, with Quire's mappings as they are before it. The
+    /// program cannot go on after it: the sides are no longer alike.
     pub(crate) fn parts_ways(
         &mut self,
         call: Call,
@@ -409,7 +415,8 @@ impl Past {
         true
     }
 
-    /// Whether all that the sides differ in is that Linux kept pages that were given free and not written to since.
+    /// Whether all that the sides differ in is that Linux kept pages that were given free and not written to
+    /// since.
     fn kept_lazy(&self, linux: &Observation, quire: &Observation) -> bool {
         let private = linux.pages.iter().filter(|run| run.state == PageState::Anonymous);
         let pages = private.flat_map(|run| (run.start..run.end).step_by(PAGE_SIZE as usize));

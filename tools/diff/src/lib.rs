@@ -1,8 +1,10 @@
-//! Linux as the oracle: random memory calls run on the host's Linux and on Quire, and everything visible is compared.
+//! Linux as the oracle: random memory calls run on the host's Linux and on Quire, and everything visible is
+//! compared.
 //!
-//! A [`Program`](program::Program) is a list of calls and accesses by a tree of processes. [`SideBySide`] runs one on
-//! both sides and tells where they part; [`run()`] does so with as many as are wanted, on several threads, shrinks what
-//! fails and counts what was covered. [`threads`] does the like with concurrent programs.
+//! A [`Program`](program::Program) is a list of calls and accesses by a tree of processes. [`SideBySide`]
+//! runs one on both sides and tells where they part; [`run()`] does so with as many as are wanted, on several
+//! threads, shrinks what fails and counts what was covered. [`threads`] does the like with concurrent
+//! programs.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -54,8 +54,8 @@ impl Files for Descriptors {
     }
 }
 
-/// Writes as the program does. On Linux, `mincore` without a vector of the program's gets one outside of it: then there
-/// is nothing to write to.
+/// Writes as the program does. On Linux, `mincore` without a vector of the program's gets one outside of it:
+/// then there is nothing to write to.
 struct Vector<'p, 'v, 'm>(Option<&'p Program<'v, HostSpace<'m>>>);
 
 impl UserMemory for Vector<'_, '_, '_> {

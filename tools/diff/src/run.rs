@@ -59,7 +59,8 @@ pub struct DiffReport {
     pub not_made: u64,
     /// Programs.
     pub programs: u64,
-    /// Programs that differed once and not each time that they were run again, and what differed in the first of them.
+    /// Programs that differed once and not each time that they were run again, and what differed in the first
+    /// of them.
     pub unconfirmed: u64,
     /// What differed in the first of those.
     pub first_unconfirmed: Option<String>,

@@ -3,8 +3,9 @@
 use crate::program::{Call, Program, Word};
 use std::time::{Duration, Instant};
 
-/// Makes a program as small as can be while `fails` says that it still fails: first whole operations go, then arguments
-/// become simple. `fails` returns the index of the operation that differs. Stops when `budget` is used up.
+/// Makes a program as small as can be while `fails` says that it still fails: first whole operations go, then
+/// arguments become simple. `fails` returns the index of the operation that differs. Stops when `budget` is
+/// used up.
 pub(crate) fn shrink(
     mut program: Program,
     failing_step: usize,

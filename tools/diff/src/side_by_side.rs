@@ -16,7 +16,8 @@ use std::fmt;
 /// RAM of the machine. Programs populate a few windows at most, in each of their processes.
 const RAM: u64 = 128 << 20;
 
-/// How often a program that differs is run again where Linux disturbed the run, before that is taken for a difference.
+/// How often a program that differs is run again where Linux disturbed the run, before that is taken for a
+/// difference.
 const DISTURBED: u32 = 5;
 /// How often a program that differs is run again before the difference is told.
 const REPEATS: u32 = 3;
@@ -97,7 +98,8 @@ pub enum Belief {
 pub struct Setup {
     /// The techniques of the machine.
     pub techniques: Techniques,
-    /// Size of the swap device of each side in bytes: on the host there is a [`HostSwap`](crate::HostSwap) of that size.
+    /// Size of the swap device of each side in bytes: on the host there is a [`HostSwap`](crate::HostSwap) of
+    /// that size.
     pub swap: Option<u64>,
 }
 
@@ -166,9 +168,9 @@ impl SideBySide {
         })
     }
 
-    /// Runs a program on both sides until they part. A difference has to show again each time that the program is repeated;
-    /// runs in which the host's policy of large folios was changed, or Linux did something on its own account, for any
-    /// process, do not count as long as there are not too many of them.
+    /// Runs a program on both sides until they part. A difference has to show again each time that the
+    /// program is repeated; runs in which the host's policy of large folios was changed, or Linux did
+    /// something on its own account, for any process, do not count as long as there are not too many of them.
     ///
     /// # Errors
     ///
@@ -286,8 +288,8 @@ impl Confirmation {
         Self { repeats, disturbed: DISTURBED, first: None }
     }
 
-    /// Whether the program has to be run again after one run of it. Else `verdict` is completed: with what Linux did
-    /// meanwhile, or with a difference that did not show again.
+    /// Whether the program has to be run again after one run of it. Else `verdict` is completed: with what
+    /// Linux did meanwhile, or with a difference that did not show again.
     fn wants_another(&mut self, verdict: &mut Verdict, disturbed: bool, told: &str) -> bool {
         let Some(mismatch) = &mut verdict.mismatch else {
             verdict.unconfirmed = self.first.take();
@@ -339,7 +341,8 @@ impl<'m> Course<'m> {
         Self { start, processes, past: Past::new(foreign_swap), before }
     }
 
-    /// Makes an operation on Quire and holds it against what was seen on Linux. `quire` is room for what is seen here.
+    /// Makes an operation on Quire and holds it against what was seen on Linux. `quire` is room for what is
+    /// seen here.
     fn step(
         &mut self,
         made: &Made<'_>,
@@ -432,8 +435,8 @@ impl<'m> Course<'m> {
 mod tests {
     use super::*;
 
-    /// Makes runs that differ or not, disturbed or not, as long as another one is wanted; returns how many were made, and the
-    /// last verdict.
+    /// Makes runs that differ or not, disturbed or not, as long as another one is wanted; returns how many
+    /// were made, and the last verdict.
     fn runs(belief: Belief, differ: impl Fn(usize) -> (bool, bool)) -> (usize, Verdict) {
         let mut confirmation = Confirmation::new(belief);
         let mut made = 0;

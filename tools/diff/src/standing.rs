@@ -1,4 +1,5 @@
-//! What a process may do at the moment of a call: its privileges and limits, for the list of what has occurred.
+//! What a process may do at the moment of a call: its privileges and limits, for the list of what has
+//! occurred.
 
 use crate::program::Call;
 use quire_host::HostPlatform;
@@ -143,7 +144,8 @@ impl Standing {
     }
 }
 
-/// Calls with what can be said of the standing and the results; those with privileges only where there were some.
+/// Calls with what can be said of the standing and the results; those with privileges only where there were
+/// some.
 pub(crate) fn expected(
     privileges: bool,
 ) -> impl Iterator<Item = (Call, &'static str, &'static [&'static str])> {

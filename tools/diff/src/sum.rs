@@ -1,6 +1,7 @@
 //! Checksums of pages.
 
-/// The checksum of words that come in fours. The four are summed up side by side: large pages make much to sum up.
+/// The checksum of words that come in fours. The four are summed up side by side: large pages make much to
+/// sum up.
 pub(crate) struct Sum([u64; 4]);
 
 impl Sum {

@@ -1,5 +1,5 @@
-//! Programs that were saved: those in `programs/` once parted the sides and must not again; those in `known/` show
-//! the differences that stay, one each.
+//! Programs that were saved: those in `programs/` once parted the sides and must not again; those in `known/`
+//! show the differences that stay, one each.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -88,8 +88,8 @@ pub(super) fn pack_absent(entry: Entry) -> u64 {
     }
 }
 
-/// The inverse of [`pack_absent`]. A pattern that no entry packs to reads as poisoned: it must never be taken for
-/// an empty slot, since something was written there.
+/// The inverse of [`pack_absent`]. A pattern that no entry packs to reads as poisoned: it must never be taken
+/// for an empty slot, since something was written there.
 pub(super) fn unpack_absent(packed: u64) -> Entry {
     if packed == 0 {
         return Entry::None;

@@ -1,8 +1,9 @@
 //! A page-table format that no machine has.
 //!
-//! It differs from x86-64 in everything that a walker could take for granted: three levels of 6, 8 and 7 index
-//! bits, tables that use only part of their page, an explicit tag instead of a present bit, accessed and dirty
-//! bits at the top, and leaves at the two lower levels only. Walkers that pass with it are level-generic.
+//! It differs from x86-64 in everything that a walker could take for granted: three levels of 6, 8 and 7
+//! index bits, tables that use only part of their page, an explicit tag instead of a present bit, accessed
+//! and dirty bits at the top, and leaves at the two lower levels only. Walkers that pass with it are
+//! level-generic.
 
 use super::entry::{pack_absent, unpack_absent};
 use super::{Entry, Leaf, LeafFlags, Level, MAX_LEVELS, PagingFormat};

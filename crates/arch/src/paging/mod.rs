@@ -1,8 +1,8 @@
 //! Page-table formats behind one level-generic trait.
 //!
-//! A format says how many levels there are, how many index bits each level has, and how an [`Entry`] is written
-//! in 64 bits. Every walker in Quire is written once against this trait and is tested with an invented format
-//! too ([`invented`]), so that no x86 constant can hide in it.
+//! A format says how many levels there are, how many index bits each level has, and how an [`Entry`] is
+//! written in 64 bits. Every walker in Quire is written once against this trait and is tested with an
+//! invented format too ([`invented`]), so that no x86 constant can hide in it.
 
 mod entry;
 pub mod invented;
@@ -57,8 +57,8 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     const ACCESSED: u64;
     /// Bit that the MMU sets in a present leaf when it is written through.
     const DIRTY: u64;
-    /// Bits of a present leaf that say what it maps: with the rest cleared, two leaves that map the same frame as the same
-    /// kind of page are equal. Permissions, accessed and dirty are not among them.
+    /// Bits of a present leaf that say what it maps: with the rest cleared, two leaves that map the same
+    /// frame as the same kind of page are equal. Permissions, accessed and dirty are not among them.
     const IDENTITY: u64;
     /// Name for people, e.g. in reports.
     const NAME: &'static str;
@@ -77,7 +77,8 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     /// Whether `raw` is a leaf that the MMU can use. Cheaper than [`decode`](Self::decode).
     fn is_present_leaf(raw: u64, level: Level) -> bool;
 
-    /// Whether `raw`, an entry at `level`, leads to a table. A format may have a cheaper way than [`decode`](Self::decode).
+    /// Whether `raw`, an entry at `level`, leads to a table. A format may have a cheaper way than
+    /// [`decode`](Self::decode).
     #[inline]
     fn is_table(raw: u64, level: Level) -> bool {
         matches!(Self::decode(raw, level), Entry::Table(_))
@@ -86,7 +87,8 @@ pub trait PagingFormat: Copy + Send + Sync + 'static {
     /// The present leaf `raw` with writes forbidden.
     fn without_write(raw: u64) -> u64;
 
-    /// The present leaf `raw` of [`Level::PTE`] for the frame that lies `pages` behind its own, with the same bits.
+    /// The present leaf `raw` of [`Level::PTE`] for the frame that lies `pages` behind its own, with the same
+    /// bits.
     fn frames_on(raw: u64, pages: u64) -> u64;
 
     /// The root's level.

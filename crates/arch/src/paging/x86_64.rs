@@ -52,8 +52,8 @@ fn decode(raw: u64, level: Level) -> Entry {
     Entry::Leaf(Leaf { pfn, flags })
 }
 
-/// x86-64 with `LEVELS` levels of tables, 4 or 5 (LA57). User space has the lower half of the addresses, less one
-/// guard page.
+/// x86-64 with `LEVELS` levels of tables, 4 or 5 (LA57). User space has the lower half of the addresses, less
+/// one guard page.
 #[derive(Clone, Copy, Debug)]
 pub struct X86_64<const LEVELS: u8>;
 

@@ -38,8 +38,8 @@ struct Demand {
     order: Option<Order>,
 }
 
-/// Marks the block at `index` as reached and checks it against its list. Returns its pages, or `None` if the list
-/// cannot be followed further.
+/// Marks the block at `index` as reached and checks it against its list. Returns its pages, or `None` if the
+/// list cannot be followed further.
 fn reach<P: Platform>(
     frames: &Frames<P>,
     demand: Demand,
@@ -124,10 +124,10 @@ fn block_type<P: Platform>(frames: &Frames<P>, pfn: Pfn, order: Order, expected:
 
 /// Checks that a block which a CPU keeps lies in a page block that is in use.
 ///
-/// A block may have come to a list before its page block was isolated, but a machine on which a range is just leaving is
-/// not quiet: when [`Frames::take_offline`] has ended, its frames are out of use or its page blocks as they were. That
-/// the page block has another type than the list, the reserve's included, is no damage: it may have changed while the
-/// block lay here, and a thread that drains the list asks again.
+/// A block may have come to a list before its page block was isolated, but a machine on which a range is just
+/// leaving is not quiet: when [`Frames::take_offline`] has ended, its frames are out of use or its page
+/// blocks as they were. That the page block has another type than the list, the reserve's included, is no
+/// damage: it may have changed while the block lay here, and a thread that drains the list asks again.
 fn not_isolated<P: Platform>(frames: &Frames<P>, list: ListName, index: FrameIndex, report: Report<'_>) {
     let pfn = frames.map().pfn(index);
     let found = frames.map().block_migratetype(pfn);

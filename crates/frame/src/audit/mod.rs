@@ -1,9 +1,9 @@
 //! The auditor: recounts everything from the frames up.
 //!
-//! First every list is walked and each frame on it marked in its descriptor's scratch word; then the whole memory
-//! map is swept, and each frame must have been reached as often as its kind demands. What is counted on the way is
-//! compared with the numbers that are kept. Users of frames check their own frames the same way, with the scratch
-//! word, before or after.
+//! First every list is walked and each frame on it marked in its descriptor's scratch word; then the whole
+//! memory map is swept, and each frame must have been reached as often as its kind demands. What is counted
+//! on the way is compared with the numbers that are kept. Users of frames check their own frames the same
+//! way, with the scratch word, before or after.
 
 mod lists;
 mod sweep;
@@ -22,11 +22,12 @@ use quire_arch::{Pfn, Platform};
 type Report<'r> = &'r mut dyn FnMut(FrameViolation);
 
 impl<P: Platform> Frames<P> {
-    /// Checks that the frames and all that is kept about them agree: every frame is of one kind and on exactly the
-    /// list of that kind, links lead both ways, blocks are aligned and joined, counts are right, no frame is lost.
+    /// Checks that the frames and all that is kept about them agree: every frame is of one kind and on
+    /// exactly the list of that kind, links lead both ways, blocks are aligned and joined, counts are right,
+    /// no frame is lost.
     ///
-    /// The machine is quiet: no thread uses these frames' allocator meanwhile. What users do with given-out frames is
-    /// theirs to check. The scratch words are zero afterwards.
+    /// The machine is quiet: no thread uses these frames' allocator meanwhile. What users do with given-out
+    /// frames is theirs to check. The scratch words are zero afterwards.
     pub fn audit(&self, report: &mut dyn FnMut(FrameViolation)) {
         self.clear_audit();
         lists::walk_all(self, report);

@@ -188,7 +188,8 @@ fn a_block_on_the_list_of_another_zone() {
     finds(&frames, |found| matches!(found, FrameViolation::WrongZone { pfn: at, .. } if *at == pfn));
 }
 
-/// A drain was forgotten when the page block was isolated: once for a CPU's list, once for its stack of returned blocks.
+/// A drain was forgotten when the page block was isolated: once for a CPU's list, once for its stack of
+/// returned blocks.
 #[test]
 fn a_block_that_a_cpu_keeps_in_an_isolated_page_block() {
     for on_stack in [false, true] {

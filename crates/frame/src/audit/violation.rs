@@ -122,8 +122,8 @@ pub enum FrameViolation {
         /// The block's.
         found: Order,
     },
-    /// A free block's type is not that of the list that it is on, or not that of its page block; or a block that a CPU
-    /// keeps lies in an isolated page block.
+    /// A free block's type is not that of the list that it is on, or not that of its page block; or a block
+    /// that a CPU keeps lies in an isolated page block.
     WrongMigratetype {
         /// The list.
         list: ListName,

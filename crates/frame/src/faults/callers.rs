@@ -26,8 +26,8 @@ pub struct FaultCaller {
     pub failed: u64,
 }
 
-/// A row belongs to one caller and one site from its first operation on, for the life of the machine: only the counts
-/// start anew with a plan.
+/// A row belongs to one caller and one site from its first operation on, for the life of the machine: only
+/// the counts start anew with a plan.
 #[derive(Debug)]
 struct Row {
     /// Tells whose row it is; 0 while it is free.
@@ -68,8 +68,8 @@ impl Row {
     fn caller(&self) -> Option<FaultCaller> {
         let location = NonNull::new(self.location.load(Ordering::Acquire))?;
         let (name, len) = (self.name.load(Ordering::Relaxed), self.name_len.load(Ordering::Relaxed));
-        // SAFETY: a row is filled once, by the one call that took it and from references that live for ever, the
-        // location last; and the bytes of the name are those of a `str`.
+        // SAFETY: a row is filled once, by the one call that took it and from references that live for ever,
+        // the location last; and the bytes of the name are those of a `str`.
         let (location, site) =
             unsafe { (location.as_ref(), str::from_utf8_unchecked(slice::from_raw_parts(name, len))) };
         let (seen, failed) = (self.seen.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));

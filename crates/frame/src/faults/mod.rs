@@ -1,8 +1,8 @@
 //! Failures on purpose.
 //!
-//! Whatever can fail asks the machine's [`Faults`] first, and fails if the [`FaultPlan`] says so. Debug builds also know
-//! which line of the program asked: the allocator's entry points carry `track_caller` there, and so do the functions
-//! between them and the calls on which a failure is undone.
+//! Whatever can fail asks the machine's [`Faults`] first, and fails if the [`FaultPlan`] says so. Debug
+//! builds also know which line of the program asked: the allocator's entry points carry `track_caller` there,
+//! and so do the functions between them and the calls on which a failure is undone.
 
 mod callers;
 mod plan;
@@ -23,8 +23,8 @@ const SEEDED: u32 = 4;
 
 /// The fault plan of a machine. While it is off an operation pays one relaxed load.
 ///
-/// A plan is set on a quiet machine or by the one thread that allocates: operations that run during the change
-/// may see a mixture of the old plan and the new.
+/// A plan is set on a quiet machine or by the one thread that allocates: operations that run during the
+/// change may see a mixture of the old plan and the new.
 #[derive(Debug)]
 pub struct Faults {
     mode: AtomicU32,
@@ -50,8 +50,8 @@ impl Faults {
         }
     }
 
-    /// Replaces the plan. All counts start at zero, unless the new plan is [`FaultPlan::OFF`]: then they stay to be
-    /// read.
+    /// Replaces the plan. All counts start at zero, unless the new plan is [`FaultPlan::OFF`]: then they stay
+    /// to be read.
     pub fn set(&self, plan: FaultPlan) {
         self.mode.store(OFF, Ordering::Relaxed);
         let (mode, number, seed) = match plan.rule {

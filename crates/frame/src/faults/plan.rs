@@ -3,7 +3,8 @@
 use core::fmt;
 use core::panic::Location;
 
-/// A kind of operation that can be made to fail. Every kind asks the same plan and takes its turn in the same count.
+/// A kind of operation that can be made to fail. Every kind asks the same plan and takes its turn in the same
+/// count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultClass {
@@ -53,8 +54,8 @@ pub enum FaultAim {
     Class(FaultClass),
     /// Those with one name.
     Site(FaultSite),
-    /// Those that one line of the program asks for, as [`Faults::callers`](super::Faults::callers) names it. Release
-    /// builds do not know lines, so there it meets nothing.
+    /// Those that one line of the program asks for, as [`Faults::callers`](super::Faults::callers) names it.
+    /// Release builds do not know lines, so there it meets nothing.
     Line {
         /// The path, as the compiler was given it.
         file: &'static str,
@@ -73,8 +74,8 @@ pub(super) enum Rule {
     Seeded { seed: u64, per_mille: u32 },
 }
 
-/// Which operations fail, and when. Turns are counted from 1, from the moment the plan is set, among the operations
-/// that the plan is aimed at.
+/// Which operations fail, and when. Turns are counted from 1, from the moment the plan is set, among the
+/// operations that the plan is aimed at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultPlan {
     pub(super) rule: Rule,
@@ -101,8 +102,8 @@ impl FaultPlan {
         Self::of(Rule::Every(period))
     }
 
-    /// Each fails with a probability of `per_mille` in a thousand. The seed and the turn decide, so the same seed fails
-    /// the same turns again.
+    /// Each fails with a probability of `per_mille` in a thousand. The seed and the turn decide, so the same
+    /// seed fails the same turns again.
     pub const fn seeded(seed: u64, per_mille: u32) -> Self {
         Self::of(Rule::Seeded { seed, per_mille })
     }

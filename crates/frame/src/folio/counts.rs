@@ -1,5 +1,5 @@
-//! The counts of a folio, and what follows from them. Callers go by [`LockedFolio`](super::LockedFolio), under which those
-//! of a large folio stay as they are.
+//! The counts of a folio, and what follows from them. Callers go by [`LockedFolio`](super::LockedFolio),
+//! under which those of a large folio stay as they are.
 
 use super::{Folio, MapsLeft, PIN};
 use crate::map::FrameFlags;
@@ -9,8 +9,8 @@ use quire_sync::atomic::Ordering;
 pub const MAX_MAPS: u32 = 1 << 31;
 
 impl Folio<'_> {
-    /// Whether no thread but the caller can see the folio: an entry of its own maps it, and it keeps that from changing, or looks at
-    /// it again afterwards.
+    /// Whether no thread but the caller can see the folio: an entry of its own maps it, and it keeps that
+    /// from changing, or looks at it again afterwards.
     #[inline]
     pub fn is_exclusive(&self) -> bool {
         let word = self.frame.word();
@@ -32,8 +32,9 @@ impl Folio<'_> {
         self.frame.map_count().load(Ordering::Acquire)
     }
 
-    /// Whether programs may have the folio by the name of its slot. Looked at after the count: an entry that was unmapped got the name
-    /// before, and if that leaves the caller's mapping alone, no thread gets a name later.
+    /// Whether programs may have the folio by the name of its slot. Looked at after the count: an entry that
+    /// was unmapped got the name before, and if that leaves the caller's mapping alone, no thread gets a name
+    /// later.
     #[inline]
     pub(super) fn is_cached(&self) -> bool {
         self.frame.word().flags().contains(FrameFlags::SWAP_CACHE)
@@ -60,8 +61,9 @@ impl Folio<'_> {
             return false;
         }
         if self.is_large() || maps == pages && !self.is_cached() {
-            // Under the head lock no other thread counts. And what is mapped by the caller's entry alone, whose table
-            // is locked, cannot be mapped by others in the meantime, unless a swap entry leads to it.
+            // Under the head lock no other thread counts. And what is mapped by the caller's entry alone,
+            // whose table is locked, cannot be mapped by others in the meantime, unless a swap entry leads to
+            // it.
             count.store(maps + pages, Ordering::Relaxed);
         } else {
             count.fetch_add(pages, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Lists of folios that are given out: by which the crates of memcgs and of reclaim sort folios.
 //!
 //! A folio is on one list at most, linked through the descriptor of its first frame, and has
-//! [`FrameFlags::LRU`](crate::FrameFlags::LRU) meanwhile. The flag, and whatever says on which list it is, belong to the
-//! room that owns the lists; this is only the linking.
+//! [`FrameFlags::LRU`](crate::FrameFlags::LRU) meanwhile. The flag, and whatever says on which list it is,
+//! belong to the crate that owns the lists; this is only the linking.
 
 use crate::chain::walk;
 use crate::map::{FrameIndex, MemoryMap};
@@ -119,8 +119,8 @@ impl FolioList {
         self.hand = self.last;
     }
 
-    /// The next folio of the walk, which goes to the front; none once it has come there. Whatever else is put on the list or taken
-    /// off meanwhile, each folio is met once that was on it all the time.
+    /// The next folio of the walk, which goes to the front; none once it has come there. Whatever else is put
+    /// on the list or taken off meanwhile, each folio is met once that was on it all the time.
     #[inline]
     pub fn walk_on(&mut self, map: &MemoryMap) -> Option<Pfn> {
         let index = self.hand.some()?;
@@ -134,7 +134,8 @@ impl FolioList {
         self.hand == FrameIndex::NONE
     }
 
-    /// The folios from the front to the back. On a damaged list it ends after one more than are said to be on it.
+    /// The folios from the front to the back. On a damaged list it ends after one more than are said to be on
+    /// it.
     pub fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = Pfn> + use<'m> {
         walk(map, self.first, u64::from(self.folios)).map(|index| map.pfn(index))
     }

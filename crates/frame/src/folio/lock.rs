@@ -1,9 +1,10 @@
 //! The folio lock: for long work on one folio, e.g. splitting it. A thread that waits for it sleeps.
 //!
-//! It is two bits of the state word. LOCKED is set by the thread that gets the lock. One that does not sets WAITERS too and sleeps while
-//! both are set. The holder clears both in one step, and wakes all that sleep on the folio if WAITERS was set: they try
-//! again, and who loses says so again. Between the look at the bits and the sleep no wake-up is lost, since
-//! [`Platform::park`] looks once more under the lock that `unpark` takes.
+//! It is two bits of the state word. LOCKED is set by the thread that gets the lock. One that does not sets
+//! WAITERS too and sleeps while both are set. The holder clears both in one step, and wakes all that sleep on
+//! the folio if WAITERS was set: they try again, and who loses says so again. Between the look at the bits
+//! and the sleep no wake-up is lost, since [`Platform::park`] looks once more under the lock that `unpark`
+//! takes.
 
 use crate::frames::Frames;
 use crate::map::{Frame, FrameFlags};
@@ -20,8 +21,8 @@ impl Frame {
         self.set_flags(FrameFlags::LOCKED).is_some_and(|before| !before.contains(FrameFlags::LOCKED))
     }
 
-    /// Takes the folio lock. `wait` is called while another thread has it, each time with a closure that tells whether it is
-    /// still worth waiting. Returns false if the frame is no folio that is given out.
+    /// Takes the folio lock. `wait` is called while another thread has it, each time with a closure that
+    /// tells whether it is still worth waiting. Returns false if the frame is no folio that is given out.
     pub(crate) fn lock_folio_with(&self, mut wait: impl FnMut(&mut dyn FnMut() -> bool)) -> bool {
         loop {
             match self.set_flags(FrameFlags::LOCKED) {
@@ -29,7 +30,8 @@ impl Frame {
                 Some(before) if !before.contains(FrameFlags::LOCKED) => return true,
                 Some(_) => {}
             }
-            // If the holder unlocks before this, the next attempt gets the lock, and the unlock wakes no sleeper for it.
+            // If the holder unlocks before this, the next attempt gets the lock, and the unlock wakes no
+            // sleeper for it.
             if self.set_flags(FrameFlags::WAITERS).is_some_and(|before| before.contains(FrameFlags::LOCKED)) {
                 wait(&mut || self.word().flags().contains(BOTH));
             }
@@ -51,8 +53,8 @@ pub struct FolioGuard<'m, P: Platform> {
 }
 
 impl<P: Platform> Frames<P> {
-    /// Takes the folio lock of the folio that starts at `head`, to which the caller holds a reference. Sleeps while another thread
-    /// else has it, so the caller is not pinned. `None` if no folio starts there.
+    /// Takes the folio lock of the folio that starts at `head`, to which the caller holds a reference. Sleeps
+    /// while another thread else has it, so the caller is not pinned. `None` if no folio starts there.
     pub fn lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
         let frame = self.frame(head)?;
         let key = ptr::from_ref(frame).addr();
@@ -76,7 +78,8 @@ impl<P: Platform> FolioGuard<'_, P> {
 }
 
 impl<P: Platform> Frames<P> {
-    /// The folio lock of the folio at `head`, which another thread [left held](FolioGuard::leave_held) for the caller alone.
+    /// The folio lock of the folio at `head`, which another thread [left held](FolioGuard::leave_held) for
+    /// the caller alone.
     pub fn adopt_folio_lock(&self, head: Pfn) -> FolioGuard<'_, P> {
         let frame = self.known(head);
         debug_assert!(
@@ -127,7 +130,8 @@ mod models {
     impl Model {
         fn add(&self) {
             let locked = self.frame.lock_folio_with(|still| {
-                // A sleeper that no thread wakes though it may go on would spin here for ever, which loom reports.
+                // A sleeper that no thread wakes though it may go on would spin here for ever, which loom
+                // reports.
                 while still() && !self.awake.swap(false, Ordering::AcqRel) {
                     thread::yield_now();
                 }

@@ -1,16 +1,17 @@
 //! Folios: blocks that programs map.
 //!
-//! Only the first descriptor of a folio speaks for it, whatever its order, so that mapping and unmapping many of its pages
-//! costs what one page costs:
+//! Only the first descriptor of a folio speaks for it, whatever its order, so that mapping and unmapping many
+//! of its pages costs what one page costs:
 //!
-//! - [`Frame::map_count`] is the sum over all mappings of the base pages that they map. An entry of a bottom table counts
-//!   1, an entry of a PMD table [`Order::PMD`]'s pages; so splitting such an entry changes no count.
-//! - All mappings together hold one reference: the one with which the block was given out. A thread that unmaps the last page
-//!   gives it back, when no TLB knows the folio any more.
-//! - The map count of a *large* folio (order above 0), and the entries that map it, change under its *head lock*
-//!   ([`LockedFolio`]), so a thread that holds that sees counts and entries agree. A folio of one page needs no lock: its
-//!   count is one word. A large folio can become several small ones, never the other way, so after the head lock was taken
-//!   it is looked at again.
+//! - [`Frame::map_count`] is the sum over all mappings of the base pages that they map. An entry of a bottom
+//!   table counts 1, an entry of a PMD table [`Order::PMD`]'s pages; so splitting such an entry changes no
+//!   count.
+//! - All mappings together hold one reference: the one with which the block was given out. A thread that
+//!   unmaps the last page gives it back, when no TLB knows the folio any more.
+//! - The map count of a *large* folio (order above 0), and the entries that map it, change under its *head
+//!   lock* ([`LockedFolio`]), so a thread that holds that sees counts and entries agree. A folio of one page
+//!   needs no lock: its count is one word. A large folio can become several small ones, never the other way,
+//!   so after the head lock was taken it is looked at again.
 //!
 //! The head lock spins. For long work there is the *folio lock*, for which one sleeps ([`FolioGuard`]).
 //!
@@ -36,8 +37,8 @@ use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{LockClass, Order, Pfn, Platform};
 
-/// A folio, as found from one of its frames. A moment's view: what keeps it true is the caller's business, e.g. an entry
-/// that maps the frame, under the lock of its table, and for a large folio the head lock.
+/// A folio, as found from one of its frames. A moment's view: what keeps it true is the caller's business,
+/// e.g. an entry that maps the frame, under the lock of its table, and for a large folio the head lock.
 #[derive(Clone, Copy)]
 pub struct Folio<'m> {
     head: Pfn,
@@ -114,7 +115,8 @@ pub enum MapsLeft {
     Part,
 }
 
-/// A folio whose counts and entries stay as they are while this lives. Of a folio of one page it holds no lock.
+/// A folio whose counts and entries stay as they are while this lives. Of a folio of one page it holds no
+/// lock.
 pub struct LockedFolio<'m, P: Platform> {
     folio: Folio<'m>,
     execution: PhantomData<fn() -> P>,
@@ -127,14 +129,15 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         self.folio
     }
 
-    /// Whether no thread but the caller, whose entry maps a page of it under the lock of its table, can see the folio.
+    /// Whether no thread but the caller, whose entry maps a page of it under the lock of its table, can see
+    /// the folio.
     #[inline]
     pub fn is_exclusive(&self) -> bool {
         self.folio.is_exclusive()
     }
 
-    /// Whether no thread but the caller can see the folio, who found `mapped` entries of its own that map it; if so the folio
-    /// remembers it.
+    /// Whether no thread but the caller can see the folio, who found `mapped` entries of its own that map it;
+    /// if so the folio remembers it.
     #[inline]
     pub fn claim(&self, mapped: u32) -> bool {
         let refs = self.folio.frame.refs();
@@ -145,8 +148,8 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         alone
     }
 
-    /// Notes that a page of the folio is about to be mapped by another space too. Only large folios need the note: of a
-    /// single page the count says as much.
+    /// Notes that a page of the folio is about to be mapped by another space too. Only large folios need the
+    /// note: of a single page the count says as much.
     #[inline]
     pub fn no_longer_exclusive(&self) {
         let exclusive = FrameFlags::ANONYMOUS_EXCLUSIVE;
@@ -167,22 +170,23 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         pages <= MAX_MAPS - self.maps().min(MAX_MAPS)
     }
 
-    /// Counts `pages` more as mapped by a caller whose entries map them already or are about to. Returns false, with nothing
-    /// changed, where the count would overflow.
+    /// Counts `pages` more as mapped by a caller whose entries map them already or are about to. Returns
+    /// false, with nothing changed, where the count would overflow.
     #[inline]
     pub fn add_maps(&self, pages: u32) -> bool {
         self.folio.add_maps(pages)
     }
 
-    /// Counts `pages` more of a folio that was found in the swap cache, by a caller with the folio lock who saw that there is
-    /// [room](Self::may_add). Mappings go at any time, so only the result says whether these are the first, who take the
-    /// mappings' reference.
+    /// Counts `pages` more of a folio that was found in the swap cache, by a caller with the folio lock who
+    /// saw that there is [room](Self::may_add). Mappings go at any time, so only the result says whether
+    /// these are the first, who take the mappings' reference.
     pub fn add_cached_maps(&self, pages: u32) -> bool {
         self.folio.add_cached_maps(pages)
     }
 
-    /// Whether the folio is a single page that programs may have by the name of its slot: what no thread but the caller maps now may
-    /// be mapped by others at any time. To be asked after a look at the [count](Self::maps).
+    /// Whether the folio is a single page that programs may have by the name of its slot: what no thread but
+    /// the caller maps now may be mapped by others at any time. To be asked after a look at the
+    /// [count](Self::maps).
     #[inline]
     pub fn may_be_mapped_by_name(&self) -> bool {
         !self.folio.is_large() && self.folio.is_cached()
@@ -223,8 +227,9 @@ pub enum Pinned<'m> {
     Nothing,
 }
 
-/// References that a pin takes. All mappings of a folio hold one together, and others hardly hold any for long, so a
-/// folio with so many is pinned (Linux tells pins from references the same way, `GUP_PIN_COUNTING_BIAS`).
+/// References that a pin takes. All mappings of a folio hold one together, and others hardly hold any for
+/// long, so a folio with so many is pinned (Linux tells pins from references the same way,
+/// `GUP_PIN_COUNTING_BIAS`).
 const PIN: u32 = 1024;
 
 impl<P: Platform> Frames<P> {
@@ -239,8 +244,8 @@ impl<P: Platform> Frames<P> {
         Folio { head: pfn, order: word.order(), frame }
     }
 
-    /// A tail does not say where its block starts. The first frame that is no tail among those that a larger and larger
-    /// block with `pfn` in it could start at is the block's: all nearer ones lie inside of it.
+    /// A tail does not say where its block starts. The first frame that is no tail among those that a larger
+    /// and larger block with `pfn` in it could start at is the block's: all nearer ones lie inside of it.
     #[inline(never)]
     fn folio_of_tail(&self, pfn: Pfn) -> Folio<'_> {
         let mut attempt = 0;
@@ -251,8 +256,8 @@ impl<P: Platform> Frames<P> {
                 (word.kind() != Kind::Tail).then_some(Folio { head, order: word.order(), frame })
             });
             match found {
-                // One that does not reach so far was just cut off: parts become folios from the last to the first, so that
-                // of `pfn` is one by now.
+                // One that does not reach so far was just cut off: parts become folios from the last to the
+                // first, so that of `pfn` is one by now.
                 Some(folio) if folio.pages_from(folio.head) <= pfn.0 - folio.head.0 => P::relax(attempt),
                 Some(folio) => return folio,
                 None => return Folio { head: pfn, order: Order::ZERO, frame: self.known(pfn) },
@@ -261,21 +266,22 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Pins the folio that `pfn` lies in, so that a device can read and write it: it stays where it is, and a child gets a
-    /// copy. The caller keeps it from being given back. Returns false past the most references.
+    /// Pins the folio that `pfn` lies in, so that a device can read and write it: it stays where it is, and a
+    /// child gets a copy. The caller keeps it from being given back. Returns false past the most references.
     pub fn pin_folio(&self, pfn: Pfn) -> bool {
         self.folio(pfn).frame.get(PIN)
     }
 
-    /// As [`pin_folio`](Self::pin_folio) for a caller that keeps nothing from being given back, and found `pfn` in an entry a
-    /// moment ago. What else the folio is that it pinned the caller has to look at again. Until the caller drops a wrong
-    /// one, a thread that frees it leaves that to the caller.
+    /// As [`pin_folio`](Self::pin_folio) for a caller that keeps nothing from being given back, and found
+    /// `pfn` in an entry a moment ago. What else the folio is that it pinned the caller has to look at again.
+    /// Until the caller drops a wrong one, a thread that frees it leaves that to the caller.
     pub fn try_pin_folio(&self, pfn: Pfn) -> Pinned<'_> {
         let folio = self.folio(pfn);
         if !folio.frame.try_get_mapped(PIN) {
             return Pinned::Nothing;
         }
-        // It may have been given back and used anew, or been split, before it was pinned. Now it stays as it is.
+        // It may have been given back and used anew, or been split, before it was pinned. Now it stays as it
+        // is.
         let now = self.folio(pfn);
         if now.head == folio.head { Pinned::Folio(now) } else { Pinned::Another(folio.head) }
     }
@@ -288,7 +294,8 @@ impl<P: Platform> Frames<P> {
         (folio.head, folio.order)
     }
 
-    /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back, and is pinned.
+    /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back,
+    /// and is pinned.
     #[inline]
     pub fn lock_folio(&self, pfn: Pfn) -> LockedFolio<'_, P> {
         loop {
@@ -298,8 +305,8 @@ impl<P: Platform> Frames<P> {
             }
             folio.frame.lock_word().lock::<P>(LockClass::Folio);
             let locked = LockedFolio { folio, execution: PhantomData };
-            // It may have been split while the lock was waited for. If not, `pfn` lies in it still: the caller keeps it from
-            // being given back, so nothing else can have come to be here.
+            // It may have been split while the lock was waited for. If not, `pfn` lies in it still: the
+            // caller keeps it from being given back, so nothing else can have come to be here.
             let now = folio.frame.word();
             if now.kind() != Kind::Tail && now.order() == folio.order {
                 return locked;

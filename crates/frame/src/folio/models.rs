@@ -1,4 +1,5 @@
-//! Loom models of the map count of a folio of one page, which changes without a lock. `scripts/models.sh loom` runs them.
+//! Loom models of the map count of a folio of one page, which changes without a lock. `scripts/models.sh
+//! loom` runs them.
 
 use super::{Folio, MapsLeft};
 use crate::map::{Frame, FrameFlags, Kind, Migratetype, Word};
@@ -77,8 +78,8 @@ fn loom_a_share_and_a_removal_are_both_counted() {
     });
 }
 
-/// One removes the only mapping of a page in the swap cache while another maps it by its name: the mappings' reference is taken
-/// as often as it is given back, but for that of the mapping that is left.
+/// One removes the only mapping of a page in the swap cache while another maps it by its name: the mappings'
+/// reference is taken as often as it is given back, but for that of the mapping that is left.
 #[test]
 fn loom_a_removal_and_a_mapping_by_name_are_both_counted() {
     loom::model(|| {

@@ -1,13 +1,15 @@
 //! Splitting a folio into smaller ones where it is.
 //!
-//! With the head lock held no entry that maps the folio comes or goes, so its mappings can be counted page by page. The
-//! counts are kept in the descriptors of the pages, which the parts will need them in anyway. If they add up to what the
-//! head says, and only the mappings and the caller hold references, each part gets its own state; else all is as
-//! before. No entry changes: it names a frame, and what folio that is in is the descriptor's business.
+//! With the head lock held no entry that maps the folio comes or goes, so its mappings can be counted page by
+//! page. The counts are kept in the descriptors of the pages, which the parts will need them in anyway. If
+//! they add up to what the head says, and only the mappings and the caller hold references, each part gets
+//! its own state; else all is as before. No entry changes: it names a frame, and what folio that is in is the
+//! descriptor's business.
 //!
-//! A folio on an LRU list stays on it: it is the first part then. The other mapped parts go to the same list if the
-//! owner of the lists does the split and holds the list's lock ([`FolioSplit::finish_with`]); else they are on none. Each
-//! is charged to the folio's memcg. Parts that no thread maps are not: their charge is the caller's to give back.
+//! A folio on an LRU list stays on it: it is the first part then. The other mapped parts go to the same list
+//! if the owner of the lists does the split and holds the list's lock ([`FolioSplit::finish_with`]); else
+//! they are on none. Each is charged to the folio's memcg. Parts that no thread maps are not: their charge is
+//! the caller's to give back.
 
 use super::{Folio, LockedFolio};
 use crate::chain::FrameChain;
@@ -84,8 +86,9 @@ impl<P: Platform> FolioSplit<'_, P> {
         if nth == 0 { self.of_first } else { self.page(nth).map_count().load(Ordering::Relaxed) }
     }
 
-    /// Makes every `to`-sized part of the folio one of its own. The caller holds `held` references beside that of the
-    /// mappings, and keeps them, on the first part. Parts that no thread maps enter `unmapped`, but for the first.
+    /// Makes every `to`-sized part of the folio one of its own. The caller holds `held` references beside
+    /// that of the mappings, and keeps them, on the first part. Parts that no thread maps enter `unmapped`,
+    /// but for the first.
     ///
     /// # Errors
     ///
@@ -100,9 +103,10 @@ impl<P: Platform> FolioSplit<'_, P> {
         self.finish_with(to, held, unless_mapped, unmapped, |_| false)
     }
 
-    /// As [`finish`](Self::finish). `list` is called with the first frame of each mapped part but the first, from the last
-    /// to the first, before any thread can see that it is one. If it returns true it has put the part on a list, and the part
-    /// has [`FrameFlags::LRU`]. A thread that sees that takes the list's lock, which the caller holds until this returns.
+    /// As [`finish`](Self::finish). `list` is called with the first frame of each mapped part but the first,
+    /// from the last to the first, before any thread can see that it is one. If it returns true it has put
+    /// the part on a list, and the part has [`FrameFlags::LRU`]. A thread that sees that takes the list's
+    /// lock, which the caller holds until this returns.
     ///
     /// # Errors
     ///
@@ -132,7 +136,8 @@ impl<P: Platform> FolioSplit<'_, P> {
         }
         let (owner, index) = (frame.owner().load(Ordering::Relaxed), frame.index().load(Ordering::Relaxed));
         let group = frame.memcg().load(Ordering::Relaxed);
-        // Flags are changed by a thread that has a reference, and those that say where it is listed also under the list's lock.
+        // Flags are changed by a thread that has a reference, and those that say where it is listed also
+        // under the list's lock.
         let word = frame.word();
         let mut flags = word.flags() - FrameFlags::PARTLY_MAPPED;
         flags.set(

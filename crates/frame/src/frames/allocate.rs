@@ -27,17 +27,17 @@ impl VmEvent {
 }
 
 impl<P: Platform> Frames<P> {
-    /// Allocates a block. It has one reference, no flags, no maps and the kind that was asked for; the rest of its
-    /// descriptor is whatever the last user left.
+    /// Allocates a block. It has one reference, no flags, no maps and the kind that was asked for; the rest
+    /// of its descriptor is whatever the last user left.
     ///
-    /// Takes, one after another, locks of the classes Slab, Limbo, Pcp and Zone, unless the request forbids to
-    /// drain: then Pcp and Zone only. Never sleeps, and does not reclaim.
+    /// Takes, one after another, locks of the classes Slab, Limbo, Pcp and Zone, unless the request forbids
+    /// to drain: then Pcp and Zone only. Never sleeps, and does not reclaim.
     ///
     /// # Errors
     ///
-    /// [`AllocError::OutOfMemory`] when every list is empty or at its watermark after all that holds free memory
-    /// back (per-CPU lists, limbo, slabs, reserves) was drained; [`AllocError::Injected`] by the fault plan. Nothing
-    /// else was changed.
+    /// [`AllocError::OutOfMemory`] when every list is empty or at its watermark after all that holds free
+    /// memory back (per-CPU lists, limbo, slabs, reserves) was drained; [`AllocError::Injected`] by the fault
+    /// plan. Nothing else was changed.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, pin: &Pin<'_, P>, request: AllocRequest) -> Result<Pfn, AllocError> {
@@ -82,8 +82,8 @@ impl<P: Platform> Frames<P> {
         list.iter().filter(move |zone| zone.kind() <= highest).map(|&zone| self.zone(zone))
     }
 
-    /// Pops a block off the CPU's list for the first zone on its zonelist. This is what most allocations come to;
-    /// whatever it cannot serve, it leaves as it was.
+    /// Pops a block off the CPU's list for the first zone on its zonelist. This is what most allocations come
+    /// to; whatever it cannot serve, it leaves as it was.
     #[inline]
     fn try_list(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
         let zone = self.zones_for(pin, request).next()?;
@@ -150,7 +150,8 @@ impl<P: Platform> Frames<P> {
             if let Some(index) = self.try_zones(pin, request) {
                 return Ok(index);
             }
-            // Last the reserve, a block at a time. Requests of the kind that it is kept for do not open it for others.
+            // Last the reserve, a block at a time. Requests of the kind that it is kept for do not open it
+            // for others.
             if request.atomic {
                 return Err(AllocError::OutOfMemory);
             }

@@ -4,8 +4,8 @@ use super::Frames;
 use quire_arch::Platform;
 
 impl<P: Platform> Frames<P> {
-    /// Frames that background reclaim should still free in the zones of the machine: none as long as every zone is above
-    /// its `low` watermark, boost included; once one fell below, as many as it lacks of `high`.
+    /// Frames that background reclaim should still free in the zones of the machine: none as long as every
+    /// zone is above its `low` watermark, boost included; once one fell below, as many as it lacks of `high`.
     pub fn background_target(&self) -> u64 {
         let lacking = self.zones.populated().map(|zone| {
             let marks = zone.levels.get();

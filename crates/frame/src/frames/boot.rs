@@ -99,8 +99,8 @@ fn make_zones<P: Platform>(
     let count = platform.node_count() * ZoneKind::COUNT;
     let make = |index| Zone::new(ZoneId::from_index(index).unwrap_or_default(), config.time_locks);
     let first = memory.array(count, make)?;
-    // SAFETY: `array` wrote `count` zones to memory that no other code gets and that lasts as long as the machine's RAM,
-    // which the platform keeps until it is dropped; the zones are dropped with it.
+    // SAFETY: `array` wrote `count` zones to memory that no other code gets and that lasts as long as the
+    // machine's RAM, which the platform keeps until it is dropped; the zones are dropped with it.
     Ok(unsafe { Zones::new(first, count) })
 }
 
@@ -153,8 +153,8 @@ pub(crate) fn zone_of_block(map: &MemoryMap, block: Pfn) -> Option<ZoneId> {
     Some(map.known(ram).zone())
 }
 
-/// The largest order of a block that starts at `pfn` and ends by `end`. The borders of zones are multiples of the
-/// page block, and blocks of different zones are not joined.
+/// The largest order of a block that starts at `pfn` and ends by `end`. The borders of zones are multiples of
+/// the page block, and blocks of different zones are not joined.
 fn largest_block(pfn: Pfn, end: Pfn) -> Order {
     let fits = |order: &Order| pfn.is_aligned(*order) && pfn.0 + order.pages() <= end.0;
     Order::ALL.into_iter().rev().find(fits).unwrap_or(Order::ZERO)

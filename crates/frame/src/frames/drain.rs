@@ -8,7 +8,8 @@ use crate::zone::Zone;
 use quire_arch::{CpuId, Order, Pin, Platform, prefetch};
 
 impl<P: Platform> Frames<P> {
-    /// Ticks after which [`age_lists`](Self::age_lists) has emptied the lists of a CPU that does not use them.
+    /// Ticks after which [`age_lists`](Self::age_lists) has emptied the lists of a CPU that does not use
+    /// them.
     pub const TICKS_TO_EMPTY: u32 = crate::pcp::TICKS_TO_EMPTY as u32;
 
     /// Brings the lists back into their budget after a block of this order and type was pushed.
@@ -41,9 +42,9 @@ impl<P: Platform> Frames<P> {
         self.events.add(pin, VmEvent::PcpDrain, home);
     }
 
-    /// Gives a block that is on no list back past the caller's own lists: to the CPU whose list it came from, if that one
-    /// runs short, else to the zone. Returns false where others use the zone just now: then it is better to go there
-    /// seldom, with many blocks at once.
+    /// Gives a block that is on no list back past the caller's own lists: to the CPU whose list it came from,
+    /// if that one runs short, else to the zone. Returns false where others use the zone just now: then it is
+    /// better to go there seldom, with many blocks at once.
     pub(super) fn free_past_lists(
         &self,
         pin: &Pin<'_, P>,
@@ -66,9 +67,9 @@ impl<P: Platform> Frames<P> {
         true
     }
 
-    /// Gives the blocks of `chunk`, which are on no list, back to the CPUs whose lists they came from, where those run
-    /// short, and the others to the zone. The zone's lock is taken once, and only if there are others. Returns the number
-    /// of frames that went to the zone.
+    /// Gives the blocks of `chunk`, which are on no list, back to the CPUs whose lists they came from, where
+    /// those run short, and the others to the zone. The zone's lock is taken once, and only if there are
+    /// others. Returns the number of frames that went to the zone.
     pub(super) fn return_or_free(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) -> u64 {
         let mut homeless = Chunk::new();
         let mut rest = chunk.blocks();
@@ -130,8 +131,8 @@ impl<P: Platform> Frames<P> {
     /// Frees `blocks`, which are on no list, to their zone under one hold of its lock.
     pub(super) fn chunk_home(&self, pin: &Pin<'_, P>, zone: &Zone<P>, blocks: &[FrameIndex]) {
         debug_assert!(blocks.len() <= CHUNK_BLOCKS, "a chunk is bounded");
-        // Each block will be held against its buddy: their descriptors come from memory side by side, and before the
-        // lock is taken.
+        // Each block will be held against its buddy: their descriptors come from memory side by side, and
+        // before the lock is taken.
         for &index in blocks {
             let pfn = self.map.pfn(index);
             prefetch(self.map.known(pfn.buddy(self.map.at(index).word().order())));
@@ -155,9 +156,9 @@ impl<P: Platform> Frames<P> {
         zones.map(|zone| zone.pcp.iter().map(|set| self.drain_set(pin, zone, set)).sum::<u64>()).sum()
     }
 
-    /// What the lists hold is read under the first hold of their lock and bounds the whole drain, so that a CPU that
-    /// refills meanwhile cannot keep it busy for ever; under every later hold the lists themselves are looked at
-    /// anew, so that nothing is taken from them that went elsewhere meanwhile.
+    /// What the lists hold is read under the first hold of their lock and bounds the whole drain, so that a
+    /// CPU that refills meanwhile cannot keep it busy for ever; under every later hold the lists themselves
+    /// are looked at anew, so that nothing is taken from them that went elsewhere meanwhile.
     fn drain_set(&self, pin: &Pin<'_, P>, zone: &Zone<P>, set: &PcpSet<P>) -> u64 {
         let (mut drained, mut bound) = (0, None);
         loop {
@@ -180,17 +181,18 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Moves at least `pages` base pages, or a chunk of blocks, from the lists to their zone under one hold of its
-    /// lock; returns how many.
+    /// Moves at least `pages` base pages, or a chunk of blocks, from the lists to their zone under one hold
+    /// of its lock; returns how many.
     fn drain_chunk(&self, pin: &Pin<'_, P>, zone: &Zone<P>, pcp: &mut PcpLists, pages: u64) -> u64 {
         let chunk = pcp.take_cold(&self.map, pages);
         self.drained(pin, zone, &chunk);
         chunk.pages
     }
 
-    /// A tick of the lists' clock, for all CPUs: to be called by one of them every second or so. Budgets that are not
-    /// used shrink; a CPU that did not use its lists since the last tick gives back half of what they hold, and
-    /// everything at the [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. Returns the number of frames that went home.
+    /// A tick of the lists' clock, for all CPUs: to be called by one of them every second or so. Budgets that
+    /// are not used shrink; a CPU that did not use its lists since the last tick gives back half of what they
+    /// hold, and everything at the [`TICKS_TO_EMPTY`](Self::TICKS_TO_EMPTY)th tick. Returns the number of
+    /// frames that went home.
     pub fn age_lists(&self, pin: &Pin<'_, P>) -> u64 {
         let mut aged = 0;
         for zone in self.zones.populated() {

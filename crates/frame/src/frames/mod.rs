@@ -33,15 +33,15 @@ use quire_sync::{Epoch, PerCpu, SpinLock};
 pub struct FrameConfig {
     /// Which orders the per-CPU lists hold.
     pub pcp: PcpTechnique,
-    /// KiB that stay free for reclaim, over all zones (Linux's `vm.min_free_kbytes`). `None` computes them from the
-    /// size of memory.
+    /// KiB that stay free for reclaim, over all zones (Linux's `vm.min_free_kbytes`). `None` computes them
+    /// from the size of memory.
     pub min_free_kib: Option<u64>,
     /// Treats all memory as of one mobility, to see what the grouping is worth.
     pub ignore_mobility: bool,
     /// Measures how long the zones' locks are held, at the price of two looks at the clock each time.
     pub time_locks: bool,
-    /// Looks at every frame of each block that is given back, whether its user used inner frames or not. Debug builds
-    /// always do.
+    /// Looks at every frame of each block that is given back, whether its user used inner frames or not.
+    /// Debug builds always do.
     pub check_tails: bool,
 }
 
@@ -102,13 +102,13 @@ impl<P: Platform> Frames<P> {
     ///
     /// # Safety
     ///
-    /// `pfn` is a frame of RAM that is a page table for as long as the result is used: the caller owns it, holds its
-    /// lock, or found it hooked in and is inside a section of [`epoch`](Self::epoch). No thread accesses it meanwhile
-    /// otherwise than by atomics.
+    /// `pfn` is a frame of RAM that is a page table for as long as the result is used: the caller owns it,
+    /// holds its lock, or found it hooked in and is inside a section of [`epoch`](Self::epoch). No thread
+    /// accesses it meanwhile otherwise than by atomics.
     #[inline]
     pub unsafe fn table(&self, pfn: Pfn) -> &[AtomicU64; 512] {
-        // SAFETY: the direct map of a frame in RAM is one valid, page-aligned page (contract of `Platform`, checked
-        // at boot); the caller keeps it a table, and entries are only accessed atomically.
+        // SAFETY: the direct map of a frame in RAM is one valid, page-aligned page (contract of `Platform`,
+        // checked at boot); the caller keeps it a table, and entries are only accessed atomically.
         unsafe { self.platform.direct_map(pfn).cast().as_ref() }
     }
 

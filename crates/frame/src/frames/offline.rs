@@ -1,17 +1,18 @@
 //! Taking a range of frames out of use, and back, while the machine runs.
 //!
-//! 1. Each page block of the range is isolated, under its zone's lock: its free memory goes to lists that no allocation is
-//!    served from, and what is freed from then on goes there too.
-//! 2. The CPUs' lists are drained. After that no block of the range is on a CPU's list, and none can get there, since the
-//!    block's type is read under the lock of the list
+//! 1. Each page block of the range is isolated, under its zone's lock: its free memory goes to lists that no
+//!    allocation is served from, and what is freed from then on goes there too.
+//! 2. The CPUs' lists are drained. After that no block of the range is on a CPU's list, and none can get
+//!    there, since the block's type is read under the lock of the list
 //!    ([`PcpLists::push_released`](crate::pcp::PcpLists::push_released)).
-//! 3. Slabs and limbo give back what they can, and the lists are drained once more: who read the type before the first
-//!    step and passes the lists by ([`Frames::return_or_free`](super::Frames::return_or_free)) may have brought a block to
-//!    a CPU since. One that comes even later counts as in use.
-//! 4. If every frame of the range is on the lists of isolated memory now, they leave their zone. If one is not,
-//!    everything is undone and the caller learns which.
+//! 3. Slabs and limbo give back what they can, and the lists are drained once more: who read the type before
+//!    the first step and passes the lists by ([`Frames::return_or_free`](super::Frames::return_or_free)) may
+//!    have brought a block to a CPU since. One that comes even later counts as in use.
+//! 4. If every frame of the range is on the lists of isolated memory now, they leave their zone. If one is
+//!    not, everything is undone and the caller learns which.
 //!
-//! One lock lets one range come or go at a time, so no thread undoes the isolation between the look and the removal.
+//! One lock lets one range come or go at a time, so no thread undoes the isolation between the look and the
+//! removal.
 
 use super::Frames;
 use crate::error::HotplugError;
@@ -25,9 +26,9 @@ impl<P: Platform> Frames<P> {
     ///
     /// # Errors
     ///
-    /// [`HotplugError`]; the range is in use as before, but page blocks that were in the high-order atomic reserve are
-    /// ordinary ones. With [`HotplugError::Busy`] another try may succeed: it moves nothing away, so a thread that has frames of
-    /// the range must have given them back.
+    /// [`HotplugError`]; the range is in use as before, but page blocks that were in the high-order atomic
+    /// reserve are ordinary ones. With [`HotplugError::Busy`] another try may succeed: it moves nothing away,
+    /// so a thread that has frames of the range must have given them back.
     pub fn take_offline(&self, pin: &Pin<'_, P>, range: PfnRange) -> Result<u64, HotplugError> {
         let _one = self.hotplug.try_lock().ok_or(HotplugError::Underway)?;
         self.check_range(range)?;
@@ -62,8 +63,8 @@ impl<P: Platform> Frames<P> {
         Ok(removed)
     }
 
-    /// Takes the frames of `range` into use again that [`take_offline`](Self::take_offline) took out of it, and returns
-    /// how many. The range may be a part of what was taken.
+    /// Takes the frames of `range` into use again that [`take_offline`](Self::take_offline) took out of it,
+    /// and returns how many. The range may be a part of what was taken.
     ///
     /// # Errors
     ///
@@ -110,7 +111,8 @@ impl<P: Platform> Frames<P> {
         })
     }
 
-    /// Asks `check` about every frame of RAM in `range`, which must be made of whole page blocks and hold some.
+    /// Asks `check` about every frame of RAM in `range`, which must be made of whole page blocks and hold
+    /// some.
     fn check_frames(
         &self,
         range: PfnRange,

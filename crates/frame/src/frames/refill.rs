@@ -81,8 +81,8 @@ impl<P: Platform> Frames<P> {
         Some(index)
     }
 
-    /// Brings memory of one type home from all CPUs' lists, before another type's page blocks are mixed with it: what
-    /// mixes once stays mixed for as long as its longest user.
+    /// Brings memory of one type home from all CPUs' lists, before another type's page blocks are mixed with
+    /// it: what mixes once stays mixed for as long as its longest user.
     #[cold]
     fn collect_type(&self, pin: &Pin<'_, P>, zone: &Zone<P>, migratetype: Migratetype) {
         let collected: u64 = zone.pcp.iter().map(|set| self.collect_from(pin, zone, set, migratetype)).sum();
@@ -91,8 +91,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// As a drain: what is there at the first look bounds it. What other CPUs returned is not sorted by type, so all of it
-    /// comes home.
+    /// As a drain: what is there at the first look bounds it. What other CPUs returned is not sorted by type,
+    /// so all of it comes home.
     fn collect_from(
         &self,
         pin: &Pin<'_, P>,
@@ -150,8 +150,8 @@ impl<P: Platform> Frames<P> {
         }
         match self.fetch(pin, zone, pcp, request, (blocks, mixing)) {
             Refill::Nothing => {
-                // What the CPU has of another type or order may be what the zone needs to form this block; the slow path
-                // drains for that. Only the reserve can help at once.
+                // What the CPU has of another type or order may be what the zone needs to form this block;
+                // the slow path drains for that. Only the reserve can help at once.
                 let given = Word::new(Kind::Pcp, order, migratetype);
                 self.allocate_reserved(pin, zone, request, given).map_or(Refill::Nothing, Refill::Block)
             }
@@ -281,8 +281,8 @@ impl<P: Platform> Frames<P> {
         buddy.allocate_reserved(&self.map, request.order, given, self.events.mine(pin))
     }
 
-    /// Keeps the page block of a block that was just given out for the next request of its kind, if the zone is low:
-    /// the next one could fail.
+    /// Keeps the page block of a block that was just given out for the next request of its kind, if the zone
+    /// is low: the next one could fail.
     fn reserve_around(&self, zone: &Zone<P>, buddy: &mut Buddy, index: FrameIndex, request: &AllocRequest) {
         if Self::may_reserve(zone, buddy, request) {
             buddy.reserve_block(&self.map, index, request.order, zone.managed());

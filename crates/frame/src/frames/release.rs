@@ -15,8 +15,8 @@ impl<P: Platform> Frames<P> {
     ///
     /// # Errors
     ///
-    /// See [`FreeError`]; nothing was changed. Every frame of the block is checked, not only the first, if its user
-    /// said that inner frames are in use ([`FrameFlags::TAILS_IN_USE`]) or the machine checks always
+    /// See [`FreeError`]; nothing was changed. Every frame of the block is checked, not only the first, if
+    /// its user said that inner frames are in use ([`FrameFlags::TAILS_IN_USE`]) or the machine checks always
     /// ([`FrameConfig::check_tails`](crate::FrameConfig::check_tails)).
     #[inline]
     pub fn free(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) -> Result<(), FreeError> {
@@ -42,8 +42,9 @@ impl<P: Platform> Frames<P> {
         Ok(())
     }
 
-    /// Takes a block from its user and adds it to `chain`, to be given back later: as [`free`](Self::free), but
-    /// no thread can get it before the chain is freed. Constant time, unless inner frames must be checked.
+    /// Takes a block from its user and adds it to `chain`, to be given back later: as [`free`](Self::free),
+    /// but no thread can get it before the chain is freed. Constant time, unless inner frames must be
+    /// checked.
     ///
     /// # Errors
     ///
@@ -56,8 +57,8 @@ impl<P: Platform> Frames<P> {
         Ok(())
     }
 
-    /// Gives all blocks of `chain` back. Locks are dropped after every few dozen blocks, so that neither other CPUs
-    /// nor interrupts wait for the whole of it.
+    /// Gives all blocks of `chain` back. Locks are dropped after every few dozen blocks, so that neither
+    /// other CPUs nor interrupts wait for the whole of it.
     pub fn free_chain(&self, pin: &Pin<'_, P>, mut chain: FrameChain) {
         self.events.add(pin, VmEvent::Pgfree, chain.pages());
         while let Some(index) = chain.pop(&self.map) {
@@ -94,8 +95,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Gives `first` and what follows it in `chain` back past the CPU's own lists, up to a chunk: to the CPUs whose lists
-    /// they came from, or to `zone`.
+    /// Gives `first` and what follows it in `chain` back past the CPU's own lists, up to a chunk: to the CPUs
+    /// whose lists they came from, or to `zone`.
     fn chunk_past_lists(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chain: &mut FrameChain, first: FrameIndex) {
         let mut chunk = Chunk::new();
         let mut next = Some(first);
@@ -119,7 +120,8 @@ impl<P: Platform> Frames<P> {
     #[inline]
     fn take_back(&self, pfn: Pfn, order: Order, lock: LockCheck) -> Result<(FrameIndex, &Frame), FreeError> {
         let (index, frame) = self.map.find(pfn).ok_or(FreeError::OutOfRange)?;
-        // A block whose inner frames no thread used has nothing to hide there; asking its first frame is enough.
+        // A block whose inner frames no thread used has nothing to hide there; asking its first frame is
+        // enough.
         let tails = self.checks_tails || frame.word().flags().contains(FrameFlags::TAILS_IN_USE);
         if order > Order::ZERO && tails {
             self.check_tails(pfn, order)?;
@@ -130,8 +132,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Checks the inner frames of a block that is about to be freed with `order`. Whether the block has that order
-    /// at all is found out by its first frame.
+    /// Checks the inner frames of a block that is about to be freed with `order`. Whether the block has that
+    /// order at all is found out by its first frame.
     fn check_tails(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let word = self.map.known(pfn).word();
         if !word.kind().is_given_out() || word.order() != order {

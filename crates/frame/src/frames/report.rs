@@ -47,7 +47,8 @@ impl<P: Platform> Frames<P> {
         self.zones.populated().map(|zone| zone.free() + listed_pages(zone)).sum()
     }
 
-    /// One zone in numbers. Takes its locks one after another. A zone that the machine does not have is empty.
+    /// One zone in numbers. Takes its locks one after another. A zone that the machine does not have is
+    /// empty.
     pub fn zone_report(&self, id: impl Into<ZoneId>) -> ZoneReport {
         let id = id.into();
         match self.zones.all().get(id.index()) {

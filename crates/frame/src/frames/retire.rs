@@ -17,9 +17,9 @@ const REAP_BLOCKS: u32 = 256;
 const EPOCHS: u32 = 2;
 
 impl<P: Platform> Frames<P> {
-    /// Gives back a block that lock-free readers may still be looking at: it is reused only when every section of
-    /// [`epoch`](Self::epoch) that was open at this moment is closed. Its contents and descriptor stay as they are
-    /// until then.
+    /// Gives back a block that lock-free readers may still be looking at: it is reused only when every
+    /// section of [`epoch`](Self::epoch) that was open at this moment is closed. Its contents and descriptor
+    /// stay as they are until then.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Frees what the caller's CPU retired, as far as the readers are gone, and returns the number of frames. To be
-    /// called from time to time where nothing is retired any more.
+    /// Frees what the caller's CPU retired, as far as the readers are gone, and returns the number of frames.
+    /// To be called from time to time where nothing is retired any more.
     pub fn reap(&self, pin: &Pin<'_, P>) -> u64 {
         self.push_epoch();
         self.reap_cpu(pin, self.limbo.mine(pin))

@@ -67,8 +67,8 @@ fn page_block(pfn: Pfn) -> PfnRange {
     PfnRange::new(start, start.offset(PAGEBLOCK_ORDER.pages()))
 }
 
-/// A block on the list or the stack goes home to the type that its page block has by then. Here that is isolated, since
-/// a page block that is one block cannot be stolen while that is kept.
+/// A block on the list or the stack goes home to the type that its page block has by then. Here that is
+/// isolated, since a page block that is one block cannot be stolen while that is kept.
 #[test]
 fn a_kept_block_goes_home_to_the_new_type_of_its_page_block() {
     each(|pcp, order, place| {
@@ -93,7 +93,8 @@ fn a_kept_block_goes_home_to_the_new_type_of_its_page_block() {
     });
 }
 
-/// A page block is stolen while a smaller block of it lies on a stack: the drain brings that home to the thief's type.
+/// A page block is stolen while a smaller block of it lies on a stack: the drain brings that home to the
+/// thief's type.
 #[test]
 fn a_returned_block_whose_page_block_was_stolen_goes_home_to_the_new_type() {
     for order in [0, 3].map(|order| Order::ALL[order]) {
@@ -111,8 +112,8 @@ fn a_returned_block_whose_page_block_was_stolen_goes_home_to_the_new_type() {
     }
 }
 
-/// The owner looks through its stack when it misses something: what is isolated by then is not given out, and goes on no
-/// list.
+/// The owner looks through its stack when it misses something: what is isolated by then is not given out, and
+/// goes on no list.
 #[test]
 fn a_returned_block_of_an_isolated_page_block_is_not_given_out() {
     for order in [0, 3, 9].map(|order| Order::ALL[order]) {

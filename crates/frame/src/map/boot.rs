@@ -133,7 +133,8 @@ impl BootMemory {
     /// A per-CPU array.
     pub(crate) fn per_cpu<T>(&mut self, mut make: impl FnMut() -> T) -> Result<PerCpu<T>, BootError> {
         let first = self.carve::<CachePadded<T>>(self.cpus)?;
-        // SAFETY: `carve` gave room and alignment for one padded element for each CPU, and gives it to no other.
+        // SAFETY: `carve` gave room and alignment for one padded element for each CPU, and gives it to no
+        // other.
         Ok(unsafe { PerCpu::init(first.cast(), self.cpus, |_| make()) })
     }
 }
@@ -159,12 +160,12 @@ pub(crate) struct Extra {
     pub(crate) per_zone: usize,
 }
 
-/// Makes the memory map, with room for `extra` beside it. Every frame of RAM that is not
-/// boot memory comes out as [`Kind::Tail`]: most will be inside a free block, and a thread that makes the block marks its
-/// first frame.
+/// Makes the memory map, with room for `extra` beside it. Every frame of RAM that is not boot memory comes
+/// out as [`Kind::Tail`]: most will be inside a free block, and a thread that makes the block marks its first
+/// frame.
 ///
-/// The metadata lies at the end of the highest range that has room, so that memory below 4 GiB is left to devices
-/// that can use no other.
+/// The metadata lies at the end of the highest range that has room, so that memory below 4 GiB is left to
+/// devices that can use no other.
 pub(crate) fn boot<P: Platform>(platform: &P, extra: Extra) -> Result<Booted, BootError> {
     let survey = Survey::of(platform)?;
     let zones = survey.nodes * ZoneKind::COUNT;
@@ -217,7 +218,8 @@ fn describe<P: Platform>(
         for pfn in range.start().0..range.end().0 {
             let kind = if reserved.contains(Pfn(pfn)) { Kind::Reserved } else { Kind::Tail };
             let index = slot((pfn - survey.base.0) as u32) as usize;
-            // SAFETY: the platform names the same ranges each time, so the index is below `span` and its slot inside.
+            // SAFETY: the platform names the same ranges each time, so the index is below `span` and its slot
+            // inside.
             unsafe { frames.add(index).write(Frame::new(kind, ZoneId::of(node, Pfn(pfn)))) };
         }
     });
@@ -228,7 +230,7 @@ fn describe<P: Platform>(
         unsafe { blocks.add(index).write(AtomicU8::new(MemoryMap::block_byte(Migratetype::Movable))) };
     }
     let arrays = Arrays { frames, blocks, ranges, range_count };
-    // SAFETY: the arrays were carved and filled above with the lengths that `new` asks for, the last descriptor is
-    // still the hole that it was written as, and the boot memory gives them to no other.
+    // SAFETY: the arrays were carved and filled above with the lengths that `new` asks for, the last
+    // descriptor is still the hole that it was written as, and the boot memory gives them to no other.
     Ok(unsafe { MemoryMap::new(survey.base, survey.span, arrays) })
 }

@@ -10,8 +10,8 @@ use quire_arch::{CpuId, Order};
 use quire_sync::RawSpin;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The place of a frame's descriptor in the memory map. Lists link frames by it. Neighbouring frames need not have
-/// neighbouring places.
+/// The place of a frame's descriptor in the memory map. Lists link frames by it. Neighbouring frames need not
+/// have neighbouring places.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub(crate) struct FrameIndex(pub(crate) u32);
@@ -39,9 +39,9 @@ pub(crate) enum LockCheck {
 /// What is known about one frame. One cache line each.
 ///
 /// For a block of several frames the first one's descriptor speaks for all; the others are [`Kind::Tail`].
-/// While a frame is free its state word and links belong to the list that it is on and change under that list's
-/// lock. While it is given out they belong to its user, except that the state word changes only by atomic
-/// read-modify-write.
+/// While a frame is free its state word and links belong to the list that it is on and change under that
+/// list's lock. While it is given out they belong to its user, except that the state word changes only by
+/// atomic read-modify-write.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Frame {
@@ -99,10 +99,10 @@ impl Frame {
         self.word().kind()
     }
 
-    /// Writes the state of a frame that the caller took off a list or is about to put on one. No bit of others is
-    /// lost: no thread but the list's holder writes the word of a free frame, since every transition that a user can
-    /// ask for is refused before it stores ([`Word::release`], [`Word::classify`], [`Word::get`],
-    /// [`Word::change_flags`]).
+    /// Writes the state of a frame that the caller took off a list or is about to put on one. No bit of
+    /// others is lost: no thread but the list's holder writes the word of a free frame, since every
+    /// transition that a user can ask for is refused before it stores ([`Word::release`], [`Word::classify`],
+    /// [`Word::get`], [`Word::change_flags`]).
     #[inline]
     pub(crate) fn set_word(&self, word: Word) {
         // Pairs with the acquiring load in `word`: who sees the state sees what was done to the frame before.
@@ -164,15 +164,16 @@ impl Frame {
         self.word().refs()
     }
 
-    /// One more reference for a caller that does not hold one: fails when the block is free or about to be, and
-    /// past [`MAX_REFS`](crate::MAX_REFS). The caller must then check that the frame is still what it looked for.
+    /// One more reference for a caller that does not hold one: fails when the block is free or about to be,
+    /// and past [`MAX_REFS`](crate::MAX_REFS). The caller must then check that the frame is still what it
+    /// looked for.
     #[inline]
     pub fn try_get(&self) -> bool {
         self.update(|word| word.try_get().ok_or(())).is_ok()
     }
 
-    /// `count` more references for a caller that holds one. Past [`MAX_REFS`](crate::MAX_REFS), and where there is none
-    /// to hold, nothing changes and the result is false.
+    /// `count` more references for a caller that holds one. Past [`MAX_REFS`](crate::MAX_REFS), and where
+    /// there is none to hold, nothing changes and the result is false.
     #[inline]
     pub fn get(&self, count: u32) -> bool {
         self.update(|word| word.get(count).ok_or(())).is_ok()
@@ -195,12 +196,13 @@ impl Frame {
         }
     }
 
-    /// Takes all references away, if there are `expected` and no more, and none of the flags `unless`: then no thread can take
-    /// one, and the caller alone says what the frame is next. References and flags are looked at in one step.
+    /// Takes all references away, if there are `expected` and no more, and none of the flags `unless`: then
+    /// no thread can take one, and the caller alone says what the frame is next. References and flags are
+    /// looked at in one step.
     ///
-    /// For those who make something else of a folio where it is, or give it back; all others drop references of their own
-    /// own ([`put`](Self::put)). The caller holds one of those that go, and has made sure that all others are the
-    /// bookkeeping of the crates that it acts for.
+    /// For those who make something else of a folio where it is, or give it back; all others drop references
+    /// of their own own ([`put`](Self::put)). The caller holds one of those that go, and has made sure that
+    /// all others are the bookkeeping of the crates that it acts for.
     pub fn freeze(&self, expected: u32, unless: FrameFlags) -> bool {
         let frozen = |word: Word| {
             let wanted = word.refs() == expected && !word.flags().intersects(unless);
@@ -209,7 +211,8 @@ impl Frame {
         self.update(|word| frozen(word).ok_or(())).is_ok()
     }
 
-    /// Sets flags and tells those that were set before, or `None` if the frame is not given out; then nothing changed.
+    /// Sets flags and tells those that were set before, or `None` if the frame is not given out; then nothing
+    /// changed.
     #[inline]
     pub fn set_flags(&self, flags: FrameFlags) -> Option<FrameFlags> {
         self.change_flags(flags, FrameFlags::empty())
@@ -227,28 +230,29 @@ impl Frame {
         self.update(|word| word.change_flags(set, clear).ok_or(())).ok().map(Word::flags)
     }
 
-    /// Base pages of the block that page-table entries map, each as often as it is mapped (see [`Folio`](crate::Folio)). Its
-    /// users count; what is mapped cannot be freed.
+    /// Base pages of the block that page-table entries map, each as often as it is mapped (see
+    /// [`Folio`](crate::Folio)). Its users count; what is mapped cannot be freed.
     #[inline]
     pub fn map_count(&self) -> &AtomicU32 {
         &self.maps
     }
 
-    /// A lock for the user of the frame: a page table's own lock, a large folio's head lock. Must be free when the frame is
-    /// given back.
+    /// A lock for the user of the frame: a page table's own lock, a large folio's head lock. Must be free
+    /// when the frame is given back.
     #[inline]
     pub fn lock_word(&self) -> &RawSpin {
         &self.lock
     }
 
-    /// Whose the frame is: a space, an anonymous group, a slab cache. The user's own meaning; left as it was when
-    /// the frame is given back, so a user sets it before it relies on it.
+    /// Whose the frame is: a space, an anonymous group, a slab cache. The user's own meaning; left as it was
+    /// when the frame is given back, so a user sets it before it relies on it.
     #[inline]
     pub fn owner(&self) -> &AtomicU64 {
         &self.owner
     }
 
-    /// Where in its owner the frame is: a table's address and level, a page's index. As [`owner`](Self::owner).
+    /// Where in its owner the frame is: a table's address and level, a page's index. As
+    /// [`owner`](Self::owner).
     #[inline]
     pub fn index(&self) -> &AtomicU64 {
         &self.index
@@ -260,15 +264,15 @@ impl Frame {
         &self.private
     }
 
-    /// A count for the user: a table's entries in use, a slab's free objects, the PMD entries that map a folio whole. As
-    /// [`owner`](Self::owner).
+    /// A count for the user: a table's entries in use, a slab's free objects, the PMD entries that map a
+    /// folio whole. As [`owner`](Self::owner).
     #[inline]
     pub fn live(&self) -> &AtomicU32 {
         &self.live
     }
 
-    /// The memory group that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero whenever the frame is
-    /// given back.
+    /// The memory group that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero
+    /// whenever the frame is given back.
     #[inline]
     pub fn memcg(&self) -> &AtomicU16 {
         &self.memcg

@@ -25,12 +25,13 @@ pub(crate) struct RamRange {
 const GROUP_SHIFT: u32 = 9;
 const GROUP: u32 = 1 << GROUP_SHIFT;
 
-/// Where in the array the descriptor of a frame lies: within its group of 512, at a place that differs from group to
-/// group.
+/// Where in the array the descriptor of a frame lies: within its group of 512, at a place that differs from
+/// group to group.
 ///
-/// Were descriptors in the order of frames, those of the first frames of large blocks, which are the ones in use, would
-/// lie a power of two apart and share a few sets of each cache: with 32 KiB from one order-9 block to the next, and a
-/// second-level cache of 1 MiB in 8 ways, 32 of them would fill it. This way they spread over all sets.
+/// Were descriptors in the order of frames, those of the first frames of large blocks, which are the ones in
+/// use, would lie a power of two apart and share a few sets of each cache: with 32 KiB from one order-9 block
+/// to the next, and a second-level cache of 1 MiB in 8 ways, 32 of them would fill it. This way they spread
+/// over all sets.
 #[inline]
 pub(super) const fn slot(index: u32) -> u32 {
     index ^ ((index >> GROUP_SHIFT) & (GROUP - 1))
@@ -42,16 +43,16 @@ pub(super) const fn slots(count: u32) -> usize {
     if needed <= GROUP as usize { needed } else { needed.next_multiple_of(GROUP as usize) }
 }
 
-/// The descriptors of a machine, one for each frame from its lowest to its highest. Frames between two ranges of
-/// RAM have one too ([`Kind::Hole`]), so that finding a descriptor is one subtraction.
+/// The descriptors of a machine, one for each frame from its lowest to its highest. Frames between two ranges
+/// of RAM have one too ([`Kind::Hole`]), so that finding a descriptor is one subtraction.
 #[derive(Debug)]
 pub struct MemoryMap {
     base: Pfn,
     count: u32,
     /// Descriptors in the array.
     slots: u32,
-    /// `count` descriptors, one more of kind `Hole` that stands for every frame outside, and what fills the last group
-    /// up; each in its [`slot`].
+    /// `count` descriptors, one more of kind `Hole` that stands for every frame outside, and what fills the
+    /// last group up; each in its [`slot`].
     frames: NonNull<Frame>,
     blocks: NonNull<AtomicU8>,
     block_count: usize,
@@ -61,8 +62,8 @@ pub struct MemoryMap {
     range_count: usize,
 }
 
-// SAFETY: the pointers lead to memory that the map owns for as long as it lives; descriptors and block types are
-// atomics, and the ranges are never written after the map was made.
+// SAFETY: the pointers lead to memory that the map owns for as long as it lives; descriptors and block types
+// are atomics, and the ranges are never written after the map was made.
 unsafe impl Send for MemoryMap {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for MemoryMap {}
@@ -86,9 +87,10 @@ impl MemoryMap {
 
     /// # Safety
     ///
-    /// `arrays` holds [`slots`]`(count)` descriptors, of which those past the first `count` are holes, `blocks_of(base, count)` block types
-    /// and `range_count` ranges, all initialised, aligned and used by no other thread while the map lives. The
-    /// ranges lie within `count` frames from `base` and are what the platform's direct map says.
+    /// `arrays` holds [`slots`]`(count)` descriptors, of which those past the first `count` are holes,
+    /// `blocks_of(base, count)` block types and `range_count` ranges, all initialised, aligned and used by no
+    /// other thread while the map lives. The ranges lie within `count` frames from `base` and are what the
+    /// platform's direct map says.
     pub(crate) unsafe fn new(base: Pfn, count: u32, arrays: Arrays) -> Self {
         Self {
             base,
@@ -115,8 +117,8 @@ impl MemoryMap {
         if frame.kind() == Kind::Hole { None } else { Some(frame) }
     }
 
-    /// The descriptor of a frame that is known to be RAM. For any other the result is a hole's descriptor, which
-    /// refuses everything.
+    /// The descriptor of a frame that is known to be RAM. For any other the result is a hole's descriptor,
+    /// which refuses everything.
     #[inline]
     pub fn known(&self, pfn: Pfn) -> &Frame {
         let offset = pfn.0.wrapping_sub(self.base.0).min(u64::from(self.count));
@@ -183,8 +185,8 @@ impl MemoryMap {
         self.blocks().get((pfn.0 >> PAGEBLOCK_ORDER.get()).wrapping_sub(self.first_block) as usize)
     }
 
-    /// The migratetype of the page block that holds `pfn`. It changes under the zone's lock only; read without
-    /// that lock it is a hint, which must be read again before anything is decided on it.
+    /// The migratetype of the page block that holds `pfn`. It changes under the zone's lock only; read
+    /// without that lock it is a hint, which must be read again before anything is decided on it.
     #[inline]
     pub fn block_migratetype(&self, pfn: Pfn) -> Migratetype {
         self.block_of(pfn).map_or(Migratetype::Movable, |block| {
@@ -197,8 +199,8 @@ impl MemoryMap {
         migratetype as u8 | (migratetype as u8) << BEFORE_SHIFT
     }
 
-    /// Changes a page block's type, under the zone's lock. A type that is set for a while leaves the one before it
-    /// remembered; see [`block_before`](Self::block_before).
+    /// Changes a page block's type, under the zone's lock. A type that is set for a while leaves the one
+    /// before it remembered; see [`block_before`](Self::block_before).
     pub(crate) fn set_block_migratetype(&self, pfn: Pfn, migratetype: Migratetype) {
         if let Some(block) = self.block_of(pfn) {
             let now = block.load(Ordering::Relaxed);
@@ -207,7 +209,8 @@ impl MemoryMap {
         }
     }
 
-    /// The type of requests that a page block last belonged to, which is its own unless it is reserved or isolated.
+    /// The type of requests that a page block last belonged to, which is its own unless it is reserved or
+    /// isolated.
     pub(crate) fn block_before(&self, pfn: Pfn) -> Migratetype {
         self.block_of(pfn).map_or(Migratetype::Movable, |block| {
             Migratetype::from_bits(u64::from(block.load(Ordering::Relaxed) >> BEFORE_SHIFT))

@@ -1,8 +1,8 @@
 //! How the contents of a block can be moved, by which free memory is kept apart.
 
-/// The mobility of what a frame holds. Every page block has one, and allocations of the same type share blocks,
-/// so that what can never move does not end up scattered over all of memory (M. Gorman, P. Healy, "Supporting
-/// superpage allocation without additional hardware support", ISMM 2008).
+/// The mobility of what a frame holds. Every page block has one, and allocations of the same type share
+/// blocks, so that what can never move does not end up scattered over all of memory (M. Gorman, P. Healy,
+/// "Supporting superpage allocation without additional hardware support", ISMM 2008).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Migratetype {
@@ -12,7 +12,8 @@ pub enum Migratetype {
     Movable = 1,
     /// Cannot be moved but can be dropped under pressure: caches.
     Reclaimable = 2,
-    /// Kept for requests that cannot wait and need more than one frame. A type of page blocks only: no request has it.
+    /// Kept for requests that cannot wait and need more than one frame. A type of page blocks only: no
+    /// request has it.
     HighAtomic = 3,
     /// Gives out nothing: the range is being taken out of use. A type of page blocks only.
     Isolate = 4,
@@ -41,7 +42,8 @@ impl Migratetype {
         self as usize
     }
 
-    /// Whether free neighbours of the two types become one block. What is reserved or isolated stays by itself.
+    /// Whether free neighbours of the two types become one block. What is reserved or isolated stays by
+    /// itself.
     #[inline]
     pub(crate) fn joins(self, other: Self) -> bool {
         self == other || (self.is_pcp_type() && other.is_pcp_type())
@@ -63,8 +65,8 @@ impl Migratetype {
         BY_BITS[(bits & 7) as usize]
     }
 
-    /// Where memory is taken from when blocks of this type have none left, best first. What cannot move prefers
-    /// what at least can be dropped; what can move goes last to what never moves.
+    /// Where memory is taken from when blocks of this type have none left, best first. What cannot move
+    /// prefers what at least can be dropped; what can move goes last to what never moves.
     pub(crate) const fn fallbacks(self) -> &'static [Self] {
         match self {
             Self::Unmovable => &[Self::Reclaimable, Self::Movable],

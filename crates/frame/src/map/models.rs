@@ -16,7 +16,8 @@ fn given_out() -> Arc<Frame> {
     Arc::new(frame)
 }
 
-/// A hazard of docs/locking.md: a double free by two CPUs at once. One of them gets the frame, the other is told.
+/// A hazard of docs/locking.md: a double free by two CPUs at once. One of them gets the frame, the other is
+/// told.
 #[test]
 fn loom_of_two_frees_one_is_a_double_free() {
     loom::model(|| {
@@ -48,8 +49,8 @@ fn loom_a_free_happens_though_exchanges_fail_for_no_reason() {
     });
 }
 
-/// A lock-free lookup that takes a reference while the owner gives the frame back: either the reference is had and
-/// the free refused, or the frame is free and the reference refused.
+/// A lock-free lookup that takes a reference while the owner gives the frame back: either the reference is
+/// had and the free refused, or the frame is free and the reference refused.
 #[test]
 fn loom_a_reference_and_a_free_exclude_each_other() {
     loom::model(|| {

@@ -1,8 +1,8 @@
 //! The state word of a frame: kind, order, migratetype, flags and references in 64 bits.
 //!
 //! Each transition is a pure function from one word to the next. [`Frame`](super::Frame) applies it under one
-//! compare-exchange, so a transition that was checked is the transition that happened, and a frame that a second
-//! caller frees at the same moment is freed once.
+//! compare-exchange, so a transition that was checked is the transition that happened, and a frame that a
+//! second caller frees at the same moment is freed once.
 //!
 //! | bits | holds |
 //! |---|---|
@@ -31,7 +31,8 @@ pub enum Kind {
     Pcp = 3,
     /// Inside a block, free or given out; the block's first frame says which.
     Tail = 4,
-    /// Given back, on its way to a list: in a [`FrameChain`](crate::FrameChain) or in the hands of the allocator.
+    /// Given back, on its way to a list: in a [`FrameChain`](crate::FrameChain) or in the hands of the
+    /// allocator.
     Gathered = 5,
     /// Given back, but lock-free readers may still look at it: waits for an epoch.
     Limbo = 6,
@@ -123,8 +124,8 @@ bitflags! {
         const REFERENCED = 1 << 2;
         /// An anonymous page that no other space can see: it may be written without a copy.
         const ANONYMOUS_EXCLUSIVE = 1 << 3;
-        /// Inner frames of the block have maps or locks of their own. Their user sets this on the block's first frame
-        /// before; then every frame is looked at when the block is given back.
+        /// Inner frames of the block have maps or locks of their own. Their user sets this on the block's
+        /// first frame before; then every frame is looked at when the block is given back.
         const TAILS_IN_USE = 1 << 4;
         /// Some pages of the folio may be unmapped, and it waits to be split.
         const PARTLY_MAPPED = 1 << 5;
@@ -134,8 +135,8 @@ bitflags! {
         const LOCKED = 1 << 7;
         /// A thread sleeps until it is released.
         const WAITERS = 1 << 8;
-        /// The folio is on an LRU list, which keeps it from being freed: a thread that drops the last reference
-        /// takes it off first.
+        /// The folio is on an LRU list, which keeps it from being freed: a thread that drops the last
+        /// reference takes it off first.
         const LRU = 1 << 9;
         /// It belongs on a list of folios that were used of late.
         const ACTIVE = 1 << 10;
@@ -155,7 +156,8 @@ bitflags! {
         const UNEVICTABLE = 1 << 17;
         /// A device is reading it, and a thread that began that holds the folio lock.
         const READING = 1 << 18;
-        /// A device is reading it without a waiter: the thread that reaps the completion releases the folio lock.
+        /// A device is reading it without a waiter: the thread that reaps the completion releases the folio
+        /// lock.
         const UNATTENDED = 1 << 19;
     }
 }

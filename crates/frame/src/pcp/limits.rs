@@ -22,19 +22,21 @@ const HIGH_IN_BATCHES: u64 = 4;
 /// The budgets of all CPUs together are never more than this part of a zone (as Linux's
 /// `percpu_pagelist_high_fraction` at its least).
 const HIGHEST_PART: u64 = 8;
-/// Nor more than this part of what is free in it. What lies on lists cannot be joined with its neighbours: in the long
-/// run of `quire lab pcp` at 80 % use this halves what is held, for a few more takes of the zone's lock.
+/// Nor more than this part of what is free in it. What lies on lists cannot be joined with its neighbours: in
+/// the long run of `quire lab pcp` at 80 % use this halves what is held, for a few more takes of the zone's
+/// lock.
 const FREE_PART: u64 = 6;
-/// Batches that fit into the posted lists: one of order 0 for each migratetype and 8 for the others, so that one refill
-/// does not lead to a drain on the next free (M. Gorman, 2016).
+/// Batches that fit into the posted lists: one of order 0 for each migratetype and 8 for the others, so that
+/// one refill does not lead to a drain on the next free (M. Gorman, 2016).
 const POSTED_BATCHES: u64 = Migratetype::PCP_COUNT as u64 + 8;
 
 impl PcpLimits {
-    /// The limits of `technique` for a zone of `managed` frames with low watermark `low`, on a machine of `cpus` CPUs.
+    /// The limits of `technique` for a zone of `managed` frames with low watermark `low`, on a machine of
+    /// `cpus` CPUs.
     ///
-    /// Linux's rule: a batch is about a quarter of a thousandth of the zone, a quarter of 1 MiB at most, and one
-    /// less than a power of two; the lists of all CPUs together hold what lies below the low watermark, and may grow to
-    /// an eighth of the zone.
+    /// Linux's rule: a batch is about a quarter of a thousandth of the zone, a quarter of 1 MiB at most, and
+    /// one less than a power of two; the lists of all CPUs together hold what lies below the low watermark,
+    /// and may grow to an eighth of the zone.
     pub(crate) fn new(technique: PcpTechnique, managed: u64, low: u64, cpus: u64) -> Self {
         let cpus = cpus.max(1);
         let share = (managed / 1024).min(BATCH_BYTES / Order::ZERO.bytes()) / 4;

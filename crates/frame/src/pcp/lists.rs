@@ -171,8 +171,8 @@ impl PcpLists {
         self.tuning.used = true;
     }
 
-    /// Adds `blocks` blocks of `order` that lie side by side from `first` on, so that the lowest is popped first. They
-    /// are described here.
+    /// Adds `blocks` blocks of `order` that lie side by side from `first` on, so that the lowest is popped
+    /// first. They are described here.
     pub(crate) fn push_run(
         &mut self,
         map: &MemoryMap,
@@ -191,12 +191,12 @@ impl PcpLists {
         }
     }
 
-    /// Adds a block that was given back, on the list of its page block's type. The type may change while the block
-    /// is here; a thread that drains the list asks again. Returns false, and adds nothing, where blocks of the type must go
-    /// to their zone at once.
+    /// Adds a block that was given back, on the list of its page block's type. The type may change while the
+    /// block is here; a thread that drains the list asks again. Returns false, and adds nothing, where blocks
+    /// of the type must go to their zone at once.
     ///
-    /// The type is read under the lists' lock. So when a range is isolated and then the lists are drained, the drain
-    /// finds every block of the range that was added before, and none is added after it.
+    /// The type is read under the lists' lock. So when a range is isolated and then the lists are drained,
+    /// the drain finds every block of the range that was added before, and none is added after it.
     #[inline]
     pub(crate) fn push_released(
         &mut self,
@@ -214,8 +214,8 @@ impl PcpLists {
         true
     }
 
-    /// Takes a block of a larger order of the type, if there is one, and splits it: what is left over goes to the lists of
-    /// the smaller orders. The smallest that there is, so that large ones stay whole.
+    /// Takes a block of a larger order of the type, if there is one, and splits it: what is left over goes to
+    /// the lists of the smaller orders. The smallest that there is, so that large ones stay whole.
     pub(crate) fn pop_part(
         &mut self,
         map: &MemoryMap,
@@ -289,8 +289,8 @@ impl PcpLists {
         Some((index, order))
     }
 
-    /// Takes at least `pages` base pages, or all there are, or as many blocks as a chunk holds; what was used least
-    /// recently first. It goes round the lists and takes from each in proportion to what is on it.
+    /// Takes at least `pages` base pages, or all there are, or as many blocks as a chunk holds; what was used
+    /// least recently first. It goes round the lists and takes from each in proportion to what is on it.
     pub(crate) fn take_cold(&mut self, map: &MemoryMap, pages: u64) -> Chunk {
         let mut chunk = Chunk::new();
         while chunk.pages < pages

@@ -41,8 +41,8 @@ impl Stack {
     }
 }
 
-/// Two CPUs bring blocks back while the owner takes: each block comes out once, and none is lost. Every failure of the
-/// compare-exchange that another CPU can cause happens in some interleaving.
+/// Two CPUs bring blocks back while the owner takes: each block comes out once, and none is lost. Every
+/// failure of the compare-exchange that another CPU can cause happens in some interleaving.
 #[test]
 fn loom_returned_blocks_come_out_once() {
     loom::model(|| {
@@ -51,8 +51,8 @@ fn loom_returned_blocks_come_out_once() {
             let stack = Arc::clone(&stack);
             thread::spawn(move || assert!(stack.push(0)))
         };
-        // The owner comes last in the first interleaving. Loom remembers only the last access to a word, which hides a
-        // load that comes before another thread's load and exchange.
+        // The owner comes last in the first interleaving. Loom remembers only the last access to a word,
+        // which hides a load that comes before another thread's load and exchange.
         let owner = {
             let stack = Arc::clone(&stack);
             thread::spawn(move || stack.take())
@@ -84,8 +84,8 @@ fn loom_a_block_is_returned_though_exchanges_fail_for_no_reason() {
     });
 }
 
-/// The stack is taken and gets the same first block again while a pusher looks at it (ABA): the pusher's block ends up
-/// in front of that block, and nothing that left the stack comes back.
+/// The stack is taken and gets the same first block again while a pusher looks at it (ABA): the pusher's
+/// block ends up in front of that block, and nothing that left the stack comes back.
 #[test]
 fn loom_a_stack_that_looks_the_same_again_is_the_same() {
     loom::model(|| {

@@ -1,13 +1,13 @@
 //! Blocks that other CPUs bring back, on a stack without a lock.
 //!
-//! Who frees what another CPU allocated would otherwise fill its own lists, spill them to the zone, and the other CPU
-//! would fetch the same frames from there: two takes of the zone's lock for nothing. Instead surplus goes back by one
-//! exchange on the other CPU's stack, a run of blocks at a time. The owner takes the whole stack with one exchange
-//! when its lists are empty, and so does a drain.
+//! Who frees what another CPU allocated would otherwise fill its own lists, spill them to the zone, and the
+//! other CPU would fetch the same frames from there: two takes of the zone's lock for nothing. Instead
+//! surplus goes back by one exchange on the other CPU's stack, a run of blocks at a time. The owner takes the
+//! whole stack with one exchange when its lists are empty, and so does a drain.
 //!
-//! The word holds the first frame and the number of base pages, so that the bound on what lies there is exact. Pushing
-//! compares the whole word. That the stack was taken and refilled with the same first frame meanwhile (ABA) does no
-//! harm: the pusher links its last block to that frame and to nothing behind it.
+//! The word holds the first frame and the number of base pages, so that the bound on what lies there is
+//! exact. Pushing compares the whole word. That the stack was taken and refilled with the same first frame
+//! meanwhile (ABA) does no harm: the pusher links its last block to that frame and to nothing behind it.
 
 use crate::map::{Frame, FrameIndex};
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -96,9 +96,9 @@ impl Returned {
         loop {
             let Some(next) = now.push(chain.first, chain.pages, limit) else { return false };
             chain.last.set_next(now.first());
-            // Release: the blocks are described and linked before the owner can find them. Pairs with the exchange in
-            // `take`; what other pushers released before stays visible through it, since every change of the word is an
-            // exchange.
+            // Release: the blocks are described and linked before the owner can find them. Pairs with the
+            // exchange in `take`; what other pushers released before stays visible through it, since every
+            // change of the word is an exchange.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => {
                     let pages = u64::from(next.pages());

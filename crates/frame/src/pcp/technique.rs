@@ -11,7 +11,8 @@ pub enum PcpTechnique {
     OrderZero,
     /// Orders 0 to 3, as M. Gorman posted it.
     Posted,
-    /// Every order up to the PMD's, with a budget that follows the traffic and returns to the CPU that runs short.
+    /// Every order up to the PMD's, with a budget that follows the traffic and returns to the CPU that runs
+    /// short.
     #[default]
     All,
 }

@@ -1,15 +1,16 @@
 //! How a CPU's budget follows the traffic.
 //!
-//! - A *miss* (a list is empty and nothing was returned) raises the budget by what is fetched, and the next fetch of
-//!   the same order takes twice as many blocks. So memory that is allocated and freed to and fro comes to stay.
+//! - A *miss* (a list is empty and nothing was returned) raises the budget by what is fetched, and the next
+//!   fetch of the same order takes twice as many blocks. So memory that is allocated and freed to and fro
+//!   comes to stay.
 //! - A *spill* (the budget is used up) halves the next fetch of that order.
-//! - A *tick* takes an eighth off the budget of a CPU without misses since the last one; a CPU that did not use its
-//!   lists at all gives back a half, and at the [`TICKS_TO_EMPTY`]th tick everything.
-//! - What the zone has free bounds it too: the lists of all CPUs together never claim more than a sixth of that. Where
-//!   less than its `high` watermark is free, that sets every budget to its least.
+//! - A *tick* takes an eighth off the budget of a CPU without misses since the last one; a CPU that did not
+//!   use its lists at all gives back a half, and at the [`TICKS_TO_EMPTY`]th tick everything.
+//! - What the zone has free bounds it too: the lists of all CPUs together never claim more than a sixth of
+//!   that. Where less than its `high` watermark is free, that sets every budget to its least.
 //!
-//! Linux tunes `high` since 6.7 between the same bounds, for order 0 and upwards by the same signs (Y. Huang, "mm: PCP
-//! high auto-tuning", 2023).
+//! Linux tunes `high` since 6.7 between the same bounds, for order 0 and upwards by the same signs (Y. Huang,
+//! "mm: PCP high auto-tuning", 2023).
 
 use super::lists::{CHUNK_BLOCKS, PcpLists};
 use quire_arch::Order;
@@ -45,8 +46,8 @@ impl Tuning {
 }
 
 impl PcpLists {
-    /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to fetch. Here
-    /// and below, `bound` is what the zone allows each CPU just now.
+    /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
+    /// fetch. Here and below, `bound` is what the zone allows each CPU just now.
     pub(crate) fn miss(&mut self, order: Order, bound: u64) -> u64 {
         let limits = self.limits().bounded(bound);
         let base = (limits.batch >> order.get()).max(1);

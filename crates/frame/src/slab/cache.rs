@@ -16,11 +16,12 @@ use quire_arch::{Order, Pfn, Pin, Platform};
 
 /// Objects of type `T` on the frames of a machine.
 ///
-/// A cache takes no frames until its first object, apart from its own few, and lives as long as the machine: what
-/// is left of it when the `SlabCache` is dropped goes with the machine's RAM, and objects in it are not dropped.
+/// A cache takes no frames until its first object, apart from its own few, and lives as long as the machine:
+/// what is left of it when the `SlabCache` is dropped goes with the machine's RAM, and objects in it are not
+/// dropped.
 ///
-/// `T` is dropped in place when an object is freed, or when the readers of a retired one are gone. That can happen
-/// inside an allocation that is about to fail, so `T`'s `Drop` takes no locks.
+/// `T` is dropped in place when an object is freed, or when the readers of a retired one are gone. That can
+/// happen inside an allocation that is about to fail, so `T`'s `Drop` takes no locks.
 pub struct SlabCache<T, P: Platform> {
     core: NonNull<CacheCore<P>>,
     machine: MachineId,
@@ -51,9 +52,9 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
         let geometry = Geometry::of(layout, Some(Slot::<T>::LINK), cpus);
         let drop = core::mem::needs_drop::<T>().then_some(drop_object::<T> as unsafe fn(SlotPtr));
         let spec = CacheSpec { name, geometry, drop, area: Some((pfn, order)) };
-        // SAFETY: the block is this call's, page aligned, and large enough. It is never given back, so the reference
-        // lasts as long as the machine: `SlabCache` checks that it is used with that machine only, and the registry is
-        // a part of it.
+        // SAFETY: the block is this call's, page aligned, and large enough. It is never given back, so the
+        // reference lasts as long as the machine: `SlabCache` checks that it is used with that machine only,
+        // and the registry is a part of it.
         let core = unsafe {
             let core = CacheCore::build(frames.platform().direct_map(pfn), spec, cpus);
             frames.caches().add(core.as_ref());
@@ -68,8 +69,8 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
         if self.machine != frames.id() {
             return None;
         }
-        // SAFETY: the machine is alive, since `frames` is borrowed, and it is the one that the cache was made on:
-        // identities are never used twice.
+        // SAFETY: the machine is alive, since `frames` is borrowed, and it is the one that the cache was made
+        // on: identities are never used twice.
         Some(unsafe { self.core.as_ref() })
     }
 
@@ -79,8 +80,8 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     ///
     /// # Errors
     ///
-    /// As for [`Frames::allocate`], and [`AllocError::ForeignCache`] with another machine's frames. The value is
-    /// dropped then.
+    /// As for [`Frames::allocate`], and [`AllocError::ForeignCache`] with another machine's frames. The value
+    /// is dropped then.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>, value: T) -> Result<NonNull<T>, AllocError> {
@@ -99,8 +100,8 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     ///
     /// # Safety
     ///
-    /// The object was allocated from this cache on this machine and has not been freed or retired; no thread uses it
-    /// any more.
+    /// The object was allocated from this cache on this machine and has not been freed or retired; no thread
+    /// uses it any more.
     #[inline]
     pub unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<T>) {
         let Some(core) = self.core(frames) else {
@@ -116,13 +117,14 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
         }
     }
 
-    /// Gives back an object that lock-free readers may still be looking at: it stays as it is until every section of
-    /// [`Frames::epoch`] that was open at this moment is closed, then it is dropped and freed. Never allocates.
+    /// Gives back an object that lock-free readers may still be looking at: it stays as it is until every
+    /// section of [`Frames::epoch`] that was open at this moment is closed, then it is dropped and freed.
+    /// Never allocates.
     ///
     /// # Safety
     ///
-    /// As for [`free`](Self::free), except that readers inside such sections may still use the object; no thread can
-    /// find it who has not yet.
+    /// As for [`free`](Self::free), except that readers inside such sections may still use the object; no
+    /// thread can find it who has not yet.
     #[inline]
     pub unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<T>) {
         let Some(core) = self.core(frames) else {

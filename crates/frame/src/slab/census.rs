@@ -158,8 +158,8 @@ impl<P: Platform> CacheCore<P> {
         census
     }
 
-    /// The length of a list of slots that should have `count`; at most one more, so that a broken list ends. A list
-    /// also ends where it leads to anything but a slot of this cache.
+    /// The length of a list of slots that should have `count`; at most one more, so that a broken list ends.
+    /// A list also ends where it leads to anything but a slot of this cache.
     fn walk(&self, frames: &Frames<P>, first: Option<SlotPtr>, count: u32) -> u64 {
         let (mut found, mut next) = (0, first);
         while let Some(slot) = next.filter(|&slot| found <= u64::from(count) && self.has(frames, slot)) {

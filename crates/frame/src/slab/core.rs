@@ -1,8 +1,8 @@
 //! A cache without its type: slots in, slots out.
 //!
-//! A slot is in one of five places: in use; on a CPU's front (free or retired); in the depot; on the free list of its
-//! slab. A slab's descriptor holds its state while its kind is [`Kind::Slab`](crate::Kind::Slab): `owner` the cache,
-//! `private` the first free slot's offset plus one, `live` the number of free slots.
+//! A slot is in one of five places: in use; on a CPU's front (free or retired); in the depot; on the free
+//! list of its slab. A slab's descriptor holds its state while its kind is [`Kind::Slab`](crate::Kind::Slab):
+//! `owner` the cache, `private` the first free slot's offset plus one, `live` the number of free slots.
 
 use super::front::Front;
 use super::geometry::Geometry;
@@ -59,8 +59,8 @@ impl<P: Platform> CacheCore<P> {
     ///
     /// # Safety
     ///
-    /// [`bytes`](Self::bytes)`(cpus)` bytes at `base`, aligned for [`CachePadded`], are the cache's as long as it is
-    /// used.
+    /// [`bytes`](Self::bytes)`(cpus)` bytes at `base`, aligned for [`CachePadded`], are the cache's as long
+    /// as it is used.
     pub(super) unsafe fn build(base: NonNull<u8>, spec: CacheSpec, cpus: usize) -> NonNull<Self> {
         let batch = (BATCH_BYTES / spec.geometry.slot).clamp(BATCH_SLOTS.0, BATCH_SLOTS.1);
         let new_front = |_| SpinLock::new(LockClass::Slab, Front::default());
@@ -168,14 +168,15 @@ impl<P: Platform> CacheCore<P> {
         self.fronts.mine(pin).lock()
     }
 
-    /// Whether a slot can be given back: it is one of this cache's, and not among those that the CPU has at hand. For
-    /// assertions.
+    /// Whether a slot can be given back: it is one of this cache's, and not among those that the CPU has at
+    /// hand. For assertions.
     pub(super) fn can_free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) -> bool {
         // SAFETY: the front is of this cache.
         self.has(frames, slot) && !unsafe { self.fronts.mine(pin).lock().holds(slot, self.link()) }
     }
 
-    /// Gives a slot back whose object lock-free readers may still look at. The object is ended when they are gone.
+    /// Gives a slot back whose object lock-free readers may still look at. The object is ended when they are
+    /// gone.
     ///
     /// # Safety
     ///
@@ -200,7 +201,8 @@ impl<P: Platform> CacheCore<P> {
     /// Ends retired objects whose readers are gone, with no lock held, and frees their slots.
     fn end(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut passed: SlotList) {
         let mut free = SlotList::EMPTY;
-        // SAFETY: the list owns its slots; each holds an object that was retired and that no thread can reach any more.
+        // SAFETY: the list owns its slots; each holds an object that was retired and that no thread can reach
+        // any more.
         while let Some(slot) = unsafe { passed.pop(self.link()) } {
             // SAFETY: as above; the slot then has no owner.
             unsafe {

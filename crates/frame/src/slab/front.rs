@@ -9,8 +9,9 @@ const BUCKETS: usize = crate::limbo::BUCKETS;
 
 /// One CPU's free and retired objects, behind a lock of class `Slab`.
 ///
-/// Free slots are two batches: the one in use, and a spare that is full or empty. So a CPU that goes back and forth
-/// over the edge of one stays here, and what comes and goes is always a batch as it is: no slot is touched.
+/// Free slots are two batches: the one in use, and a spare that is full or empty. So a CPU that goes back and
+/// forth over the edge of one stays here, and what comes and goes is always a batch as it is: no slot is
+/// touched.
 #[derive(Debug, Default)]
 pub(super) struct Front {
     pub(super) loaded: SlotList,
@@ -18,8 +19,8 @@ pub(super) struct Front {
     retired: [Bucket; BUCKETS],
     /// Retired objects whose readers are gone.
     ready: SlotList,
-    /// Objects given out through this CPU less those that came back through it: the sum over all CPUs is what is in
-    /// use, one CPU's share may be below zero.
+    /// Objects given out through this CPU less those that came back through it: the sum over all CPUs is what
+    /// is in use, one CPU's share may be below zero.
     pub(super) in_use: i64,
 }
 

@@ -7,8 +7,8 @@ use quire_arch::Order;
 const MAX_ORDER: Order = Order::ALL[3];
 /// Parts of a slab that may be lost; the first that some order keeps to counts.
 const WASTE_PARTS: [usize; 5] = [16, 8, 4, 2, 1];
-/// Objects that a slab should hold for each doubling of the number of CPUs: the more CPUs take from a cache, the
-/// larger its slabs.
+/// Objects that a slab should hold for each doubling of the number of CPUs: the more CPUs take from a cache,
+/// the larger its slabs.
 const OBJECTS_PER_DOUBLING: usize = 4;
 /// Lists that partial slabs are told apart by, by how full they are: a power of two.
 pub(super) const QUARTERS: usize = 4;
@@ -62,7 +62,8 @@ pub(super) struct Geometry {
     pub(super) marked: bool,
     /// The slabs that are asked for.
     pub(super) best: Shape,
-    /// Those that are taken where memory is too broken up for the best: of the smallest order that holds an object.
+    /// Those that are taken where memory is too broken up for the best: of the smallest order that holds an
+    /// object.
     pub(super) least: Shape,
 }
 
@@ -74,8 +75,8 @@ impl Geometry {
             && layout.align() as u64 <= Order::ZERO.bytes()
     }
 
-    /// The geometry of slots of `layout`, which fits, on a machine with `cpus` CPUs. Their links lie `beside` the
-    /// objects, at that offset, or in their first bytes.
+    /// The geometry of slots of `layout`, which fits, on a machine with `cpus` CPUs. Their links lie `beside`
+    /// the objects, at that offset, or in their first bytes.
     ///
     /// The smallest order wins that holds enough objects and wastes little.
     pub(super) fn of(layout: Layout, beside: Option<usize>, cpus: usize) -> Self {

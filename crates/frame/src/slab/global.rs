@@ -14,8 +14,9 @@ use quire_arch::Platform;
 /// [attached](Self::attach) to the machine once that is known.
 ///
 /// Until then, and when memory is out, an allocation returns null. Nothing panics but the assertions of debug
-/// builds on what is freed. Who allocates or frees holds no lock of class [`Slab`](quire_arch::LockClass::Slab) or
-/// later. Any alignment is served that leaves room for the size in the largest block.
+/// builds on what is freed. Who allocates or frees holds no lock of class
+/// [`Slab`](quire_arch::LockClass::Slab) or later. Any alignment is served that leaves room for the size in
+/// the largest block.
 ///
 /// `checks/no-std-link/src/with_heap.rs` is a program that does all its allocations here.
 pub struct GlobalHeap<P: Platform> {
@@ -75,7 +76,8 @@ impl<P: Platform> GlobalHeap<P> {
     }
 }
 
-// SAFETY: the heap gives out memory of the size and alignment asked for that no other thread has until it is freed.
+// SAFETY: the heap gives out memory of the size and alignment asked for that no other thread has until it is
+// freed.
 unsafe impl<P: Platform> GlobalAlloc for GlobalHeap<P> {
     #[cfg_attr(debug_assertions, track_caller)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -96,8 +98,8 @@ unsafe impl<P: Platform> GlobalAlloc for GlobalHeap<P> {
         else {
             return;
         };
-        // SAFETY: the caller's promise: the object is of this allocator with this layout, or was left in place by
-        // `realloc`, for which it fits.
+        // SAFETY: the caller's promise: the object is of this allocator with this layout, or was left in
+        // place by `realloc`, for which it fits.
         unsafe { heap.free(frames, &frames.platform().pin(), object, layout) };
     }
 

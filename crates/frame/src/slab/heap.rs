@@ -14,19 +14,20 @@ use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pin, Platform};
 
 impl FaultSite {
-    /// Blocks of the heap that are larger than its caches' objects, which have their cache's name as their site.
+    /// Blocks of the heap that are larger than its caches' objects, which have their cache's name as their
+    /// site.
     pub const HEAP: Self = Self::new("kmalloc");
 }
 
-/// Memory of any size on the frames of a machine: up to 8 KiB from caches of Linux's `kmalloc` sizes, more as blocks of
-/// frames, up to the largest order.
+/// Memory of any size on the frames of a machine: up to 8 KiB from caches of Linux's `kmalloc` sizes, more as
+/// blocks of frames, up to the largest order.
 ///
-/// An object is aligned as its layout says, and in a cache also to the largest power of two that divides the cache's
-/// size. Layouts of no bytes get an object too. What a heap holds lives as long as the machine, as for
-/// [`SlabCache`](crate::SlabCache).
+/// An object is aligned as its layout says, and in a cache also to the largest power of two that divides the
+/// cache's size. Layouts of no bytes get an object too. What a heap holds lives as long as the machine, as
+/// for [`SlabCache`](crate::SlabCache).
 ///
-/// In debug builds it is an assertion that what is freed is an object, of this layout, that this CPU has not just been
-/// given back.
+/// In debug builds it is an assertion that what is freed is an object, of this layout, that this CPU has not
+/// just been given back.
 pub struct Heap<P: Platform> {
     classes: [NonNull<CacheCore<P>>; CLASSES.len()],
     machine: MachineId,
@@ -60,9 +61,10 @@ impl<P: Platform> Heap<P> {
             let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
             let geometry = Geometry::of(layout, None, cpus);
             let area = (number == 0).then_some((pfn, order));
-            // SAFETY: the block is this call's, page aligned, and large enough for all cores, which are a multiple of
-            // their padding. It is never given back, so the reference lasts as long as the machine: `Heap` checks that
-            // it is used with that machine only, and the registry is a part of it.
+            // SAFETY: the block is this call's, page aligned, and large enough for all cores, which are a
+            // multiple of their padding. It is never given back, so the reference lasts as long as the
+            // machine: `Heap` checks that it is used with that machine only, and the registry is a part of
+            // it.
             unsafe {
                 let spec = CacheSpec { name, geometry, drop: None, area };
                 let core = CacheCore::build(base.add(number * each), spec, cpus);
@@ -79,8 +81,8 @@ impl<P: Platform> Heap<P> {
         if self.machine != frames.id() {
             return None;
         }
-        // SAFETY: the machine is alive, since `frames` is borrowed, and it is the one that the cache was made on:
-        // identities are never used twice.
+        // SAFETY: the machine is alive, since `frames` is borrowed, and it is the one that the cache was made
+        // on: identities are never used twice.
         Some(unsafe { self.classes[number].as_ref() })
     }
 
@@ -187,8 +189,8 @@ impl<P: Platform> Heap<P> {
         classes.map(|core| core.shrink(frames, pin)).sum()
     }
 
-    /// Whether an object that was allocated with `old` can be taken as one of `new`, which has the same alignment,
-    /// without being moved.
+    /// Whether an object that was allocated with `old` can be taken as one of `new`, which has the same
+    /// alignment, without being moved.
     pub fn fits_in_place(old: Layout, new: Layout) -> bool {
         debug_assert_eq!(old.align(), new.align());
         Place::of(old) == Place::of(new)

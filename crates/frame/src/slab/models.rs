@@ -25,7 +25,8 @@ const NAMES: [&str; 2] = ["first", "second"];
 struct Caches {
     places: [Box<Place>; 2],
     registry: CacheRegistry<Machine>,
-    /// What each thread writes before it adds its cache: loom complains where another thread finds a cache but not that.
+    /// What each thread writes before it adds its cache: loom complains where another thread finds a cache
+    /// but not that.
     before: [loom::cell::UnsafeCell<bool>; 2],
 }
 
@@ -54,10 +55,11 @@ impl Caches {
             area: None,
         };
         let base = NonNull::new(self.places[number].get()).unwrap().cast();
-        // SAFETY: the place is as large as a cache for no CPU, and this thread's. The model ends before the place does,
-        // so no thread sees how long the reference is said to live.
+        // SAFETY: the place is as large as a cache for no CPU, and this thread's. The model ends before the
+        // place does, so no thread sees how long the reference is said to live.
         let cache: &'static Core = unsafe { Core::build(base, spec, 0).as_ref() };
-        // Loom takes the making of an atomic for a release. What is written after another step is not covered by it.
+        // Loom takes the making of an atomic for a release. What is written after another step is not covered
+        // by it.
         cache.report();
         // SAFETY: this thread's until the cache is on the list.
         self.before[number].with_mut(|at| unsafe { *at = true });
@@ -96,8 +98,8 @@ fn loom_caches_that_are_added_at_once_are_all_found_complete() {
             let caches = Arc::clone(&caches);
             thread::spawn(move || caches.add(0))
         };
-        // The walker comes last in the first interleaving. Loom remembers only the last access to a word, which hides a
-        // load that comes before another thread's load and exchange.
+        // The walker comes last in the first interleaving. Loom remembers only the last access to a word,
+        // which hides a load that comes before another thread's load and exchange.
         let walker = {
             let caches = Arc::clone(&caches);
             thread::spawn(move || {
@@ -134,8 +136,8 @@ fn set_with<T, E>(place: &SetOnce<T>, make: impl FnOnce() -> Result<T, E>) -> Re
     Ok(make().map(|value| turn.set(value)))
 }
 
-/// Two CPUs attach the heap while a third one allocates: one of them is told that it came too late, and a thread that finds a
-/// value finds the whole of it.
+/// Two CPUs attach the heap while a third one allocates: one of them is told that it came too late, and a
+/// thread that finds a value finds the whole of it.
 #[test]
 fn loom_a_heap_is_attached_once_and_seen_whole() {
     loom::model(|| {
@@ -157,8 +159,8 @@ fn loom_a_heap_is_attached_once_and_seen_whole() {
     });
 }
 
-/// One attach fails for want of memory while another CPU tries: after that the place is set or free to be set, never
-/// stuck in between, and what the first one did before it failed is over.
+/// One attach fails for want of memory while another CPU tries: after that the place is set or free to be
+/// set, never stuck in between, and what the first one did before it failed is over.
 #[test]
 fn loom_an_attach_that_fails_leaves_the_place_to_the_next() {
     loom::model(|| {

@@ -8,15 +8,15 @@ const EMPTY: u8 = 0;
 const SETTING: u8 = 1;
 const SET: u8 = 2;
 
-/// A place for a value that may fail to be made. It is never dropped: a thread that has seen it may use it as long as the place
-/// is there.
+/// A place for a value that may fail to be made. It is never dropped: a thread that has seen it may use it as
+/// long as the place is there.
 pub(super) struct SetOnce<T> {
     state: AtomicU8,
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the cell is written once, by the one thread that moved the state to `SETTING`, which sends the value here; it
-// is read only after the state was seen to be `SET`, then by any number of threads at once.
+// SAFETY: the cell is written once, by the one thread that moved the state to `SETTING`, which sends the
+// value here; it is read only after the state was seen to be `SET`, then by any number of threads at once.
 unsafe impl<T: Send + Sync> Sync for SetOnce<T> {}
 
 /// The place has its value already, or another thread is just making it.
@@ -38,7 +38,8 @@ impl<T> SetOnce<T> {
 
     /// The turn to make the value; no other thread gets it as long as it lasts.
     pub(super) fn claim(&self) -> Result<Turn<'_, T>, Taken> {
-        // Acquire: what one did in vain is over before the next one begins. Pairs with the store in the drop of a turn.
+        // Acquire: what one did in vain is over before the next one begins. Pairs with the store in the drop
+        // of a turn.
         let turn = self.state.compare_exchange(EMPTY, SETTING, Ordering::Acquire, Ordering::Relaxed);
         turn.map(|_| Turn { place: self }).map_err(|_| Taken)
     }

@@ -49,8 +49,9 @@ impl Place {
     #[inline]
     pub(super) fn of(layout: Layout) -> Option<Self> {
         let align = layout.align();
-        // A multiple of its alignment has a class that is one too: those that are no powers of two are three times
-        // one, and only sizes with a smaller alignment get there. A layout's size can be rounded up so far.
+        // A multiple of its alignment has a class that is one too: those that are no powers of two are three
+        // times one, and only sizes with a smaller alignment get there. A layout's size can be rounded up so
+        // far.
         let size = (layout.size().max(1) + align - 1) & !(align - 1);
         if size <= TABLE_MAX {
             Some(Self::Class(usize::from(TABLE[(size - 1) / 8])))
@@ -62,8 +63,8 @@ impl Place {
         }
     }
 
-    /// Blocks are only known to be aligned to a page where the CPU reaches them, so that a larger alignment takes a
-    /// block with room to move in.
+    /// Blocks are only known to be aligned to a page where the CPU reaches them, so that a larger alignment
+    /// takes a block with room to move in.
     #[cold]
     fn block(layout: Layout) -> Option<Self> {
         let room = (layout.align() as u64).saturating_sub(PAGE_SIZE);

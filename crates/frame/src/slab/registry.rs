@@ -60,8 +60,8 @@ impl<P: Platform> Frames<P> {
         }
     }
 
-    /// Gives back every frame that no object of any slab cache needs, those that CPUs keep included, and returns how
-    /// many.
+    /// Gives back every frame that no object of any slab cache needs, those that CPUs keep included, and
+    /// returns how many.
     pub fn shrink_caches(&self, pin: &Pin<'_, P>) -> u64 {
         self.caches().shrink(self, pin)
     }

@@ -1,7 +1,8 @@
 //! The slabs of a cache: where batches of slots come from, and where they go.
 //!
-//! All of it happens under the cache's lock, a batch under each hold. Batches that come back wait whole in the depot
-//! for the next CPU that needs one; only what is more, or less, than that is put on its slabs or taken off them.
+//! All of it happens under the cache's lock, a batch under each hold. Batches that come back wait whole in
+//! the depot for the next CPU that needs one; only what is more, or less, than that is put on its slabs or
+//! taken off them.
 
 use super::core::CacheCore;
 use super::geometry::{QUARTERS, Shape, SlabState};
@@ -79,8 +80,8 @@ impl Slabs {
     }
 }
 
-/// Batches of free slots that no CPU has room for. What one CPU frees and another one allocates goes through here, and
-/// no slot of it is touched on the way.
+/// Batches of free slots that no CPU has room for. What one CPU frees and another one allocates goes through
+/// here, and no slot of it is touched on the way.
 #[derive(Debug)]
 pub(super) struct Depot {
     batches: [SlotList; DEPOT_BATCHES],
@@ -128,8 +129,8 @@ impl<P: Platform> CacheCore<P> {
         }
     }
 
-    /// A new slab: of the best order if a block of that is there for the asking, else of the least order, at whatever
-    /// trouble.
+    /// A new slab: of the best order if a block of that is there for the asking, else of the least order, at
+    /// whatever trouble.
     fn grow(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<(FrameIndex, Shape), AllocError> {
         let (best, least) = (self.geometry.best, self.geometry.least);
         let mut shape = best;
@@ -156,8 +157,8 @@ impl<P: Platform> CacheCore<P> {
         let (size, link) = (self.geometry.slot, self.link());
         let base = frames.platform().direct_map(pfn);
         for number in (0..shape.objects).rev() {
-            // SAFETY: `objects` slots of `size` bytes fit into the block, which this call owns, and each has room for
-            // an aligned link word at `link`.
+            // SAFETY: `objects` slots of `size` bytes fit into the block, which this call owns, and each has
+            // room for an aligned link word at `link`.
             unsafe {
                 let slot = base.add(number as usize * size);
                 slot.add(link).cast::<AtomicPtr<u8>>().write(AtomicPtr::new(ptr::null_mut()));
@@ -173,8 +174,8 @@ impl<P: Platform> CacheCore<P> {
         index
     }
 
-    /// A batch of slots: from the depot, else off the fullest slabs, as many as it takes. `fresh` joins the cache
-    /// before that.
+    /// A batch of slots: from the depot, else off the fullest slabs, as many as it takes. `fresh` joins the
+    /// cache before that.
     fn take(&self, frames: &Frames<P>, fresh: Option<(FrameIndex, Shape)>) -> SlotList {
         let map = frames.map();
         let mut slabs = self.slabs.lock();
@@ -228,7 +229,8 @@ impl<P: Platform> CacheCore<P> {
         }
     }
 
-    /// Puts a batch of free slots back on their slabs and gives surplus slabs back. Returns the number of frames.
+    /// Puts a batch of free slots back on their slabs and gives surplus slabs back. Returns the number of
+    /// frames.
     pub(super) fn put_back(
         &self,
         frames: &Frames<P>,
@@ -319,8 +321,8 @@ impl<P: Platform> CacheCore<P> {
         }
     }
 
-    /// The first frame of the slab that a slot in frame `pfn` is on. Slabs have one of two orders: only if a slab of
-    /// the best order lies there does it cover the frame.
+    /// The first frame of the slab that a slot in frame `pfn` is on. Slabs have one of two orders: only if a
+    /// slab of the best order lies there does it cover the frame.
     pub(super) fn home(&self, map: &MemoryMap, pfn: Pfn) -> Pfn {
         let head = pfn.block_start(self.geometry.best.order);
         let word = map.known(head).word();
@@ -337,7 +339,8 @@ impl<P: Platform> CacheCore<P> {
         if order == self.geometry.best.order { self.geometry.best } else { self.geometry.least }
     }
 
-    /// The slot at `place` of a slab at `base`, as the slab's descriptor names it: none for 0 or behind its last slot.
+    /// The slot at `place` of a slab at `base`, as the slab's descriptor names it: none for 0 or behind its
+    /// last slot.
     pub(super) fn slot_at(&self, base: SlotPtr, shape: Shape, place: u64) -> Option<SlotPtr> {
         let end = u64::from(shape.objects) * self.geometry.slot as u64;
         let offset = place.checked_sub(1).filter(|&offset| offset < end)?;

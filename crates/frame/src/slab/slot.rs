@@ -1,8 +1,8 @@
 //! Slots: room for one object, and the word that links it while it is free.
 //!
-//! A typed cache has the word beside the object, so that a retired object stays intact for its readers, and marks it
-//! while the object is in use. The heap's caches have it in the object's first bytes: nothing is lost there, and what
-//! is in use is what is on no list.
+//! A typed cache has the word beside the object, so that a retired object stays intact for its readers, and
+//! marks it while the object is in use. The heap's caches have it in the object's first bytes: nothing is
+//! lost there, and what is in use is what is on no list.
 
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, offset_of};
@@ -28,8 +28,8 @@ const LIVE: *mut u8 = ptr::without_provenance_mut(1);
 
 /// # Safety
 ///
-/// A link word lies `offset` bytes into the slot. The caller owns the slot's link: the object in it is its to free,
-/// or the slot is on a list that it holds.
+/// A link word lies `offset` bytes into the slot. The caller owns the slot's link: the object in it is its to
+/// free, or the slot is on a list that it holds.
 unsafe fn link<'s>(slot: SlotPtr, offset: usize) -> &'s AtomicPtr<u8> {
     // SAFETY: the caller's promise; the word was written when the slab was made.
     unsafe { slot.add(offset).cast().as_ref() }
@@ -101,8 +101,8 @@ impl SlotList {
 
     /// # Safety
     ///
-    /// The list takes the slot over: it belongs to the same cache as all others on the list, whose links are at
-    /// `offset`, and is used by no other thread.
+    /// The list takes the slot over: it belongs to the same cache as all others on the list, whose links are
+    /// at `offset`, and is used by no other thread.
     #[inline]
     pub(super) unsafe fn push(&mut self, slot: SlotPtr, offset: usize) {
         // SAFETY: the caller hands the slot over.

@@ -2,8 +2,10 @@
 //! mobility is described at [`Migratetype`]).
 //!
 //! What holds whenever the zone's lock is free:
-//! - a free block is on the list of its order and of its page block's migratetype, and its word says the same;
-//! - the frames inside a block, free or not, are [`Kind::Tail`], so that giving a block out touches one descriptor;
+//! - a free block is on the list of its order and of its page block's migratetype, and its word says the
+//!   same;
+//! - the frames inside a block, free or not, are [`Kind::Tail`], so that giving a block out touches one
+//!   descriptor;
 //! - no two free buddies of one order exist below the largest order.
 
 use super::ZoneId;
@@ -120,7 +122,8 @@ impl Buddy {
         self.free[migratetype.index()] += order.pages();
     }
 
-    /// Takes a block off its list. Its word still says free: the caller changes that before it drops the lock.
+    /// Takes a block off its list. Its word still says free: the caller changes that before it drops the
+    /// lock.
     #[inline]
     pub(super) fn unlink(
         &mut self,
@@ -166,8 +169,8 @@ impl Buddy {
         self.smallest(order, migratetype).is_none()
     }
 
-    /// Whether it pays to look for memory of `migratetype` on the CPUs' lists before another type's is taken. Where the
-    /// last search found nothing, the next few are left out.
+    /// Whether it pays to look for memory of `migratetype` on the CPUs' lists before another type's is taken.
+    /// Where the last search found nothing, the next few are left out.
     pub(crate) fn may_collect(&mut self, migratetype: Migratetype) -> bool {
         let skip = &mut self.skip[migratetype.index()];
         *skip = skip.saturating_sub(1);
@@ -179,11 +182,12 @@ impl Buddy {
         self.skip[migratetype.index()] = SKIPPED_SEARCHES;
     }
 
-    /// Gives out up to `blocks` blocks of `order` that lie side by side. Only the first is described, as `given`: the
-    /// caller describes the others, for which it need not hold the lock. Returns the first and how many there are.
+    /// Gives out up to `blocks` blocks of `order` that lie side by side. Only the first is described, as
+    /// `given`: the caller describes the others, for which it need not hold the lock. Returns the first and
+    /// how many there are.
     ///
-    /// The piece is what as many single allocations would have taken one after another, since each of them prefers the
-    /// smallest piece that fits: the rest of the one before.
+    /// The piece is what as many single allocations would have taken one after another, since each of them
+    /// prefers the smallest piece that fits: the rest of the one before.
     #[inline]
     pub(crate) fn allocate_run(
         &mut self,
@@ -253,9 +257,10 @@ impl Buddy {
         }
     }
 
-    /// Puts a block back and joins it with its buddy as long as that is free too. The type is that of the page
-    /// block *now*: it may have been stolen since the block was given out or entered a CPU's list. A block of several
-    /// page blocks goes back in pieces if one of these has become another type meanwhile, e.g. because it leaves.
+    /// Puts a block back and joins it with its buddy as long as that is free too. The type is that of the
+    /// page block *now*: it may have been stolen since the block was given out or entered a CPU's list. A
+    /// block of several page blocks goes back in pieces if one of these has become another type meanwhile,
+    /// e.g. because it leaves.
     pub(crate) fn free_block(&mut self, map: &MemoryMap, index: FrameIndex, order: Order, events: &EventSet) {
         let pfn = map.pfn(index);
         let migratetype = map.block_migratetype(pfn);
@@ -313,7 +318,8 @@ impl Buddy {
         (frame.word().is_free_block(order) && frame.zone() == self.id).then_some(index)
     }
 
-    /// Gives the page blocks of `frames` (whole ones) the type `migratetype`. Free blocks are moved by the caller.
+    /// Gives the page blocks of `frames` (whole ones) the type `migratetype`. Free blocks are moved by the
+    /// caller.
     pub(super) fn change_blocks(&mut self, map: &MemoryMap, frames: PfnRange, migratetype: Migratetype) {
         let mut block = frames.start().block_start(PAGEBLOCK_ORDER);
         while block < frames.end() {

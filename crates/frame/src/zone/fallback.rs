@@ -1,10 +1,10 @@
 //! What a request does when its own migratetype has nothing: it takes from another type's blocks.
 //!
-//! As in Linux, the largest block is taken first, so that the damage stays in few page blocks, and where the piece
-//! is large or the type is one that must not be scattered, the whole page block changes its type, provided that at
-//! least half of it is free or in use by the same type. A small movable request takes the smallest piece there is
-//! instead and leaves the block's type alone. Linux estimates what is in use from the kind of page; here every
-//! given-out frame carries the type of its request, so the count is exact.
+//! As in Linux, the largest block is taken first, so that the damage stays in few page blocks, and where the
+//! piece is large or the type is one that must not be scattered, the whole page block changes its type,
+//! provided that at least half of it is free or in use by the same type. A small movable request takes the
+//! smallest piece there is instead and leaves the block's type alone. Linux estimates what is in use from the
+//! kind of page; here every given-out frame carries the type of its request, so the count is exact.
 
 use super::buddy::Buddy;
 use crate::counters::{EventSet, VmEvent};
@@ -64,8 +64,8 @@ impl Buddy {
         })
     }
 
-    /// Tries to turn the page block or blocks of the free block at `index` into `wanted`'s; moves all that is free
-    /// in them to the lists of `wanted`.
+    /// Tries to turn the page block or blocks of the free block at `index` into `wanted`'s; moves all that is
+    /// free in them to the lists of `wanted`.
     fn take_over(
         &mut self,
         map: &MemoryMap,
@@ -91,8 +91,8 @@ impl Buddy {
         true
     }
 
-    /// Calls `visit` with every frame that starts something in the page block at `start`, and with the frames that
-    /// it covers.
+    /// Calls `visit` with every frame that starts something in the page block at `start`, and with the frames
+    /// that it covers.
     fn visit_block(map: &MemoryMap, start: Pfn, mut visit: impl FnMut(FrameIndex, u64)) {
         let mut pfn = start;
         let end = start.offset(PAGEBLOCK_ORDER.pages());

@@ -6,7 +6,8 @@ use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word
 use quire_arch::{Order, Pfn, PfnRange};
 
 impl Buddy {
-    /// Isolates the page block `block`: from now on nothing of it is given out, and what is freed stays in it.
+    /// Isolates the page block `block`: from now on nothing of it is given out, and what is freed stays in
+    /// it.
     pub(crate) fn isolate_block(&mut self, map: &MemoryMap, block: PfnRange) {
         self.split_around(map, block);
         self.move_free(map, block, Migratetype::Isolate);
@@ -34,8 +35,8 @@ impl Buddy {
         }
     }
 
-    /// The first frame of an isolated `block` that is neither on the lists of isolated memory nor out of use, if there is
-    /// one: another thread has it, or it is on its way.
+    /// The first frame of an isolated `block` that is neither on the lists of isolated memory nor out of use,
+    /// if there is one: another thread has it, or it is on its way.
     pub(crate) fn first_busy(&self, map: &MemoryMap, block: PfnRange) -> Option<Pfn> {
         let mut pfn = block.start();
         while pfn < block.end() {
@@ -87,8 +88,8 @@ impl Buddy {
         returned
     }
 
-    /// Splits a free block that is larger than a page block where it reaches out of `block`, so that the type of the
-    /// one can change without the other's.
+    /// Splits a free block that is larger than a page block where it reaches out of `block`, so that the type
+    /// of the one can change without the other's.
     pub(super) fn split_around(&mut self, map: &MemoryMap, block: PfnRange) {
         let Some((index, order)) = self.covering(map, block.start()) else { return };
         let migratetype = map.at(index).word().migratetype();

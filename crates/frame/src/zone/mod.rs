@@ -36,7 +36,8 @@ pub(crate) struct Zone<P> {
     /// From the lowest frame to the highest, holes included.
     pub(crate) span: PfnRange,
     pub(crate) levels: Levels,
-    /// Frames that the zone gives out, free or not. Written under the lock, as a part of the range can go and come.
+    /// Frames that the zone gives out, free or not. Written under the lock, as a part of the range can go and
+    /// come.
     managed: AtomicU64,
     /// Frames on the buddy lists that requests can get. Written under the lock.
     free: AtomicU64,

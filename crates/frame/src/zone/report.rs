@@ -56,11 +56,11 @@ impl ZoneReport {
         free.sum()
     }
 
-    /// Why an allocation of `order` would fail, in thousandths: towards 0 for lack of memory, towards 1000 because what
-    /// is free lies in small pieces. `None` if it would not fail: a block is there.
+    /// Why an allocation of `order` would fail, in thousandths: towards 0 for lack of memory, towards 1000
+    /// because what is free lies in small pieces. `None` if it would not fail: a block is there.
     ///
-    /// The index is Linux's (`extfrag_index`; M. Gorman, 2010): with `B` free blocks, `F` free frames and `R` frames
-    /// wanted it is 1 - (1 + F / R) / B.
+    /// The index is Linux's (`extfrag_index`; M. Gorman, 2010): with `B` free blocks, `F` free frames and `R`
+    /// frames wanted it is 1 - (1 + F / R) / B.
     pub fn fragmentation_index(&self, order: Order) -> Option<i64> {
         let by_order = self.blocks_by_order();
         if by_order[order.index()..].iter().any(|&blocks| blocks > 0) {

@@ -1,9 +1,10 @@
-//! The high-order atomic reserve: page blocks that are kept for requests which cannot wait and need more than one
-//! frame, e.g. a network driver's buffers in an interrupt (M. Gorman, Linux 4.4, in place of a watermark by order).
+//! The high-order atomic reserve: page blocks that are kept for requests which cannot wait and need more than
+//! one frame, e.g. a network driver's buffers in an interrupt (M. Gorman, Linux 4.4, in place of a watermark
+//! by order).
 //!
-//! A block enters the reserve when such a request was served while the zone was low, and leaves it before an ordinary
-//! request fails. What is free in the reserve is on lists of its own, which only those requests look at; from then on
-//! what is freed in it goes there and not to a CPU's list.
+//! A block enters the reserve when such a request was served while the zone was low, and leaves it before an
+//! ordinary request fails. What is free in the reserve is on lists of its own, which only those requests look
+//! at; from then on what is freed in it goes there and not to a CPU's list.
 
 use super::buddy::Buddy;
 use super::isolate::page_blocks;
@@ -15,8 +16,8 @@ use quire_arch::{Order, Pfn, PfnRange};
 const SHARE: u64 = 100;
 
 impl Buddy {
-    /// Puts the page block or blocks of the block of `order` at `index` into the reserve of a zone with `managed`
-    /// frames, unless the reserve is full.
+    /// Puts the page block or blocks of the block of `order` at `index` into the reserve of a zone with
+    /// `managed` frames, unless the reserve is full.
     pub(crate) fn reserve_block(
         &mut self,
         map: &MemoryMap,
@@ -39,8 +40,8 @@ impl Buddy {
         true
     }
 
-    /// Gives the free memory of one block of the reserve back to all allocations; the block with the largest free piece.
-    /// Tells whether there was one.
+    /// Gives the free memory of one block of the reserve back to all allocations; the block with the largest
+    /// free piece. Tells whether there was one.
     pub(crate) fn unreserve_block(&mut self, map: &MemoryMap, events: &EventSet) -> bool {
         let Some(index) = self.largest(Migratetype::HighAtomic) else { return false };
         self.restore_block(map, block_at(map.pfn(index)), events);

@@ -3,12 +3,12 @@
 use crate::map::PAGEBLOCK_ORDER;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// Levels of free frames in a zone. Below `low` reclaim should start in the background, up to `high`; below `min`
-/// only reclaim itself may allocate.
+/// Levels of free frames in a zone. Below `low` reclaim should start in the background, up to `high`; below
+/// `min` only reclaim itself may allocate.
 ///
-/// Computed as Linux computes them: `min` is the zone's share of `min_free_kbytes`, which by default is the square
-/// root of sixteen times the size of memory in KiB, and the steps above it are a quarter of `min`, or a thousandth
-/// of the zone where that is more.
+/// Computed as Linux computes them: `min` is the zone's share of `min_free_kbytes`, which by default is the
+/// square root of sixteen times the size of memory in KiB, and the steps above it are a quarter of `min`, or
+/// a thousandth of the zone where that is more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Watermarks {
     /// An ordinary allocation does not take the zone below this.
@@ -17,8 +17,8 @@ pub struct Watermarks {
     pub low: u64,
     /// Where background reclaim ends.
     pub high: u64,
-    /// What is added to `low` and `high` for a while, after memory was taken from another migratetype's blocks: reclaim
-    /// then frees whole blocks before more of them are mixed.
+    /// What is added to `low` and `high` for a while, after memory was taken from another migratetype's
+    /// blocks: reclaim then frees whole blocks before more of them are mixed.
     pub boost: u64,
 }
 
@@ -47,7 +47,8 @@ impl Watermarks {
     }
 }
 
-/// A zone's watermarks, as they are just now. Readers may see a mixture while they change; each is sensible by itself.
+/// A zone's watermarks, as they are just now. Readers may see a mixture while they change; each is sensible
+/// by itself.
 #[derive(Debug, Default)]
 pub(crate) struct Levels {
     min: AtomicU64,

@@ -44,8 +44,8 @@ impl<P: Platform> Zones<P> {
     }
 }
 
-/// The zones that requests from one node ask, in this order: those of the node itself from the highest down, then
-/// those of the other nodes, by the number of steps from here. Only zones with frames are on it.
+/// The zones that requests from one node ask, in this order: those of the node itself from the highest down,
+/// then those of the other nodes, by the number of steps from here. Only zones with frames are on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zonelist {
     zones: [ZoneId; ZoneId::COUNT],

@@ -35,8 +35,9 @@ pub(crate) fn run_on(cpu: usize) {
     CPU.set(cpu);
 }
 
-/// Runs `action`, and `step` each time this thread has dropped a lock of `class` in it: what another CPU would do just
-/// then. Locks that `step` drops call for no further one. Locks are reported, and steps made, in debug builds only.
+/// Runs `action`, and `step` each time this thread has dropped a lock of `class` in it: what another CPU
+/// would do just then. Locks that `step` drops call for no further one. Locks are reported, and steps made,
+/// in debug builds only.
 pub(crate) fn after_each_hold<R>(
     class: LockClass,
     step: impl FnMut() + 'static,
@@ -147,8 +148,8 @@ impl Execution for Machine {
     }
 }
 
-// SAFETY: banks are disjoint page-aligned heap blocks that live as long as the machine; a thread keeps its CPU number,
-// and numbers are either one thread's each or excluded by `pin_enter`; there is no TLB.
+// SAFETY: banks are disjoint page-aligned heap blocks that live as long as the machine; a thread keeps its
+// CPU number, and numbers are either one thread's each or excluded by `pin_enter`; there is no TLB.
 unsafe impl Platform for Machine {
     type Paging = X86_64Level4;
 

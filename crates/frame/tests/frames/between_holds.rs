@@ -12,8 +12,8 @@ use std::rc::Rc;
 /// 512 MiB.
 const FRAMES: u64 = 1 << 17;
 
-/// The lists are refilled each time the drain has dropped their lock. It ends all the same, with what they held when it
-/// began.
+/// The lists are refilled each time the drain has dropped their lock. It ends all the same, with what they
+/// held when it began.
 #[test]
 fn a_drain_takes_no_more_than_the_lists_held_at_first() {
     for (pcp, orders) in [
@@ -51,8 +51,8 @@ fn drain_against_refills(pcp: PcpTechnique, order: Order) {
     assert_sound(&frames);
 }
 
-/// While a range is about to leave, a list that is not drained yet spills blocks of it. They go to the zone and not to
-/// the CPU that they came from, whose lists were drained by then.
+/// While a range is about to leave, a list that is not drained yet spills blocks of it. They go to the zone
+/// and not to the CPU that they came from, whose lists were drained by then.
 #[test]
 fn a_spill_sends_what_is_about_to_leave_to_the_zone() {
     let frames = Rc::new(frames(&[(0, FRAMES)], 3, PcpTechnique::All));

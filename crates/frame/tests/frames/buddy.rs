@@ -116,8 +116,8 @@ proptest! {
         agrees_with_the_model(PcpTechnique::OrderZero, &steps);
     }
 
-    /// The same with large blocks on the lists: a request of any order succeeds whenever the free frames could form the
-    /// block once all lists are drained.
+    /// The same with large blocks on the lists: a request of any order succeeds whenever the free frames
+    /// could form the block once all lists are drained.
     #[test]
     fn any_sequence_with_lists_of_every_order_agrees_too(steps in prop::collection::vec(step(), 1..200)) {
         agrees_with_the_model(PcpTechnique::All, &steps);
@@ -222,7 +222,8 @@ fn a_block_in_use_keeps_its_type() {
     assert_sound(&frames);
 }
 
-/// What cannot move takes the largest piece of another type; what can takes the smallest, where none is large.
+/// What cannot move takes the largest piece of another type; what can takes the smallest, where none is
+/// large.
 #[test]
 fn a_fallback_picks_the_piece_by_what_it_would_spoil() {
     let frames = frames(&[(0, 2048)], 1, PcpTechnique::None);

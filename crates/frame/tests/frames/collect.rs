@@ -16,8 +16,8 @@ fn zone_has(frames: &Frames<Machine>, migratetype: Migratetype) -> u64 {
     frames.zone_report(ZoneKind::Dma32).blocks.iter().map(|types| types[migratetype.index()]).sum()
 }
 
-/// The zone has no movable memory left, another CPU's list has some: a request gets that, and nothing of another type's
-/// page blocks.
+/// The zone has no movable memory left, another CPU's list has some: a request gets that, and nothing of
+/// another type's page blocks.
 #[test]
 fn a_type_comes_home_from_another_cpus_list_before_page_blocks_mix() {
     let frames = frames(&[(0, 1 << 14)], 2, PcpTechnique::All);
@@ -40,7 +40,8 @@ fn a_type_comes_home_from_another_cpus_list_before_page_blocks_mix() {
     assert_sound(&frames);
 }
 
-/// Where no list has memory of the type, not every request looks for it anew: a look costs the zone's lock twice more.
+/// Where no list has memory of the type, not every request looks for it anew: a look costs the zone's lock
+/// twice more.
 #[test]
 fn a_search_that_found_nothing_is_not_repeated_at_every_miss() {
     const MISSES: u64 = 96;

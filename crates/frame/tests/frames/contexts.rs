@@ -1,4 +1,5 @@
-//! What an allocation may do to succeed: watermarks, the high-order atomic reserve, and what mixed page blocks ask of background reclaim.
+//! What an allocation may do to succeed: watermarks, the high-order atomic reserve, and what mixed page
+//! blocks ask of background reclaim.
 
 use crate::common::{Machine, TEST, assert_sound, frames, frames_with_watermarks, make_low, order};
 use quire_arch::{Order, Pfn, Platform};
@@ -30,8 +31,8 @@ fn who_cannot_wait_goes_deeper_below_the_watermark() {
     assert_sound(&frames);
 }
 
-/// A hazard of docs/locking.md: "high-order atomic reserves are skipped because the pcp path serves first". The lists hold blocks of the
-/// order, then none; the reserve serves when nothing else can.
+/// A hazard of docs/locking.md: "high-order atomic reserves are skipped because the pcp path serves first".
+/// The lists hold blocks of the order, then none; the reserve serves when nothing else can.
 #[test]
 fn the_reserve_serves_when_the_lists_and_the_zone_cannot() {
     let frames = machine();
@@ -186,8 +187,8 @@ fn a_request_for_two_page_blocks_reserves_both() {
     assert_sound(&frames);
 }
 
-/// The frames beside a block that was given out of a new page block of the reserve are on no CPU's list, from where
-/// ordinary requests would get them.
+/// The frames beside a block that was given out of a new page block of the reserve are on no CPU's list, from
+/// where ordinary requests would get them.
 #[test]
 fn what_lies_beside_a_reserved_block_is_on_no_list() {
     let frames = frames_with_watermarks(Machine::new(&[(0, 1 << 17)], 1), 384 << 10);

@@ -64,8 +64,9 @@ fn remote_drain_against_refills(pcp: PcpTechnique) {
     assert_sound(&frames);
 }
 
-/// "One CPU only: a trylock inside a drain 'succeeds' (the lock is a no-op) and corrupts the list." Locks here are the
-/// same on one CPU, and no drain uses a trylock. Nothing is returned here: that takes two CPUs, see `returned.rs`.
+/// "One CPU only: a trylock inside a drain 'succeeds' (the lock is a no-op) and corrupts the list." Locks
+/// here are the same on one CPU, and no drain uses a trylock. Nothing is returned here: that takes two CPUs,
+/// see `returned.rs`.
 #[test]
 fn on_one_cpu_a_drain_and_its_victim_do_not_meet_inside_the_list() {
     for pcp in PcpTechnique::ALL {
@@ -92,8 +93,8 @@ fn on_one_cpu_a_drain_and_its_victim_do_not_meet_inside_the_list() {
     }
 }
 
-/// "A page's migratetype changed (its block was stolen) between entering the list and being drained." Blocks as large as
-/// a page block, and those on a stack of returned ones: `frames/tests.rs`.
+/// "A page's migratetype changed (its block was stolen) between entering the list and being drained." Blocks
+/// as large as a page block, and those on a stack of returned ones: `frames/tests.rs`.
 #[test]
 fn a_page_whose_block_was_stolen_goes_home_to_the_new_type() {
     for pcp in PcpTechnique::ALL {
@@ -120,7 +121,8 @@ fn a_page_whose_block_was_stolen_goes_home_to_the_new_type() {
     }
 }
 
-/// "Pages held in pcp lists make an allocation fail while memory is free: drain before failing." Here on all CPUs.
+/// "Pages held in pcp lists make an allocation fail while memory is free: drain before failing." Here on all
+/// CPUs.
 #[test]
 fn pages_held_by_any_cpu_are_drained_before_an_allocation_fails() {
     for pcp in [PcpTechnique::OrderZero, PcpTechnique::Posted, PcpTechnique::All] {
@@ -260,8 +262,9 @@ fn a_frame_that_was_drained_from_another_cpu_is_zeroed() {
     assert_sound(&frames);
 }
 
-/// "Allocate here, free there: every free lands on another CPU's list and spills to the zone lock." Where the budget does
-/// not follow the traffic the spill takes the lock once a batch; with all orders listed see `returned.rs`.
+/// "Allocate here, free there: every free lands on another CPU's list and spills to the zone lock." Where the
+/// budget does not follow the traffic the spill takes the lock once a batch; with all orders listed see
+/// `returned.rs`.
 #[test]
 fn frees_on_another_cpu_spill_in_batches() {
     let frames = frames(&[(0, 1 << 16)], 2, PcpTechnique::OrderZero);

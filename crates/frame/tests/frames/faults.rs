@@ -72,7 +72,8 @@ fn plans_aim_at_sites() {
     assert_eq!(frames.faults().seen(), 0);
 }
 
-/// What a life leaves when some of its allocations fail by chance is nothing, and the seed alone decides which fail.
+/// What a life leaves when some of its allocations fail by chance is nothing, and the seed alone decides
+/// which fail.
 #[test]
 fn lives_under_a_seed_end_alike_again() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);

@@ -1,5 +1,5 @@
-//! A hazard of docs/locking.md: "double free, free of a mapped frame, free with the wrong order: each a distinct error, never silent",
-//! and none changes anything.
+//! A hazard of docs/locking.md: "double free, free of a mapped frame, free with the wrong order: each a
+//! distinct error, never silent", and none changes anything.
 
 use crate::common::{Machine, TEST, assert_sound, frames, order};
 use quire_arch::{LockClass, Order, Pfn, Platform};
@@ -93,7 +93,8 @@ fn a_mapped_a_referenced_and_a_locked_frame_are_refused() {
     }
 }
 
-/// A hazard of docs/locking.md: "a bad page hidden in the tail of a high-order block: check every base page, not the head".
+/// A hazard of docs/locking.md: "a bad page hidden in the tail of a high-order block: check every base page,
+/// not the head".
 #[test]
 fn a_bad_page_in_the_tail_of_a_block_is_found() {
     for pcp in TECHNIQUES {

@@ -305,7 +305,8 @@ fn threads_hand_objects_over() {
     gives_all_back(&frames, before);
 }
 
-/// The marks of the slabs' own caches are not there: what is in use is what is on no list. Damage to a list shows.
+/// The marks of the slabs' own caches are not there: what is in use is what is on no list. Damage to a list
+/// shows.
 #[test]
 fn a_write_to_a_free_object_is_found() {
     let frames = machine();

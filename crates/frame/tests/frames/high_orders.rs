@@ -52,7 +52,8 @@ fn all_orders_share_one_budget() {
     assert_eq!(frames.free_frames(), frames.totals().managed, "listed frames count as free");
 }
 
-/// "Thousands of pages freed under one zone-lock hold": a hold moves so many blocks at most, whatever their order is.
+/// "Thousands of pages freed under one zone-lock hold": a hold moves so many blocks at most, whatever their
+/// order is.
 #[test]
 fn refills_and_spills_move_bounded_numbers_of_blocks() {
     for number in [0, 3] {
@@ -91,8 +92,8 @@ fn a_spill_keeps_what_was_used_last() {
     }
 }
 
-/// Memory held by the lists of an idle CPU returns to the zones within a bounded number of ticks, also while others work
-/// and while another thread looks at the figures.
+/// Memory held by the lists of an idle CPU returns to the zones within a bounded number of ticks, also while
+/// others work and while another thread looks at the figures.
 #[test]
 fn idle_lists_are_empty_after_a_few_ticks() {
     let frames = frames(&[(0, FRAMES)], 2, PcpTechnique::All);

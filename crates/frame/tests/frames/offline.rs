@@ -83,7 +83,8 @@ fn what_cannot_leave_is_named_and_nothing_changes() {
     assert_sound(&frames);
 }
 
-/// Frames of the range that wait on another CPU's list, in a slab without objects or in the limbo are no obstacle.
+/// Frames of the range that wait on another CPU's list, in a slab without objects or in the limbo are no
+/// obstacle.
 #[test]
 fn what_is_only_kept_back_is_fetched() {
     let frames = frames(&[(0, 8192)], 2, PcpTechnique::All);
@@ -173,8 +174,8 @@ fn a_range_leaves_under_traffic() {
     }
 }
 
-/// What comes home into an isolated block does not take the neighbour with it: only the range leaves, and only the range
-/// comes back.
+/// What comes home into an isolated block does not take the neighbour with it: only the range leaves, and
+/// only the range comes back.
 #[test]
 fn a_block_that_leaves_does_not_join_its_neighbour() {
     let frames = frames(&[(0, 8192)], 1, PcpTechnique::All);
@@ -192,8 +193,8 @@ fn a_block_that_leaves_does_not_join_its_neighbour() {
     assert_sound(&frames);
 }
 
-/// A block of two page blocks comes back after one of them began to leave: that half stays isolated. (A block's type was
-/// once asked of its first frame alone.)
+/// A block of two page blocks comes back after one of them began to leave: that half stays isolated. (A
+/// block's type was once asked of its first frame alone.)
 #[test]
 fn a_block_of_two_page_blocks_that_is_freed_while_one_leaves_comes_back_in_pieces() {
     for second in [false, true] {
@@ -202,7 +203,8 @@ fn a_block_of_two_page_blocks_that_is_freed_while_one_leaves_comes_back_in_piece
         let pfn = frames.allocate(&pin, AllocRequest::new(order(10), TEST)).unwrap();
         let start = pfn.offset(if second { 512 } else { 0 });
         let half = PfnRange::new(start, start.offset(512));
-        // In the limbo it counts as busy until the leaving itself reaps it: between the isolation and the look.
+        // In the limbo it counts as busy until the leaving itself reaps it: between the isolation and the
+        // look.
         frames.retire(&pin, pfn, order(10)).unwrap();
         assert_eq!(frames.take_offline(&pin, half), Ok(512));
         assert_sound(&frames);

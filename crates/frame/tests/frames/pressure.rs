@@ -21,8 +21,8 @@ fn lists(frames: &Frames<Machine>) -> PcpReport {
     frames.pcp_reports(ZoneKind::Dma32).next().unwrap()
 }
 
-/// A budget that has grown shrinks with what is free; in a short zone it is at its least, and a miss does not raise the
-/// next fetch.
+/// A budget that has grown shrinks with what is free; in a short zone it is at its least, and a miss does not
+/// raise the next fetch.
 #[test]
 fn a_miss_in_a_short_zone_gives_up_the_budget() {
     let frames = machine();
@@ -43,8 +43,8 @@ fn a_miss_in_a_short_zone_gives_up_the_budget() {
     assert_sound(&frames);
 }
 
-/// As long as there is enough memory no page block is set aside for requests that cannot wait; when the zone is low, one
-/// is.
+/// As long as there is enough memory no page block is set aside for requests that cannot wait; when the zone
+/// is low, one is.
 #[test]
 fn page_blocks_are_reserved_in_a_low_zone_only() {
     for pcp in PcpTechnique::ALL {

@@ -1,4 +1,5 @@
-//! A hazard of docs/locking.md: "allocate here, free there: every free lands on another CPU's list and spills to the zone lock".
+//! A hazard of docs/locking.md: "allocate here, free there: every free lands on another CPU's list and spills
+//! to the zone lock".
 
 use crate::common::{Machine, TEST, assert_sound, frames, get, lists, order, put, run_on, zone_takes};
 use quire_arch::{CpuId, Order, Pfn, Platform};
@@ -78,7 +79,8 @@ fn a_cpu_that_is_idle_wants_nothing_back() {
     assert_sound(&frames);
 }
 
-/// What lies on the stack of returned blocks is drained like the lists: before an allocation fails, and by any CPU.
+/// What lies on the stack of returned blocks is drained like the lists: before an allocation fails, and by
+/// any CPU.
 #[test]
 fn returned_blocks_are_drained_by_any_cpu() {
     let frames = frames(&[(0, FRAMES)], 3, PcpTechnique::All);

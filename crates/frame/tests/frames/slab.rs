@@ -142,7 +142,8 @@ fn objects_are_dropped_once_and_retired_ones_only_after_their_readers() {
     assert_eq!(count.load(Ordering::Relaxed), 501);
 }
 
-/// The places where retired objects wait are used in turn: each time an object waits for the readers of its own time.
+/// The places where retired objects wait are used in turn: each time an object waits for the readers of its
+/// own time.
 #[test]
 fn objects_that_are_retired_later_wait_for_their_readers_too() {
     let frames = machine();

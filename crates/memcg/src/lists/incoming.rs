@@ -8,8 +8,8 @@ use quire_arch::{CpuId, Pin, Platform};
 const CHUNK: u32 = 32;
 
 impl<P: Platform> Memcgs<P> {
-    /// Puts what `cpu` has listed, or what all CPUs have, on the lists of the memcgs and nodes that it belongs to, oldest
-    /// first. Folios that are listed meanwhile may stay.
+    /// Puts what `cpu` has listed, or what all CPUs have, on the lists of the memcgs and nodes that it
+    /// belongs to, oldest first. Folios that are listed meanwhile may stay.
     pub fn take_in(&self, pin: &Pin<'_, P>, cpu: Option<CpuId>) {
         match cpu {
             Some(cpu) => self.take_in_from(pin, cpu),
@@ -41,7 +41,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Moves what belongs to `lists` from the end of what `cpu` has, up to `most` folios, and returns how many.
+    /// Moves what belongs to `lists` from the end of what `cpu` has, up to `most` folios, and returns how
+    /// many.
     fn take_in_chunk(&self, lists: &NodeLists<P>, cpu: CpuId, most: u32) -> u32 {
         let Some(incoming) = self.incoming.get(cpu) else { return 0 };
         let map = self.frames.map();

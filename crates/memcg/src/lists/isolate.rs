@@ -27,9 +27,10 @@ pub struct Isolated {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Looks at up to `most` folios of a list, the oldest first, and takes those that `want` wants: such a folio is listed no
-    /// more, enters `out`, and the caller holds a reference to it. What is not wanted, or is just being given back, stays where it
-    /// is: it grows no younger by the look. `want` is called under the lists' lock; `out` has room for `most`.
+    /// Looks at up to `most` folios of a list, the oldest first, and takes those that `want` wants: such a
+    /// folio is listed no more, enters `out`, and the caller holds a reference to it. What is not wanted, or
+    /// is just being given back, stays where it is: it grows no younger by the look. `want` is called under
+    /// the lists' lock; `out` has room for `most`.
     pub fn isolate(
         &self,
         _pin: &Pin<'_, P>,
@@ -65,13 +66,14 @@ impl<P: Platform> Memcgs<P> {
         found
     }
 
-    /// Lists a folio that is not listed on `list` of its memcg and node, at the front or the back. The caller keeps it from
-    /// being given back.
+    /// Lists a folio that is not listed on `list` of its memcg and node, at the front or the back. The caller
+    /// keeps it from being given back.
     pub fn put_back(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList, front: bool) {
         self.put_back_all(pin, [(head, list, front)]);
     }
 
-    /// As [`put_back`](Self::put_back) for several: the lock is taken once for neighbours of one memcg and node.
+    /// As [`put_back`](Self::put_back) for several: the lock is taken once for neighbours of one memcg and
+    /// node.
     pub fn put_back_all(&self, _pin: &Pin<'_, P>, folios: impl IntoIterator<Item = (Pfn, LruList, bool)>) {
         let map = self.frames.map();
         let mut held = None;

@@ -14,8 +14,8 @@ const CPU_MASK: u16 = 0xff;
 const _: () = assert!(MAX_CPUS <= CPU_MASK as usize + 1 && LruList::COUNT < LIST_MASK as usize);
 const _: () = assert!(Order::COUNT <= 16);
 
-/// Where a folio is listed, on which list or on its way to which, and as large as what: a folio that was split counts as
-/// what it was, until this crate has seen the change.
+/// Where a folio is listed, on which list or on its way to which, and as large as what: a folio that was
+/// split counts as what it was, until this crate has seen the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Label(u16);
 

@@ -1,9 +1,10 @@
 //! The lists of folios by age.
 //!
-//! A listed folio has [`FrameFlags::LRU`], and a label in its descriptor that says where it is: with what a CPU has listed
-//! and no scan has looked at yet, or on a list of its memcg and node. Label and flag change under the lock of the place that
-//! the folio is at, under both locks if it changes the place. So to take a folio a CPU reads the label, takes that lock, and
-//! reads again. A folio's memcg does not change while it is listed.
+//! A listed folio has [`FrameFlags::LRU`], and a label in its descriptor that says where it is: with what a
+//! CPU has listed and no scan has looked at yet, or on a list of its memcg and node. Label and flag change
+//! under the lock of the place that the folio is at, under both locks if it changes the place. So to take a
+//! folio a CPU reads the label, takes that lock, and reads again. A folio's memcg does not change while it is
+//! listed.
 
 mod incoming;
 mod isolate;
@@ -116,7 +117,8 @@ impl<P: Platform> Memcgs<P> {
         self.listing.load(Ordering::Relaxed)
     }
 
-    /// From now on anonymous folios are listed. Those that there are already the caller finds in the memory map.
+    /// From now on anonymous folios are listed. Those that there are already the caller finds in the memory
+    /// map.
     pub fn start_listing(&self) {
         self.listing.store(true, Ordering::Relaxed);
     }
@@ -128,8 +130,8 @@ impl<P: Platform> Memcgs<P> {
         self.table.get(memcg)?.lists(frame.zone().node())
     }
 
-    /// Lists the folio that starts at `head`, which the caller keeps from being freed. Returns false if another CPU did
-    /// or is about to. Takes a lock that is this CPU's own.
+    /// Lists the folio that starts at `head`, which the caller keeps from being freed. Returns false if
+    /// another CPU did or is about to. Takes a lock that is this CPU's own.
     #[inline]
     pub fn list_folio(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList) -> bool {
         let frame = self.frames.known(head);
@@ -172,7 +174,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Calls `act` under the lock of the place where the folio is listed, with its label. `None` if it is not listed.
+    /// Calls `act` under the lock of the place where the folio is listed, with its label. `None` if it is not
+    /// listed.
     #[inline]
     fn with_listed<R>(&self, head: Pfn, act: impl FnOnce(&Frame, Label, &mut Held<'_, P>) -> R) -> Option<R> {
         let frame = self.frames.known(head);
@@ -186,7 +189,8 @@ impl<P: Platform> Memcgs<P> {
                 _ if !label.is_some() => {}
                 Place::Incoming(cpu) => {
                     let incoming = self.incoming.get(cpu)?.lock();
-                    // The flag is read before the label: a CPU that listed it elsewhere has set it after the label.
+                    // The flag is read before the label: a CPU that listed it elsewhere has set it after the
+                    // label.
                     if listed() && Label::of(frame).place() == Place::Incoming(cpu) {
                         return Some(act(frame, Label::of(frame), &mut Held::Incoming(incoming)));
                     }

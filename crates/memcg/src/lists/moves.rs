@@ -5,8 +5,8 @@ use crate::Memcgs;
 use quire_arch::{Pfn, Pin, Platform};
 
 impl<P: Platform> Memcgs<P> {
-    /// Moves a listed folio to the list that `to` makes of its own, to the front or the back. Returns false if it is not
-    /// listed. What no scan has looked at yet keeps its place.
+    /// Moves a listed folio to the list that `to` makes of its own, to the front or the back. Returns false
+    /// if it is not listed. What no scan has looked at yet keeps its place.
     fn relist(&self, head: Pfn, to: impl FnOnce(LruList) -> LruList, front: bool) -> bool {
         let map = self.frames.map();
         let moved = self.with_listed(head, |frame, label, held| {
@@ -39,8 +39,8 @@ impl<P: Platform> Memcgs<P> {
         self.relist(head, |list| list, false)
     }
 
-    /// Moves a listed folio to `list`, e.g. when its contents are needed no more, or when it was locked by a program.
-    /// Returns false if it is not listed.
+    /// Moves a listed folio to `list`, e.g. when its contents are needed no more, or when it was locked by a
+    /// program. Returns false if it is not listed.
     pub fn move_to(&self, _pin: &Pin<'_, P>, head: Pfn, list: LruList, front: bool) -> bool {
         self.relist(head, |_| list, front)
     }

@@ -14,8 +14,8 @@ pub(crate) struct NodeLists<P: Platform> {
     lists: SpinLock<Lists, P>,
     /// Pages on each, by the folios' labels. Written under the lock, read without.
     pages: [AtomicU64; LruList::COUNT],
-    /// Pages that have left the inactive lists, here and in the memcgs below: the time by which a page's absence is
-    /// measured.
+    /// Pages that have left the inactive lists, here and in the memcgs below: the time by which a page's
+    /// absence is measured.
     age: AtomicU64,
 }
 

@@ -7,8 +7,8 @@ use quire_arch::{NodeId, Platform};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
-    /// Pages on each list of a memcg and node. What CPUs have listed and is not taken in ([`take_in`](Self::take_in)) is not
-    /// among them.
+    /// Pages on each list of a memcg and node. What CPUs have listed and is not taken in
+    /// ([`take_in`](Self::take_in)) is not among them.
     pub fn sizes(&self, id: MemcgId, node: NodeId) -> [u64; LruList::COUNT] {
         let lists = self.table.get(id).and_then(|memcg| memcg.lists(node));
         lists.map_or([0; LruList::COUNT], NodeLists::sizes)
@@ -28,8 +28,8 @@ impl<P: Platform> Memcgs<P> {
         sums
     }
 
-    /// Lets the clock of the memcg and of all above it, the root included, go on by `pages`: so many have left its inactive
-    /// lists on the node, because they were reclaimed or because they became active.
+    /// Lets the clock of the memcg and of all above it, the root included, go on by `pages`: so many have
+    /// left its inactive lists on the node, because they were reclaimed or because they became active.
     pub fn advance(&self, id: MemcgId, node: NodeId, pages: u64) {
         let root = self.table.get(MemcgId::ROOT);
         for lists in self.up(id).chain(root).filter_map(|memcg| memcg.lists(node)) {

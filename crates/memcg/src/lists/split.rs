@@ -8,8 +8,8 @@ use quire_frame::{FolioSplit, FrameChain, SplitError};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
-    /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, beside it, from the moment
-    /// that another CPU can see them. What enters `unmapped` is given back to the folio's memcg.
+    /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, beside it, from
+    /// the moment that another CPU can see them. What enters `unmapped` is given back to the folio's memcg.
     ///
     /// # Errors
     ///
@@ -51,7 +51,8 @@ impl<P: Platform> Memcgs<P> {
         done
     }
 
-    /// Lists a part that no other CPU can see yet. Parts come from the last to the first, so they end in their order.
+    /// Lists a part that no other CPU can see yet. Parts come from the last to the first, so they end in
+    /// their order.
     fn put_beside(&self, part: Pfn, label: Label, held: &mut Held<'_, P>) {
         let map = self.frames.map();
         match held {
@@ -72,8 +73,8 @@ impl<P: Platform> Memcgs<P> {
         label.with(label.list(), now).put(self.frames.known(head));
     }
 
-    /// A listed folio was split by [`FolioSplit::finish`], and its first part is what is listed now. Until this is said it
-    /// counts as large as it was, wherever it moves. Returns the list, if it is still listed.
+    /// A listed folio was split by [`FolioSplit::finish`], and its first part is what is listed now. Until
+    /// this is said it counts as large as it was, wherever it moves. Returns the list, if it is still listed.
     pub fn folio_was_split(&self, _pin: &Pin<'_, P>, head: Pfn) -> Option<LruList> {
         self.with_listed(head, |frame, label, held| {
             self.relabel(head, label, frame.word().order(), held);

@@ -1,8 +1,8 @@
 //! Linux's memory calls as a program makes them: numbers in, a number out.
 //!
-//! This is the layer that a kernel's system-call entry, the replay of a recording and the comparison with the host's
-//! Linux share: flag words are decoded here, what depends on files is asked of [`Files`], and results in memory are written
-//! through [`UserMemory`].
+//! This is the layer that a kernel's system-call entry, the replay of a recording and the comparison with the
+//! host's Linux share: flag words are decoded here, what depends on files is asked of [`Files`], and results
+//! in memory are written through [`UserMemory`].
 
 mod decode;
 mod number;
@@ -19,8 +19,8 @@ use quire_space::{LockAll, Protection, RemapFlags, SyncFlags};
 /// What the embedder knows about an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenFile {
-    /// A number for the open file. Mappings with equal numbers can become one, which Linux does only for the same
-    /// opening of a file.
+    /// A number for the open file. Mappings with equal numbers can become one, which Linux does only for the
+    /// same opening of a file.
     pub id: u64,
     /// The descriptor allows reading.
     pub readable: bool,
@@ -28,8 +28,8 @@ pub struct OpenFile {
     pub writable: bool,
     /// The error with which the file refuses to be mapped at all: ENODEV of a directory or a pipe.
     pub refused: Option<Errno>,
-    /// The error with which it refuses a mapping of this kind (shared or private) that may be written: EPERM of memory
-    /// that is sealed. `mprotect` may not allow it later.
+    /// The error with which it refuses a mapping of this kind (shared or private) that may be written: EPERM
+    /// of memory that is sealed. `mprotect` may not allow it later.
     pub write_refused: Option<Errno>,
     /// The same for execution: EPERM where the file system is mounted without it.
     pub exec_refused: Option<Errno>,
@@ -158,7 +158,8 @@ fn mprotect<P: Platform>(space: &Space<'_, P>, addr: VirtAddr, len: u64, word: u
             return Err(Error::OutOfRange);
         }
         if !unknown {
-            // A hole is seen first; then no stack grows upwards here, so there is none for such a call to find.
+            // A hole is seen first; then no stack grows upwards here, so there is none for such a call to
+            // find.
             space.mincore(addr, 1, |_| ())?;
         }
         return Err(Error::BadFlags);

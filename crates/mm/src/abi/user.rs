@@ -5,8 +5,8 @@ use quire_arch::{Access, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr
 
 /// Copies results to the program.
 pub trait UserMemory {
-    /// Copies `bytes` to `addr` as a write of the program: pages are faulted in, and what precedes a page that may not
-    /// be written is written.
+    /// Copies `bytes` to `addr` as a write of the program: pages are faulted in, and what precedes a page
+    /// that may not be written is written.
     ///
     /// # Errors
     ///

@@ -57,8 +57,8 @@ pub struct InUse {
 }
 
 impl<P: Platform> Memory<P> {
-    /// What is in use once nothing waits for an epoch any more, without the huge zero page if it is not mapped. Two equal values mean that nothing was lost between
-    /// them.
+    /// What is in use once nothing waits for an epoch any more, without the huge zero page if it is not
+    /// mapped. Two equal values mean that nothing was lost between them.
     ///
     /// The machine must be quiet.
     pub fn in_use(&self) -> InUse {
@@ -79,9 +79,9 @@ impl<P: Platform> Memory<P> {
         InUse { frames: used, objects: caches.map(|cache| cache.in_use).sum() }
     }
 
-    /// Recounts everything from the ground up: each frame is exactly one of free, listed, slab, table or mapped;
-    /// counts equal what the tables hold; mappings are sorted and their gaps right; TLBs hold nothing stale.
-    /// `report` gets each violation with what was expected and found.
+    /// Recounts everything from the ground up: each frame is exactly one of free, listed, slab, table or
+    /// mapped; counts equal what the tables hold; mappings are sorted and their gaps right; TLBs hold nothing
+    /// stale. `report` gets each violation with what was expected and found.
     ///
     /// The machine must be quiet: no call, fault or access runs on any CPU.
     pub fn audit(&self, mut report: impl FnMut(Violation)) -> AuditSummary {

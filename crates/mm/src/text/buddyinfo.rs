@@ -5,7 +5,8 @@ use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::Platform;
 
-/// Writes `/proc/buddyinfo`: for each zone with frames the free blocks of each order, on the zone's own lists.
+/// Writes `/proc/buddyinfo`: for each zone with frames the free blocks of each order, on the zone's own
+/// lists.
 ///
 /// # Errors
 ///

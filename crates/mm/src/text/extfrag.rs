@@ -19,8 +19,8 @@ pub fn extfrag_index<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> f
     })
 }
 
-/// Writes `unusable_index`: for each zone with frames and each order the part of what is free that lies in smaller
-/// pieces ([`ZoneReport::unusable_free_index`]).
+/// Writes `unusable_index`: for each zone with frames and each order the part of what is free that lies in
+/// smaller pieces ([`ZoneReport::unusable_free_index`]).
 ///
 /// # Errors
 ///

@@ -5,13 +5,13 @@ use core::fmt;
 use quire_arch::Platform;
 use quire_memcg::MemcgError;
 
-/// Writes the file of a memory group at `path`, below the folder where Linux has the tree: `memory.stat` is the root's,
-/// `a/b/memory.current` that of the group `b` in `a`.
+/// Writes the file of a memory group at `path`, below the folder where Linux has the tree: `memory.stat` is
+/// the root's, `a/b/memory.current` that of the group `b` in `a`.
 ///
 /// # Errors
 ///
-/// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`] (Linux has few at the root), [`MemcgError::WriteOnly`], and
-/// [`MemcgError::Output`] for those of `out`.
+/// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`] (Linux has few at the root), [`MemcgError::WriteOnly`],
+/// and [`MemcgError::Output`] for those of `out`.
 pub fn group_file<P: Platform>(
     memory: &Memory<P>,
     path: &str,

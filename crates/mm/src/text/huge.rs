@@ -104,13 +104,13 @@ impl HugeFile {
         }
     }
 
-    /// Does what Linux does when a program writes `text` there in one go: one newline at the end is allowed, what follows
-    /// a NUL is not looked at, and nothing at all changes nothing.
+    /// Does what Linux does when a program writes `text` there in one go: one newline at the end is allowed,
+    /// what follows a NUL is not looked at, and nothing at all changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Errno::EACCES`] where nothing can be written, [`Errno::EINVAL`] and [`Errno::ERANGE`] for what means nothing.
-    /// Nothing is changed then.
+    /// [`Errno::EACCES`] where nothing can be written, [`Errno::EINVAL`] and [`Errno::ERANGE`] for what means
+    /// nothing. Nothing is changed then.
     pub fn write<P: Platform>(self, memory: &Memory<P>, text: impl AsRef<[u8]>) -> Result<(), Errno> {
         let text = text.as_ref();
         if text.is_empty() && self.is_writable() {
@@ -179,8 +179,8 @@ fn word<T: Copy>(all: &[T], name: fn(T) -> &'static str, line: &[u8]) -> Result<
     all.iter().copied().find(|&choice| name(choice).as_bytes() == line).ok_or(Errno::EINVAL)
 }
 
-/// The decimal number that `line` is; it may have a plus sign. A number that does not fit is told from what is none, even
-/// if something else follows it.
+/// The decimal number that `line` is; it may have a plus sign. A number that does not fit is told from what
+/// is none, even if something else follows it.
 fn number(line: &[u8]) -> Result<u64, Errno> {
     let digits = line.strip_prefix(b"+").unwrap_or(line);
     let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
@@ -201,7 +201,8 @@ fn bit(line: &[u8]) -> Result<bool, Errno> {
     }
 }
 
-/// Yes or no in the ways that Linux knows. It looks at the first letter, after an `o` at the second too, and no further.
+/// Yes or no in the ways that Linux knows. It looks at the first letter, after an `o` at the second too, and
+/// no further.
 fn truth(line: &[u8]) -> Result<bool, Errno> {
     match line {
         [b'y' | b'Y' | b't' | b'T' | b'e' | b'E' | b'1', ..] | [b'o' | b'O', b'n' | b'N', ..] => Ok(true),

@@ -9,10 +9,11 @@ const NAME_WIDTH: usize = 40;
 /// Nodes have one digit.
 const _: () = assert!(MAX_NODES <= 10);
 
-/// Writes what the zones' locks have seen, in columns of `/proc/lock_stat`: times in microseconds, one line a zone.
+/// Writes what the zones' locks have seen, in columns of `/proc/lock_stat`: times in microseconds, one line a
+/// zone.
 ///
-/// Not measured, so left out: bounces between CPUs, waiting times, and the shortest and longest time that a lock was
-/// held. How long it was held in all is zero unless
+/// Not measured, so left out: bounces between CPUs, waiting times, and the shortest and longest time that a
+/// lock was held. How long it was held in all is zero unless
 /// [`MemoryConfig::time_locks`](crate::MemoryConfig::time_locks) is set.
 ///
 /// # Errors

@@ -6,9 +6,10 @@ use core::fmt::{self, Write};
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_memcg::LruList;
 
-/// Writes the lines of `/proc/meminfo` that there are figures for. Frames on per-CPU lists count as free; a page that
-/// several spaces map counts in AnonPages for each. Anonymous pages are on no LRU list before there was a swap device,
-/// and count in none of `Active` to `Unevictable` until then. Nothing but locked pages is unevictable.
+/// Writes the lines of `/proc/meminfo` that there are figures for. Frames on per-CPU lists count as free; a
+/// page that several spaces map counts in AnonPages for each. Anonymous pages are on no LRU list before there
+/// was a swap device, and count in none of `Active` to `Unevictable` until then. Nothing but locked pages is
+/// unevictable.
 ///
 /// # Errors
 ///

@@ -4,7 +4,8 @@ use core::fmt::{self, Write};
 use quire_arch::PAGE_SIZE;
 use quire_swap::SwapReport;
 
-/// Writes what a device that compresses tells in its file `mm_stat`. Left out: `huge_pages_since`, the last column.
+/// Writes what a device that compresses tells in its file `mm_stat`. Left out: `huge_pages_since`, the last
+/// column.
 ///
 /// # Errors
 ///

@@ -1,11 +1,12 @@
 //! Texts in the format of Linux's `/proc` and debugfs, so that people's tools and habits work.
 //!
-//! Layout, names, widths and the order of lines are those of Linux 6.18. Lines that there are no figures for are left
-//! out; each text says which. On a busy machine a text is a moment's mixture, as it is there.
+//! Layout, names, widths and the order of lines are those of Linux 6.18. Lines that there are no figures for
+//! are left out; each text says which. On a busy machine a text is a moment's mixture, as it is there.
 //!
-//! **Frames on per-CPU lists** are free: MemFree, `nr_free_pages` and zoneinfo's `pages free` count them. buddyinfo and
-//! pagetypeinfo show the zones' own lists, as on Linux. What they show, times the size of each block, and the `count` of
-//! zoneinfo's pagesets add up to `nr_free_pages` (page blocks of type Isolate are shown but are not free).
+//! **Frames on per-CPU lists** are free: MemFree, `nr_free_pages` and zoneinfo's `pages free` count them.
+//! buddyinfo and pagetypeinfo show the zones' own lists, as on Linux. What they show, times the size of each
+//! block, and the `count` of zoneinfo's pagesets add up to `nr_free_pages` (page blocks of type Isolate are
+//! shown but are not free).
 
 mod buddyinfo;
 mod extfrag;
@@ -54,7 +55,8 @@ fn zone_name(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
     write!(out, "Node {}, zone {:>8}", zone.node, zone.kind)
 }
 
-/// Frames of slab caches. All of them hold metadata that is in use as long as its owner is: reclaim finds nothing there.
+/// Frames of slab caches. All of them hold metadata that is in use as long as its owner is: reclaim finds
+/// nothing there.
 fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
     memory.frames().caches_report().map(|cache| cache.pages).sum()
 }

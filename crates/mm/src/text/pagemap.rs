@@ -9,8 +9,9 @@ const FILE: u64 = 1 << 61;
 /// Where the slot begins, above the number of the device.
 const SLOT_SHIFT: u32 = 5;
 
-/// The word of `/proc/PID/pagemap` for a page in this state, as a program without privileges sees it: without the number of
-/// the frame. Not told: whether it is mapped exclusively, written to since, or protected. A page without a state has 0.
+/// The word of `/proc/PID/pagemap` for a page in this state, as a program without privileges sees it: without
+/// the number of the frame. Not told: whether it is mapped exclusively, written to since, or protected. A
+/// page without a state has 0.
 pub fn pagemap_entry(state: PageState) -> u64 {
     match state {
         PageState::Zero | PageState::Anonymous => PRESENT,

@@ -9,8 +9,8 @@ use quire_frame::{Migratetype, PAGEBLOCK_ORDER, ZoneReport};
 /// Most blocks of one kind that are counted; from there on Linux says that there may be more.
 const MOST_BLOCKS: u64 = 100_000;
 
-/// Writes `/proc/pagetypeinfo`: for each zone with frames its free blocks by migratetype and order, and its page blocks
-/// by migratetype. As on Linux, each node has the headings anew.
+/// Writes `/proc/pagetypeinfo`: for each zone with frames its free blocks by migratetype and order, and its
+/// page blocks by migratetype. As on Linux, each node has the headings anew.
 ///
 /// # Errors
 ///

@@ -6,11 +6,12 @@ use quire_arch::Platform;
 
 /// Writes `/proc/slabinfo`: a line for each slab cache, the newest first.
 ///
-/// The columns have the meaning that they had with Linux's allocator of that design (SLAB; J. Bonwick, "Magazines and
-/// Vmem", 2001); its successor SLUB prints zeros for the tunables:
-/// - `active_objs` are those in use, with those that are unlinked but not yet free for lock-free readers' sake;
-/// - `limit` is the most free objects that a CPU keeps, `batchcount` how many move at once, and `sharedfactor` the most
-///   batches in the depot that all CPUs share;
+/// The columns have the meaning that they had with Linux's allocator of that design (SLAB; J. Bonwick,
+/// "Magazines and Vmem", 2001); its successor SLUB prints zeros for the tunables:
+/// - `active_objs` are those in use, with those that are unlinked but not yet free for lock-free readers'
+///   sake;
+/// - `limit` is the most free objects that a CPU keeps, `batchcount` how many move at once, and
+///   `sharedfactor` the most batches in the depot that all CPUs share;
 /// - `active_slabs` are those that some cache's user or a CPU needs, `sharedavail` the objects in the depot.
 ///
 /// # Errors

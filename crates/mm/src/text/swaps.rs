@@ -8,8 +8,8 @@ use quire_swap::SwapReport;
 /// Columns of a device's name.
 const NAME_WIDTH: usize = 40;
 
-/// Writes `/proc/swaps`: a line for each device in use, sizes in KiB. A device is called by what kind of device it is and its
-/// number; those that are files of the host are told as files.
+/// Writes `/proc/swaps`: a line for each device in use, sizes in KiB. A device is called by what kind of
+/// device it is and its number; those that are files of the host are told as files.
 ///
 /// # Errors
 ///

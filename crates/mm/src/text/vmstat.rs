@@ -7,8 +7,8 @@ use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
 use quire_memcg::LruList;
 
-/// Writes `/proc/vmstat`: what is counted. Linux's counters come first, under its names and in its order; then Quire's
-/// own ([`VmEvent`] says which these are).
+/// Writes `/proc/vmstat`: what is counted. Linux's counters come first, under its names and in its order;
+/// then Quire's own ([`VmEvent`] says which these are).
 ///
 /// # Errors
 ///

@@ -7,18 +7,19 @@ use quire_arch::{NodeId, Platform};
 use quire_frame::{PcpReport, ZoneId, ZoneKind, ZoneReport};
 use quire_memcg::LruList;
 
-/// Writes `/proc/zoneinfo`: every kind of zone of every node. Of one without frames there is only the first part.
+/// Writes `/proc/zoneinfo`: every kind of zone of every node. Of one without frames there is only the first
+/// part.
 ///
 /// - `pages free` and `nr_free_pages` count frames on per-CPU lists.
 /// - A boost raises `low` and `high`, and they are printed with it, as on Linux; `min` it does not raise.
 /// - The `count` of a pageset includes what other CPUs brought back to it.
 /// - `protection` has a place for each kind of zone.
 ///
-/// - The LRU lists are of a node, so that they are among the `per-node stats` only, which come with the first zone of a
-///   node that has frames.
+/// - The LRU lists are of a node, so that they are among the `per-node stats` only, which come with the first
+///   zone of a node that has frames.
 ///
-/// Left out: the other `per-node stats`, `promo`, `cma`, the `nr_zone_` counters, the `numa_` counters, the threshold of
-/// the counters (they are exact) and `node_unreclaimable`.
+/// Left out: the other `per-node stats`, `promo`, `cma`, the `nr_zone_` counters, the `numa_` counters, the
+/// threshold of the counters (they are exact) and `node_unreclaimable`.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Reading texts in the format of `/proc`, Linux's own and Quire's by the same code: split at blanks, as people's
-//! scripts do. And machines to make Quire's on.
+//! Reading texts in the format of `/proc`, Linux's own and Quire's by the same code: split at blanks, as
+//! people's scripts do. And machines to make Quire's on.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -108,8 +108,8 @@ pub(crate) fn numbers(line: &str) -> Vec<u64> {
     words(line).iter().filter_map(|word| word.trim_matches(['(', ')', ',', '>']).parse().ok()).collect()
 }
 
-/// Where the words of a line end: columns that are aligned at the right, which figures are, end where those of another
-/// line do.
+/// Where the words of a line end: columns that are aligned at the right, which figures are, end where those
+/// of another line do.
 pub(crate) fn ends(line: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut previous = ' ';
@@ -122,13 +122,15 @@ pub(crate) fn ends(line: &str) -> Vec<usize> {
     ends
 }
 
-/// A line up to the figure at its end: a name with the blanks before and behind it. Without a figure, all of it.
+/// A line up to the figure at its end: a name with the blanks before and behind it. Without a figure, all of
+/// it.
 pub(crate) fn label(line: &str) -> &str {
     let last = words(line).last().copied().unwrap_or_default();
     if last.parse::<u64>().is_ok() { &line[..line.len() - last.len()] } else { line }
 }
 
-/// Panics unless `names`, where they are in `all` at all, have the same order there. Returns those that are not.
+/// Panics unless `names`, where they are in `all` at all, have the same order there. Returns those that are
+/// not.
 #[track_caller]
 pub(crate) fn in_order<'n>(names: &[&'n str], all: &[&str]) -> Vec<&'n str> {
     let mut places = Vec::new();

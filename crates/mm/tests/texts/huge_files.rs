@@ -1,5 +1,5 @@
-//! The files of `/sys/kernel/mm/transparent_hugepage`: what is read and written, against tables and against the Linux that
-//! the tests run on.
+//! The files of `/sys/kernel/mm/transparent_hugepage`: what is read and written, against tables and against
+//! the Linux that the tests run on.
 
 use crate::common::{HostMemory, machine_with, small, text};
 use proptest::prelude::*;
@@ -208,7 +208,8 @@ fn files_look_as_linux_shows_them() {
     assert_eq!(linux(HugeFile::PmdSize).unwrap_or_else(|| read(memory, HugeFile::PmdSize)), "2097152\n");
 }
 
-/// Linux refuses, with the same error, what is refused here. Nothing else is written to it, so it stays as it is.
+/// Linux refuses, with the same error, what is refused here. Nothing else is written to it, so it stays as it
+/// is.
 #[test]
 fn linux_refuses_what_is_refused_here() {
     let machine = small(1);
@@ -237,7 +238,8 @@ fn linux_refuses_what_is_refused_here() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Of whatever is written, either nothing is left, or one file reads differently; and what is read can be written.
+    /// Of whatever is written, either nothing is left, or one file reads differently; and what is read can be
+    /// written.
     #[test]
     fn what_is_read_can_be_written_back(
         writes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0u32..600), 1..40),

@@ -1,5 +1,5 @@
-//! Each text has the shape of Linux's own of the same name on the machine that the tests run on: headings, columns and
-//! their places, names and their order.
+//! Each text has the shape of Linux's own of the same name on the machine that the tests run on: headings,
+//! columns and their places, names and their order.
 
 use crate::common::{ends, in_order, label, linux, text, two_zones, words};
 use quire_arch::Order;
@@ -63,7 +63,8 @@ fn extfrag() {
 
 #[test]
 fn pagetypeinfo() {
-    /// Every kind of line once: headings as they are, of lines with figures the type and where the columns end.
+    /// Every kind of line once: headings as they are, of lines with figures the type and where the columns
+    /// end.
     fn shape(text: &str) -> Vec<(&str, Vec<usize>)> {
         let mut shapes = Vec::new();
         for line in text.lines() {

@@ -94,7 +94,8 @@ fn bare() -> MemoryConfig {
     MemoryConfig { techniques, min_free_kib: Some(0), ..MemoryConfig::default() }
 }
 
-/// Three nodes with a CPU each and without per-CPU lists; and the number of a node of which no frame is allocated.
+/// Three nodes with a CPU each and without per-CPU lists; and the number of a node of which no frame is
+/// allocated.
 fn bare_nodes() -> (Machine, usize) {
     let machine = machine_with(&[(BANK, 2 * BANK), (4 * BANK, 5 * BANK), (6 * BANK, 7 * BANK)], 3, 3, bare());
     let whole = zones(&machine).iter().position(|zone| zone.free == BANK);
@@ -146,7 +147,8 @@ fn free_memory_is_the_same_in_every_text() {
     }
 }
 
-/// What a CPU has too much of goes back to the one that it came from, which fetches it when its own lists are empty.
+/// What a CPU has too much of goes back to the one that it came from, which fetches it when its own lists are
+/// empty.
 #[test]
 fn what_is_on_its_way_from_one_cpu_to_another_is_free() {
     let machine = small(2);

@@ -10,8 +10,8 @@ pub(super) const PAGE: usize = PAGE_SIZE as usize;
 /// Words of a page.
 pub(super) const WORDS: usize = PAGE / size_of::<u64>();
 
-/// One frame for what reclaim writes. Reclaim frees more than it takes, so it may go below the watermark, and it does
-/// not drain: it runs because there is little.
+/// One frame for what reclaim writes. Reclaim frees more than it takes, so it may go below the watermark, and
+/// it does not drain: it runs because there is little.
 pub(super) const fn frame_for_contents(site: FaultSite) -> AllocRequest {
     AllocRequest::new(Order::ZERO, site).kind(Kind::Swap).below_min().without_drain()
 }
@@ -48,11 +48,12 @@ pub(super) fn bytes_of<P: Platform>(frames: &Frames<P>, pfn: Pfn) -> NonNull<u8>
 ///
 /// # Safety
 ///
-/// `pfn` is a frame of RAM that stays what it is for as long as the result is used, and that others access by atomics
-/// only, or as programs do.
+/// `pfn` is a frame of RAM that stays what it is for as long as the result is used, and that others access by
+/// atomics only, or as programs do.
 #[inline]
 pub(super) unsafe fn words_of<P: Platform>(frames: &Frames<P>, pfn: Pfn) -> &[AtomicU64; WORDS] {
-    // SAFETY: the direct map of a frame in RAM is one valid, aligned page (contract of `Platform`); the caller keeps it.
+    // SAFETY: the direct map of a frame in RAM is one valid, aligned page (contract of `Platform`); the
+    // caller keeps it.
     unsafe { bytes_of(frames, pfn).cast().as_ref() }
 }
 
@@ -66,7 +67,8 @@ pub(super) fn word_of_same(words: &[AtomicU64; WORDS]) -> Option<u64> {
     if at(WORDS - 1) != word || at(WORDS / 2) != word {
         return None;
     }
-    // Differences are gathered over a cache line or two: a branch for each word would cost more than the loads.
+    // Differences are gathered over a cache line or two: a branch for each word would cost more than the
+    // loads.
     let differs =
         |part: &[AtomicU64]| part.iter().fold(0, |all, at| all | at.load(Ordering::Relaxed) ^ word) != 0;
     if words.chunks_exact(16).any(differs) { None } else { Some(word) }

@@ -1,10 +1,10 @@
 //! What a swap device is.
 //!
-//! A device keeps pages in slots. Work is begun with [`submit`](SwapDevice::submit). A device that does all of it there
-//! and then says so ([`DeviceFlags::SYNCHRONOUS`]). Any other takes notes and completes later: a thread that waits for
-//! something parks on the device's [`wait_key`](SwapDevice::wait_key) and then [`reap`](SwapDevice::reap)s what is done,
-//! for the thread that began it. No memory is allocated for a request on the way down: it is a few words that the device copies to a
-//! queue of its own.
+//! A device keeps pages in slots. Work is begun with [`submit`](SwapDevice::submit). A device that does all
+//! of it there and then says so ([`DeviceFlags::SYNCHRONOUS`]). Any other takes notes and completes later: a
+//! thread that waits for something parks on the device's [`wait_key`](SwapDevice::wait_key) and then
+//! [`reap`](SwapDevice::reap)s what is done, for the thread that began it. No memory is allocated for a
+//! request on the way down: it is a few words that the device copies to a queue of its own.
 
 mod compressed;
 mod front;
@@ -130,8 +130,8 @@ pub struct DeviceReport {
 
 /// A place for pages that are not in RAM.
 ///
-/// Every method may be called from all CPUs at once. `submit` and `discard` are called without locks and without a pin, `freed`
-/// with spin locks held.
+/// Every method may be called from all CPUs at once. `submit` and `discard` are called without locks and
+/// without a pin, `freed` with spin locks held.
 pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     /// What kind of device it is, in a word.
     fn kind(&self) -> &'static str;
@@ -142,11 +142,12 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     /// What it is like. Never changes.
     fn flags(&self) -> DeviceFlags;
 
-    /// Begins to read or write. The frames stay what they are until the work is done; while a page is written, a program
-    /// may be changing it, and whatever is written of it then is written again later.
+    /// Begins to read or write. The frames stay what they are until the work is done; while a page is
+    /// written, a program may be changing it, and whatever is written of it then is written again later.
     fn submit(&self, frames: &Frames<P>, io: PageIo) -> Submitted;
 
-    /// How many of these pages a compressed cache in front of the device has: they are counted as the cache's. A moment's view.
+    /// How many of these pages a compressed cache in front of the device has: they are counted as the
+    /// cache's. A moment's view.
     fn cached(&self, frames: &Frames<P>, io: PageIo) -> u64 {
         let _ = (frames, io);
         0
@@ -177,8 +178,8 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
         let _ = (frames, slot, count);
     }
 
-    /// Moves what it keeps in RAM together, and returns the frames that this freed. Called when memory is short, and by the
-    /// background now and then.
+    /// Moves what it keeps in RAM together, and returns the frames that this freed. Called when memory is
+    /// short, and by the background now and then.
     fn compact(&self, frames: &Frames<P>) -> u64 {
         let _ = frames;
         0

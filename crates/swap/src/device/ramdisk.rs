@@ -13,8 +13,8 @@ use quire_frame::{AllocError, FaultSite, Frames};
 /// The device's frames, as fault plans know them.
 const SITE: FaultSite = FaultSite::new("ramdisk");
 
-/// A swap device whose pages are frames of RAM: one for each slot that was written, from then until the slot is free. A
-/// slot without one reads as zeros.
+/// A swap device whose pages are frames of RAM: one for each slot that was written, from then until the slot
+/// is free. A slot without one reads as zeros.
 pub struct RamDisk<P: Platform> {
     gate: Gate,
     table: SlotTable<P>,
@@ -29,8 +29,8 @@ impl<P: Platform> RamDisk<P> {
     ///
     /// # Errors
     ///
-    /// As for [`Frames::allocate`], and [`AllocError::OutOfMemory`] for more slots than a device can have (2^28, which are
-    /// a TiB).
+    /// As for [`Frames::allocate`], and [`AllocError::OutOfMemory`] for more slots than a device can have
+    /// (2^28, which are a TiB).
     pub fn new(frames: &Frames<P>, slots: u64) -> Result<Self, AllocError> {
         if slots > MAX_SLOTS {
             return Err(AllocError::OutOfMemory);
@@ -40,7 +40,8 @@ impl<P: Platform> RamDisk<P> {
         Ok(Self { gate: Gate::default(), table, preallocated: false, used, peak })
     }
 
-    /// A device of `slots` slots that takes all its frames now, and no more until it is closed: no write to it can fail.
+    /// A device of `slots` slots that takes all its frames now, and no more until it is closed: no write to
+    /// it can fail.
     ///
     /// # Errors
     ///
@@ -94,8 +95,8 @@ impl<P: Platform> RamDisk<P> {
             let Some(locked) = self.table.lock(section, slot) else { continue };
             // A thread that frees the slot at the same time may have taken the frame again.
             let Contents::Whole(pfn) = locked.contents() else { continue };
-            // SAFETY: the slot is locked, so that its frame stays and no other thread uses it; the other is the caller's,
-            // which programs may be writing.
+            // SAFETY: the slot is locked, so that its frame stays and no other thread uses it; the other is
+            // the caller's, which programs may be writing.
             unsafe { section.frames.platform().copy(page, pfn, Order::ZERO) };
             return Ok(());
         }

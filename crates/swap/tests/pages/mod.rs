@@ -1,4 +1,5 @@
-//! What the tests of this crate share: the machine of the page-frame allocator's tests, pages, and devices' calls.
+//! What the tests of this crate share: the machine of the page-frame allocator's tests, pages, and devices'
+//! calls.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 

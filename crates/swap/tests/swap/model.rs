@@ -159,7 +159,8 @@ impl Model {
                 return;
             }
             Inserted::Found(page) => {
-                // They may lie in a larger folio, whose words are those of the parts that it was to be split into.
+                // They may lie in a larger folio, whose words are those of the parts that it was to be split
+                // into.
                 for (entry, nth) in entries.iter().zip(0..) {
                     let cached = entry.and_then(|entry| entry.cached).map(|(head, at)| head.offset(at));
                     assert_eq!(cached, Some(page.offset(nth)));
@@ -237,8 +238,8 @@ proptest! {
         }
     }
 
-    /// Whatever was freed at random: slots of an order are given out as long as a block of it is free somewhere where such
-    /// folios go, and single slots as long as there are any.
+    /// Whatever was freed at random: slots of an order are given out as long as a block of it is free
+    /// somewhere where such folios go, and single slots as long as there are any.
     #[test]
     fn every_free_slot_can_be_had(seed: u64, large in 1u8..9) {
         let mut model = Model::new(SwapTechnique::All, 1300, seed);
@@ -257,7 +258,8 @@ proptest! {
     }
 }
 
-/// Frames for words run out at random: everything is as sound as before, and in the end nothing is left in use.
+/// Frames for words run out at random: everything is as sound as before, and in the end nothing is left in
+/// use.
 #[test]
 fn without_memory_for_words_nothing_is_lost() {
     for seed in 0..20 {

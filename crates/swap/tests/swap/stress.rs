@@ -6,7 +6,8 @@ use quire_swap::{Inserted, IoState, SlotId, SwapOnOptions, SwapTechnique};
 use std::sync::Mutex;
 use std::thread;
 
-/// Both threads page out, page in, drop names and look; each name in the pool is one entry that another thread owns.
+/// Both threads page out, page in, drop names and look; each name in the pool is one entry that another
+/// thread owns.
 #[test]
 fn two_cpus_at_the_same_slots_leave_everything_sound() {
     for (seed, technique) in [(1, SwapTechnique::All), (2, SwapTechnique::Bypass)] {

@@ -18,9 +18,9 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, Failure> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 
-/// What to replay of the files that were named. Of several, as `recordings/*` gives them, those that are plainly
-/// something else are passed over with a word: neither called a recording nor beginning like one. If all are, the
-/// first is taken, so that its error is told.
+/// What to replay of the files that were named. Of several, as `recordings/*` gives them, those that are
+/// plainly something else are passed over with a word: neither called a recording nor beginning like one. If
+/// all are, the first is taken, so that its error is told.
 fn recordings_among(files: &[PathBuf]) -> Vec<&PathBuf> {
     let (wanted, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| {
         file.extension().is_some_and(|extension| extension == EXTENSION) || !is_something_else(file)
@@ -69,7 +69,8 @@ pub(crate) fn replay(
     report
 }
 
-/// What a program uses again decides what little memory costs: without it a replay would find far too few faults.
+/// What a program uses again decides what little memory costs: without it a replay would find far too few
+/// faults.
 fn refuse_without_uses(file: &Path, replay: &Replay) -> Result<(), Failure> {
     if replay.uses().map_err(failure)? != UseSource::None {
         return Ok(());

@@ -8,8 +8,8 @@ use quire_trace::format::EXTENSION;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where the recordings are, seen from the folder that a program is usually started in, and from where this one
-/// was built.
+/// Where the recordings are, seen from the folder that a program is usually started in, and from where this
+/// one was built.
 const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings")];
 
 pub(crate) fn run() -> Result<ExitCode, Failure> {

@@ -9,8 +9,9 @@ pub(crate) mod table;
 use crate::exit::FOUND_FAILURE;
 use std::io::{ErrorKind, Write};
 
-/// Prints `text` and a line end to standard output. The reader of a pipe who closed it does not want the rest, so the
-/// program ends there, and well. Any other error, as that of a full disk, ends it with a message and a failure.
+/// Prints `text` and a line end to standard output. The reader of a pipe who closed it does not want the
+/// rest, so the program ends there, and well. Any other error, as that of a full disk, ends it with a message
+/// and a failure.
 pub(crate) fn say(text: impl std::fmt::Display) {
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         if error.kind() == ErrorKind::BrokenPipe {

@@ -42,8 +42,8 @@ fn beside(quire: u64, linux: Option<u64>) -> String {
     format!("{} / {}", kib(quire), linux.map_or_else(|| "-".to_owned(), kib))
 }
 
-/// A line a process. Both sides of a column are of the moment at which the process ended (or its exec began); of several
-/// images the largest.
+/// A line a process. Both sides of a column are of the moment at which the process ended (or its exec began);
+/// of several images the largest.
 fn processes(report: &ReplayReport) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);

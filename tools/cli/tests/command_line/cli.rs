@@ -174,7 +174,8 @@ fn a_recording_of_which_nothing_is_whole_is_said_to_be_lost() {
     assert!(line.contains(text(&cut.0)) && line.contains("nothing could be salvaged"), "{line}");
 }
 
-/// A limit asks what comes back; a recording that does not say what was used again has nothing to say to that.
+/// A limit asks what comes back; a recording that does not say what was used again has nothing to say to
+/// that.
 #[test]
 fn a_limit_is_refused_for_a_recording_without_uses() {
     let path = Scratch::new("no-uses.qtr", b"");

@@ -23,7 +23,8 @@ fn has_type(value: &Value, names: &Value) -> bool {
     names.as_array().map_or_else(|| is(names), |names| names.iter().any(is))
 }
 
-/// Where `value` is not what `schema` says, for the words of JSON Schema that the schemas use. Any other word fails.
+/// Where `value` is not what `schema` says, for the words of JSON Schema that the schemas use. Any other word
+/// fails.
 fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     for (word, says) in schema.as_object().expect("a schema is an object") {
         let holds = match word.as_str() {

@@ -51,7 +51,8 @@ pub(super) fn catch_signals() {
     let handler: [u64; 4] =
         [on_signal as *const () as u64, SA_SIGINFO | SA_RESTORER, quire_diff_restorer as *const () as u64, 0];
     for signal in [SIGTRAP, SIGBUS, SIGSEGV] {
-        // SAFETY: the layout is the kernel's `struct sigaction`; the handler keeps all registers but the address.
+        // SAFETY: the layout is the kernel's `struct sigaction`; the handler keeps all registers but the
+        // address.
         unsafe { syscall(SIGACTION, [u64::from(signal), handler.as_ptr().addr() as u64, 0, 8, 0, 0]) };
     }
 }
@@ -71,7 +72,8 @@ fn accessed(value: u64) -> Accessed {
 ///
 /// # Safety
 ///
-/// `addr` is nothing that Rust code uses, and the handler is installed. The same goes for the functions below.
+/// `addr` is nothing that Rust code uses, and the handler is installed. The same goes for the functions
+/// below.
 pub(super) unsafe fn read(addr: u64) -> Accessed {
     SIGNAL.store(0, Ordering::Relaxed);
     let mut value = 0u64;
@@ -98,8 +100,8 @@ pub(super) unsafe fn write(addr: u64, value: u64) -> Accessed {
     accessed(value)
 }
 
-/// Executes the one instruction at `addr`, under the trap flag. Programs only write words that begin with a `nop`, and
-/// what zeros stand for adds to the byte at `rax`.
+/// Executes the one instruction at `addr`, under the trap flag. Programs only write words that begin with a
+/// `nop`, and what zeros stand for adds to the byte at `rax`.
 ///
 /// # Safety
 ///
@@ -108,8 +110,8 @@ pub(super) unsafe fn execute(addr: u64) -> Accessed {
     SIGNAL.store(0, Ordering::Relaxed);
     TARGET.store(addr, Ordering::Relaxed);
     let mut ground = 0u64;
-    // SAFETY: as in `read`; the trap after one instruction, or the fault, leads to the label. The flags are pushed
-    // below the red zone.
+    // SAFETY: as in `read`; the trap after one instruction, or the fault, leads to the label. The flags are
+    // pushed below the red zone.
     unsafe {
         asm!("lea {tmp}, [rip + 2f]", "mov [{slot}], {tmp}",
             "lea rsp, [rsp - 128]", "pushfq", "or qword ptr [rsp], 256", "popfq", "jmp {addr}",

@@ -1,8 +1,9 @@
 //! The memory that the oracle's processes share with the one that compares.
 //!
-//! A program goes in, a slot for each operation comes out. There are few slots, used in turns: who writes waits until
-//! the slot has been read. Everything is atomic because the other side is another process; besides the words that
-//! say so, all accesses are relaxed and ordered by [`Board::ready`] and [`Board::turn`].
+//! A program goes in, a slot for each operation comes out. There are few slots, used in turns: who writes
+//! waits until the slot has been read. Everything is atomic because the other side is another process;
+//! besides the words that say so, all accesses are relaxed and ordered by [`Board::ready`] and
+//! [`Board::turn`].
 
 use crate::program::MOST_OPS;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};

@@ -1,9 +1,9 @@
 //! The oracle's processes.
 //!
-//! The template is a fork of the comparing process that gave up everything but the executable's image, a stack and
-//! the board. For each program it forks the first process of that program, which makes the calls, may fork further
-//! ones, and writes down what is to be seen after each operation. None of them uses a library, allocates or panics:
-//! their address spaces change by what the program does and by nothing else.
+//! The template is a fork of the comparing process that gave up everything but the executable's image, a
+//! stack and the board. For each program it forks the first process of that program, which makes the calls,
+//! may fork further ones, and writes down what is to be seen after each operation. None of them uses a
+//! library, allocates or panics: their address spaces change by what the program does and by nothing else.
 
 use super::access::{self, Accessed};
 use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
@@ -169,8 +169,9 @@ fn run(board: &Board, mut me: u32) -> ! {
     }
 }
 
-/// Gives up all memory but the process's own. What others share with it must be theirs alone before the next operation:
-/// whether a write takes a copy of a part of a large folio can be seen, and when Linux gets to the end of a process cannot.
+/// Gives up all memory but the process's own. What others share with it must be theirs alone before the next
+/// operation: whether a write takes a copy of a part of a large folio can be seen, and when Linux gets to the
+/// end of a process cannot.
 fn leave(board: &Board) {
     let mut start = 0;
     let mut at = 0;
@@ -356,15 +357,16 @@ fn set_limit(board: &Board, resource: u64, value: u64) -> i64 {
     }
 }
 
-/// Makes those of the capabilities in `wanted` effective that are permitted, and the others that programs have not.
+/// Makes those of the capabilities in `wanted` effective that are permitted, and the others that programs
+/// have not.
 fn set_privileges(board: &Board, wanted: u64) -> i64 {
     const VERSION_3: u64 = 0x2008_0522;
     const BOTH: u64 = 1 << CAP_IPC_LOCK | 1 << CAP_SYS_RAWIO;
     let (header, data) = (&board.scratch[16], &board.scratch[17]);
     header.store(VERSION_3, Relaxed);
     let (head, body) = (header.as_ptr().addr() as u64, data.as_ptr().addr() as u64);
-    // SAFETY: the header is one word, the data three words of the scratch; the first word has what is effective in its
-    // low half and what is permitted in its high half.
+    // SAFETY: the header is one word, the data three words of the scratch; the first word has what is
+    // effective in its low half and what is permitted in its high half.
     unsafe {
         let result = syscall(CAPGET, [head, body, 0, 0, 0, 0]);
         if result < 0 {

@@ -20,8 +20,8 @@ fn chosen(text: &str) -> &str {
     bracketed.map_or(text, |(word, _)| word)
 }
 
-/// Counters of `/proc/vmstat` that begin so count what Linux does on its own account, or for want of memory: to any process,
-/// and never because a program of the comparison asked for it.
+/// Counters of `/proc/vmstat` that begin so count what Linux does on its own account, or for want of memory:
+/// to any process, and never because a program of the comparison asked for it.
 const FOREIGN: &[&str] = &[
     "allocstall_",
     "balloon_",
@@ -52,8 +52,8 @@ const FOREIGN: &[&str] = &[
 const SHARED: &[&str] =
     &["pswpin", "pswpout", "thp_deferred_split_page", "thp_split_", "thp_zero_page_alloc"];
 
-/// What others than the program decide of what it sees: the policy, and how often Linux did something on its own account.
-/// All is about the whole host, and read without privilege.
+/// What others than the program decide of what it sees: the policy, and how often Linux did something on its
+/// own account. All is about the whole host, and read without privilege.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Interference {
     policy: Vec<(HugeFile, String)>,
@@ -91,7 +91,8 @@ impl Interference {
         Self { policy: policy(), foreign, shared }
     }
 
-    /// Whether the host's policy was changed since `before`, or Linux did something that no program here asked for.
+    /// Whether the host's policy was changed since `before`, or Linux did something that no program here
+    /// asked for.
     pub(crate) fn disturbs_since(&self, before: &Self) -> bool {
         (&self.policy, &self.foreign) != (&before.policy, &before.foreign)
     }

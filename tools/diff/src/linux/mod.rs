@@ -115,7 +115,8 @@ impl Oracle {
     ///
     /// # Errors
     ///
-    /// [`OracleError::Setup`] on a Linux that is too old (6.11 is needed) or that forbids what the oracle does.
+    /// [`OracleError::Setup`] on a Linux that is too old (6.11 is needed) or that forbids what the oracle
+    /// does.
     pub(crate) fn start() -> Result<Self, OracleError> {
         let (image, brk) = (image::kept()?, image::initial_break()?);
         let len = size_of::<Board>() as u64;

@@ -216,7 +216,8 @@ fn sum_pages(slot: &Slot) {
                 return;
             }
             if slot.vmas[vma][2].load(Relaxed) & (VMA_READABLE | VMA_WRITABLE) != 0 {
-                // SAFETY: the page is in memory and may be read, and this process does nothing else meanwhile.
+                // SAFETY: the page is in memory and may be read, and this process does nothing else
+                // meanwhile.
                 let sum = unsafe { sum_of(addr) };
                 slot.sums[sums][0].store(addr, Relaxed);
                 slot.sums[sums][1].store(sum, Relaxed);
@@ -245,10 +246,12 @@ unsafe fn sum_of(addr: u64) -> u64 {
     sum.finish()
 }
 
-/// More bytes than `smaps` has for one of the mappings up to the window: about 780, and 30 where there are protection keys.
+/// More bytes than `smaps` has for one of the mappings up to the window: about 780, and 30 where there are
+/// protection keys.
 const SMAPS_BYTES: usize = 1024;
 
-/// Bytes that hold the text of all mappings up to the end of the window. The rest of the text need not be made.
+/// Bytes that hold the text of all mappings up to the end of the window. The rest of the text need not be
+/// made.
 fn bytes_up_to_window(board: &Board, slot: &Slot) -> usize {
     let mut mappings = 0;
     let mut at = 0;

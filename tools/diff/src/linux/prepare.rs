@@ -18,8 +18,8 @@ const STACK_AT: u64 = 0x2000_0000_0000;
 const STACK_BYTES: u64 = 256 << 10;
 const BOARD_AT: u64 = 0x6000_0000_0000;
 
-/// The descriptors that programs can map: a memory file open for both, for reading, for writing, and without access;
-/// a folder; and both ends of a pipe.
+/// The descriptors that programs can map: a memory file open for both, for reading, for writing, and without
+/// access; a folder; and both ends of a pipe.
 pub(crate) const FILE: u32 = 200;
 pub(crate) const READ_ONLY: u32 = 201;
 pub(crate) const WRITE_ONLY: u32 = 202;
@@ -65,8 +65,8 @@ fn fail(board: &Board, step: Step, error: i64) -> ! {
 /// A set of CPUs as the kernel reads it.
 pub(super) type CpuMask = [u64; 16];
 
-/// Goes on as the template. `board` has `len` bytes. Programs run on `cpus`, which is one: what a CPU holds back from the lists
-/// by age would keep pages from being paged out when another CPU asks for it.
+/// Goes on as the template. `board` has `len` bytes. Programs run on `cpus`, which is one: what a CPU holds
+/// back from the LRU lists would keep pages from being paged out when another CPU asks for it.
 pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuMask) -> ! {
     const PR_SET_PDEATHSIG: u64 = 1;
     // SAFETY: settings of this process alone.
@@ -84,7 +84,8 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuMask) -> ! {
     if stack != STACK_AT.cast_signed() {
         fail(board, Step::Stack, stack);
     }
-    // SAFETY: moves the board (MREMAP_MAYMOVE | MREMAP_FIXED) to where nothing is: only the new place is used below.
+    // SAFETY: moves the board (MREMAP_MAYMOVE | MREMAP_FIXED) to where nothing is: only the new place is used
+    // below.
     let moved = unsafe {
         let at = core::ptr::from_ref(board).addr() as u64;
         syscall(MREMAP, [at, len, len, 3, BOARD_AT, 0])
@@ -106,28 +107,31 @@ pub(super) fn allow_large_folios(allow: bool) {
     unsafe { syscall(PRCTL, [PR_SET_THP_DISABLE, u64::from(!allow), 0, 0, 0, 0]) };
 }
 
-/// Takes every protection key that the processor has, for the calling process and its children. Where one is left Linux gives it
-/// to memory that may only be executed, which cannot be read then; without one it can, as on processors that have no keys.
+/// Takes every protection key that the processor has, for the calling process and its children. Where one is
+/// left Linux gives it to memory that may only be executed, which cannot be read then; without one it can, as
+/// on processors that have no keys.
 fn take_protection_keys() {
     // SAFETY: a key that no memory has, with every access allowed.
     while unsafe { syscall(PKEY_ALLOC, [0; 6]) } > 0 {}
 }
 
-/// Makes Linux finish what it puts off by CPU for pages that were given free or made old. Until then it has references to them,
-/// by which a write decides whether to copy, and what the next page-out finds would depend on how many pages others gave free.
+/// Makes Linux finish what it puts off by CPU for pages that were given free or made old. Until then it has
+/// references to them, by which a write decides whether to copy, and what the next page-out finds would
+/// depend on how many pages others gave free.
 pub(super) fn drain_batches() {
     const MADV_COLD: u64 = 20;
     // SAFETY: advice about the own stack, which nothing compares.
     unsafe { syscall(MADVISE, [STACK_AT, PAGE, MADV_COLD, 0, 0, 0]) };
 }
 
-/// Makes the calling process one that khugepaged looks at. While there is one it sleeps between its rounds; it would be
-/// woken by each program that asks for large folios if that were the only one.
+/// Makes the calling process one that khugepaged looks at. While there is one it sleeps between its rounds;
+/// it would be woken by each program that asks for large folios if that were the only one.
 fn occupy_khugepaged() {
     const BYTES: u64 = 4 << 20;
     const MADV_HUGEPAGE: u64 = 14;
     allow_large_folios(true);
-    // SAFETY: a new private mapping (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE), and its end.
+    // SAFETY: a new private mapping (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE),
+    // and its end.
     unsafe {
         let addr = syscall(MMAP, [0, BYTES, 3, 0x4022, u64::MAX, 0]);
         if addr > 0 {
@@ -176,12 +180,14 @@ pub(super) fn measure(board: &Board) {
     const ARCH_GET_FS: u64 = 0x1003;
     let files = Files::open();
     let thread = &board.scratch[1];
-    // SAFETY: the kernel writes the thread pointer to the scratch word, and takes the whole heap, which is unused.
+    // SAFETY: the kernel writes the thread pointer to the scratch word, and takes the whole heap, which is
+    // unused.
     unsafe {
         syscall(ARCH_PRCTL, [ARCH_GET_FS, thread.as_ptr().addr() as u64, 0, 0, 0, 0]);
         syscall(BRK, [board.facts.brk.load(Relaxed), 0, 0, 0, 0, 0]);
     }
-    // The kernel writes to the area that the C library registered near the thread pointer (rseq) whenever it switches.
+    // The kernel writes to the area that the C library registered near the thread pointer (rseq) whenever it
+    // switches.
     let thread = thread.load(Relaxed) & !(PAGE - 1);
     let kept = [
         (STACK_AT, STACK_AT + STACK_BYTES),

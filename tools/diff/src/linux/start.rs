@@ -53,7 +53,8 @@ fn limit(text: &str, name: &str) -> (u64, u64) {
     (words.next().unwrap_or(u64::MAX), words.next().unwrap_or(u64::MAX))
 }
 
-/// The capabilities that memory calls ask for, if the process is in the initial user namespace: only there they count.
+/// The capabilities that memory calls ask for, if the process is in the initial user namespace: only there
+/// they count.
 fn rights_of(pid: u32) -> std::io::Result<Rights> {
     const INITIAL: &str = "user:[4026531837]";
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;

@@ -21,8 +21,8 @@ pub(crate) struct Steps<'o> {
 }
 
 impl Steps<'_> {
-    /// Reads what the next operation came to and what was to be seen then. `None` for an observation: its process does
-    /// not exist (any more).
+    /// Reads what the next operation came to and what was to be seen then. `None` for an observation: its
+    /// process does not exist (any more).
     pub(crate) fn next(
         &mut self,
         op: &Op,

@@ -1,7 +1,8 @@
-//! A swap device of the comparison's own on the host: compressed RAM, which has written a page when the call returns.
+//! A swap device of the comparison's own on the host: compressed RAM, which has written a page when the call
+//! returns.
 //!
-//! It is there for one run. A process that outlives this one, in a session of its own, waits for the end of it and puts the host
-//! back as it was: also after a failure, a signal from the terminal or a kill.
+//! It is there for one run. A process that outlives this one, in a session of its own, waits for the end of
+//! it and puts the host back as it was: also after a failure, a signal from the terminal or a kill.
 
 use super::raw::{EXIT_GROUP, FORK, syscall};
 use std::ffi::{CStr, CString};
@@ -45,8 +46,8 @@ pub struct HostSwap {
 }
 
 impl HostSwap {
-    /// Adds a device of `bytes` bytes. While it is there Linux reads nothing ahead from swap: what that brings in depends on more
-    /// than the program.
+    /// Adds a device of `bytes` bytes. While it is there Linux reads nothing ahead from swap: what that
+    /// brings in depends on more than the program.
     ///
     /// # Errors
     ///
@@ -81,7 +82,8 @@ impl HostSwap {
         self.bytes
     }
 
-    /// Starts the guard, which adds the device and tells its number: whatever happens from then on, it cleans up.
+    /// Starts the guard, which adds the device and tells its number: whatever happens from then on, it cleans
+    /// up.
     fn guarded(bytes: u64, readahead: &str) -> io::Result<(Self, String)> {
         let readahead = CString::new(readahead.trim())?;
         let (end, alive) = io::pipe()?;
@@ -151,11 +153,13 @@ unsafe fn write_text(path: *const u8, text: *const u8) {
     }
 }
 
-/// The guard's life: it adds a device, tells its number, waits until no process has `alive` open any more, and puts the host back.
+/// The guard's life: it adds a device, tells its number, waits until no process has `alive` open any more,
+/// and puts the host back.
 fn guard_host(end: i32, alive: i32, tells: i32, readahead: &CStr) -> ! {
     let mut number = [0_u8; 16];
     let mut byte = 0_u8;
-    // SAFETY: calls about descriptors of this process and texts that end with a zero; no other thread exists here.
+    // SAFETY: calls about descriptors of this process and texts that end with a zero; no other thread exists
+    // here.
     unsafe {
         libc::close(alive);
         libc::setsid();

@@ -28,8 +28,8 @@ fn header(line: &str) -> Option<(u64, u64, bool)> {
     Some((hex(start)?, hex(end)?, inode != "0"))
 }
 
-/// The mappings in a text of `smaps`, with whether they show a file. What lies outside of user space is left out, and so is a
-/// line that the text ends in the middle of.
+/// The mappings in a text of `smaps`, with whether they show a file. What lies outside of user space is left
+/// out, and so is a line that the text ends in the middle of.
 pub(crate) fn smaps(text: &str, mut visit: impl FnMut(Detail, bool)) {
     let mut detail: Option<(Detail, bool)> = None;
     for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {

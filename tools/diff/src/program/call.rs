@@ -37,7 +37,8 @@ pub enum Call {
     Write,
     /// Executes one instruction.
     Execute,
-    /// Writes a word into each page of a range, until one is refused. The value is the number of pages written.
+    /// Writes a word into each page of a range, until one is refused. The value is the number of pages
+    /// written.
     Fill,
     /// Creates the process whose number is the argument.
     Fork,

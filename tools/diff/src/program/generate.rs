@@ -23,8 +23,8 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 const CAP_SYS_RAWIO: u64 = 1 << 17;
 pub(super) const NONE: u64 = u64::MAX;
 
-/// Where windows lie: across the border of what one table of the top level covers, of the next, and of the one below
-/// that only.
+/// Where windows lie: across the border of what one table of the top level covers, of the next, and of the
+/// one below that only.
 const WINDOWS: [u64; 3] =
     [(1 << 39) - WINDOW_BYTES / 2, (1 << 40) + (3 << 30) - WINDOW_BYTES / 2, (1 << 41) + (5 << 20)];
 
@@ -244,8 +244,8 @@ impl Generator {
         if self.chance(60) { border + near } else { border + MIB2 / PAGE - 1 - near }
     }
 
-    /// A word to read. Programs with large folios read little but what they wrote: a huge page of zeros is a known
-    /// difference.
+    /// A word to read. Programs with large folios read little but what they wrote: a huge page of zeros is a
+    /// known difference.
     fn word_to_read(&mut self, addr: Word) -> Word {
         if self.theme.large && !self.written.is_empty() && self.chance(97) {
             return self.recently_written();
@@ -276,7 +276,8 @@ impl Generator {
         Word::Window(if self.chance(2) { addr + self.below(PAGE) } else { addr })
     }
 
-    /// Where `mincore` is to write: mostly anywhere in a page of the window, sometimes where no program may write.
+    /// Where `mincore` is to write: mostly anywhere in a page of the window, sometimes where no program may
+    /// write.
     fn vector(&mut self) -> Word {
         if self.chance(10) {
             return Word::Exact(self.pick(&[0, 1 << 47, NONE, (1 << 47) - PAGE - 1]));

@@ -1,4 +1,5 @@
-//! Operations that are about large folios: whole aligned blocks of 2 MiB, nearly whole ones, and parts of them.
+//! Operations that are about large folios: whole aligned blocks of 2 MiB, nearly whole ones, and parts of
+//! them.
 
 use super::generate::{
     Generator, MAP_ANONYMOUS, MAP_FIXED, MAP_POPULATE, MAP_PRIVATE, MIB2, NONE, PAGE, PAGEOUT,

@@ -289,7 +289,8 @@ fn text_of(payload: &(dyn Any + Send)) -> String {
 }
 
 impl<W: World> Crew<'_, '_, W> {
-    /// Runs a program in an address space of its own, and returns what happened in the order in which it began.
+    /// Runs a program in an address space of its own, and returns what happened in the order in which it
+    /// began.
     pub(super) fn run(&mut self, program: &Program) -> Result<Vec<Event>, Breakdown> {
         let shared = self.shared;
         let job = Job { program: program.clone(), memory: self.world.open(), clock: Clock::default() };
@@ -320,7 +321,8 @@ impl<W: World> Crew<'_, '_, W> {
         result
     }
 
-    /// Makes operations while no other thread makes any, unless a thread has panicked. Returns whether none has.
+    /// Makes operations while no other thread makes any, unless a thread has panicked. Returns whether none
+    /// has.
     fn alone(&self, ops: impl Iterator<Item = Op>) -> bool {
         let shared = self.shared;
         let job = shared.job.read().unwrap_or_else(PoisonError::into_inner);

@@ -134,7 +134,8 @@ pub(super) struct Clock(AtomicU64);
 impl Clock {
     /// The next stamp.
     pub(super) fn stamp(&self) -> u64 {
-        // Sequentially consistent: what comes before a stamp in one thread is seen by what follows a later one.
+        // Sequentially consistent: what comes before a stamp in one thread is seen by what follows a later
+        // one.
         self.0.fetch_add(1, Ordering::SeqCst)
     }
 }

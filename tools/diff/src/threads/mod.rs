@@ -3,8 +3,8 @@
 //! A [`Program`] is a few threads with a short list of operations each: accesses, `mmap`, `munmap`,
 //! `mprotect`, DONTNEED, POPULATE, `mremap`, `mlock`, `fork`, all over the same few pages. [`run`] makes
 //! random ones and runs them with real threads, on Quire (vCPUs of a paranoid machine, audited after each
-//! program) or on the host's Linux. Each operation gets a stamp before and after it, and the module `check` decides
-//! whether what happened can be explained.
+//! program) or on the host's Linux. Each operation gets a stamp before and after it, and the module `check`
+//! decides whether what happened can be explained.
 //!
 //! There is nothing to compare: two runs of a concurrent program differ. Instead Linux is the oracle of the
 //! checker: whatever Linux does must pass. What then does not pass on Quire is a difference.
@@ -59,8 +59,8 @@ pub struct ThreadOptions {
     pub threads: usize,
     /// The run ends after this many failures.
     pub failures: usize,
-    /// How often each smaller version of a failing program is tried before it counts as right; 0 leaves failing
-    /// programs as they are.
+    /// How often each smaller version of a failing program is tried before it counts as right; 0 leaves
+    /// failing programs as they are.
     pub tries: u32,
 }
 

@@ -11,7 +11,8 @@ pub const MAX_PAGES: u8 = 16;
 /// Most operations of one thread.
 pub const MAX_STEPS: usize = 40;
 
-/// The middle of every window. Tables of every level meet here, and no process of Linux maps anything near it.
+/// The middle of every window. Tables of every level meet here, and no process of Linux maps anything near
+/// it.
 const BORDER: u64 = 1 << 44;
 
 /// Pages in a row, counted from the start of the window.
@@ -323,7 +324,8 @@ impl Window {
         }
     }
 
-    /// The system call that `op` is, with the value that it returns when it succeeds. `None` for what is none.
+    /// The system call that `op` is, with the value that it returns when it succeeds. `None` for what is
+    /// none.
     pub(super) fn call(self, op: Op) -> Option<Call> {
         const MMAP: u32 = 9;
         const MPROTECT: u32 = 10;

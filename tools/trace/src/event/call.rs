@@ -85,8 +85,8 @@ pub struct FileFacts {
     pub trial: Option<MapTrial>,
 }
 
-/// What a file allows, found by mapping it from another process as the call does (shared or private, offset, length),
-/// but without access. Each field is the errno with which it is refused.
+/// What a file allows, found by mapping it from another process as the call does (shared or private, offset,
+/// length), but without access. Each field is the errno with which it is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct MapTrial {
     /// The mapping itself. If that is refused, the others are known only where they are refused differently.

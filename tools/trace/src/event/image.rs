@@ -40,13 +40,13 @@ pub struct ExecImage {
     /// `vm.mmap_min_addr`: below it, mappings with `MAP_FIXED` need [`Privileges::sys_rawio`].
     pub mmap_min_addr: u64,
     /// The lowest address that Linux gives to a mapping without `MAP_FIXED`. It can be higher than
-    /// [`mmap_min_addr`](Self::mmap_min_addr) (a security module has a limit of its own), and was found by trying
-    /// since version 3 of the format.
+    /// [`mmap_min_addr`](Self::mmap_min_addr) (a security module has a limit of its own), and was found by
+    /// trying since version 3 of the format.
     pub lowest_placed: u64,
     /// The `personality` of the process.
     pub personality: u32,
-    /// What the thread may do that called exec. Versions 1 and 2 of the format know `CAP_IPC_LOCK` only, and both
-    /// are taken to be the same.
+    /// What the thread may do that called exec. Versions 1 and 2 of the format know `CAP_IPC_LOCK` only, and
+    /// both are taken to be the same.
     pub privileges: Privileges,
     /// Whether mappings may become executable. Versions 1 and 2 of the format do not know: allowed.
     pub exec_gain: ExecGain,
@@ -105,7 +105,8 @@ pub struct PageRun {
     pub file: bool,
 }
 
-/// The two-letter flags of `VmFlags:` in `/proc/PID/smaps`, one bit each in the order of [`VmFlags::LETTERS`].
+/// The two-letter flags of `VmFlags:` in `/proc/PID/smaps`, one bit each in the order of
+/// [`VmFlags::LETTERS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VmFlags(pub u64);
 

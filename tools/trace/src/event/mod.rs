@@ -111,7 +111,8 @@ pub struct Lost {
 pub enum LostCause {
     /// The kernel's ring was full: these page faults were not recorded.
     RingFull,
-    /// A damaged part of the file was skipped. Only a salvaging reader makes this event; it is never in a file.
+    /// A damaged part of the file was skipped. Only a salvaging reader makes this event; it is never in a
+    /// file.
     Damage,
 }
 

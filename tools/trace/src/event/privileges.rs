@@ -2,8 +2,8 @@
 
 /// The capabilities of a thread that memory calls ask for.
 ///
-/// Linux asks for them in the initial user namespace: what a thread holds in a namespace of its own does not count
-/// and is not noted here.
+/// Linux asks for them in the initial user namespace: what a thread holds in a namespace of its own does not
+/// count and is not noted here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Privileges {
     /// `CAP_IPC_LOCK`: memory may be locked beyond `RLIMIT_MEMLOCK`.

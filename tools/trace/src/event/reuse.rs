@@ -2,8 +2,8 @@
 
 /// Pages that a program used some time before the event, whether they faulted or not.
 ///
-/// The pages of one event are those that one sample found (or, with [`ReuseSource::Exact`], those that were used
-/// one after the other, in this order).
+/// The pages of one event are those that one sample found (or, with [`ReuseSource::Exact`], those that were
+/// used one after the other, in this order).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reuse {
     /// Where this is known from.
@@ -39,8 +39,8 @@ pub enum ReuseAccess {
 pub enum ReuseSource {
     /// A tool that saw each access: every use, in its order.
     Exact,
-    /// How many pages of each mapping Linux found referenced since the sample before; which they are was chosen by
-    /// the recorder.
+    /// How many pages of each mapping Linux found referenced since the sample before; which they are was
+    /// chosen by the recorder.
     MappingCounts,
 }
 

@@ -1,7 +1,7 @@
 //! Frames: what every part of the file is wrapped in.
 //!
-//! The head has a checksum of its own, so that a reader can trust the lengths before it allocates, and can find
-//! the next frame after damage.
+//! The head has a checksum of its own, so that a reader can trust the lengths before it allocates, and can
+//! find the next frame after damage.
 
 use super::crc::crc32;
 use super::{BLOCK_LIMIT, FACTS_LIMIT};

@@ -35,7 +35,8 @@ pub struct TraceHeader {
 /// Where the page faults of a trace come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultSource {
-    /// The kernel's `exceptions:page_fault_*` tracepoints: every fault, with its access as the processor gave it.
+    /// The kernel's `exceptions:page_fault_*` tracepoints: every fault, with its access as the processor gave
+    /// it.
     Tracepoint,
     /// The software page-fault event: every fault; the access was found by decoding the instruction.
     Software,
@@ -45,8 +46,8 @@ pub enum FaultSource {
     None,
 }
 
-/// What a trace knows of pages that were used again. First touches alone do not tell which memory a program goes on
-/// using, and so nothing of how it would fare with less.
+/// What a trace knows of pages that were used again. First touches alone do not tell which memory a program
+/// goes on using, and so nothing of how it would fare with less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UseSource {
     /// The header does not say (versions 1 and 2 of the format): the events do.

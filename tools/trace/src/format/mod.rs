@@ -28,14 +28,14 @@ pub const OLDEST_VERSION: u16 = 1;
 /// The usual extension of a trace file.
 pub const EXTENSION: &str = "qtr";
 
-/// The first bytes of every trace. The first is no ASCII and the rest holds both line ends, so that a transfer
-/// which treats the file as text is found out at once.
+/// The first bytes of every trace. The first is no ASCII and the rest holds both line ends, so that a
+/// transfer which treats the file as text is found out at once.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89QTR\r\n\x1a\n";
 /// Bytes of the magic, the version and a reserved word.
 pub(crate) const PREAMBLE_LEN: usize = 12;
 
-/// A block is closed when its events take a quarter of what all events before it took, between these numbers of bytes.
-/// A file that is cut short loses its last block; so even of a short one most can be salvaged.
+/// A block is closed when its events take a quarter of what all events before it took, between these numbers
+/// of bytes. A file that is cut short loses its last block; so even of a short one most can be salvaged.
 pub(crate) const FIRST_BLOCK_TARGET: usize = 2 << 10;
 /// The longest that a block becomes before it is closed.
 pub(crate) const BLOCK_TARGET: usize = 128 << 10;

@@ -11,8 +11,8 @@ use crate::event::{Event, EventKind, LostCause, Reuse};
 use std::io::Write;
 use zstd::bulk::Compressor;
 
-/// Writes a trace to any sink. Every block is handed to the sink as soon as it is full; [`TraceWriter::finish`]
-/// writes the trailer, without which a reader takes the trace for cut short.
+/// Writes a trace to any sink. Every block is handed to the sink as soon as it is full;
+/// [`TraceWriter::finish`] writes the trailer, without which a reader takes the trace for cut short.
 pub struct TraceWriter<W: Write> {
     sink: W,
     offset: u64,

@@ -1,7 +1,7 @@
 //! What valgrind's tool lackey writes: every access of a program.
 //!
-//! The file is read twice: to learn which pages there are, since a trace begins with the layout, and to write their
-//! uses.
+//! The file is read twice: to learn which pages there are, since a trace begins with the layout, and to write
+//! their uses.
 
 use super::recent::Recent;
 use super::{ImportError, ImportSummary};

@@ -9,10 +9,11 @@ const PAGE_SHIFT: u32 = 12;
 
 /// The pages whose uses were kept last, the last one first, and the uses that are to be kept.
 ///
-/// A use of a page that is among the last [`REMEMBERED`] kept ones is left out, and does not make it newer: a page that
-/// is used all the time is kept again and again. Between a use that is left out and the one that stands for it lie
-/// fewer than twice [`REMEMBERED`] different pages. So a memory that gives up what was not used for longest misses as
-/// often with the kept uses as a memory that is so much smaller or larger at most would miss with all of them.
+/// A use of a page that is among the last [`REMEMBERED`] kept ones is left out, and does not make it newer: a
+/// page that is used all the time is kept again and again. Between a use that is left out and the one that
+/// stands for it lie fewer than twice [`REMEMBERED`] different pages. So a memory that gives up what was not
+/// used for longest misses as often with the kept uses as a memory that is so much smaller or larger at most
+/// would miss with all of them.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     /// Pages, and whether they were written.

@@ -31,7 +31,8 @@ pub(crate) enum Class {
     End,
     /// It traces another thread or asks to be traced; not recorded, but told to the user.
     Traces,
-    /// It reads or sets the CPUs that a thread may run on; not recorded, but the recorder changes them now and then.
+    /// It reads or sets the CPUs that a thread may run on; not recorded, but the recorder changes them now
+    /// and then.
     Affinity,
     /// Not recorded.
     Other,

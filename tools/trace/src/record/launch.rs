@@ -1,8 +1,8 @@
 //! Starting the program.
 //!
-//! The child waits between fork and exec until the recorder follows it, then installs the seccomp filter, tells
-//! how that went, and executes the program. Between fork and exec it makes system calls only: another thread of
-//! the recorder may hold the allocator's lock.
+//! The child waits between fork and exec until the recorder follows it, then installs the seccomp filter,
+//! tells how that went, and executes the program. Between fork and exec it makes system calls only: another
+//! thread of the recorder may hold the allocator's lock.
 
 use super::error::RecordError;
 use super::seccomp;
@@ -31,7 +31,8 @@ const STEP_FILTER: u8 = b'f';
 const STEP_EXEC: u8 = b'x';
 
 impl Child {
-    /// Forks. If the standard output is taken, the program writes to the standard error output. The child does nothing until [`Child::install_filter`].
+    /// Forks. If the standard output is taken, the program writes to the standard error output. The child
+    /// does nothing until [`Child::install_filter`].
     pub(crate) fn start(command: &[OsString], stdout_is_taken: bool) -> Result<Self, RecordError> {
         let words = command.iter().map(|word| CString::new(word.as_bytes()));
         let words: Vec<CString> = words
@@ -93,8 +94,8 @@ fn child(argv: &[*const libc::c_char], filter: &[libc::sock_filter], go: RawFd, 
         tell(report, STEP_FILTER, install(filter));
         wait_for(go);
     }
-    // SAFETY: `argv` holds pointers to strings that live on in this copy of the process, and a null at the end.
-    // The Rust runtime ignores SIGPIPE; programs expect the default.
+    // SAFETY: `argv` holds pointers to strings that live on in this copy of the process, and a null at the
+    // end. The Rust runtime ignores SIGPIPE; programs expect the default.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         libc::execvp(argv[0], argv.as_ptr());
@@ -129,7 +130,8 @@ fn tell(report: RawFd, step: u8, errno: i32) {
     unsafe { libc::write(report, bytes.as_ptr().cast(), bytes.len()) };
 }
 
-/// Installs the filter: returns 0 or the errno. Privileged programs keep the right to gain privileges by exec.
+/// Installs the filter: returns 0 or the errno. Privileged programs keep the right to gain privileges by
+/// exec.
 fn install(filter: &[libc::sock_filter]) -> i32 {
     let program =
         libc::sock_fprog { len: filter.len() as libc::c_ushort, filter: filter.as_ptr().cast_mut() };

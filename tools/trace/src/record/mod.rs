@@ -40,10 +40,10 @@ use tracer::{Followed, Tracer};
 
 /// Records a program until it, and every process that it started, has ended.
 ///
-/// The program has the standard input and outputs of the caller, and gets the signals that the terminal sends.
-/// If the recorder's process dies, the program is killed: half of it would run without its memory calls.
-/// The first SIGINT, SIGTERM or SIGHUP is the program's; after a second one the recorder lets all processes go and
-/// ends with what it has.
+/// The program has the standard input and outputs of the caller, and gets the signals that the terminal
+/// sends. If the recorder's process dies, the program is killed: half of it would run without its memory
+/// calls. The first SIGINT, SIGTERM or SIGHUP is the program's; after a second one the recorder lets all
+/// processes go and ends with what it has.
 pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     if options.command.is_empty() {
         return Err(RecordError::Command("no command was given"));

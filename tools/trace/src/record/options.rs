@@ -21,9 +21,9 @@ pub struct RecordOptions {
     pub faults: FaultChoice,
     /// How to catch calls: by a seccomp filter (if that is permitted), or by stopping at every call.
     pub calls: CallSource,
-    /// How often to sample what is used again and how well it compresses, at most; `None` is never. Where a sample takes
-    /// long they are fewer, so that they take a few percent of the time. Less than the 20 ms after which the recorder
-    /// looks around anyway makes no difference.
+    /// How often to sample what is used again and how well it compresses, at most; `None` is never. Where a
+    /// sample takes long they are fewer, so that they take a few percent of the time. Less than the 20 ms
+    /// after which the recorder looks around anyway makes no difference.
     pub reuse: Option<Duration>,
     /// zstd's level, 1 to 19.
     pub level: i32,
@@ -35,8 +35,8 @@ impl RecordOptions {
     /// How often uses are sampled if nothing else is said.
     pub const REUSE_EVERY: Duration = Duration::from_millis(100);
 
-    /// Options that suit most programs: the best source of faults, samples of what is used again, notices on the
-    /// standard error output.
+    /// Options that suit most programs: the best source of faults, samples of what is used again, notices on
+    /// the standard error output.
     #[must_use]
     pub fn new(command: Vec<OsString>, output: impl Into<RecordTarget>) -> Self {
         let output = output.into();
@@ -58,7 +58,8 @@ impl RecordOptions {
 /// Where a recording goes.
 #[derive(Debug, Clone)]
 pub enum RecordTarget {
-    /// A file of this name. It is written beside it under a name that ends in `.part` and gets its name when it is whole.
+    /// A file of this name. It is written beside it under a name that ends in `.part` and gets its name when
+    /// it is whole.
     File(PathBuf),
     /// The standard output. The recorded program's own goes to the standard error output.
     Stdout,

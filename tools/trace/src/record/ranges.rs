@@ -1,7 +1,8 @@
 //! The pages that a call's raw arguments name.
 //!
-//! Arguments are whatever a program put into its registers: lengths that reach beyond the end of memory, addresses
-//! that are no multiple of a page, results that are no addresses. A [`PageRange`] made of them is always a range.
+//! Arguments are whatever a program put into its registers: lengths that reach beyond the end of memory,
+//! addresses that are no multiple of a page, results that are no addresses. A [`PageRange`] made of them is
+//! always a range.
 
 const PAGE: u64 = 4096;
 /// The start of the last page.
@@ -22,7 +23,8 @@ impl PageRange {
     /// Every page.
     pub const ALL: Self = Self { start: 0, end: LAST };
 
-    /// The pages that `len` bytes from `addr` on lie in. What would reach beyond the end of memory ends there.
+    /// The pages that `len` bytes from `addr` on lie in. What would reach beyond the end of memory ends
+    /// there.
     #[must_use]
     pub fn covering(addr: u64, len: u64) -> Self {
         let (start, end) = (addr & LAST, round_up(addr.saturating_add(len)));
@@ -71,8 +73,8 @@ pub fn pages_before_call(number: u64, args: &[u64; 6], brk: u64) -> PageRange {
     }
 }
 
-/// The pages that a call may have made present or taken away; what is there after it was not touched by the program.
-/// `brk` is the program break after the call.
+/// The pages that a call may have made present or taken away; what is there after it was not touched by the
+/// program. `brk` is the program break after the call.
 #[must_use]
 pub fn pages_after_call(number: u64, args: &[u64; 6], result: i64, brk: u64) -> [PageRange; 2] {
     let placed = result as u64;

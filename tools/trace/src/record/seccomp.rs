@@ -30,8 +30,8 @@ fn unless_equal(value: u32, skip: u8) -> sock_filter {
     sock_filter { jf: skip, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value) }
 }
 
-/// The filter as a program for the kernel. Calls that it never stops are allowed whatever their arguments are,
-/// which lets the kernel decide them by a bitmap without running it.
+/// The filter as a program for the kernel. Calls that it never stops are allowed whatever their arguments
+/// are, which lets the kernel decide them by a bitmap without running it.
 pub(crate) fn program() -> Vec<sock_filter> {
     let trace = verdict(libc::SECCOMP_RET_TRACE);
     let allow = verdict(libc::SECCOMP_RET_ALLOW);

@@ -12,8 +12,8 @@ pub struct RecordSummary {
     pub status: ExitStatus,
     /// How long it ran, with all that it left behind.
     pub wall: Duration,
-    /// How long threads stood still for the recorder, all added up: from when the recorder learnt of a stop to
-    /// when it let the thread go. The switch to the recorder and back comes on top.
+    /// How long threads stood still for the recorder, all added up: from when the recorder learnt of a stop
+    /// to when it let the thread go. The switch to the recorder and back comes on top.
     pub stopped: Duration,
     /// How many times a thread was stopped.
     pub stops: u64,
@@ -31,8 +31,8 @@ pub struct RecordSummary {
     pub processes: u32,
     /// Threads that were followed.
     pub threads: u32,
-    /// Calls that were let go before the one ahead of them had ended, because it took too long: their order in
-    /// the trace is the order of their ends.
+    /// Calls that were let go before the one ahead of them had ended, because it took too long: their order
+    /// in the trace is the order of their ends.
     pub unordered_calls: u64,
     /// Page faults of threads that the recorder did not know (yet, or any more); they are not in the trace.
     pub stray_faults: u64,

@@ -1,6 +1,7 @@
 //! The file that a recording is written to.
 //!
-//! It gets its name when it is whole, so that under this name there is a whole recording or what was there before.
+//! It gets its name when it is whole, so that under this name there is a whole recording or what was there
+//! before.
 
 use super::error::RecordError;
 use super::options::{RecordOptions, RecordTarget};

@@ -92,8 +92,8 @@ fn beside_memory(call: &Call) -> Option<Verdict> {
         (SETRLIMIT | PRLIMIT64 | SET_MEMPOLICY, _)
         | (PRCTL, PR_SET_THP_DISABLE)
         | (PERSONALITY, PERSONALITY_QUERY) => true,
-        // A successful exec is an event of its own; a failed one changed nothing. There are no protection keys, and
-        // names of mappings are not kept: as on a CPU and a kernel without them.
+        // A successful exec is an event of its own; a failed one changed nothing. There are no protection
+        // keys, and names of mappings are not kept: as on a CPU and a kernel without them.
         (EXECVE | EXECVEAT | PKEY_ALLOC | PKEY_FREE, _) | (PRCTL, PR_SET_VMA) => !succeeded,
         (PERSONALITY, wanted) => wanted & READ_IMPLIES_EXEC == 0,
         _ => false,
@@ -101,8 +101,9 @@ fn beside_memory(call: &Call) -> Option<Verdict> {
     beside.then_some(Verdict::Same)
 }
 
-/// Whether Linux chose the place at random: that of a mapping in the first 2 GiB without a hint (`MAP_32BIT`), unless the
-/// program runs without address randomisation. `ours` is the place that Quire chose.
+/// Whether Linux chose the place at random: that of a mapping in the first 2 GiB without a hint
+/// (`MAP_32BIT`), unless the program runs without address randomisation. `ours` is the place that Quire
+/// chose.
 fn is_random_place(call: &Call, ours: i64) -> bool {
     const BELOW_2G: std::ops::Range<i64> = 0x4000_0000..0x8000_0000;
     let [hint, _, _, flags, ..] = call.args;

@@ -93,14 +93,14 @@ impl PageContents {
     }
 }
 
-/// Into how many pieces a page is cut, each of which begins with noise and goes on with zeros, and how many bytes of
-/// noise there are in all, so that LZ4 brings the page to `size` bytes.
+/// Into how many pieces a page is cut, each of which begins with noise and goes on with zeros, and how many
+/// bytes of noise there are in all, so that LZ4 brings the page to `size` bytes.
 fn layout(size: usize) -> (usize, usize) {
     let mut pieces = MOST_PIECES;
     loop {
         let step = PAGE_BYTES / pieces;
-        // Noise, a literal zero, then a match that reaches to the next piece: a token, the lengths that do not fit
-        // into it, and the distance.
+        // Noise, a literal zero, then a match that reaches to the next piece: a token, the lengths that do
+        // not fit into it, and the distance.
         let overhead = |noise: usize| {
             let literals = noise / pieces + 1;
             let zeros = step.saturating_sub(literals);

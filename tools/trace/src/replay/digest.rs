@@ -14,8 +14,8 @@ pub(super) struct Unreadable {
     pub(super) error: AccessError<FaultError>,
 }
 
-/// Reads all anonymous pages of a space whose program is done with it. A page of zeros does not matter: it may as well
-/// not be there.
+/// Reads all anonymous pages of a space whose program is done with it. A page of zeros does not matter: it
+/// may as well not be there.
 pub(super) fn of(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Unreadable> {
     vcpu.run(|| space.activate(&space.spaces().platform().pin()));
     let digest = read_all(vcpu, space);

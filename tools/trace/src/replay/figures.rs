@@ -46,8 +46,9 @@ pub struct ProcessReport {
     pub allocator: AllocatorFigures,
 }
 
-/// Touches that faulted on Linux and went through without a fault here. A large folio, a page that another process
-/// faulted in, or a fault that Linux took twice explains them; they are counted so that none is taken for a fault.
+/// Touches that faulted on Linux and went through without a fault here. A large folio, a page that another
+/// process faulted in, or a fault that Linux took twice explains them; they are counted so that none is taken
+/// for a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AlreadyPresent {
     /// The TLB translated them.

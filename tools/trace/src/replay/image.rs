@@ -93,8 +93,8 @@ impl Failures {
     }
 }
 
-/// Builds the space of `image`: its mappings, and the pages that were resident. `None` if there is no memory for an
-/// empty space.
+/// Builds the space of `image`: its mappings, and the pages that were resident. `None` if there is no memory
+/// for an empty space.
 pub(super) fn build<'m>(
     machine: &'m Machine,
     image: &ExecImage,

@@ -1,13 +1,14 @@
 //! Running a recorded memory life again, on Quire.
 //!
-//! One address space for each recorded one, one vCPU for each recorded CPU, and every thread on the vCPU that its
-//! event names. A CPU runs the thread that an event last named there, until that thread is seen elsewhere or ends: then
-//! it has no space, and no shootdown reaches it. Events run in the order of the trace, which is a valid serialisation of
-//! the run. Calls get their recorded arguments; where Linux chose an address, Quire chooses too, starting from the
-//! recorded layout; every result is held against the recorded one. Touches go through the software MMU.
+//! One address space for each recorded one, one vCPU for each recorded CPU, and every thread on the vCPU that
+//! its event names. A CPU runs the thread that an event last named there, until that thread is seen elsewhere
+//! or ends: then it has no space, and no shootdown reaches it. Events run in the order of the trace, which is
+//! a valid serialisation of the run. Calls get their recorded arguments; where Linux chose an address, Quire
+//! chooses too, starting from the recorded layout; every result is held against the recorded one. Touches go
+//! through the software MMU.
 //!
-//! A difference is counted, and then the space is brought to where Linux was, so that one difference does not make
-//! a thousand.
+//! A difference is counted, and then the space is brought to where Linux was, so that one difference does not
+//! make a thousand.
 
 mod call;
 pub(crate) mod contents;
@@ -62,8 +63,8 @@ pub struct ReplayOptions {
     pub swap: Option<SwapSpec>,
     /// Fill pages that are written, so that they compress as those of the recorded program did. Costs time.
     pub contents: bool,
-    /// Read back all that each process holds at its end ([`ProcessReport::digest`]). What was paged out comes in for that, so
-    /// the figures say more than the program did.
+    /// Read back all that each process holds at its end ([`ProcessReport::digest`]). What was paged out comes
+    /// in for that, so the figures say more than the program did.
     pub digest: bool,
 }
 
@@ -128,8 +129,8 @@ pub struct Replay {
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
 const MOST_CPUS: u32 = 64;
-/// RAM up to this is backed by the host before the replay starts, so that the host's page faults are not taken for
-/// ours.
+/// RAM up to this is backed by the host before the replay starts, so that the host's page faults are not
+/// taken for ours.
 const MOST_PREFAULTED: u64 = 1 << 30;
 /// Events between two calls of the progress function.
 const PROGRESS_STEP: u64 = 1 << 14;
@@ -242,8 +243,8 @@ impl Replay {
         Ok(run.finish(elapsed))
     }
 
-    /// How well pages compress: as was sampled. Of a recording without samples nothing is known, so that all sizes are equally
-    /// likely.
+    /// How well pages compress: as was sampled. Of a recording without samples nothing is known, so that all
+    /// sizes are equally likely.
     fn compressibility(&self) -> Compressibility {
         let sampled = *self.needs.compressibility();
         if sampled.pages() > 0 {
@@ -290,8 +291,8 @@ impl LoadedReplay {
         self.replay.build(&self.header)
     }
 
-    /// Replays the trace on `machine`, which this trace's [`machine`](Self::machine) made and whose CPUs are free. Counts
-    /// of the machine in the report are since it was made.
+    /// Replays the trace on `machine`, which this trace's [`machine`](Self::machine) made and whose CPUs are
+    /// free. Counts of the machine in the report are since it was made.
     ///
     /// # Errors
     ///

@@ -28,9 +28,11 @@ struct Image {
     users: u32,
     /// Pages that were touched in it: no more can be resident at once.
     touched: u64,
-    /// Some of its memory is to be of large folios (`MADV_HUGEPAGE`), so that a fault may bring in many pages.
+    /// Some of its memory is to be of large folios (`MADV_HUGEPAGE`), so that a fault may bring in many
+    /// pages.
     large_folios: bool,
-    /// The most pages that one sample found in use. They may not have faulted: Linux also maps the pages around.
+    /// The most pages that one sample found in use. They may not have faulted: Linux also maps the pages
+    /// around.
     reused: u64,
     /// Pages that are known to be used one by one.
     used: HashSet<u64>,
@@ -40,8 +42,8 @@ struct Image {
 
 /// Memory that a replay needs beside the program's: tables, slabs, lists, and Linux's watermarks.
 const SPARE_BYTES: u64 = 64 << 20;
-/// No replay gets more than 64 GiB unless it is told to: the numbers of a trace are only claims, and the memory map
-/// alone, which the host must back at once, takes a 64th.
+/// No replay gets more than 64 GiB unless it is told to: the numbers of a trace are only claims, and the
+/// memory map alone, which the host must back at once, takes a 64th.
 const MOST_PAGES: u64 = 64 << (30 - 12);
 
 /// Pages of 2 MiB.
@@ -72,8 +74,8 @@ impl Needs {
         self.events
     }
 
-    /// Bytes of RAM with which nothing runs short: what the address spaces that live at once need together, and an
-    /// eighth more. Never more than some 72 GiB, whatever the trace claims.
+    /// Bytes of RAM with which nothing runs short: what the address spaces that live at once need together,
+    /// and an eighth more. Never more than some 72 GiB, whatever the trace claims.
     pub fn ram(&self) -> u64 {
         let mut changes: Vec<(u64, i64)> = Vec::with_capacity(2 * self.images.len());
         for image in &self.images {
@@ -97,8 +99,8 @@ impl Needs {
         &self.compressibility
     }
 
-    /// What a trace with this header knows of pages that were used again. Where the header does not say, the events
-    /// do.
+    /// What a trace with this header knows of pages that were used again. Where the header does not say, the
+    /// events do.
     pub fn uses(&self, header: &TraceHeader) -> UseSource {
         match (header.uses, self.uses) {
             (UseSource::Unknown, None) => UseSource::None,
@@ -117,8 +119,8 @@ impl Needs {
             EventKind::Fault(_) => self.touch(event.task, 1),
             EventKind::Call(call) => {
                 let len = call.args[1];
-                // POPULATE and LOCKED fault pages in without a fault event, and so do mlock and some advice. A range that is
-                // collapsed to large folios is there as a whole afterwards.
+                // POPULATE and LOCKED fault pages in without a fault event, and so do mlock and some advice.
+                // A range that is collapsed to large folios is there as a whole afterwards.
                 let populates = match call.number {
                     9 => call.args[3] & (0x8000 | 0x2000) != 0,
                     28 => matches!(call.args[2], 22 | 23 | 25),

@@ -126,7 +126,8 @@ pub struct ReplayReport {
     pub reuses_gone: u64,
     /// The machine's memory was asked for, not what the trace needs.
     pub limited: bool,
-    /// What the recording knows of pages that were used again: how far the figures of a shortage can be believed.
+    /// What the recording knows of pages that were used again: how far the figures of a shortage can be
+    /// believed.
     pub uses: UseSource,
     /// Bytes of RAM that the machine had.
     pub ram: u64,
@@ -144,8 +145,8 @@ impl ReplayReport {
         self.does_not_fit.is_none() && self.processes.iter().all(ProcessReport::is_good)
     }
 
-    /// Whether the count of major faults is what the program would have had. Otherwise it is at least as many: what the
-    /// program used between two looks of the recorder is not known.
+    /// Whether the count of major faults is what the program would have had. Otherwise it is at least as
+    /// many: what the program used between two looks of the recorder is not known.
     #[must_use]
     pub fn major_faults_are_exact(&self) -> bool {
         self.uses == UseSource::Exact

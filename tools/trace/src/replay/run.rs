@@ -70,7 +70,8 @@ pub(super) struct Run<'m> {
     auditing: Duration,
 }
 
-/// The most threads that a recording can have at once is Linux's `PID_MAX_LIMIT`; more in all are not expected.
+/// The most threads that a recording can have at once is Linux's `PID_MAX_LIMIT`; more in all are not
+/// expected.
 const MOST_TASKS: usize = 1 << 22;
 /// After this many processes only the last audit remains: each looks at all of RAM.
 const MOST_AUDITS: usize = 64;
@@ -175,7 +176,8 @@ impl<'m> Run<'m> {
         self.does_not_fit.is_some()
     }
 
-    /// What a thread of the machine does that sleeps until memory becomes short, in the time between two events.
+    /// What a thread of the machine does that sleeps until memory becomes short, in the time between two
+    /// events.
     fn reclaim_in_background(&mut self) {
         let memory = self.machine.memory();
         if memory.frames().background_target() == 0 {
@@ -211,8 +213,8 @@ impl<'m> Run<'m> {
         });
     }
 
-    /// The timer ticks once a second of the recorded time. After a longer pause it need not make up for all of it: soon
-    /// nothing is kept back any more.
+    /// The timer ticks once a second of the recorded time. After a longer pause it need not make up for all
+    /// of it: soon nothing is kept back any more.
     fn tick(&mut self, time_ns: u64) {
         let second = time_ns / 1_000_000_000;
         let passed = second.saturating_sub(self.second);
@@ -222,8 +224,8 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// The thread of `event` runs on the vCPU that the event names, which is the result. The vCPU that it comes from, if it
-    /// does, is idle.
+    /// The thread of `event` runs on the vCPU that the event names, which is the result. The vCPU that it
+    /// comes from, if it does, is idle.
     fn switch(&mut self, event: &Event) -> usize {
         let cpu = event.cpu as usize % self.vcpus.len();
         if let Some(arrival) = self.schedule.enter(event.task, cpu) {
@@ -253,8 +255,8 @@ impl<'m> Run<'m> {
         self.tasks.get(task.0 as usize)?.as_ref()
     }
 
-    /// Puts a thread into its place and tells whether the place was empty. A number that no Linux gives out can only
-    /// come from a damaged trace: such a thread is left out.
+    /// Puts a thread into its place and tells whether the place was empty. A number that no Linux gives out
+    /// can only come from a damaged trace: such a thread is left out.
     fn put(&mut self, task: TaskId, state: Task<'m>) -> bool {
         let index = task.0 as usize;
         if index >= MOST_TASKS {
@@ -468,8 +470,8 @@ impl<'m> Run<'m> {
         }
     }
 
-    /// A thread gives its space up. The last one takes the figures (others would count those of the process that a child
-    /// of vfork came from, or of a process in its middle), and the space exits.
+    /// A thread gives its space up. The last one takes the figures (others would count those of the process
+    /// that a child of vfork came from, or of a process in its middle), and the space exits.
     fn leave_space(&mut self, task: TaskId) {
         let Some(Some(task)) = self.tasks.get_mut(task.0 as usize) else { return };
         let Some(space) = task.space.take() else { return };
@@ -484,7 +486,8 @@ impl<'m> Run<'m> {
         self.vcpus[0].run(|| drop(space));
     }
 
-    /// Adds what a space holds to the digest of its process. A page that cannot be read any more is a finding.
+    /// Adds what a space holds to the digest of its process. A page that cannot be read any more is a
+    /// finding.
     fn digest(&mut self, process: usize, space: &Space<'_, HostPlatform>) {
         match digest::of(&self.vcpus[0], space) {
             Ok(digest) => {

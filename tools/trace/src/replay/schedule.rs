@@ -1,5 +1,5 @@
-//! Which thread each CPU runs, as far as a recording tells: the one that an event last named there, until that thread is
-//! seen elsewhere or ends.
+//! Which thread each CPU runs, as far as a recording tells: the one that an event last named there, until
+//! that thread is seen elsewhere or ends.
 
 use crate::event::TaskId;
 

@@ -26,7 +26,8 @@ pub enum SwapKind {
     Zram,
     /// Memory of the host, as fast as can be.
     Ram,
-    /// A file of the host, whose swap header says how large it is, or which is made; without a name a temporary one.
+    /// A file of the host, whose swap header says how large it is, or which is made; without a name a
+    /// temporary one.
     File(Option<PathBuf>),
 }
 
@@ -108,7 +109,8 @@ pub(super) fn attach_swap(memory: &Memory<HostPlatform>, spec: &SwapSpec) -> Res
     Ok(())
 }
 
-/// Opens swap space on the file at `path`, which is made if there is none; without a path on a file that goes with the device.
+/// Opens swap space on the file at `path`, which is made if there is none; without a path on a file that goes
+/// with the device.
 fn open_file(
     memory: &Memory<HostPlatform>,
     path: Option<&Path>,

@@ -25,8 +25,9 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
         Recorded::Read => &[Access::Read],
         Recorded::Write => &[Access::Write],
         Recorded::Execute => &[Access::Execute],
-        // What the mapping allows: then no result differs because of a wrong guess. A write first, since anonymous
-        // memory is rarely read before it was written, and a page that was there would not have faulted for a read.
+        // What the mapping allows: then no result differs because of a wrong guess. A write first, since
+        // anonymous memory is rarely read before it was written, and a page that was there would not have
+        // faulted for a read.
         Recorded::Unknown => &[Access::Write, Access::Read, Access::Execute],
     };
     let mut wrote = false;
@@ -40,8 +41,9 @@ pub(super) fn replay(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault
     }
     let refused = matches!(result, Err(AccessError::Fault(FaultError::AccessDenied)));
     if refused && fault.access == Recorded::Execute && was_allowed(fault) {
-        // An instruction was fetched from memory that is not executable. Linux brings the page in first, and refuses the next
-        // fault, which is an event of its own. So does Quire: the page can be read without a fault.
+        // An instruction was fetched from memory that is not executable. Linux brings the page in first, and
+        // refuses the next fault, which is an event of its own. So does Quire: the page can be read without a
+        // fault.
         let found = vcpu.program(space).translate_for(VirtAddr(fault.addr), Access::Read);
         if matches!(found, Ok(Translation::Tlb | Translation::Tables)) {
             return (Touched::Same, false);

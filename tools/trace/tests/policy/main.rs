@@ -11,8 +11,8 @@ use quire_trace::record::{RecordError, RecordOptions, record};
 use quire_trace::replay::{Replay, ReplayOptions};
 use std::ffi::OsString;
 
-/// Records one of the programs, checks that its replay has the same results, and returns what was recorded. `None`, with a
-/// message, where this machine lets us follow no program.
+/// Records one of the programs, checks that its replay has the same results, and returns what was recorded.
+/// `None`, with a message, where this machine lets us follow no program.
 fn record_and_replay(program: &str) -> Option<Vec<Event>> {
     let path = std::env::temp_dir().join(format!("quire-policy-{}-{program}.qtr", std::process::id()));
     let name = format!("programs::{program}");

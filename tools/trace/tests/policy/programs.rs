@@ -46,7 +46,8 @@ fn limit_locked(bytes: u64) {
 /// Makes every call that the privilege and the limit decide about. What comes of it is in the recording.
 fn lock_in_every_way() {
     let memory = map(0, 16 * PAGE, READ_WRITE, PRIVATE).cast();
-    // SAFETY: calls about memory that was mapped here, and about all of the program's: none changes what it holds.
+    // SAFETY: calls about memory that was mapped here, and about all of the program's: none changes what it
+    // holds.
     unsafe {
         for pages in [0, 1, 2, 12] {
             libc::mlock(memory, pages * PAGE);

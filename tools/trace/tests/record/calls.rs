@@ -48,7 +48,8 @@ fn sealed(seals: i32) -> i32 {
     }
 }
 
-/// Records one of the programs below, and replays what was recorded: the events, and the report of the only process.
+/// Records one of the programs below, and replays what was recorded: the events, and the report of the only
+/// process.
 fn replay_child(child: &str) -> Option<(Vec<Event>, ProcessReport)> {
     let program = std::env::current_exe().unwrap().into_os_string();
     let name = format!("calls::{child}");

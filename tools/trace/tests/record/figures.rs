@@ -8,7 +8,8 @@ use std::sync::Barrier;
 const THREADS: usize = 40;
 const PARENT_BYTES: usize = 16 << 20;
 
-/// Forty threads live at once and end; memory is held while another program runs, which is started as by vfork.
+/// Forty threads live at once and end; memory is held while another program runs, which is started as by
+/// vfork.
 #[test]
 #[ignore = "a program that tests record"]
 fn child_has_threads_and_starts_a_program() {

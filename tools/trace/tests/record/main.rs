@@ -1,7 +1,7 @@
 //! Recording real programs on this machine.
 //!
-//! The programs are functions in `children`: each is a test that is left out of normal runs, and that the recorder
-//! starts by running this very test program again.
+//! The programs are functions in `children`: each is a test that is left out of normal runs, and that the
+//! recorder starts by running this very test program again.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

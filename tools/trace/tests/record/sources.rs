@@ -50,8 +50,8 @@ fn no_source_of_faults_makes_a_difference() {
     }
 }
 
-/// With the software event the accesses of the program are read from its instructions, also those that it makes just
-/// before it ends.
+/// With the software event the accesses of the program are read from its instructions, also those that it
+/// makes just before it ends.
 #[test]
 fn accesses_are_decoded_before_the_program_is_gone() {
     let Some(path) = recorded(&["sort", "-o", "/dev/null", "/etc/passwd"], FaultSource::Software) else {

@@ -475,8 +475,8 @@ fn replace_contents(file: &mut Vec<u8>, at: usize, change: impl Fn(&mut Vec<u8>)
     file.splice(at + 36..at + 36 + old, contents);
 }
 
-/// A file of an earlier version: the same bytes, with fewer kinds of events in the trailer, and without what is known
-/// of uses in the header.
+/// A file of an earlier version: the same bytes, with fewer kinds of events in the trailer, and without what
+/// is known of uses in the header.
 fn as_version(version: u8, kinds: u8, file: &[u8]) -> Vec<u8> {
     let mut old = file.to_vec();
     old[8] = version;

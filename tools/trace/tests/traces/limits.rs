@@ -48,8 +48,8 @@ fn a_program_runs_in_a_quarter_of_its_memory_and_keeps_its_data() {
     assert!(pressure.swap.used > 1000 && pressure.swap.compressed_bytes == 0, "{pressure:?}");
 }
 
-/// What is compressed stays in the same RAM: it is enough here, since the program's pages come to about a quarter of their
-/// size, as was sampled.
+/// What is compressed stays in the same RAM: it is enough here, since the program's pages come to about a
+/// quarter of their size, as was sampled.
 #[test]
 fn compressed_pages_make_room_in_the_same_memory() {
     let name = "python-structures";

@@ -1,4 +1,5 @@
-//! Files of the earlier versions of the format, made here byte by byte as `docs/trace-format.md` describes them.
+//! Files of the earlier versions of the format, made here byte by byte as `docs/trace-format.md` describes
+//! them.
 
 use quire_trace::event::{Event, EventKind, ExecGain, ExecImage, Privileges};
 use quire_trace::format::{TraceErrorKind, TraceReader};
@@ -36,7 +37,8 @@ fn header() -> Vec<u8> {
     for text in [&b"0.1"[..], b"6.18", b"x86_64"] {
         string(&mut out, text);
     }
-    // A page of 4096 bytes, 2 CPUs, 16 bytes of RAM, no swap, the tracepoint, seccomp, started in 7, one argument.
+    // A page of 4096 bytes, 2 CPUs, 16 bytes of RAM, no swap, the tracepoint, seccomp, started in 7, one
+    // argument.
     out.extend([0x80, 0x20, 2, 16, 0, 0, 0, 7, 1]);
     string(&mut out, b"ls");
     out

@@ -21,8 +21,8 @@ impl core::error::Error for Damaged {}
 
 /// A way to compress pages. Its methods are called with a pin: they neither sleep nor take long.
 pub trait Codec: Send + Sync + 'static {
-    /// What one CPU works with. It lies in the machine's memory, and is at most as large and as aligned as a page or a
-    /// few.
+    /// What one CPU works with. It lies in the machine's memory, and is at most as large and as aligned as a
+    /// page or a few.
     type Workspace: Send;
 
     /// Its name, as Linux has it.
@@ -43,8 +43,8 @@ pub trait Codec: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if `compressed` is not what [`compress`](Self::compress) wrote, as far as the codec can tell. Then the
-    /// page has whatever contents. It reads and writes nothing else in any case.
+    /// [`Damaged`] if `compressed` is not what [`compress`](Self::compress) wrote, as far as the codec can
+    /// tell. Then the page has whatever contents. It reads and writes nothing else in any case.
     fn decompress(
         &self,
         workspace: &mut Self::Workspace,

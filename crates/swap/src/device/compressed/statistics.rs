@@ -4,7 +4,8 @@ use crate::device::DeviceReport;
 use core::fmt;
 use quire_arch::PAGE_SIZE;
 
-/// A store in numbers, with the meanings of the columns of Linux's `/sys/block/zram0/mm_stat`. Exact on a quiet machine.
+/// A store in numbers, with the meanings of the columns of Linux's `/sys/block/zram0/mm_stat`. Exact on a
+/// quiet machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreStatistics {
     /// Bytes of the pages that are stored.

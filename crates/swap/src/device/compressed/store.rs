@@ -21,17 +21,17 @@ const SITE: FaultSite = FaultSite::new("zram");
 
 /// Pages in RAM, compressed, each in a slot.
 ///
-/// A page all of whose words are equal is kept as one word. One that would need more than about four fifths of a page is
-/// kept as it is. All others are objects of a pool that packs them densely.
+/// A page all of whose words are equal is kept as one word. One that would need more than about four fifths
+/// of a page is kept as it is. All others are objects of a pool that packs them densely.
 ///
-/// Every method may be called from all CPUs at once, with and without a pin, and takes spin locks of the classes
-/// CompressedSlot and CompressedPool, and what [`Frames::allocate`] takes without draining. All are called with the machine
-/// that the store was made on. What it has of the machine's frames goes back in [`close`](Self::close), not when it is
-/// dropped.
+/// Every method may be called from all CPUs at once, with and without a pin, and takes spin locks of the
+/// classes CompressedSlot and CompressedPool, and what [`Frames::allocate`] takes without draining. All are
+/// called with the machine that the store was made on. What it has of the machine's frames goes back in
+/// [`close`](Self::close), not when it is dropped.
 ///
-/// A device of compressed RAM is this and no more ([`CompressedRam`](super::CompressedRam)). A compressed cache in front of
-/// another device has a store with that device's slots: [`load`](Self::load) says whether it has the page, and which page
-/// is to leave next for the device is for the cache to say.
+/// A device of compressed RAM is this and no more ([`CompressedRam`](super::CompressedRam)). A compressed
+/// cache in front of another device has a store with that device's slots: [`load`](Self::load) says whether
+/// it has the page, and which page is to leave next for the device is for the cache to say.
 pub struct CompressedStore<P: Platform, C: Codec = Lz4> {
     codec: C,
     gate: Gate,
@@ -42,13 +42,13 @@ pub struct CompressedStore<P: Platform, C: Codec = Lz4> {
 }
 
 impl<P: Platform, C: Codec> CompressedStore<P, C> {
-    /// A store of `slots` empty slots, without a limit. It takes 8 bytes for 512 slots now, a page for 512 when the first of
-    /// them is used, and for each CPU what the codec needs to work.
+    /// A store of `slots` empty slots, without a limit. It takes 8 bytes for 512 slots now, a page for 512
+    /// when the first of them is used, and for each CPU what the codec needs to work.
     ///
     /// # Errors
     ///
-    /// As for [`Frames::allocate`], and [`AllocError::OutOfMemory`] for more slots than a store can have (2^28, which are
-    /// a TiB).
+    /// As for [`Frames::allocate`], and [`AllocError::OutOfMemory`] for more slots than a store can have
+    /// (2^28, which are a TiB).
     pub fn new(frames: &Frames<P>, slots: u64, codec: C) -> Result<Self, AllocError> {
         if slots > MAX_SLOTS.min(MAX_OWNERS) {
             return Err(AllocError::OutOfMemory);
@@ -78,13 +78,13 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         self.table.slots()
     }
 
-    /// Stores the page in frame `page`, in place of what the slot has. A program may be writing the page meanwhile: then
-    /// what is stored is a mixture of the old and the new.
+    /// Stores the page in frame `page`, in place of what the slot has. A program may be writing the page
+    /// meanwhile: then what is stored is a mixture of the old and the new.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::NoSpace`] at the limit or without memory, [`DeviceError::OutOfRange`] for a slot that there is not, and
-    /// [`DeviceError::Io`] once the store is closed. The slot has what it had.
+    /// [`DeviceError::NoSpace`] at the limit or without memory, [`DeviceError::OutOfRange`] for a slot that
+    /// there is not, and [`DeviceError::Io`] once the store is closed. The slot has what it had.
     pub fn store(&self, frames: &Frames<P>, slot: u64, page: Pfn) -> Result<(), DeviceError> {
         let pin = frames.platform().pin();
         let section = self.gate.enter(frames, &pin).ok_or(DeviceError::Io)?;
@@ -97,7 +97,8 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
             Some(word) => Contents::Pattern(self.pool.insert(frames, &pin, owner, &word.to_ne_bytes())?),
             None => {
                 let compress = |workspace: &mut Workspace<C>, copy: Pfn| {
-                    // SAFETY: the copy is this CPU's own frame; the other is the caller's, which programs may be writing.
+                    // SAFETY: the copy is this CPU's own frame; the other is the caller's, which programs may
+                    // be writing.
                     unsafe { frames.platform().copy(page, copy, Order::ZERO) };
                     self.keep(&section, owner, workspace, copy)
                 };
@@ -148,8 +149,8 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Writes the slot's page to frame `page`, which is the caller's alone, and returns whether the slot has one. If not,
-    /// the frame is left as it is.
+    /// Writes the slot's page to frame `page`, which is the caller's alone, and returns whether the slot has
+    /// one. If not, the frame is left as it is.
     ///
     /// # Errors
     ///
@@ -210,8 +211,8 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Moves objects together, and returns the bytes of RAM that became free. Pages that another thread is using just now stay
-    /// where they are.
+    /// Moves objects together, and returns the bytes of RAM that became free. Pages that another thread is
+    /// using just now stay where they are.
     pub fn compact(&self, frames: &Frames<P>) -> u64 {
         let step = |one: &mut Step<'_, P>| {
             let pin = frames.platform().pin();

@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Pin, Platform};
 use quire_sync::CachePadded;
 
-/// Sets of counters, so that CPUs seldom share one. What one CPU counts up, another counts down: only sums mean something.
+/// Sets of counters, so that CPUs seldom share one. What one CPU counts up, another counts down: only sums
+/// mean something.
 const SHARDS: usize = 8;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,5 @@
-//! What each CPU compresses with: got when the store is made, since there is no memory to be had when it is needed.
+//! What each CPU compresses with: got when the store is made, since there is no memory to be had when it is
+//! needed.
 
 use super::codec::{CODEC_OUTPUT, Codec};
 use crate::device::memory::{PAGE, give_back, order_for};
@@ -23,8 +24,8 @@ pub(super) struct Workspaces<C: Codec> {
     blocks: [Pfn; MAX_CPUS],
 }
 
-// SAFETY: a workspace is used by the CPU that it belongs to, and sent from one thread of it to the next (`Codec` demands
-// `Send`).
+// SAFETY: a workspace is used by the CPU that it belongs to, and sent from one thread of it to the next
+// (`Codec` demands `Send`).
 unsafe impl<C: Codec> Send for Workspaces<C> {}
 // SAFETY: as for `Send`: sharing this gives no thread the workspace of another CPU.
 unsafe impl<C: Codec> Sync for Workspaces<C> {}
@@ -68,7 +69,8 @@ impl<C: Codec> Workspaces<C> {
             give_back(frames, pin, block, order);
             return Err(AllocError::OutOfMemory);
         };
-        // SAFETY: the block is this call's, page-aligned and large enough. The bytes of the other fields are zeros.
+        // SAFETY: the block is this call's, page-aligned and large enough. The bytes of the other fields are
+        // zeros.
         unsafe { (&raw mut (*at.as_ptr()).codec).write(workspace) };
         Ok((block, at))
     }
@@ -82,8 +84,8 @@ impl<C: Codec> Workspaces<C> {
     ) -> Option<R> {
         let cpu: CpuId = section.pin.cpu();
         let mut workspace = self.first[cpu.index()]?;
-        // SAFETY: written by `make`; it stays while there is a section. The pin keeps all others off the CPU, and
-        // `work`, which is this module's parent's, does not come here again.
+        // SAFETY: written by `make`; it stays while there is a section. The pin keeps all others off the CPU,
+        // and `work`, which is this module's parent's, does not come here again.
         Some(work(unsafe { workspace.as_mut() }, self.blocks[cpu.index()]))
     }
 

@@ -1,19 +1,23 @@
 //! A compressed cache in front of a device (Linux's zswap).
 //!
-//! Pages that are written are compressed into RAM, and the device behind sees none of them as long as the cache has room. When it
-//! is at its limit, pages go to the device past it, and those that have been in the cache longest are written back: read out
-//! of it, written to the device, and only then forgotten.
+//! Pages that are written are compressed into RAM, and the device behind sees none of them as long as the
+//! cache has room. When it is at its limit, pages go to the device past it, and those that have been in the
+//! cache longest are written back: read out of it, written to the device, and only then forgotten.
 //!
-//! A slot's page is in the cache, or on the device, or on its way from the one to the other, and then the cache still
-//! has it. The few that are on their way are in a list ([`Leaving`]), under a lock:
+//! A slot's page is in the cache, or on the device, or on its way from the one to the other, and then the
+//! cache still has it. The few that are on their way are in a list ([`Leaving`]), under a lock:
 //!
-//! - A thread that frees such a slot, or stores a new page in it, strikes it off: the cache is not to forget what it has then.
-//! - A thread that wants to write to such a slot past the cache waits: two writes to one place of a device may land in any order.
+//! - A thread that frees such a slot, or stores a new page in it, strikes it off: the cache is not to forget
+//!   what it has then.
+//! - A thread that wants to write to such a slot past the cache waits: two writes to one place of a device
+//!   may land in any order.
 //!
-//! A thread that reads asks the cache first, page by page. What it has not the device has, all of it: a page is forgotten only when
-//! it is written. So of a folio the device is asked for those pages alone ([`PartReads`]).
+//! A thread that reads asks the cache first, page by page. What it has not the device has, all of it: a page
+//! is forgotten only when it is written. So of a folio the device is asked for those pages alone
+//! ([`PartReads`]).
 //!
-//! Nothing here goes through the swap cache, so a write-back cannot come to wait for a swap-in, or for itself.
+//! Nothing here goes through the swap cache, so a write-back cannot come to wait for a swap-in, or for
+//! itself.
 
 mod ages;
 mod parts;
@@ -144,7 +148,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
             return Submitted::Done(Ok(()));
         }
         self.send_oldest(frames);
-        // An older page for the same place may be on its way. Its completion makes room in the device's queue, too.
+        // An older page for the same place may be on its way. Its completion makes room in the device's
+        // queue, too.
         if self.is_leaving(frames, io) {
             return Submitted::QueueFull;
         }
@@ -302,7 +307,8 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         found
     }
 
-    /// The device has completed the page whose copy is in `frame`. One that it does not take stays, as the youngest.
+    /// The device has completed the page whose copy is in `frame`. One that it does not take stays, as the
+    /// youngest.
     fn left(&self, frames: &Frames<P>, frame: Pfn, result: Result<(), DeviceError>) {
         let pin = frames.platform().pin();
         {

@@ -41,7 +41,8 @@ impl Parts {
 pub(super) struct PartReads(ArrayVec<Parts, AT_ONCE>);
 
 impl PartReads {
-    /// Notes that the pages `wanted` of `whole` are to be read. False if there are too many reads of this kind.
+    /// Notes that the pages `wanted` of `whole` are to be read. False if there are too many reads of this
+    /// kind.
     pub(super) fn begin(&mut self, whole: PageIo, wanted: Pages) -> bool {
         let missing = wanted.iter().map(|word| word.count_ones()).sum();
         self.0.try_push(Parts { whole, wanted, missing, result: Ok(()) }).is_ok()
@@ -76,8 +77,8 @@ impl PartReads {
         }
     }
 
-    /// The device has completed a page. `None` if it is of no read in parts; else the whole read with its result, if this was
-    /// the last page of it.
+    /// The device has completed a page. `None` if it is of no read in parts; else the whole read with its
+    /// result, if this was the last page of it.
     pub(super) fn finish(
         &mut self,
         page: PageIo,

@@ -1,4 +1,5 @@
-//! What a device knows about each slot: one word, in frames that come with the first slot of 512 that is used.
+//! What a device knows about each slot: one word, in frames that come with the first slot of 512 that is
+//! used.
 
 mod word;
 
@@ -16,7 +17,8 @@ use word::{LOCKED, pack, unpack};
 
 /// Slots whose words lie in one frame.
 const CHUNK: u64 = WORDS as u64;
-/// The most slots that a device can have: the frames of words are found through one block, which is 4 MiB at most.
+/// The most slots that a device can have: the frames of words are found through one block, which is 4 MiB at
+/// most.
 pub(super) const MAX_SLOTS: u64 = Order::MAX.bytes() / size_of::<u64>() as u64 * CHUNK;
 
 /// A word for each slot.
@@ -49,8 +51,8 @@ impl<P: Platform> SlotTable<P> {
     fn directory(&self, frames: &Frames<P>, number: u64) -> &AtomicU64 {
         debug_assert!(number < self.slots.div_ceil(CHUNK));
         let first = frames.platform().direct_map(self.directory).cast::<AtomicU64>();
-        // SAFETY: the directory is the table's, has a word for each chunk, and is only accessed by atomics. It stays
-        // until `close`, which comes after the last section.
+        // SAFETY: the directory is the table's, has a word for each chunk, and is only accessed by atomics.
+        // It stays until `close`, which comes after the last section.
         unsafe { first.add(number as usize).as_ref() }
     }
 
@@ -65,7 +67,8 @@ impl<P: Platform> SlotTable<P> {
         if chunk == 0 {
             return None;
         }
-        // SAFETY: what the directory names is a frame of words of this table, which stays as the directory does.
+        // SAFETY: what the directory names is a frame of words of this table, which stays as the directory
+        // does.
         Some(unsafe { &words_of(frames, Pfn(chunk))[(slot % CHUNK) as usize] })
     }
 
@@ -116,8 +119,8 @@ impl<P: Platform> SlotTable<P> {
         }
     }
 
-    /// Locks the slot's word if it is free and the slot's contents are an object at `location`. Never waits, so that it
-    /// may be called with locks that come after the slot's.
+    /// Locks the slot's word if it is free and the slot's contents are an object at `location`. Never waits,
+    /// so that it may be called with locks that come after the slot's.
     pub(super) fn try_lock_at<'s>(
         &'s self,
         section: &Section<'s, P>,
@@ -133,7 +136,8 @@ impl<P: Platform> SlotTable<P> {
         Some(Slot { word, seen, ordered: false, platform: PhantomData })
     }
 
-    /// Takes the contents of every slot and then the table's frames: no thread is in a section, and none begins.
+    /// Takes the contents of every slot and then the table's frames: no thread is in a section, and none
+    /// begins.
     pub(super) fn close(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut release: impl FnMut(Contents)) {
         for number in 0..self.slots.div_ceil(CHUNK) {
             let chunk = self.directory(frames, number).swap(0, Ordering::Relaxed);

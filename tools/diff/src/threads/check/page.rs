@@ -4,17 +4,18 @@
 //! possible:
 //!
 //! - *`munmap`* lets faults in again before the pages are gone (the lock is downgraded to reading): one CPU
-//!   gets MAPERR while another goes on with the translation that its TLB holds. After the return no thread does.
+//!   gets MAPERR while another goes on with the translation that its TLB holds. After the return no thread
+//!   does.
 //! - *DONTNEED* locks no fault out and flushes at its end: one CPU has a new page already while another
 //!   reads, and writes, the old one ([`Content::ghosts`]).
 //! - *`mremap`* installs the page at the new place before the old translation is flushed: for a moment the
 //!   page is in both places ([`Page::InMotion`]).
 //!
 //! In all three Quire does the same, or is stronger. Calls that change mappings exclude each other, and these
-//! phases, by the memory lock; so they find no page in such a phase. But on Linux DONTNEED of one mapping holds
-//! that mapping's lock alone, and drops it before the flush (seen on 6.18). What flushes itself does not show that;
-//! `mlock` and `munlock` do not flush: after an `mlock` that returned a CPU still has the page that the DONTNEED,
-//! which began before, dropped. A write to it is lost.
+//! phases, by the memory lock; so they find no page in such a phase. But on Linux DONTNEED of one mapping
+//! holds that mapping's lock alone, and drops it before the flush (seen on 6.18). What flushes itself does
+//! not show that; `mlock` and `munlock` do not flush: after an `mlock` that returned a CPU still has the page
+//! that the DONTNEED, which began before, dropped. A write to it is lost.
 
 use super::super::history::{ChildPage, Refusal};
 use super::super::program::{Rights, Word};

@@ -124,7 +124,8 @@ pub(super) fn search(steps: &Steps, slots: &[Labels]) -> Found {
     Found::Orders(labels(&edges, layer.nodes.len()))
 }
 
-/// The labels on paths to the last layer, by the steps between the layers with the number of nodes before them.
+/// The labels on paths to the last layer, by the steps between the layers with the number of nodes before
+/// them.
 fn labels(steps: &[(usize, Vec<Edge>)], last: usize) -> HashSet<(usize, Label)> {
     let mut found = HashSet::new();
     let mut alive = vec![true; last];

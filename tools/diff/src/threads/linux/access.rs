@@ -104,7 +104,8 @@ fn result(returned: AccessResult) -> Result<u64, i32> {
 ///
 /// [`catch_faults`] was called, and `addr` is nothing that Rust code uses.
 pub(super) unsafe fn read(addr: u64) -> Result<u64, i32> {
-    // SAFETY: the caller's promise; the function keeps to the C convention, with the two registers of a result.
+    // SAFETY: the caller's promise; the function keeps to the C convention, with the two registers of a
+    // result.
     result(unsafe { quire_threads_read(addr) })
 }
 

@@ -56,7 +56,8 @@ impl Drop for LinuxWorld {
 
 fn system_call(call: Call) -> i64 {
     let [a, b, c, d, e, f] = call.args;
-    // SAFETY: only calls of `Window::call`, which concern pages of the window, and the window is this module's.
+    // SAFETY: only calls of `Window::call`, which concern pages of the window, and the window is this
+    // module's.
     match unsafe { libc::syscall(i64::from(call.number), a, b, c, d, e, f) } {
         -1 => -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
         returned => returned,

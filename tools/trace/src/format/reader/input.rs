@@ -3,7 +3,8 @@
 use crate::format::error::{TraceError, TraceErrorKind};
 use std::io::{ErrorKind, Read};
 
-/// The source is read in pieces of this size, so that memory grows with what is there, not with what is claimed.
+/// The source is read in pieces of this size, so that memory grows with what is there, not with what is
+/// claimed.
 const PIECE: usize = 256 << 10;
 
 #[derive(Debug)]

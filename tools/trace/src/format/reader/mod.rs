@@ -23,9 +23,10 @@ use zstd::bulk::Decompressor;
 
 /// Reads a trace: an iterator over its events.
 ///
-/// A sound trace ends with `None` and has a [`trailer`](TraceReader::trailer). A damaged one gives one error and
-/// then `None`; with [`salvaging`](TraceReader::salvaging) it gives the events of all whole blocks instead, with
-/// an [`EventKind::Lost`] where some are missing, and reports the [`damage`](TraceReader::damage) at the end.
+/// A sound trace ends with `None` and has a [`trailer`](TraceReader::trailer). A damaged one gives one error
+/// and then `None`; with [`salvaging`](TraceReader::salvaging) it gives the events of all whole blocks
+/// instead, with an [`EventKind::Lost`] where some are missing, and reports the
+/// [`damage`](TraceReader::damage) at the end.
 pub struct TraceReader<R: Read> {
     input: Input<R>,
     file: Option<PathBuf>,
@@ -305,7 +306,8 @@ impl<R: Read> TraceReader<R> {
         Ok(event)
     }
 
-    /// Leaves out what is wrong and goes on where the next sound frame begins; `false` at the end of the file.
+    /// Leaves out what is wrong and goes on where the next sound frame begins; `false` at the end of the
+    /// file.
     fn skip(&mut self, error: TraceError) -> Result<bool, TraceError> {
         if matches!(error.kind(), TraceErrorKind::Io(_)) {
             return Err(error);

@@ -1,9 +1,9 @@
 //! Putting calls and page faults into one order.
 //!
 //! The tracer tells of calls as windows: from when the thread was let into the kernel to when it was seen to
-//! come out. Page faults have a time each. A fault of the calling thread lies before, inside or after a window
-//! for certain, as the thread stands still at both ends. A fault of another thread inside a window may have come
-//! before or after the call took effect; what happened to it tells which (`placement`).
+//! come out. Page faults have a time each. A fault of the calling thread lies before, inside or after a
+//! window for certain, as the thread stands still at both ends. A fault of another thread inside a window may
+//! have come before or after the call took effect; what happened to it tells which (`placement`).
 
 mod faults;
 mod placement;
@@ -97,15 +97,16 @@ impl Merger {
             if last.until == u64::MAX {
                 last.until = from;
             } else {
-                // A reused id: the thread that had it before may have ended after the call that made the new one
-                // began.
+                // A reused id: the thread that had it before may have ended after the call that made the new
+                // one began.
                 identity.from = from.max(last.until);
             }
         }
         identities.push(identity);
     }
 
-    /// Faults of this thread from this time on are left out: the address space that they are in is not in the trace.
+    /// Faults of this thread from this time on are left out: the address space that they are in is not in the
+    /// trace.
     pub(crate) fn leave_out(&mut self, tid: Tid, from: u64, space: SpaceId) {
         self.identify(tid, from, LEFT_OUT, space);
     }
@@ -177,8 +178,8 @@ impl Merger {
         });
     }
 
-    /// The events whose order is settled. All samples up to `drained` were handed over; with `all`, nothing more
-    /// will come.
+    /// The events whose order is settled. All samples up to `drained` were handed over; with `all`, nothing
+    /// more will come.
     pub(crate) fn settle(&mut self, drained: u64, all: bool) -> Vec<Event> {
         let horizon = if all { u64::MAX } else { drained.saturating_sub(SAMPLE_DELAY_NS) };
         self.take_samples(horizon);

@@ -43,8 +43,8 @@ pub(crate) enum Rule {
     Call(Effect),
     /// It made this thread, which can have faulted before its maker was seen to come out.
     Clone { child: Tid },
-    /// It replaced the program. From `switched` on, the thread `pid` has the new address space, whose pages are
-    /// part of the event; `pid` differs from the calling thread if that was not its process's first.
+    /// It replaced the program. From `switched` on, the thread `pid` has the new address space, whose pages
+    /// are part of the event; `pid` differs from the calling thread if that was not its process's first.
     Exec { pid: Tid, switched: u64 },
     /// The thread was killed in exec, before it told of the new program. Nothing is recorded, but the kernel
     /// may have written to the new program's memory, as the thread or as `pid`, whose place it takes before.

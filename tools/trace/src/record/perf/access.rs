@@ -1,8 +1,8 @@
 //! Working out what a fault wanted, from the instruction that raised it.
 //!
 //! The software event tells the address and the instruction pointer. The instruction itself is read from the
-//! process when the sample is taken out of its ring: before a process ends or has a new program, the rings are
-//! emptied.
+//! process when the sample is taken out of its ring: before a process ends or has a new program, the rings
+//! are emptied.
 
 use crate::event::{Access, Mode};
 use crate::record::sys::{Tid, memory};
@@ -19,9 +19,9 @@ pub(crate) struct AccessFinder {
 }
 
 impl AccessFinder {
-    /// The access of a fault at `addr` by the instruction at `ip` of process `pid`. Unknown are those of the kernel,
-    /// whose instructions can not be read and which copies in both directions; those of instructions that copy; and
-    /// those of instructions that are no longer there.
+    /// The access of a fault at `addr` by the instruction at `ip` of process `pid`. Unknown are those of the
+    /// kernel, whose instructions can not be read and which copies in both directions; those of instructions
+    /// that copy; and those of instructions that are no longer there.
     pub(crate) fn find(&mut self, pid: Tid, tid: Tid, mode: Mode, addr: u64, ip: u64) -> Access {
         match mode {
             Mode::Kernel => Access::Unknown,

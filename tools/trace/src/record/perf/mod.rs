@@ -1,8 +1,8 @@
 //! Page faults from the kernel's performance events.
 //!
-//! Two events together tell all: one when a fault begins (a tracepoint or the software event), one when it was
-//! resolved (`PAGE_FAULTS_MIN` or `PAGE_FAULTS_MAJ`, which the kernel raises for successful faults only). Each
-//! CPU has one ring, which all events of that CPU write to, so its samples are in order.
+//! Two events together tell all: one when a fault begins (a tracepoint or the software event), one when it
+//! was resolved (`PAGE_FAULTS_MIN` or `PAGE_FAULTS_MAJ`, which the kernel raises for successful faults only).
+//! Each CPU has one ring, which all events of that CPU write to, so its samples are in order.
 
 mod access;
 mod ring;
@@ -150,8 +150,8 @@ impl PerfSession {
         Ok(())
     }
 
-    /// Takes all samples out of the rings. Accesses that the source does not tell are found now, while the processes
-    /// are still there.
+    /// Takes all samples out of the rings. Accesses that the source does not tell are found now, while the
+    /// processes are still there.
     pub(crate) fn drain(&mut self, into: &mut Vec<Sample>, accesses: &mut AccessFinder) {
         let (sources, fields, lost) = (&self.sources, &self.fields, &mut self.lost);
         for ring in &mut self.rings {
@@ -171,8 +171,8 @@ impl PerfSession {
 }
 
 impl Drop for PerfSession {
-    /// Taking a tracepoint's last event away makes the kernel wait until no CPU is in the tracepoint any more: some
-    /// 80 ms. A process of its own waits for that.
+    /// Taking a tracepoint's last event away makes the kernel wait until no CPU is in the tracepoint any
+    /// more: some 80 ms. A process of its own waits for that.
     fn drop(&mut self) {
         let (rings, events) = (std::mem::take(&mut self.rings), std::mem::take(&mut self.events));
         close_in_background((rings, events));
@@ -203,8 +203,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
 
-/// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw, each only
-/// if it was asked for.
+/// Parses a sample. The order of its parts is the kernel's: identifier, ip, tid, time, addr, cpu, raw, each
+/// only if it was asked for.
 fn sample(
     sources: &HashMap<u64, Source>,
     fields: &FieldOffsets,

@@ -88,8 +88,8 @@ fn file_system(path: &str) -> (i64, bool) {
     };
     let mut system = MaybeUninit::<libc::statfs>::zeroed();
     let mut mount = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: the path is a live C string; both structures are plain numbers, so that their zeroed state, which
-    // they keep if a call fails, is valid too.
+    // SAFETY: the path is a live C string; both structures are plain numbers, so that their zeroed state,
+    // which they keep if a call fails, is valid too.
     let (system, mount) = unsafe {
         libc::statfs(path.as_ptr(), system.as_mut_ptr());
         libc::statvfs(path.as_ptr(), mount.as_mut_ptr());

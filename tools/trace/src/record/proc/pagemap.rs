@@ -49,8 +49,8 @@ impl Pagemap {
     }
 }
 
-/// Whether the kernel notes which pages are written (soft-dirty bits): those that are new count as written. If the
-/// result cannot be had it is yes.
+/// Whether the kernel notes which pages are written (soft-dirty bits): those that are new count as written.
+/// If the result cannot be had it is yes.
 pub(crate) fn notes_writes() -> bool {
     const SOFT_DIRTY: u64 = 1 << 55;
     let local = std::hint::black_box(7_u64);

@@ -85,8 +85,8 @@ impl Stat {
     pub(crate) fn read(tid: Tid) -> Self {
         let bytes = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
-        // The name in parentheses may hold anything, also `) `: fields count from the last one. The first word
-        // after it is field 3.
+        // The name in parentheses may hold anything, also `) `: fields count from the last one. The first
+        // word after it is field 3.
         let fields: Vec<&str> = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
         let field =
             |number: usize| fields.get(number - 3).and_then(|word| word.trim().parse().ok()).unwrap_or(0);

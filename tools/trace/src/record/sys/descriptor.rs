@@ -10,7 +10,8 @@ pub(crate) fn take(tid: Tid, fd: i32) -> io::Result<OwnedFd> {
     // A thread need not share its descriptors with the rest of its process. Before Linux 6.9 there are only
     // descriptors of whole processes, for the first thread of each.
     let process = open_pidfd(tid, libc::PIDFD_THREAD).or_else(|_| open_pidfd(tid, 0))?;
-    // SAFETY: the call takes two numbers and flags; the descriptor that it returns is new and belongs to nothing else.
+    // SAFETY: the call takes two numbers and flags; the descriptor that it returns is new and belongs to
+    // nothing else.
     unsafe {
         let taken = check(libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0))?;
         Ok(OwnedFd::from_raw_fd(taken as i32))
@@ -18,7 +19,8 @@ pub(crate) fn take(tid: Tid, fd: i32) -> io::Result<OwnedFd> {
 }
 
 fn open_pidfd(tid: Tid, flags: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes a number and flags; the descriptor that it returns is new and belongs to nothing else.
+    // SAFETY: the call takes a number and flags; the descriptor that it returns is new and belongs to nothing
+    // else.
     unsafe { Ok(OwnedFd::from_raw_fd(check(libc::syscall(libc::SYS_pidfd_open, tid, flags))? as i32)) }
 }
 
@@ -32,8 +34,8 @@ pub(crate) struct Untouched {
 impl Untouched {
     /// Maps `len` bytes of a file from `offset` on with these `PROT_*` and `MAP_*` bits.
     pub(crate) fn map(file: &OwnedFd, len: usize, prot: i32, flags: i32, offset: i64) -> io::Result<Self> {
-        // SAFETY: the mapping is a new one at a place of the kernel's choice, since `flags` has no MAP_FIXED: callers
-        // pass one of the two kinds, and MAP_NORESERVE.
+        // SAFETY: the mapping is a new one at a place of the kernel's choice, since `flags` has no MAP_FIXED:
+        // callers pass one of the two kinds, and MAP_NORESERVE.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, file.as_raw_fd(), offset) };
         if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { start, len }) }
     }

@@ -2,13 +2,14 @@
 
 use super::Tid;
 
-/// Reads bytes; fewer than asked for if not all of them are mapped. Costs one system call and stops no thread.
+/// Reads bytes; fewer than asked for if not all of them are mapped. Costs one system call and stops no
+/// thread.
 pub(crate) fn read(tid: Tid, addr: u64, into: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote =
         libc::iovec { iov_base: std::ptr::without_provenance_mut(addr as usize), iov_len: into.len() };
-    // SAFETY: `local` describes the live buffer `into`; `remote` is an address in the other process, which the
-    // kernel checks.
+    // SAFETY: `local` describes the live buffer `into`; `remote` is an address in the other process, which
+    // the kernel checks.
     let read = unsafe { libc::process_vm_readv(tid, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).unwrap_or(0)
 }

@@ -4,9 +4,9 @@ use super::{check, pipe};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Drops what holds descriptors whose last close takes long. A process that is made for it has copies of them, and
-/// closes those when that is done here: so it is the one that waits for the kernel. If no process can be made, nothing
-/// is lost but time.
+/// Drops what holds descriptors whose last close takes long. A process that is made for it has copies of
+/// them, and closes those when that is done here: so it is the one that waits for the kernel. If no process
+/// can be made, nothing is lost but time.
 pub(crate) fn close_in_background<T>(owner: T) {
     let Ok((end, begin)) = pipe() else { return drop(owner) };
     // SAFETY: closing what the copy has harms no other; `byte` is a live local of one byte.

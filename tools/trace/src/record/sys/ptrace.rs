@@ -81,8 +81,8 @@ pub(crate) fn detach(tid: Tid, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
 }
 
-/// The number that belongs to the event a thread stopped for. `None` if it no longer stands there: it was killed, and
-/// perhaps stands at its end, whose number is another.
+/// The number that belongs to the event a thread stopped for. `None` if it no longer stands there: it was
+/// killed, and perhaps stands at its end, whose number is another.
 pub(crate) fn event_message(tid: Tid, event: i32) -> Option<u64> {
     let mut message: libc::c_ulong = 0;
     request(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr_exposed()).ok()?;
@@ -95,8 +95,8 @@ pub(crate) fn event_message(tid: Tid, event: i32) -> Option<u64> {
 pub(crate) fn fault_signal(tid: Tid) -> io::Result<(i32, u64)> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     request(libc::PTRACE_GETSIGINFO, tid, 0, info.as_mut_ptr().addr_exposed())?;
-    // SAFETY: the request succeeded, so the kernel filled the structure; its start was zeroed in any case, and
-    // every bit pattern is a valid siginfo. `si_addr` reads the union at the place that faults use.
+    // SAFETY: the request succeeded, so the kernel filled the structure; its start was zeroed in any case,
+    // and every bit pattern is a valid siginfo. `si_addr` reads the union at the place that faults use.
     let (code, addr) = unsafe {
         let info = info.assume_init();
         (info.si_code, info.si_addr())
@@ -109,7 +109,8 @@ pub(crate) fn syscall_stop(tid: Tid) -> io::Result<SyscallStop> {
     let mut info = MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
     let size = size_of::<libc::ptrace_syscall_info>();
     request(libc::PTRACE_GET_SYSCALL_INFO, tid, size, info.as_mut_ptr().addr_exposed())?;
-    // SAFETY: zeroed and then filled by the kernel; the structure is plain numbers, so every pattern is valid.
+    // SAFETY: zeroed and then filled by the kernel; the structure is plain numbers, so every pattern is
+    // valid.
     let info = unsafe { info.assume_init() };
     // SAFETY: `op` says which member of the union the kernel filled; all are plain numbers.
     Ok(unsafe {

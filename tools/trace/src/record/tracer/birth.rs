@@ -9,7 +9,8 @@ use crate::record::sys::ptrace::EVENT_STOP;
 use crate::record::sys::wait::Happened;
 use crate::record::sys::{Tid, ptrace};
 
-/// A thread whose maker has not told of it after this time, and that no thread is busy making, has lost its maker.
+/// A thread whose maker has not told of it after this time, and that no thread is busy making, has lost its
+/// maker.
 const ORPHAN_AFTER_NS: u64 = 200_000_000;
 
 impl Tracer<'_> {
@@ -88,8 +89,8 @@ impl Tracer<'_> {
         }
     }
 
-    /// A thread is about to end in the middle of a call that makes a thread or process. If it was killed after it had
-    /// made the child, it did not stop to tell so: the call's result in its registers does.
+    /// A thread is about to end in the middle of a call that makes a thread or process. If it was killed
+    /// after it had made the child, it did not stop to tell so: the call's result in its registers does.
     pub(super) fn made_before_end(&mut self, tid: Tid, time: u64) {
         let Some(State::InClone { entry, .. }) = self.tasks.get(&tid).map(|task| &task.state) else { return };
         let number = entry.number;

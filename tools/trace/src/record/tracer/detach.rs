@@ -1,7 +1,8 @@
 //! Letting all threads go before they have ended.
 //!
-//! A thread can be let go only while it is stopped. Threads that run are stopped for it; one that waits for its vfork
-//! child cannot be, until that child executes or ends. What is left when the time is up dies with the recorder.
+//! A thread can be let go only while it is stopped. Threads that run are stopped for it; one that waits for
+//! its vfork child cannot be, until that child executes or ends. What is left when the time is up dies with
+//! the recorder.
 
 use super::heard::Heard;
 use super::state::State;

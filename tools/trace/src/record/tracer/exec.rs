@@ -47,7 +47,8 @@ impl Tracer<'_> {
     pub(super) fn executed(&mut self, pid: Tid, time: u64) {
         let former = match ptrace::event_message(pid, libc::PTRACE_EVENT_EXEC) {
             Some(former) => former as Tid,
-            // It was killed meanwhile. Of several threads that call exec one succeeds; which it was matters no more.
+            // It was killed meanwhile. Of several threads that call exec one succeeds; which it was matters
+            // no more.
             None => self.executing_thread(pid),
         };
         // All other threads of the process are gone, also the first if another one called: then that one has
@@ -94,7 +95,8 @@ impl Tracer<'_> {
         let image = self.finish_exec(pid).then(|| self.image(pid));
         // If it still stands there, the image is whole.
         let Some(image) = image.filter(|_| !self.heard.has(pid) && is_at_end_of_call(pid)) else {
-            // It was killed before its first instruction: the new image is not in the trace, nor is what touched it.
+            // It was killed before its first instruction: the new image is not in the trace, nor is what
+            // touched it.
             let rule = Rule::KilledExec { pid };
             let record =
                 Record { start, end: time, tid: former, task: id, space: old_space, cpu, rule, kinds };

@@ -49,8 +49,8 @@ impl Tracer<'_> {
         self.resume(tid, 0);
     }
 
-    /// A whole process is about to end. Its threads are killed, and a killed thread may end without another stop,
-    /// so that none of them would be seen as the last.
+    /// A whole process is about to end. Its threads are killed, and a killed thread may end without another
+    /// stop, so that none of them would be seen as the last.
     pub(super) fn look_before_end(&mut self, tid: Tid) {
         let Some(task) = self.tasks.get(&tid) else { return };
         let (pid, id) = (task.pid, task.space);

@@ -1,7 +1,7 @@
 //! Following threads: what happens to each, and what is done about it.
 //!
-//! One thread does it all. It waits for a stop, notes what it means, and lets the thread go; in between it takes
-//! the page faults out of the rings, orders them with the calls (`merge`) and hands them to the writer.
+//! One thread does it all. It waits for a stop, notes what it means, and lets the thread go; in between it
+//! takes the page faults out of the rings, orders them with the calls (`merge`) and hands them to the writer.
 
 mod birth;
 mod call;
@@ -249,13 +249,14 @@ impl<'a> Tracer<'a> {
         self.output.push(events);
     }
 
-    /// Ctrl-C goes to the program by itself. What was sent to the recorder alone is passed on; once the program
-    /// itself has ended, all that it left behind is asked to end, too.
-    /// Returns the signal if it is the second one, which is the recorder's.
+    /// Ctrl-C goes to the program by itself. What was sent to the recorder alone is passed on; once the
+    /// program itself has ended, all that it left behind is asked to end, too. Returns the signal if it is
+    /// the second one, which is the recorder's.
     fn pass_signals_on(&mut self, time: u64) -> Option<u8> {
         let seen = signals::seen();
         let new = (0..seen.len()).find(|place| seen[*place] != self.seen_signals[*place])?;
-        // A signal to the recorder's whole process group often follows one to the recorder: both are the first.
+        // A signal to the recorder's whole process group often follows one to the recorder: both are the
+        // first.
         let first = *self.first_signal.get_or_insert(time);
         if time.saturating_sub(first) > SECOND_SIGNAL_AFTER_NS {
             return Some(signals::NOTED[new] as u8);
@@ -308,7 +309,8 @@ impl<'a> Tracer<'a> {
             if self.unrecorded.contains(&tid) {
                 return self.pass(tid, signal, event, time);
             }
-            // Most often the first stop of a new thread, before its maker told of it. It stands still until then.
+            // Most often the first stop of a new thread, before its maker told of it. It stands still until
+            // then.
             return self.heard_early(tid, Happened::Stopped { signal, event }, time);
         }
         match event {
@@ -414,7 +416,8 @@ impl<'a> Tracer<'a> {
         id
     }
 
-    /// Takes up a new thread. Its identity is told to the merger by the caller, who knows since when it lives.
+    /// Takes up a new thread. Its identity is told to the merger by the caller, who knows since when it
+    /// lives.
     fn add_task(&mut self, tid: Tid, pid: Tid, space: SpaceId, privileges: Privileges) -> TaskId {
         let id = TaskId(self.next_task);
         self.next_task += 1;

@@ -1,8 +1,8 @@
 //! Asking Linux where it would place memory in a new program.
 //!
-//! The address from which Linux looks for free memory is in no file. But a thread that stands at the end of its
-//! exec can be made to ask for pages: two requests tell the direction and the place. Everything is put back
-//! afterwards; the program itself has not run one instruction.
+//! The address from which Linux looks for free memory is in no file. But a thread that stands at the end of
+//! its exec can be made to ask for pages: two requests tell the direction and the place. Everything is put
+//! back afterwards; the program itself has not run one instruction.
 
 use super::heard::Queue;
 use crate::event::{BaseSource, Direction, ExecGain, Mapping, MmapBase};

@@ -1,9 +1,9 @@
 //! Sampling what a program uses again, and how well its pages compress.
 //!
 //! Linux tells for each mapping how many of its pages were referenced since that was last reset, not which
-//! (`docs/trace-format.md` says why nothing finer is used). Which they are is chosen here, by rules that keep what is
-//! true of most programs: what was used in one sample tends to be used in the next, and what is used together lies
-//! together.
+//! (`docs/trace-format.md` says why nothing finer is used). Which they are is chosen here, by rules that keep
+//! what is true of most programs: what was used in one sample tends to be used in the next, and what is used
+//! together lies together.
 
 use super::Tracer;
 use super::state::State;
@@ -21,15 +21,16 @@ use std::time::Duration;
 const PAGE: u64 = 4096;
 /// Pages that are chosen together: 64 KiB.
 const NEIGHBOURS: u64 = 16;
-/// Resets which pages were referenced. Translations that a processor holds stay there, and what is used through them is
-/// not noted again.
+/// Resets which pages were referenced. Translations that a processor holds stay there, and what is used
+/// through them is not noted again.
 const CLEAR_REFERENCED: &str = "1";
-/// Resets which pages were written since, where the kernel notes that; and lets no processor keep a translation.
+/// Resets which pages were written since, where the kernel notes that; and lets no processor keep a
+/// translation.
 const CLEAR_SOFT_DIRTY: &str = "4";
 /// Contents are looked at this often at most, at the end of a space a little sooner.
 const CONTENTS_EVERY_NS: u64 = 1_000_000_000;
-/// After a round of looks so many times as long passes before the next as it took; and looks at spaces that end, which
-/// can not wait, together take no more than this part of the time.
+/// After a round of looks so many times as long passes before the next as it took; and looks at spaces that
+/// end, which can not wait, together take no more than this part of the time.
 const SHARE: u64 = 50;
 /// What those may take beyond that: enough for a program that ends soon.
 const ALLOWANCE_NS: u64 = 3_000_000;
@@ -54,8 +55,8 @@ pub(super) struct ReuseSampler {
     next: u64,
     /// What looks at spaces that were about to end took.
     spent_at_ends: u64,
-    /// Translations can be flushed without anything else: the kernel does not note which pages are written. If it did,
-    /// every page's next write would be a fault, of the recorder's making.
+    /// Translations can be flushed without anything else: the kernel does not note which pages are written.
+    /// If it did, every page's next write would be a fault, of the recorder's making.
     may_flush: bool,
     known: HashMap<SpaceId, Known>,
 }
@@ -109,7 +110,8 @@ impl ReuseSampler {
             kinds.extend(sample.map(EventKind::Compressibility));
         }
         known.present = present;
-        // Last, since looking at contents is a use, too. The process may be gone by now; then nothing comes of it.
+        // Last, since looking at contents is a use, too. The process may be gone by now; then nothing comes
+        // of it.
         let file = format!("/proc/{tid}/clear_refs");
         drop(fs::write(&file, CLEAR_REFERENCED));
         if self.may_flush {
@@ -202,8 +204,8 @@ fn common(runs: &[PageRun], others: &[PageRun]) -> Vec<PageRun> {
     both
 }
 
-/// Chooses so many pages of these: whole groups of neighbours, always in the same order, so that fewer pages are a
-/// part of more.
+/// Chooses so many pages of these: whole groups of neighbours, always in the same order, so that fewer pages
+/// are a part of more.
 fn choose(runs: &[PageRun], count: u64) -> Vec<ReuseRun> {
     let access = ReuseAccess::Unknown;
     let whole = |run: &PageRun| ReuseRun { start: run.start, pages: run.pages, access };

@@ -1,13 +1,15 @@
 //! Running on the CPU of the thread that stops again and again.
 //!
-//! A stop is two switches between the program and the recorder. Where both run on one CPU, each is a switch of that
-//! CPU; where they run on two, each wakes an idle CPU, which takes several times as long, most of all in a virtual
-//! machine. The scheduler prefers the idle CPU. So the recorder binds itself to one CPU while one thread alone
-//! stops often, and brings that thread to it: the thread may run on this CPU only while it is woken, or while it is in a
-//! call that stops at its end. Directly afterwards it may run again wherever it could before.
+//! A stop is two switches between the program and the recorder. Where both run on one CPU, each is a switch
+//! of that CPU; where they run on two, each wakes an idle CPU, which takes several times as long, most of all
+//! in a virtual machine. The scheduler prefers the idle CPU. So the recorder binds itself to one CPU while
+//! one thread alone stops often, and brings that thread to it: the thread may run on this CPU only while it
+//! is woken, or while it is in a call that stops at its end. Directly afterwards it may run again wherever it
+//! could before.
 //!
-//! The thread cannot see the narrow set unless it runs before the recorder has put the wide one back and makes no call that
-//! stops. Calls that read, change or inherit the set stop, and a thread goes into such a call with its own set.
+//! The thread cannot see the narrow set unless it runs before the recorder has put the wide one back and
+//! makes no call that stops. Calls that read, change or inherit the set stop, and a thread goes into such a
+//! call with its own set.
 
 use crate::record::sys::Tid;
 use crate::record::sys::affinity::{CpuSet, current_cpu};
@@ -16,7 +18,8 @@ use std::fmt;
 /// So many stops of one thread in a row bind the recorder, if they come within [`STREAK_NS`].
 const STREAK: u32 = 16;
 const STREAK_NS: u64 = 50_000_000;
-/// After so many more stops the recorder is free until the next streak, so that the scheduler can choose another CPU.
+/// After so many more stops the recorder is free until the next streak, so that the scheduler can choose
+/// another CPU.
 const BOUND_STOPS: u32 = 4096;
 
 /// How a thread is let go on.
@@ -84,12 +87,14 @@ impl SameCpu {
         }
     }
 
-    /// The CPU to which the thread was brought when it was let go on, if it was. It may have been moved since, which is rare.
+    /// The CPU to which the thread was brought when it was let go on, if it was. It may have been moved
+    /// since, which is rare.
     pub(super) fn cpu(&self, tid: Tid) -> Option<u32> {
         self.bound.filter(|_| tid == self.last).map(|bound| bound.cpu)
     }
 
-    /// Calls `resume`, which lets a stopped thread run on; if it is the one that stops again and again, on this CPU.
+    /// Calls `resume`, which lets a stopped thread run on; if it is the one that stops again and again, on
+    /// this CPU.
     pub(super) fn resume(&mut self, tid: Tid, until: Until, resume: impl FnOnce()) {
         if tid == self.last && until != Until::UsesCpus {
             self.narrow();

@@ -23,8 +23,8 @@ pub(super) struct Task {
     pub(super) exiting: bool,
 }
 
-/// Where a thread's restartable-sequences area is. The kernel keeps the thread's CPU in it, so that it costs one
-/// cheap call to know; `/proc/TID/stat` costs ten times as much.
+/// Where a thread's restartable-sequences area is. The kernel keeps the thread's CPU in it, so that it costs
+/// one cheap call to know; `/proc/TID/stat` costs ten times as much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rseq {
     /// Not registered when last asked; ask this many times more.

@@ -1,8 +1,8 @@
 //! Learning which pages were touched where page faults are not reported.
 //!
-//! `/proc/PID/pagemap` tells which pages are there. It is read before anything that takes pages away; those that
-//! were not there when it was read last were touched in between. Everything here does nothing if faults are
-//! reported.
+//! `/proc/PID/pagemap` tells which pages are there. It is read before anything that takes pages away; those
+//! that were not there when it was read last were touched in between. Everything here does nothing if faults
+//! are reported.
 
 use super::Tracer;
 use super::state::State;
@@ -73,8 +73,8 @@ impl Tracer<'_> {
         let Some(space) = self.tasks.get(&tid).map(|task| task.space) else { return };
         let new = self.look(tid, space, range);
         let faults = new.into_iter().map(|(addr, file)| {
-            // A file's page was read. One of its own was most likely written; but it may be one that is written no
-            // more, or the page of zeros.
+            // A file's page was read. One of its own was most likely written; but it may be one that is
+            // written no more, or the page of zeros.
             let access = if file { Access::Read } else { Access::Unknown };
             EventKind::Fault(Fault {
                 addr,
@@ -90,8 +90,8 @@ impl Tracer<'_> {
         }
     }
 
-    /// Looks at all spaces in which no thread is in a call now and then. Pages that come and go between two calls about
-    /// them are there together with others, which looks at calls alone do not tell.
+    /// Looks at all spaces in which no thread is in a call now and then. Pages that come and go between two
+    /// calls about them are there together with others, which looks at calls alone do not tell.
     pub(super) fn touched_in_between(&mut self, time: u64) {
         if !self.begun || self.touched.as_ref().is_none_or(|touched| time < touched.next) {
             return;
@@ -104,7 +104,8 @@ impl Tracer<'_> {
             })
             .map(|task| task.space)
             .collect();
-        // No thread gets into a call while this one looks, so that the layout is the one that the trace has by now.
+        // No thread gets into a call while this one looks, so that the layout is the one that the trace has
+        // by now.
         let idle: BTreeMap<SpaceId, Tid> = self
             .tasks
             .iter()

@@ -15,10 +15,11 @@ pub(in crate::device::compressed) type Step<'s, P> = dyn FnMut(&Frames<P>, &Pin<
 
 /// What knows where objects are.
 pub(in crate::device::compressed) trait Referrer {
-    /// If `owner` has its object at `from` and no thread is using it, calls `copy` and has it at `to` from then on. Else
-    /// returns false, and `copy` was not called.
+    /// If `owner` has its object at `from` and no thread is using it, calls `copy` and has it at `to` from
+    /// then on. Else returns false, and `copy` was not called.
     ///
-    /// Called with a lock of the class [`CompressedPool`](quire_arch::LockClass::CompressedPool): it does not wait.
+    /// Called with a lock of the class [`CompressedPool`](quire_arch::LockClass::CompressedPool): it does not
+    /// wait.
     fn relocate(&self, owner: u32, from: Location, to: Location, copy: &mut dyn FnMut()) -> bool;
 }
 
@@ -49,8 +50,8 @@ impl Chains {
             let length = class.size as usize - HEADER;
             let source = Pieces::of(frames, from, HEADER, length);
             let target = Pieces::of(frames, to, HEADER, length);
-            // SAFETY: the owner calls this only while no thread uses the object, and the new one is not known to any thread. They
-            // lie in different chains.
+            // SAFETY: the owner calls this only while no thread uses the object, and the new one is not known
+            // to any thread. They lie in different chains.
             let copy = &mut || unsafe { source.copy_over(&target) };
             if referrer.relocate(owner, from, to, copy) {
                 chain.put(from);
@@ -65,8 +66,8 @@ impl Chains {
 }
 
 impl<P: Platform> Pool<P> {
-    /// Moves objects together in every class and returns the number of frames that are free for it. `step` calls what it is
-    /// given once, and says whether to go on.
+    /// Moves objects together in every class and returns the number of frames that are free for it. `step`
+    /// calls what it is given once, and says whether to go on.
     ///
     /// A step empties one chain: neither is a class's lock held for long, nor the pin that its holder needs.
     pub(in crate::device::compressed) fn compact(
@@ -91,8 +92,8 @@ impl<P: Platform> Pool<P> {
         freed
     }
 
-    /// Empties the sparsest chain of the class `number`, and returns the number of frames that are free for it: zero if
-    /// some of its objects are in use. None if the class would not have fewer chains for it.
+    /// Empties the sparsest chain of the class `number`, and returns the number of frames that are free for
+    /// it: zero if some of its objects are in use. None if the class would not have fewer chains for it.
     fn compact_one(
         &self,
         frames: &Frames<P>,

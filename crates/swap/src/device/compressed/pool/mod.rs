@@ -1,11 +1,12 @@
 //! Objects of any size up to four fifths of a page, with little waste.
 //!
-//! Sizes are rounded up to one of some dozens of classes. Objects of a class lie in chains of one to four frames
-//! ([`zspage`]), as many as leave least unused. A chain without objects goes back at once. One that has some and room for
-//! more is on one of its class's lists, by how full it is: new objects go to the fullest, compaction empties the sparsest.
+//! Sizes are rounded up to one of some dozens of classes. Objects of a class lie in chains of one to four
+//! frames ([`zspage`]), as many as leave least unused. A chain without objects goes back at once. One that
+//! has some and room for more is on one of its class's lists, by how full it is: new objects go to the
+//! fullest, compaction empties the sparsest.
 //!
-//! An object knows its owner, and the owner knows where the object is. So an object can be moved: a thread that has the class's
-//! lock asks the [`Referrer`], which may refuse.
+//! An object knows its owner, and the owner knows where the object is. So an object can be moved: a thread
+//! that has the class's lock asks the [`Referrer`], which may refuse.
 
 mod class;
 mod compact;
@@ -55,7 +56,8 @@ impl Chains {
         (live < class.objects).then(|| (live * GROUPS as u32 / class.objects) as usize)
     }
 
-    /// Moves a chain from the list where it is, as long as `before` objects are in use, to where it belongs now.
+    /// Moves a chain from the list where it is, as long as `before` objects are in use, to where it belongs
+    /// now.
     fn regroup<P: Platform>(&mut self, frames: &Frames<P>, class: Class, chain: &Zspage<'_, P>, before: u32) {
         let after = chain.live();
         let (from, to) = (Self::group(class, before), Self::group(class, after));
@@ -238,8 +240,8 @@ impl<P: Platform> Pool<P> {
         self.used.fetch_sub(released, Ordering::Relaxed);
     }
 
-    /// A new object with these contents, at most [`MAX_OBJECT`] bytes. It stays where it is until its owner says, as a
-    /// [`Referrer`], that it is there.
+    /// A new object with these contents, at most [`MAX_OBJECT`] bytes. It stays where it is until its owner
+    /// says, as a [`Referrer`], that it is there.
     ///
     /// # Errors
     ///
@@ -269,17 +271,19 @@ impl<P: Platform> Pool<P> {
             }
         };
         let from = NonNull::from(contents).cast();
-        // SAFETY: the object is this call's: it was just given out, and no thread moves it before its owner agrees.
+        // SAFETY: the object is this call's: it was just given out, and no thread moves it before its owner
+        // agrees.
         unsafe { Pieces::of(frames, location, HEADER, contents.len()).copy_from(from) };
         Ok(location)
     }
 
-    /// Calls `use_it` with the first `length` bytes of an object's contents. Where these do not lie in one piece they are
-    /// put together in `room`.
+    /// Calls `use_it` with the first `length` bytes of an object's contents. Where these do not lie in one
+    /// piece they are put together in `room`.
     ///
     /// # Safety
     ///
-    /// The object is in use, has that many bytes, and neither moves nor goes meanwhile. `room` has as many bytes.
+    /// The object is in use, has that many bytes, and neither moves nor goes meanwhile. `room` has as many
+    /// bytes.
     pub(super) unsafe fn with<R>(
         &self,
         frames: &Frames<P>,

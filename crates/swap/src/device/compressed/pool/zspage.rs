@@ -1,7 +1,7 @@
 //! A chain of frames that holds objects of one class.
 //!
-//! The frames lie anywhere, so an object may begin in one and end in the next. What is known of a chain is in its frames'
-//! descriptors:
+//! The frames lie anywhere, so an object may begin in one and end in the next. What is known of a chain is in
+//! its frames' descriptors:
 //!
 //! | field | of each frame | of the first, besides |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | `live` | | objects in use |
 //! | links | | of the class's lists |
 //!
-//! What lies in the descriptor of the first frame besides is guarded by the class's lock; the rest does not change. The
-//! first four bytes of an object are its header: whose it is, or that it is free and which one is the next free one.
-//! They are guarded by the class's lock too. What comes after belongs to the owner.
+//! What lies in the descriptor of the first frame besides is guarded by the class's lock; the rest does not
+//! change. The first four bytes of an object are its header: whose it is, or that it is free and which one is
+//! the next free one. They are guarded by the class's lock too. What comes after belongs to the owner.
 
 use super::class::{CLASSES, Class};
 use crate::device::memory::{PAGE, bytes_of};
@@ -41,7 +41,8 @@ pub(super) struct Zspage<'f, P: Platform> {
 }
 
 impl<'f, P: Platform> Zspage<'f, P> {
-    /// Makes a chain of `chain`, frames that the caller has just allocated, for objects of the class `number`.
+    /// Makes a chain of `chain`, frames that the caller has just allocated, for objects of the class
+    /// `number`.
     pub(super) fn build(frames: &'f Frames<P>, chain: &[Pfn], number: usize) -> Self {
         for (place, &pfn) in chain.iter().enumerate() {
             let frame = frames.known(pfn);
@@ -138,8 +139,8 @@ impl<'f, P: Platform> Zspage<'f, P> {
     }
 
     fn read_header(&self, location: Location) -> u32 {
-        // SAFETY: an object's header is inside of one frame, since objects are aligned to more than it has, and aligned.
-        // A thread that is here has the class's lock.
+        // SAFETY: an object's header is inside of one frame, since objects are aligned to more than it has,
+        // and aligned. A thread that is here has the class's lock.
         unsafe { self.header(location).read() }
     }
 
@@ -202,7 +203,8 @@ impl Pieces {
     ) -> Self {
         let begin = location.offset() + skip;
         let here = length.min(PAGE - begin);
-        // SAFETY: `begin` is inside of the page: `skip` is a header at most, and objects are aligned to more than that.
+        // SAFETY: `begin` is inside of the page: `skip` is a header at most, and objects are aligned to more
+        // than that.
         let first = unsafe { bytes_of(frames, location.pfn()).add(begin) };
         let second = if here == length {
             NonNull::dangling()
@@ -232,7 +234,8 @@ impl Pieces {
             None => (self.first, at),
             Some(skip) => (self.second, skip),
         };
-        // SAFETY: `at` is at most the number of bytes that there are, so this is at most the end of the piece.
+        // SAFETY: `at` is at most the number of bytes that there are, so this is at most the end of the
+        // piece.
         (unsafe { piece.0.add(skip) }, piece.1 - skip)
     }
 

@@ -52,8 +52,8 @@ fn damage_is_an_error_and_does_no_harm() {
 
 #[test]
 fn an_owner_that_is_just_being_told_keeps_its_object_in_place() {
-    // Between the insertion and the word of the slot a new object has no owner: a compaction must leave it alone, also where
-    // the slot has another object already.
+    // Between the insertion and the word of the slot a new object has no owner: a compaction must leave it
+    // alone, also where the slot has another object already.
     let frames = frames(&[(1, 1024)], 1, PcpTechnique::default());
     let store = CompressedStore::<Machine, Lz4>::new(&frames, 512, Lz4).expect("there is memory");
     let page = get(&frames, Order::ZERO);

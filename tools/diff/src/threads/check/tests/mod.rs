@@ -273,7 +273,8 @@ fn locked_memory_is_not_dropped_and_locks_reach_their_pages() {
     wrong_page(1, &in_turn([(0, lock, Done), (1, dontneed(0, 4), Done)]));
     let call = check(&in_turn([(1, dontneed(0, 4), EINVAL)]));
     assert_eq!(call, Verdict::Wrong(Wrong::Call(1)));
-    // On Linux the lock may come between the drop and its flush; on Quire it may not. No thread has the page after both.
+    // On Linux the lock may come between the drop and its flush; on Quire it may not. No thread has the page
+    // after both.
     let beside = |mut seen: Vec<Event>| {
         let drop = at(0, (13, 18), dontneed(1, 1), Done);
         let mut events = vec![at(1, (10, 11), write(1, 5), Done), at(1, (14, 15), lock, Done), drop];
