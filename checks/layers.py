@@ -10,7 +10,6 @@ BOUNDS = {
     "frame": (66, 17),
     "host": (28, 0),
     "space": (114, 79),
-    "swap": (0, 6),
 }
 
 HEADING = "# Modules, lowest first"

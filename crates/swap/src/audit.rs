@@ -139,7 +139,7 @@ impl<P: Platform> Swap<P> {
 
     /// Recounts everything, and reports what is wrong. The machine is quiet.
     pub fn validate(&self, report: &mut dyn FnMut(SwapViolation)) {
-        self.each_held(|held| held.validate(report));
+        self.each_held(|held| validate(held, report));
         for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {
             self.validate_device(&device, report);
         }
@@ -208,57 +208,55 @@ fn walk<P: Platform>(device: &Device<P>, first: Option<u32>, next: impl Fn(u32) 
     links.take(device.clusters as usize + 1).count() as u32
 }
 
-impl<P: Platform> Held<'_, P> {
-    /// Checks the cluster and its words.
-    fn validate(&mut self, report: &mut dyn FnMut(SwapViolation)) {
-        let (mut used, mut cached) = (0, 0);
-        let limit = self.limit();
-        self.each(0, CLUSTER_SLOTS, |held, unit| {
-            let slot = held.slot(unit.first);
-            used += if unit.word.is_free() { 0 } else { unit.pages };
-            cached += if unit.word.is_cached() { unit.pages } else { 0 };
-            if unit.word.is_busy() {
-                report(SwapViolation::Busy { slot });
-            }
-            let lost = !unit.word.is_free() && !unit.word.is_cached() && !held.guard.is_named(unit);
-            if lost || (unit.first >= limit && !unit.word.is_free()) {
-                report(SwapViolation::Leaked { slot });
-            }
-            let uncounted = held.guard.torn || held.guard.sum == 0;
-            if !uncounted || (held.guard.torn && unit.word.count() > 0) {
-                report(SwapViolation::Misplaced { cluster: slot });
-            }
-            let pages = if unit.word.is_cached() { unit.pages } else { 0 };
-            for nth in 0..pages {
-                let place = unit.first + nth;
-                let Some(page) = held.pfn(held.guard.word_of(place)) else { continue };
-                let folio = held.swap.frames().folio(page);
-                let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
-                let known = folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
-                    && folio.frame().refs() > 0
-                    && first.plus(page.0 - folio.head().0) == held.slot(place);
-                if !known {
-                    report(SwapViolation::Folio { slot: held.slot(place), page });
-                }
-            }
-        });
-        let cluster = self.slot(0);
-        let (kept, found) = ((u32::from(self.guard.used), u32::from(self.guard.cached)), (used, cached));
-        if kept != found {
-            report(SwapViolation::ClusterCount { cluster, kept, found });
+/// Checks the cluster and its words.
+fn validate<P: Platform>(cluster: &mut Held<'_, P>, report: &mut dyn FnMut(SwapViolation)) {
+    let (mut used, mut cached) = (0, 0);
+    let limit = cluster.limit();
+    cluster.each(0, CLUSTER_SLOTS, |held, unit| {
+        let slot = held.slot(unit.first);
+        used += if unit.word.is_free() { 0 } else { unit.pages };
+        cached += if unit.word.is_cached() { unit.pages } else { 0 };
+        if unit.word.is_busy() {
+            report(SwapViolation::Busy { slot });
         }
-        let fits = match ListId::of(self.device.cluster(self.index).list()) {
-            ListId::Free | ListId::Discard => used == 0 && self.guard.table.is_none(),
-            ListId::Full => used == limit,
-            ListId::Broken => 0 < used && used < limit,
-            ListId::Partial(order) => 0 < used && used < limit && order == self.guard.order,
-            ListId::Taken => true,
-        };
-        let torn = self.guard.torn && self.guard.sum == 0;
-        let lazy = self.swap.technique().lazy_bookkeeping();
-        let shadows = !lazy && used > 0 && cached == 0;
-        if !fits || torn || shadows != self.device.cluster(self.index).is_listed_for_shadows() {
-            report(SwapViolation::Misplaced { cluster });
+        let lost = !unit.word.is_free() && !unit.word.is_cached() && !held.guard.is_named(unit);
+        if lost || (unit.first >= limit && !unit.word.is_free()) {
+            report(SwapViolation::Leaked { slot });
         }
+        let uncounted = held.guard.torn || held.guard.sum == 0;
+        if !uncounted || (held.guard.torn && unit.word.count() > 0) {
+            report(SwapViolation::Misplaced { cluster: slot });
+        }
+        let pages = if unit.word.is_cached() { unit.pages } else { 0 };
+        for nth in 0..pages {
+            let place = unit.first + nth;
+            let Some(page) = held.pfn(held.guard.word_of(place)) else { continue };
+            let folio = held.swap.frames().folio(page);
+            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+            let known = folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
+                && folio.frame().refs() > 0
+                && first.plus(page.0 - folio.head().0) == held.slot(place);
+            if !known {
+                report(SwapViolation::Folio { slot: held.slot(place), page });
+            }
+        }
+    });
+    let first = cluster.slot(0);
+    let (kept, found) = ((u32::from(cluster.guard.used), u32::from(cluster.guard.cached)), (used, cached));
+    if kept != found {
+        report(SwapViolation::ClusterCount { cluster: first, kept, found });
+    }
+    let fits = match ListId::of(cluster.device.cluster(cluster.index).list()) {
+        ListId::Free | ListId::Discard => used == 0 && cluster.guard.table.is_none(),
+        ListId::Full => used == limit,
+        ListId::Broken => 0 < used && used < limit,
+        ListId::Partial(order) => 0 < used && used < limit && order == cluster.guard.order,
+        ListId::Taken => true,
+    };
+    let torn = cluster.guard.torn && cluster.guard.sum == 0;
+    let lazy = cluster.swap.technique().lazy_bookkeeping();
+    let shadows = !lazy && used > 0 && cached == 0;
+    if !fits || torn || shadows != cluster.device.cluster(cluster.index).is_listed_for_shadows() {
+        report(SwapViolation::Misplaced { cluster: first });
     }
 }

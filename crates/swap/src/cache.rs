@@ -1,42 +1,15 @@
 //! The swap cache: which page has which slot, decided under the cluster's lock.
 
 use crate::Swap;
-use crate::cluster::{CLUSTER_ORDER, CLUSTER_SLOTS, Unit};
+use crate::cluster::CLUSTER_ORDER;
 use crate::error::NoTable;
-use crate::held::Held;
+use crate::held::{Held, Inserted, Retry};
 use crate::shadow::Shadow;
 use crate::slot::SlotId;
-use crate::word::{Out, Word};
+use crate::word::Out;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FrameFlags, MAX_REFS};
 use quire_sync::atomic::Ordering;
-
-/// What became of an insertion.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "who lost gives his folio back, who found a page has a reference to it"]
-pub enum Inserted {
-    /// The cache has the folio, and the caller fills it.
-    Won {
-        /// When the page was paged out, and by whom, if that is known; of a large folio what its first slot
-        /// says.
-        shadow: Option<Shadow>,
-        /// The pages are all zeros.
-        zero: bool,
-        /// The memory group that the slots are charged to, now the folio's too
-        /// ([`memcg`](quire_frame::Frame::memcg)): it is the one to charge.
-        group: u16,
-    },
-    /// The cache had the page already; the caller has a reference to its folio. Of a large folio this is the
-    /// page of the first slot, and the pages of the others follow it.
-    Found(Pfn),
-    /// A slot is free, or nothing names it: whatever entry led here has changed.
-    Gone,
-    /// A large folio does not fit: its slots are not all alike. For a single page: another thread reads it
-    /// past the cache.
-    Conflict,
-    /// Slots of one word are to be told apart, and there is no memory for their words.
-    NoMemory,
-}
 
 /// What a slot is at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,16 +27,6 @@ pub enum Seen {
     /// Nothing could be inserted: nothing names the slot, or another thread reads it past the cache.
     Gone,
 }
-
-/// What stands in the way of an insertion.
-enum Refusal {
-    Found(Word),
-    Gone,
-    Conflict,
-}
-
-/// A look at the cache during which the folio was being split.
-struct Retry;
 
 impl<P: Platform> Swap<P> {
     /// The page that the cache has for `slot`, with a reference to its folio.
@@ -261,148 +224,5 @@ impl<P: Platform> Swap<P> {
             );
             work(held, first, first + pages)
         })
-    }
-}
-
-impl<P: Platform> Held<'_, P> {
-    /// Calls `work` with each unit of the slots from `first` up to `end`.
-    pub(crate) fn each(&mut self, first: u32, end: u32, mut work: impl FnMut(&mut Self, Unit)) {
-        let mut at = first;
-        while let Some(unit) = self.guard.next_unit(at, end) {
-            at = unit.first + unit.pages;
-            work(self, unit);
-        }
-    }
-
-    /// The page that the word has, with a reference to its folio. None while that is being split.
-    pub(crate) fn get_page(&self, word: Word) -> Option<Pfn> {
-        let page = self.pfn(word)?;
-        let frames = self.swap.frames();
-        let folio = frames.folio(page);
-        if !folio.frame().try_get() {
-            return None;
-        }
-        if frames.folio(page).head() != folio.head() {
-            // It was split in between. The other part has more references than this: its slots are of this
-            // cluster, so that the cache's reference stays.
-            let last = folio.frame().put(1);
-            debug_assert!(!last);
-            return None;
-        }
-        Some(page)
-    }
-
-    /// The largest order up to `most` at which a folio for the naturally aligned block around `at` could be
-    /// inserted; none if not even a single page could.
-    fn largest(&self, at: u32, most: Order) -> Option<Order> {
-        let fits = |order: Order| {
-            let pages = order.pages() as u32;
-            let first = at & !(pages - 1);
-            first + pages <= self.limit() && self.admits(first, first + pages).is_ok()
-        };
-        if !fits(Order::ZERO) {
-            return None;
-        }
-        if self.guard.torn || most == Order::ZERO {
-            return Some(Order::ZERO);
-        }
-        if most.min(CLUSTER_ORDER) == self.guard.order && self.guard.unit(at).word.is_whole() {
-            // All its slots are as the one.
-            return Some(self.guard.order);
-        }
-        let larger = Order::ALL
-            .into_iter()
-            .skip(1)
-            .take_while(|&order| order <= most.min(CLUSTER_ORDER) && fits(order));
-        Some(larger.last().unwrap_or(Order::ZERO))
-    }
-
-    /// Whether one folio could be inserted for the slots from `first` up to `end`; the word of the first if
-    /// so.
-    fn admits(&self, first: u32, end: u32) -> Result<Word, Refusal> {
-        let mut leader: Option<(Word, u16)> = None;
-        let mut at = first;
-        while let Some(unit) = self.guard.next_unit(at, end) {
-            if unit.word.is_cached() {
-                let same = unit.first == first && self.has_folio_of(unit, end - first);
-                return Err(if same { Refusal::Found(self.guard.word_of(at)) } else { Refusal::Conflict });
-            }
-            if unit.word.is_free() || !self.guard.is_named(unit) {
-                return Err(Refusal::Gone);
-            }
-            let group = unit.word.group().unwrap_or_default();
-            match leader {
-                _ if unit.word.is_busy() => return Err(Refusal::Conflict),
-                None => leader = Some((unit.word, group)),
-                Some((word, same)) if word.is_zero() == unit.word.is_zero() && same == group => {}
-                Some(_) => return Err(Refusal::Conflict),
-            }
-            at = unit.first + unit.pages;
-        }
-        leader.map(|(word, _)| word).ok_or(Refusal::Gone)
-    }
-
-    /// Whether the unit is of a folio of so many pages, and begins where that does.
-    fn has_folio_of(&self, unit: Unit, pages: u32) -> bool {
-        if pages == 1 || unit.pages == pages {
-            return true;
-        }
-        self.pfn(unit.word).is_some_and(|page| {
-            let folio = self.swap.frames().folio(page);
-            folio.head() == page && folio.order().pages() == u64::from(pages)
-        })
-    }
-
-    fn insert(&mut self, first: u32, head: Pfn, order: Order) -> Result<Inserted, Retry> {
-        let end = first + order.pages() as u32;
-        if !first.is_multiple_of(order.pages() as u32) || end > self.limit().min(CLUSTER_SLOTS) {
-            return Ok(Inserted::Conflict);
-        }
-        let word = match self.admits(first, end) {
-            Ok(word) => word,
-            Err(Refusal::Found(word)) => return self.get_page(word).map(Inserted::Found).ok_or(Retry),
-            Err(Refusal::Gone) => return Ok(Inserted::Gone),
-            Err(Refusal::Conflict) => return Ok(Inserted::Conflict),
-        };
-        if !self.own(first, end) {
-            return Ok(Inserted::NoMemory);
-        }
-        let group = word.group().unwrap_or_default();
-        let frame = self.swap.frames().known(head);
-        let got = frame.get(1);
-        debug_assert!(got, "the caller of insert holds a reference");
-        frame.private().store(self.slot(first).raw(), Ordering::Relaxed);
-        frame.memcg().store(group, Ordering::Relaxed);
-        frame.set_flags(FrameFlags::SWAP_CACHE);
-        let number = self.frame_number(head);
-        self.each(first, end, |held, unit| {
-            held.guard.store(unit, unit.word.entered(number + unit.first - first));
-        });
-        Ok(Inserted::Won { shadow: word.shadow(), zero: word.is_zero(), group })
-    }
-
-    fn remove_unnamed(&mut self, head: Pfn, first: u32, end: u32) -> bool {
-        let frame = self.swap.frames().known(head);
-        if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING)
-            || !self.guard.all_unnamed(first, end)
-        {
-            return false;
-        }
-        let group = frame.memcg().load(Ordering::Relaxed);
-        self.each(first, end, |held, unit| held.free(unit, group));
-        frame.set_flags(FrameFlags::DIRTY);
-        frame.clear_flags(FrameFlags::SWAP_CACHE);
-        true
-    }
-
-    /// The cache drops the slots: what is named is on the device only from now on, the rest is free.
-    fn leave(&mut self, first: u32, end: u32, out: Out, group: u16) {
-        self.each(first, end, |held, unit| {
-            if held.guard.is_named(unit) {
-                held.guard.store(unit, unit.word.left(out));
-            } else {
-                held.free(unit, group);
-            }
-        });
     }
 }

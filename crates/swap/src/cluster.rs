@@ -179,6 +179,18 @@ pub(crate) struct Unit {
 }
 
 impl State {
+    /// Whether nothing names any slot from `first` up to `end`.
+    pub(crate) fn all_unnamed(&self, first: u32, end: u32) -> bool {
+        let mut at = first;
+        while let Some(unit) = self.next_unit(at, end) {
+            if self.is_named(unit) {
+                return false;
+            }
+            at = unit.first + unit.pages;
+        }
+        true
+    }
+
     /// Slots of a block of the cluster's order.
     #[inline]
     pub(crate) fn block_pages(&self) -> u32 {

@@ -1,7 +1,7 @@
 //! How many page-table entries name a slot.
 
 use crate::Swap;
-use crate::cluster::{CLUSTER_SLOTS, State};
+use crate::cluster::CLUSTER_SLOTS;
 use crate::held::Held;
 use crate::slot::SlotId;
 use crate::word::Tag;
@@ -86,68 +86,5 @@ impl<P: Platform> Swap<P> {
     /// The memory group that the slot is charged to; 0 if it is free.
     pub fn group_of(&self, slot: SlotId) -> u16 {
         self.with_cluster(slot, |held, at| held.group(held.guard.unit(at))).unwrap_or(0)
-    }
-}
-
-impl State {
-    /// Whether nothing names any slot from `first` up to `end`.
-    pub(crate) fn all_unnamed(&self, first: u32, end: u32) -> bool {
-        let mut at = first;
-        while let Some(unit) = self.next_unit(at, end) {
-            if self.is_named(unit) {
-                return false;
-            }
-            at = unit.first + unit.pages;
-        }
-        true
-    }
-}
-
-impl<P: Platform> Held<'_, P> {
-    /// Whether the slots have counts of their own. If not the cluster is torn, and counts in one sum.
-    fn counts_apart(&mut self, first: u32, end: u32) -> bool {
-        if !self.guard.torn && !self.own(first, end) {
-            self.guard.tear();
-        }
-        !self.guard.torn
-    }
-
-    fn name(&mut self, first: u32, end: u32) {
-        if !self.counts_apart(first, end) {
-            self.guard.sum += end - first;
-            return;
-        }
-        self.each(first, end, |held, unit| {
-            let named = if unit.word.is_free() { None } else { unit.word.named() };
-            debug_assert!(named.is_some(), "{} is named, but {:?}", held.slot(unit.first), unit.word);
-            held.guard.store(unit, named.unwrap_or(unit.word));
-        });
-    }
-
-    /// Whether the cache has pages that nothing names any more.
-    pub(crate) fn unname(&mut self, first: u32, end: u32) -> bool {
-        if !self.counts_apart(first, end) {
-            debug_assert!(self.guard.sum >= end - first, "more names go than there are");
-            self.guard.sum = self.guard.sum.saturating_sub(end - first);
-            if self.guard.sum > 0 {
-                return false;
-            }
-            self.each(0, self.limit(), |held, unit| {
-                held.free_if_unused(unit.first);
-            });
-            return self.guard.cached > 0;
-        }
-        let mut cached_only = false;
-        self.each(first, end, |held, unit| {
-            let unnamed = unit.word.unnamed();
-            debug_assert!(unnamed.is_some(), "{} loses a name, but {:?}", held.slot(unit.first), unit.word);
-            let Some(word) = unnamed else { return };
-            held.guard.store(unit, word);
-            if word.count() == 0 {
-                cached_only |= word.is_cached();
-                held.free_if_unused(unit.first);
-            }
-        });
-        cached_only
     }
 }

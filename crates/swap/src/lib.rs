@@ -54,7 +54,7 @@ mod word;
 mod zeros;
 
 pub use audit::{NamedSlot, SwapViolation};
-pub use cache::{Inserted, Seen};
+pub use cache::Seen;
 pub use counts::Dropped;
 pub use device::{
     CODEC_OUTPUT, Codec, CompressedCache, CompressedRam, CompressedStore, Damaged, DeviceError, DeviceFlags,
@@ -62,6 +62,7 @@ pub use device::{
 };
 pub use devices::SwapReport;
 pub use error::{NoSlots, NoTable, StillUsed, SwapOnError};
+pub use held::Inserted;
 pub use io::IoState;
 pub use shadow::Shadow;
 pub use slot::{DeviceId, MAX_DEVICES, SlotId};

@@ -3,10 +3,8 @@
 //! one step under the cluster's lock.
 
 use crate::Swap;
-use crate::held::Held;
 use crate::shadow::Shadow;
 use crate::slot::SlotId;
-use crate::word::Word;
 use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
@@ -34,15 +32,5 @@ impl<P: Platform> Swap<P> {
             Some(word.shadow())
         })
         .flatten()
-    }
-}
-
-impl<P: Platform> Held<'_, P> {
-    /// The word of a slot that [`Swap::zeros`] tells of.
-    fn zeros(&self, at: u32) -> Option<Word> {
-        let word = self.guard.word_of(at);
-        let out = !word.is_free() && !word.is_cached() && !word.is_busy();
-        // Of a torn cluster it is not known how often the slot alone is named.
-        (out && word.is_zero() && word.count() == 1 && !self.guard.torn).then_some(word)
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! The scheme is epoch-based reclamation (K. Fraser, "Practical lock-freedom", 2004, section 5.2.3) with one
 //! slot a CPU. A reader copies the global epoch to its CPU's slot; the global epoch advances when every CPU
-//! inside has seen the current one. What was unlinked in epoch `e` may be reused once the global epoch is `e
-//! + 2`: a reader that could still hold a reference is in `e` or `e + 1`'s first half and keeps the epoch
+//! inside has seen the current one. What was unlinked in epoch `e` may be reused once the global epoch is
+//! `e + 2`: a reader that could still hold a reference is in `e` or `e + 1`'s first half and keeps the epoch
 //! from going on.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,5 +1,14 @@
 //! A cluster under its lock, with all that is needed to change it.
 
+mod cached;
+mod names;
+mod place;
+mod zeros;
+
+pub use cached::Inserted;
+pub(crate) use cached::Retry;
+pub(crate) use place::Wanted;
+
 use crate::Swap;
 use crate::cluster::{CLUSTER_SLOTS, ClusterGuard, TableRef, Unit};
 use crate::device::DeviceFlags;
