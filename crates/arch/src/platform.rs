@@ -95,7 +95,7 @@ pub enum LockClass {
     CompressedSlot,
     /// A pool of compressed pages.
     CompressedPool,
-    /// Which memory groups there are.
+    /// Which memcgs there are.
     Memcgs,
     /// The LRU lists of one memcg and node.
     Lru,

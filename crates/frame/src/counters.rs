@@ -83,7 +83,7 @@ vm_events! {
     /// Pages scanned by proactive reclaim.
     PgscanProactive = "pgscan_proactive",
     /// Anonymous pages that reclaim looked at. The counters by cause tell of reclaim from all of the machine
-    /// only; these and the next ones also of reclaim from a memory group.
+    /// only; these and the next ones also of reclaim from a memcg.
     PgscanAnon = "pgscan_anon",
     /// Pages of files that reclaim looked at, and pages marked by MADV_FREE, which are listed among them.
     PgscanFile = "pgscan_file",
@@ -106,7 +106,7 @@ vm_events! {
     ThpFaultAlloc = "thp_fault_alloc",
     /// Faults that wanted such a folio and got none.
     ThpFaultFallback = "thp_fault_fallback",
-    /// Of these, faults whose memory group was at its limit.
+    /// Of these, faults whose memcg was at its limit.
     ThpFaultFallbackCharge = "thp_fault_fallback_charge",
     /// Such folios that were allocated to collapse a range into.
     ThpCollapseAlloc = "thp_collapse_alloc",

@@ -58,7 +58,7 @@ pub enum FreeError {
     },
     /// The frame's lock is held.
     Locked,
-    /// The folio is on a list of folios by age ([`FrameFlags::LRU`](crate::FrameFlags::LRU)).
+    /// The folio is on an LRU list ([`FrameFlags::LRU`](crate::FrameFlags::LRU)).
     Listed,
     /// The frame belongs to a slab cache, which alone gives it back.
     Slab,

@@ -36,7 +36,7 @@ folio_counters! {
     AnonFaultAlloc = "anon_fault_alloc",
     /// A fault wanted one, got none, and tries a smaller order.
     AnonFaultFallback = "anon_fault_fallback",
-    /// Of these, it got none since its memory group was at its limit.
+    /// Of these, it got none since its memcg was at its limit.
     AnonFaultFallbackCharge = "anon_fault_fallback_charge",
     /// A folio was written to a swap device whole. One of zeros is not written.
     Swpout = "swpout",
@@ -49,7 +49,7 @@ folio_counters! {
     /// A folio was to be read whole, and became a smaller one, since there was no memory of that order, or
     /// too little left of its group's limit.
     SwpinFallback = "swpin_fallback",
-    /// Of these, its memory group was at its limit.
+    /// Of these, its memcg was at its limit.
     SwpinFallbackCharge = "swpin_fallback_charge",
     /// A folio became smaller ones. Linux counts under the order that it had.
     Split = "split",

@@ -129,7 +129,7 @@ impl<P: Platform> Memory<P> {
         self.spaces.khugepaged_step()
     }
 
-    /// The memory groups.
+    /// The memcgs.
     pub fn memcgs(&self) -> &Memcgs<P> {
         self.spaces.memcgs()
     }

@@ -3,7 +3,7 @@
 //! The policy is Linux's of two lists: folios enter the inactive list, and come to its end; who was used
 //! meanwhile goes to the active list, the others are paged out. What comes back sooner than the active list
 //! is long was wrongly paged out, and goes to the active list at once (`workingset`). The lists belong to
-//! memory groups; each round of reclaim goes through all groups below the one that is short, as deep into
+//! memcgs; each round of reclaim goes through all memcgs below the one that is short, as deep into
 //! their lists as its priority says.
 //!
 //! Everything here is stateless: what it knows lies in the lists, the groups and the folios. So [`Policy`] is

@@ -22,7 +22,7 @@ impl<P: Platform> Swap<P> {
     /// Finds slots for a folio and puts it into the cache: one step. The folio is dirty from then on, has
     /// [`FrameFlags::SWAP_CACHE`] and one more reference, which is the cache's; `private` is its first slot.
     /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
-    /// cache. `group` is the memory group that it is charged to.
+    /// cache. `group` is the memcg that it is charged to.
     ///
     /// Where slots run out, those that nothing but the cache holds are taken back. May free folios and tell
     /// devices of free clusters, so no spin lock is held.

@@ -107,7 +107,7 @@ pub struct NamedSlot {
     pub page: Option<Pfn>,
     /// Whether names of this slot are counted together with those of the rest of its cluster.
     pub torn: bool,
-    /// The memory group that it is charged to.
+    /// The memcg that it is charged to.
     pub group: u16,
 }
 

@@ -21,7 +21,7 @@ pub enum Seen {
     Out {
         /// The largest order, of those that were asked for, at which a folio could be inserted.
         order: Order,
-        /// The memory group that the slot is charged to.
+        /// The memcg that the slot is charged to.
         group: u16,
     },
     /// Nothing could be inserted: nothing names the slot, or another thread reads it past the cache.

@@ -83,7 +83,7 @@ impl<P: Platform> Swap<P> {
         only.unwrap_or(false)
     }
 
-    /// The memory group that the slot is charged to; 0 if it is free.
+    /// The memcg that the slot is charged to; 0 if it is free.
     pub fn group_of(&self, slot: SlotId) -> u16 {
         self.with_cluster(slot, |held, at| held.group(held.guard.unit(at))).unwrap_or(0)
     }

@@ -38,7 +38,7 @@ pub enum NoSlots {
     WrongOrder,
     /// There is no frame for the words of a cluster.
     NoMemory,
-    /// The memory group may have no more.
+    /// The memcg may have no more.
     Limit,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for NoSlots {
             Self::Full => "no slot is free",
             Self::WrongOrder => "there is no room for a folio of that order",
             Self::NoMemory => "no memory for the words of a cluster",
-            Self::Limit => "the memory group has its share of slots",
+            Self::Limit => "the memcg has its share of slots",
         })
     }
 }

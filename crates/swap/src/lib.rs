@@ -87,7 +87,7 @@ pub struct SwapOnOptions {
     pub discard: bool,
 }
 
-/// The swap of one machine. Owns the memory groups, and by them the frames.
+/// The swap of one machine. Owns the memcgs, and by them the frames.
 ///
 /// No method is called with a lock of class `SwapCluster` or later held. Those that may sleep say so; all
 /// others may be called with spin locks held, and pin the CPU themselves.
@@ -122,7 +122,7 @@ impl<P: Platform> Swap<P> {
         })
     }
 
-    /// The memory groups.
+    /// The memcgs.
     #[inline]
     pub fn memcgs(&self) -> &Memcgs<P> {
         &self.groups

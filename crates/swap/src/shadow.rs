@@ -19,7 +19,7 @@ pub struct Shadow(u64);
 impl Shadow {
     /// Bits of a packed shadow.
     pub const BITS: u32 = 36;
-    /// The largest memory group that fits.
+    /// The largest memcg that fits.
     pub const MAX_GROUP: u16 = (1 << GROUP_BITS) - 1;
     /// Ages are kept modulo one more than this.
     pub const MAX_AGE: u64 = (1 << AGE_BITS) - 1;
@@ -50,7 +50,7 @@ impl Shadow {
         NodeId::new((self.0 >> NODE_SHIFT) as usize & ((1 << NODE_BITS) - 1)).unwrap_or(NodeId::FIRST)
     }
 
-    /// The memory group that it was charged to.
+    /// The memcg that it was charged to.
     #[inline]
     pub const fn group(self) -> u16 {
         (self.0 >> GROUP_SHIFT) as u16 & Self::MAX_GROUP

@@ -7,7 +7,7 @@
 //! | 3 | *zero*: the page is all zeros and the device never saw it |
 //! | 4 | *busy*: another thread reads the page past the cache |
 //! | 5..28 | how many page-table entries name the slot (each slot, of a whole word) |
-//! | 28..64 | payload: the frame, the shadow, or the memory group |
+//! | 28..64 | payload: the frame, the shadow, or the memcg |
 //!
 //! Words change under their cluster's lock, so a transition is a function from one to the next.
 
@@ -46,7 +46,7 @@ const _: () = assert!(Shadow::BITS + PAYLOAD_SHIFT == u64::BITS);
 pub(crate) enum Out {
     /// With a shadow.
     Shadow(Shadow),
-    /// Without one; the memory group stays known.
+    /// Without one; the memcg stays known.
     Bare(u16),
 }
 
@@ -129,7 +129,7 @@ impl Word {
         }
     }
 
-    /// The memory group of a page that is out; in the cache its folio knows.
+    /// The memcg of a page that is out; in the cache its folio knows.
     #[inline]
     pub(crate) const fn group(self) -> Option<u16> {
         match self.tag() {

@@ -8,7 +8,7 @@ use crate::slot::SlotId;
 use quire_arch::Platform;
 
 impl<P: Platform> Swap<P> {
-    /// The memory group of a slot whose page is all zeros, on the device only, and named by one entry: a
+    /// The memcg of a slot whose page is all zeros, on the device only, and named by one entry: a
     /// moment's view. None of any other slot, and with the technique before, which has everything go through
     /// the device.
     pub fn zeros(&self, slot: SlotId) -> Option<u16> {

@@ -50,7 +50,7 @@ pub enum LabError {
     SwapOff(quire_mm::SwapOffError),
     /// A swap device could not be made.
     Device(quire_host::swap::FileDeviceError),
-    /// A memory group could not be made, or not be used.
+    /// A memcg could not be made, or not be used.
     Group(quire_mm::MemcgError),
     /// A recording that is part of the repository was not found.
     NoRecording(PathBuf),
@@ -82,7 +82,7 @@ impl fmt::Display for LabError {
             Self::SwapOn(error) => error.fmt(f),
             Self::SwapOff(error) => write!(f, "swapoff: {error}"),
             Self::Device(error) => error.fmt(f),
-            Self::Group(error) => write!(f, "a memory group: {error}"),
+            Self::Group(error) => write!(f, "a memcg: {error}"),
             Self::NoRecording(path) => write!(
                 f,
                 "the recording {} is not there; start quire in the folder of its repository",

@@ -59,7 +59,7 @@ pub struct Frame {
     /// The CPU whose list the block was given out from.
     home: AtomicU16,
     zone: ZoneId,
-    /// The memory group that the folio is charged to, and which of its lists the folio is on.
+    /// The memcg that the folio is charged to, and which of its lists the folio is on.
     memcg: AtomicU16,
     list: AtomicU16,
 }
@@ -271,7 +271,7 @@ impl Frame {
         &self.live
     }
 
-    /// The memory group that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero
+    /// The memcg that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero
     /// whenever the frame is given back.
     #[inline]
     pub fn memcg(&self) -> &AtomicU16 {

@@ -54,7 +54,7 @@ pub enum Kind {
     File = 14,
     /// What swap knows of its slots, and what devices in RAM hold.
     Swap = 15,
-    /// What is known of memory groups.
+    /// What is known of memcgs.
     Memcg = 16,
 }
 

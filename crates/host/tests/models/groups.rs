@@ -1,4 +1,4 @@
-//! Memory groups that are removed while others still find their numbers: in slots, in spaces, on CPUs. A
+//! memcgs that are removed while others still find their numbers: in slots, in spaces, on CPUs. A
 //! number is reused only when nothing is charged to it and no thread is about to charge something.
 
 use crate::common::PAGE;

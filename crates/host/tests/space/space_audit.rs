@@ -126,7 +126,7 @@ fn charges_of_memory_groups_are_recounted() {
             let wrong = MemcgViolation::Orphan { memcg: none, what };
             finds(machine, |v| *v == SpaceViolation::Memcg(wrong));
         };
-        // A page that names another memory group than the one that is charged for it, or none.
+        // A page that names another memcg than the one that is charged for it, or none.
         let page = leaf(machine, space, BASE + 2 * PAGE).pfn;
         let group_of = machine.memory().frames().known(page).memcg();
         group_of.store(other.get(), Ordering::Relaxed);

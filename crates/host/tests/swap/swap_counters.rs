@@ -120,7 +120,7 @@ fn writeback_counts_for_the_device_behind() {
     assert_audit(&machine);
 }
 
-/// A memory group at its limit gets no large folio, neither new nor from swap, though there is memory.
+/// A memcg at its limit gets no large folio, neither new nor from swap, though there is memory.
 #[test]
 fn a_group_at_its_limit_is_told_from_a_machine_without_memory() {
     let order = Order::new(4).unwrap();

@@ -1,4 +1,4 @@
-//! Memory groups whose limits cause reclaim, and pages that were freed lazily.
+//! memcgs whose limits cause reclaim, and pages that were freed lazily.
 
 #[allow(dead_code, reason = "each test binary uses its own part")]
 use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, map_at, page};

@@ -38,7 +38,7 @@ pub(crate) struct Habits {
     pub(crate) errors: u32,
     /// Large folios are enabled and disabled.
     pub(crate) large: bool,
-    /// Spaces live in memory groups.
+    /// Spaces live in memcgs.
     pub(crate) groups: bool,
     /// Devices are added and removed.
     pub(crate) swapoff: bool,

@@ -1,4 +1,4 @@
-//! The lists of folios by age.
+//! The LRU lists.
 //!
 //! A listed folio has [`FrameFlags::LRU`], and a label in its descriptor that says where it is: with what a
 //! CPU has listed and no scan has looked at yet, or on a list of its memcg and node. Label and flag change

@@ -1,11 +1,11 @@
-//! The files of memory groups.
+//! The files of memcgs.
 
 use crate::memory::Memory;
 use core::fmt;
 use quire_arch::Platform;
 use quire_memcg::MemcgError;
 
-/// Writes the file of a memory group at `path`, below the folder where Linux has the tree: `memory.stat` is
+/// Writes the file of a memcg at `path`, below the folder where Linux has the tree: `memory.stat` is
 /// the root's, `a/b/memory.current` that of the group `b` in `a`.
 ///
 /// # Errors

@@ -143,7 +143,7 @@ fn assert_agree(machine: &Machine, spaces: &[&Space<'_, HostPlatform>]) {
 }
 
 #[test]
-fn what_is_paged_out_is_told_where_it_is_looked_for() {
+fn proc_files_report_swapped_pages() {
     let machine = machine();
     let memory = machine.memory();
     let cpu = machine.vcpu(0).unwrap();

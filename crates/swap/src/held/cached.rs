@@ -19,7 +19,7 @@ pub enum Inserted {
         shadow: Option<Shadow>,
         /// The pages are all zeros.
         zero: bool,
-        /// The memory group that the slots are charged to, now the folio's too
+        /// The memcg that the slots are charged to, now the folio's too
         /// ([`memcg`](quire_frame::Frame::memcg)): it is the one to charge.
         group: u16,
     },

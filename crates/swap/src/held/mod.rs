@@ -122,7 +122,7 @@ impl<'a, P: Platform> Held<'a, P> {
         true
     }
 
-    /// The memory group that slots of the unit are charged to.
+    /// The memcg that slots of the unit are charged to.
     pub(crate) fn group(&self, unit: Unit) -> u16 {
         unit.word.group().unwrap_or_else(|| match self.pfn(unit.word) {
             Some(page) => {

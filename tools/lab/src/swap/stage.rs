@@ -202,7 +202,7 @@ impl Stage {
             findings.push(format!("{}: swapoff: {error}", self.site.technique.name()));
         }
         if let Some(group) = memory.memcgs().find("/limited") {
-            // A space that has exited drops its memory group when no reader can have it any more.
+            // A space that has exited drops its memcg when no reader can have it any more.
             self.site.run(|| memory.frames().reap_all(&memory.platform().pin()));
             if let Err(error) = self.site.run(|| memory.memcgs().remove(group)) {
                 findings.push(format!("{}: the group: {error}", self.site.technique.name()));
