@@ -20,8 +20,9 @@ use core::fmt::Write;
 use core::ptr;
 use machine::Toy;
 use quire_arch::Platform;
-use quire_frame::{Frames, GlobalHeap};
+use quire_frame::Frames;
 use quire_mm::{Memory, MemoryConfig};
+use quire_slab::{GlobalHeap, cache_reports};
 use runtime::Output;
 
 #[global_allocator]
@@ -37,7 +38,7 @@ extern "C" fn entry() -> ! {
     let free = frames.free_frames();
     collections();
     let mut out = Output(1);
-    for cache in frames.caches_report().filter(|cache| cache.name.starts_with("kmalloc")) {
+    for cache in cache_reports(frames).filter(|cache| cache.name.starts_with("kmalloc")) {
         writeln!(out, "{} {} {}", cache.name, cache.in_use, cache.slabs).expect("stdout");
         assert_eq!(cache.in_use, 0, "{} holds leaked objects", cache.name);
     }

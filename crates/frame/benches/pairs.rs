@@ -12,8 +12,7 @@ mod common;
 
 use common::{Machine, Random, TEST, frames, order};
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, Heap, PcpTechnique, SlabCache};
-use std::alloc::Layout;
+use quire_frame::{AllocRequest, FrameChain, Frames, PcpTechnique};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -96,42 +95,6 @@ fn chains(frames: &Frames<Machine>) {
     print("order 0: gather and free a chain", figures.collect());
 }
 
-fn slab(frames: &Frames<Machine>) {
-    let cache = SlabCache::<[u64; 15], Machine>::new(frames, &frames.platform().pin(), "bench").unwrap();
-    let count = 10_000;
-    let figures = (0..ROUNDS).map(|_| {
-        per_operation(count, || {
-            for _ in 0..count {
-                let pin = frames.platform().pin();
-                let object = black_box(cache.allocate(frames, &pin, [1; 15]).unwrap());
-                // SAFETY: allocated just above.
-                unsafe { cache.free(frames, &pin, object) };
-            }
-        })
-    });
-    print("slab, 128 bytes: pair", figures.collect());
-}
-
-fn heap(frames: &Frames<Machine>) {
-    let heap = Heap::new(frames, &frames.platform().pin()).unwrap();
-    let count = 10_000;
-    for size in [64, 4096, 16 << 10] {
-        let layout = Layout::from_size_align(size, 8).unwrap();
-        let figures = (0..ROUNDS).map(|_| {
-            per_operation(count, || {
-                for _ in 0..count {
-                    let layout = black_box(layout);
-                    let pin = frames.platform().pin();
-                    let object = black_box(heap.allocate(frames, &pin, layout).unwrap());
-                    // SAFETY: allocated just above.
-                    unsafe { heap.free(frames, &pin, object, layout) };
-                }
-            })
-        });
-        print(&format!("heap, {size} bytes: pair"), figures.collect());
-    }
-}
-
 fn main() {
     for pcp in PcpTechnique::ALL {
         println!("{pcp:?}, ns for each operation:");
@@ -143,7 +106,5 @@ fn main() {
         }
         let frames = frames(&[(0, FRAMES)], 1, pcp);
         chains(&frames);
-        slab(&frames);
-        heap(&frames);
     }
 }

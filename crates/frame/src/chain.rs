@@ -2,29 +2,6 @@
 
 use crate::map::{FrameIndex, MemoryMap};
 
-/// Last in, first out. Pushing and popping touch one descriptor: that of the block itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FrameStack {
-    top: FrameIndex,
-}
-
-impl FrameStack {
-    pub(crate) const EMPTY: Self = Self { top: FrameIndex::NONE };
-
-    #[inline]
-    pub(crate) fn push(&mut self, map: &MemoryMap, index: FrameIndex) {
-        map.at(index).set_next(self.top);
-        self.top = index;
-    }
-
-    #[inline]
-    pub(crate) fn pop(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
-        let top = self.top.some()?;
-        self.top = map.at(top).next();
-        Some(top)
-    }
-}
-
 /// Blocks that wait to be given back together, e.g. until a TLB flush is done. Any number, of any order,
 /// without memory of its own: they are linked through their descriptors.
 ///

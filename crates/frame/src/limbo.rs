@@ -10,13 +10,10 @@ use crate::chain::FrameChain;
 use crate::map::MemoryMap;
 use quire_sync::{Epoch, Stamp};
 
-/// Stamps whose readers may still be there: the epoch's and the one before; and the one that fills meanwhile.
-pub(crate) const BUCKETS: usize = 3;
-
 /// The frames that one CPU retired, behind a lock of class `Limbo`.
 #[derive(Debug, Default)]
 pub(crate) struct LimboLists {
-    buckets: [(Stamp, FrameChain); BUCKETS],
+    buckets: [(Stamp, FrameChain); Stamp::BUCKETS],
     /// Their readers are gone; they are freed a portion at a time.
     ready: FrameChain,
 }
@@ -25,7 +22,7 @@ impl LimboLists {
     /// Takes `chain`, whose frames were unhooked just before.
     pub(crate) fn retire(&mut self, map: &MemoryMap, epoch: &Epoch, mut chain: FrameChain) {
         let stamp = epoch.stamp();
-        let (bucket_stamp, bucket) = &mut self.buckets[(stamp.get() % BUCKETS as u64) as usize];
+        let (bucket_stamp, bucket) = &mut self.buckets[stamp.bucket()];
         if *bucket_stamp != stamp {
             // Same place, other stamp: at least three epochs older, so it has passed.
             debug_assert!(bucket.is_empty() || epoch.has_passed(*bucket_stamp));

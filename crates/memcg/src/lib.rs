@@ -78,7 +78,8 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
 use quire_arch::{CpuId, LockClass, Order, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind, SlabCache};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
+use quire_slab::SlabCache;
 use quire_sync::{PerCpu, SpinLock};
 
 /// The site of what this crate allocates in whole frames.

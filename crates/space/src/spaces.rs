@@ -21,11 +21,9 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{
-    AllocError, AllocRequest, CacheReport, FaultSite, FolioCounter, FrameChain, FrameFlags, Frames, Kind,
-    SlabCache,
-};
+use quire_frame::{AllocError, AllocRequest, FaultSite, FolioCounter, FrameChain, FrameFlags, Frames, Kind};
 use quire_memcg::Memcgs;
+use quire_slab::{CacheReport, SlabCache};
 use quire_swap::Swap;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, SpinLock};

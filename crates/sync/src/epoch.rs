@@ -61,6 +61,16 @@ impl EpochSlot {
 pub struct Stamp(u64);
 
 impl Stamp {
+    /// Buckets that hold what is retired: of the epoch's stamp and of the one before, whose readers may still
+    /// be there, and one more. What is in a bucket when another stamp comes to it has passed.
+    pub const BUCKETS: usize = 3;
+
+    /// The bucket of what is retired with this stamp.
+    #[inline]
+    pub const fn bucket(self) -> usize {
+        (self.0 % Self::BUCKETS as u64) as usize
+    }
+
     /// The stamp as a plain number, to be kept in a word.
     #[inline]
     pub const fn get(self) -> u64 {

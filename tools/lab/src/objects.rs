@@ -6,8 +6,9 @@ use crate::machine::Machine;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_arch::{PAGE_SIZE, Pin};
-use quire_frame::{AllocError, Frames, Heap};
+use quire_frame::{AllocError, Frames};
 use quire_host::HostPlatform;
+use quire_slab::Heap;
 
 /// The largest object that comes from a slab.
 pub(crate) const LARGEST: usize = 2 * PAGE_SIZE as usize;

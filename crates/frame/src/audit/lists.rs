@@ -20,47 +20,41 @@ pub(super) fn walk_all<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
         }
     }
     limbo(frames, report);
-    caches(frames, report);
-}
-
-/// Compares a number that is kept with what was counted.
-pub(super) fn compare(what: Counted, expected: u64, found: u64, report: Report<'_>) {
-    if expected != found {
-        report(FrameViolation::WrongCount { what, expected, found });
+    for cache in frames.caches() {
+        cache.audit(frames, report);
     }
 }
 
 /// What a list demands of the blocks on it.
-#[derive(Clone, Copy)]
-struct Demand {
-    list: ListName,
-    kind: Kind,
-    order: Option<Order>,
+#[derive(Clone, Copy, Debug)]
+pub struct ListDemand {
+    /// The list.
+    pub list: ListName,
+    /// What its blocks are.
+    pub kind: Kind,
+    /// Their order, if it is one for all.
+    pub order: Option<Order>,
 }
 
-/// Marks the block at `index` as reached and checks it against its list. Returns its pages, or `None` if the
-/// list cannot be followed further.
-fn reach<P: Platform>(
-    frames: &Frames<P>,
-    demand: Demand,
-    index: FrameIndex,
-    report: Report<'_>,
-) -> Option<u64> {
-    let Demand { list, kind, order } = demand;
-    let pfn = frames.map().pfn(index);
-    let Some(frame) = frames.frame(pfn) else {
-        report(FrameViolation::BadLink { list, pfn });
-        return None;
-    };
-    frame.audit().store(frame.audit().load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    let word = frame.word();
-    if word.kind() != kind {
-        report(FrameViolation::WrongKind { list, pfn, expected: kind, found: word.kind() });
+impl ListDemand {
+    /// Marks the block at `pfn` as reached and checks it against its list. Returns its pages, or `None` if
+    /// the list cannot be followed further.
+    pub fn check<P: Platform>(&self, frames: &Frames<P>, pfn: Pfn, report: Report<'_>) -> Option<u64> {
+        let Self { list, kind, order } = *self;
+        let Some(frame) = frames.frame(pfn) else {
+            report(FrameViolation::BadLink { list, pfn });
+            return None;
+        };
+        frame.audit().store(frame.audit().load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let word = frame.word();
+        if word.kind() != kind {
+            report(FrameViolation::WrongKind { list, pfn, expected: kind, found: word.kind() });
+        }
+        if let Some(expected) = order.filter(|&order| order != word.order()) {
+            report(FrameViolation::WrongOrder { list, pfn, expected, found: word.order() });
+        }
+        Some(word.order().pages())
     }
-    if let Some(expected) = order.filter(|&order| order != word.order()) {
-        report(FrameViolation::WrongOrder { list, pfn, expected, found: word.order() });
-    }
-    Some(word.order().pages())
 }
 
 fn buddy<P: Platform>(frames: &Frames<P>, zone: &Zone<P>, report: Report<'_>) {
@@ -72,10 +66,10 @@ fn buddy<P: Platform>(frames: &Frames<P>, zone: &Zone<P>, report: Report<'_>) {
     for order in Order::ALL {
         for migratetype in Migratetype::ALL {
             let list = ListName::Buddy(kind, order, migratetype);
-            let demand = Demand { list, kind: Kind::Free, order: Some(order) };
+            let demand = ListDemand { list, kind: Kind::Free, order: Some(order) };
             let (mut blocks, mut before) = (0, FrameIndex::NONE);
             for index in buddy.list(order, migratetype).iter(map) {
-                let Some(_) = reach(frames, demand, index, report) else { break };
+                let Some(_) = demand.check(frames, map.pfn(index), report) else { break };
                 let pfn = map.pfn(index);
                 if map.at(index).prev() != before {
                     report(FrameViolation::BrokenBackLink { list, pfn });
@@ -101,16 +95,16 @@ fn buddy<P: Platform>(frames: &Frames<P>, zone: &Zone<P>, report: Report<'_>) {
                 free[migratetype.index()] += order.pages();
                 before = index;
             }
-            compare(Counted::Blocks(list), buddy.list(order, migratetype).count(), blocks, report);
+            Counted::Blocks(list).check(buddy.list(order, migratetype).count(), blocks, report);
         }
     }
     for migratetype in Migratetype::ALL {
         let what = Counted::ZoneFreeOf(kind, migratetype);
-        compare(what, buddy.free_of(migratetype), free[migratetype.index()], report);
+        what.check(buddy.free_of(migratetype), free[migratetype.index()], report);
     }
     let free = free.iter().sum::<u64>() - free[Migratetype::Isolate.index()];
-    compare(Counted::ZoneFree(kind), buddy.free(), free, report);
-    compare(Counted::ZoneFreePublished(kind), published, free, report);
+    Counted::ZoneFree(kind).check(buddy.free(), free, report);
+    Counted::ZoneFreePublished(kind).check(published, free, report);
 }
 
 /// The type of the page blocks that a free block covers: `expected`, or the first other one.
@@ -145,10 +139,10 @@ fn pcp<P: Platform>(frames: &Frames<P>, zone: ZoneId, cpu: CpuId, set: &PcpSet<P
         for migratetype in Migratetype::ALL {
             let Some(blocks) = lists.list(order, migratetype) else { continue };
             let list = ListName::Pcp(cpu, zone, order, migratetype);
-            let demand = Demand { list, kind: Kind::Pcp, order: Some(order) };
+            let demand = ListDemand { list, kind: Kind::Pcp, order: Some(order) };
             let (mut found, mut before) = (0, FrameIndex::NONE);
             for index in blocks.iter(map) {
-                let Some(block) = reach(frames, demand, index, report) else { break };
+                let Some(block) = demand.check(frames, map.pfn(index), report) else { break };
                 let pfn = map.pfn(index);
                 if map.at(index).prev() != before {
                     report(FrameViolation::BrokenBackLink { list, pfn });
@@ -161,12 +155,12 @@ fn pcp<P: Platform>(frames: &Frames<P>, zone: ZoneId, cpu: CpuId, set: &PcpSet<P
                 pages += block;
                 before = index;
             }
-            compare(Counted::Blocks(list), blocks.count(), found, report);
+            Counted::Blocks(list).check(blocks.count(), found, report);
         }
     }
     let (first, incoming) = lists.incoming();
     pages += returned(frames, (cpu, zone), (first, incoming), report);
-    compare(Counted::PcpPages(cpu, zone), lists.pages(), pages, report);
+    Counted::PcpPages(cpu, zone).check(lists.pages(), pages, report);
     returned(frames, (cpu, zone), (set.returned.first(), set.returned.pages()), report);
 }
 
@@ -178,11 +172,11 @@ fn returned<P: Platform>(
     report: Report<'_>,
 ) -> u64 {
     let list = ListName::Returned(cpu, zone);
-    let demand = Demand { list, kind: Kind::Pcp, order: None };
+    let demand = ListDemand { list, kind: Kind::Pcp, order: None };
     let mut found = 0;
     // No more blocks than pages, so that a broken list ends.
     for index in walk(frames.map(), first, pages) {
-        let Some(block) = reach(frames, demand, index, report) else { break };
+        let Some(block) = demand.check(frames, frames.map().pfn(index), report) else { break };
         let frame = frames.map().at(index);
         if frame.zone() != zone {
             report(FrameViolation::WrongZone { list, pfn: frames.map().pfn(index) });
@@ -190,7 +184,7 @@ fn returned<P: Platform>(
         not_isolated(frames, list, index, report);
         found += block;
     }
-    compare(Counted::Pages(list), pages, found, report);
+    Counted::Pages(list).check(pages, found, report);
     found
 }
 
@@ -198,53 +192,17 @@ fn limbo<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
     for (cpu, lock) in frames.limbo().iter().enumerate() {
         let Some(cpu) = CpuId::new(cpu) else { continue };
         let list = ListName::Limbo(cpu);
-        let demand = Demand { list, kind: Kind::Limbo, order: None };
+        let demand = ListDemand { list, kind: Kind::Limbo, order: None };
         let limbo = lock.lock();
         for chain in limbo.chains() {
             let (mut blocks, mut pages) = (0, 0);
             for index in chain.iter(frames.map()) {
-                let Some(block) = reach(frames, demand, index, report) else { break };
+                let Some(block) = demand.check(frames, frames.map().pfn(index), report) else { break };
                 blocks += 1;
                 pages += block;
             }
-            compare(Counted::Blocks(list), u64::from(chain.blocks()), blocks, report);
-            compare(Counted::Pages(list), chain.pages(), pages, report);
-        }
-    }
-}
-
-fn caches<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
-    for cache in frames.caches().iter() {
-        let name = cache.report().name;
-        if let Some((area, order)) = cache.area() {
-            let list = ListName::CacheArea(name);
-            let demand = Demand { list, kind: Kind::CacheArea, order: Some(order) };
-            match frames.map().checked_index(area) {
-                Some(index) => {
-                    reach(frames, demand, index, report);
-                }
-                None => report(FrameViolation::BadLink { list, pfn: area }),
-            }
-        }
-        let (mut slabs, mut sound) = (0, true);
-        let list = ListName::Slabs(name);
-        cache.for_each_slab(frames, |index, state| {
-            let demand = Demand { list, kind: Kind::Slab, order: None };
-            slabs += 1;
-            let pfn = frames.map().pfn(index);
-            if reach(frames, demand, index, report).is_none() || !cache.agrees(frames, index, state) {
-                sound = false;
-                report(FrameViolation::BadSlab { cache: name, pfn });
-            }
-        });
-        compare(Counted::Blocks(list), cache.report().slabs, slabs, report);
-        // The slots of a slab whose descriptor is wrong cannot be followed.
-        if sound {
-            let census = cache.census(frames);
-            compare(Counted::SlabFree(name), census.counted, census.in_slabs, report);
-            compare(Counted::SlabInUse(name), census.in_use.max(0) as u64, census.live, report);
-            let placed = census.live + census.in_slabs + census.kept;
-            compare(Counted::SlabSlots(name), census.slots, placed, report);
+            Counted::Blocks(list).check(u64::from(chain.blocks()), blocks, report);
+            Counted::Pages(list).check(chain.pages(), pages, report);
         }
     }
 }

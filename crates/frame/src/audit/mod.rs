@@ -11,6 +11,7 @@ mod sweep;
 mod tests;
 mod violation;
 
+pub use lists::ListDemand;
 pub use violation::{Counted, FrameViolation, ListName};
 
 use crate::frames::Frames;

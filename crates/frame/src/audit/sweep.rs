@@ -1,7 +1,6 @@
 //! The second pass: every frame.
 
 use super::Report;
-use super::lists::compare;
 use super::violation::{Counted, FrameViolation};
 use crate::frames::Frames;
 use crate::frames::zone_of_block;
@@ -42,9 +41,9 @@ pub(super) fn sweep<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
         }
         check(pfn, frame, report);
     }
-    compare(Counted::Reserved, frames.reserved().len(), reserved, report);
+    Counted::Reserved.check(frames.reserved().len(), reserved, report);
     for zone in frames.zones().all() {
-        compare(Counted::ZoneManaged(zone.id), zone.managed(), managed[zone.id.index()], report);
+        Counted::ZoneManaged(zone.id).check(zone.managed(), managed[zone.id.index()], report);
     }
     pageblocks(frames, report);
 }
@@ -96,7 +95,7 @@ fn pageblocks<P: Platform>(frames: &Frames<P>, report: Report<'_>) {
         let kept = zone.lock(frames.platform()).block_counts();
         for kind in Migratetype::ALL {
             let what = Counted::Pageblocks(zone.id, kind);
-            compare(what, kept[kind.index()], found[zone.id.index()][kind.index()], report);
+            what.check(kept[kind.index()], found[zone.id.index()][kind.index()], report);
         }
     }
 }

@@ -6,12 +6,10 @@ use crate::frames::Frames;
 use crate::map::{FrameIndex, Kind, Migratetype, PAGEBLOCK_ORDER, Word};
 use crate::pcp::{PcpTechnique, ReturnChain};
 use crate::request::AllocRequest;
-use crate::slab::SlabCache;
 use crate::testing::{Machine, TEST, assert_sound, frames, violations};
 use crate::zone::ZoneKind;
 use core::sync::atomic::Ordering;
 use quire_arch::{LockClass, Order, Pfn, PfnRange, Platform};
-use std::vec::Vec;
 
 const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
 
@@ -218,36 +216,6 @@ fn a_block_that_a_cpu_keeps_in_an_isolated_page_block() {
         frames.drain_all(&pin);
         assert_sound(&frames);
     }
-}
-
-#[test]
-fn slabs_that_contradict_themselves() {
-    let frames = machine(PcpTechnique::None);
-    let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 100], Machine>::new(&frames, &pin, "planted").unwrap();
-    let objects: Vec<_> = (0..12).map(|_| cache.allocate(&frames, &pin, [0; 100]).unwrap()).collect();
-    assert_sound(&frames);
-    let mut slabs = Vec::new();
-    cache.for_each_frame(&frames, |pfn, _| slabs.push(pfn));
-    let full = slabs.into_iter().map(|pfn| (pfn, frames.known(pfn)));
-    let (pfn, slab) = full.into_iter().find(|(_, frame)| frame.live().load(Ordering::Relaxed) == 0).unwrap();
-    // A count without a slot, a slab without an owner.
-    slab.live().store(1, Ordering::Relaxed);
-    finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
-    slab.live().store(0, Ordering::Relaxed);
-    let owner = slab.owner().swap(0, Ordering::Relaxed);
-    finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
-    slab.owner().store(owner, Ordering::Relaxed);
-    // A full slab whose list of free slots is not empty.
-    slab.private().store(1, Ordering::Relaxed);
-    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabFree(_), .. }));
-    slab.private().store(0, Ordering::Relaxed);
-    assert_sound(&frames);
-    // An object that is overwritten past its end.
-    // SAFETY: the object is this test's; its link word follows it.
-    unsafe { objects[0].cast::<u64>().add(100).write(0) };
-    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabInUse(_), .. }));
-    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabSlots(_), .. }));
 }
 
 #[test]

@@ -64,6 +64,15 @@ pub enum Counted {
     SlabSlots(&'static str),
 }
 
+impl Counted {
+    /// Compares the number that is kept with what was counted.
+    pub fn check(self, kept: u64, counted: u64, report: &mut dyn FnMut(FrameViolation)) {
+        if kept != counted {
+            report(FrameViolation::WrongCount { what: self, expected: kept, found: counted });
+        }
+    }
+}
+
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,8 +1,8 @@
-//! Lists of folios that are given out: by which the crates of memcgs and of reclaim sort folios.
+//! Lists of folios that are given out: by which the crates of slabs, of memcgs and of reclaim sort theirs.
 //!
-//! A folio is on one list at most, linked through the descriptor of its first frame, and has
-//! [`FrameFlags::LRU`](crate::FrameFlags::LRU) meanwhile. The flag, and whatever says on which list it is,
-//! belong to the crate that owns the lists; this is only the linking.
+//! A folio is on one list at most, linked through the descriptor of its first frame. Whatever says on which
+//! list it is, [`FrameFlags::LRU`](crate::FrameFlags::LRU) included, belongs to the crate that owns the
+//! lists; this is only the linking.
 
 use crate::chain::walk;
 use crate::map::{FrameIndex, MemoryMap};

@@ -36,7 +36,7 @@ impl<P: Platform> Frames<P> {
     /// # Errors
     ///
     /// [`AllocError::OutOfMemory`] when every list is empty or at its watermark after all that holds free
-    /// memory back (per-CPU lists, limbo, slabs, reserves) was drained; [`AllocError::Injected`] by the fault
+    /// memory back (per-CPU lists, limbo, caches, reserves) was drained; [`AllocError::Injected`] by the fault
     /// plan. Nothing else was changed.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
@@ -143,7 +143,7 @@ impl<P: Platform> Frames<P> {
         if let Some(index) = self.try_zones(pin, request) {
             return Ok(index);
         }
-        self.caches.shrink(self, pin);
+        self.shrink_caches(pin);
         self.reap_all(pin);
         self.drain_all(pin);
         loop {

@@ -1,5 +1,6 @@
 //! Taking a machine's memory into use.
 
+use super::caches::CacheList;
 use super::{FrameConfig, Frames, MachineId};
 use crate::counters::{EventSet, VmEvents};
 use crate::error::BootError;
@@ -8,7 +9,6 @@ use crate::limbo::LimboLists;
 use crate::map::boot::{BootMemory, Booted, Extra, boot};
 use crate::map::{Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
 use crate::pcp::{PcpLimits, PcpSet};
-use crate::slab::CacheRegistry;
 use crate::zone::{Watermarks, Zone, ZoneId, ZoneKind, Zonelist, Zones, default_min_free_kib};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{LockClass, MAX_NODES, NodeId, Order, Pfn, PfnRange, Platform};
@@ -73,7 +73,7 @@ impl<P: Platform> Frames<P> {
             limbo,
             epoch,
             hotplug: SpinLock::new(LockClass::Hotplug, ()),
-            caches: CacheRegistry::new(),
+            caches: CacheList::new(),
             faults: Faults::new(),
         })
     }

@@ -3,7 +3,11 @@
 mod allocate;
 mod background;
 mod boot;
+mod caches;
 mod drain;
+#[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used, reason = "models are tests")]
+mod models;
 mod offline;
 mod refill;
 mod release;
@@ -14,6 +18,7 @@ mod retire;
 mod tests;
 
 pub(crate) use boot::zone_of_block;
+pub use caches::{CacheNode, FrameCache};
 pub use report::{FrameTotals, PcpReport};
 
 use crate::counters::VmEvents;
@@ -21,8 +26,8 @@ use crate::faults::Faults;
 use crate::limbo::LimboLists;
 use crate::map::{Frame, MemoryMap, Migratetype};
 use crate::pcp::{PcpSwitch, PcpTechnique};
-use crate::slab::CacheRegistry;
 use crate::zone::{Zone, ZoneId, Zonelist, Zones};
+use caches::CacheList;
 use core::fmt;
 use quire_arch::{MAX_NODES, Pfn, PfnRange, Platform};
 use quire_sync::atomic::raw::AtomicU64;
@@ -45,9 +50,9 @@ pub struct FrameConfig {
     pub check_tails: bool,
 }
 
-/// Tells machines of one process apart, so that a slab cache is not used with another machine's frames.
+/// Tells machines of one process apart, so that a cache is not used with another machine's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MachineId(u64);
+pub struct MachineId(u64);
 
 /// The frames of one machine. Owns the platform.
 ///
@@ -69,7 +74,7 @@ pub struct Frames<P: Platform> {
     epoch: Epoch,
     /// Held while a range of frames comes into use or goes out of it.
     hotplug: SpinLock<(), P>,
-    caches: CacheRegistry<P>,
+    caches: CacheList<P>,
     faults: Faults,
 }
 
@@ -135,14 +140,10 @@ impl<P: Platform> Frames<P> {
         self.reserved
     }
 
+    /// Which machine this is.
     #[inline]
-    pub(crate) fn id(&self) -> MachineId {
+    pub fn id(&self) -> MachineId {
         self.id
-    }
-
-    #[inline]
-    pub(crate) fn caches(&self) -> &CacheRegistry<P> {
-        &self.caches
     }
 
     #[inline]

@@ -38,7 +38,7 @@ impl<P: Platform> Frames<P> {
             }
         }
         self.drain_all(pin);
-        self.caches.shrink(self, pin);
+        self.shrink_caches(pin);
         self.reap_all(pin);
         self.drain_all(pin);
         // What is isolated and free stays so: no thread can get it.

@@ -68,7 +68,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// Moves the epoch so far that what was retired before this call is free, unless readers hold it.
-    pub(crate) fn push_epoch(&self) {
+    pub fn push_epoch(&self) {
         for _ in 0..EPOCHS {
             if !self.epoch.advance() {
                 return;

@@ -153,8 +153,17 @@ impl Frame {
         self.update(|word| word.classify_user(kind)).map(|_| ())
     }
 
-    /// As [`classify`](Self::classify), with the kinds that only the slabs use.
-    pub(crate) fn classify_internal(&self, kind: Kind) -> Result<(), KindError> {
+    /// As [`classify`](Self::classify), with the kinds that only slab caches use.
+    ///
+    /// # Errors
+    ///
+    /// As for [`classify`](Self::classify).
+    ///
+    /// # Safety
+    ///
+    /// The frame was given out to the caller, which is the slab cache that it becomes a part of, or leaves
+    /// without an object in use.
+    pub unsafe fn classify_slab(&self, kind: Kind) -> Result<(), KindError> {
         self.update(|word| word.classify(kind)).map(|_| ())
     }
 

@@ -225,7 +225,7 @@ impl MemoryMap {
 
     /// The frame whose bytes `address` lies in, by the direct map.
     #[inline]
-    pub(crate) fn pfn_of_address(&self, address: usize) -> Option<Pfn> {
+    pub fn pfn_of_address(&self, address: usize) -> Option<Pfn> {
         self.ranges().iter().find_map(|range| {
             let frames = (address.wrapping_sub(range.first.addr().get()) as u64) >> PAGE_SHIFT;
             (frames < range.frames.len()).then(|| range.frames.start().offset(frames))

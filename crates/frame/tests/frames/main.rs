@@ -1,4 +1,4 @@
-//! The page-frame allocator: zones, buddy lists, per-CPU lists, folios, slabs.
+//! The page-frame allocator: zones, buddy lists, per-CPU lists, folios.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -11,15 +11,11 @@ mod buddy;
 mod collect;
 mod contexts;
 mod cpu_lists;
-mod faults;
 mod folio;
 mod free_errors;
-mod heap;
 mod high_orders;
 mod limbo;
 mod nodes;
 mod offline;
 mod pressure;
 mod returned;
-mod slab;
-mod stress;

@@ -5,8 +5,7 @@ use crate::common::{
 };
 use quire_arch::{Order, Pfn, PfnRange, Platform};
 use quire_frame::{
-    AllocRequest, FrameConfig, Frames, FreeError, HotplugError, Kind, Migratetype, PcpTechnique, SlabCache,
-    ZoneKind,
+    AllocRequest, FrameConfig, Frames, FreeError, HotplugError, Kind, Migratetype, PcpTechnique, ZoneKind,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -80,39 +79,6 @@ fn what_cannot_leave_is_named_and_nothing_changes() {
         assert_eq!(frames.bring_online(&pin, rest), Ok(100));
     }
     assert_eq!(frames.bring_online(&pin, around), Ok(1024));
-    assert_sound(&frames);
-}
-
-/// Frames of the range that wait on another CPU's list, in a slab without objects or in the limbo are no
-/// obstacle.
-#[test]
-fn what_is_only_kept_back_is_fetched() {
-    let frames = frames(&[(0, 8192)], 2, PcpTechnique::All);
-    run_on(1);
-    let pin = frames.platform().pin();
-    let cache = SlabCache::<[u64; 32], Machine>::new(&frames, &pin, "leaving").unwrap();
-    let objects: Vec<_> = (0..100).map(|_| cache.allocate(&frames, &pin, [7; 32]).unwrap()).collect();
-    let mut slab = None;
-    cache.for_each_frame(&frames, |pfn, _| slab = Some(pfn));
-    let block = slab.unwrap().block_start(Order::PMD);
-    let leaving = PfnRange::new(block, block.offset(512));
-    let retired = frames.allocate(&pin, ONE).unwrap();
-    frames.retire(&pin, retired, Order::ZERO).unwrap();
-    drop(pin);
-    run_on(0);
-    let pin = frames.platform().pin();
-    assert!(matches!(frames.take_offline(&pin, leaving), Err(HotplugError::Busy(_))));
-    for object in objects {
-        // SAFETY: allocated above, freed once.
-        unsafe { cache.free(&frames, &pin, object) };
-    }
-    let area = frames.take_offline(&pin, leaving);
-    // The cache itself may lie there; it lives as long as the machine.
-    if let Err(HotplugError::Busy(pfn)) = area {
-        assert_eq!(frames.known(pfn).kind(), Kind::CacheArea);
-    } else {
-        assert_eq!(area, Ok(512));
-    }
     assert_sound(&frames);
 }
 

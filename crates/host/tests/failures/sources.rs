@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The crates between the allocator and the embedder.
-const CRATES: [&str; 7] = ["frame", "memcg", "swap", "vma-tree", "space", "reclaim", "mm"];
+const CRATES: [&str; 8] = ["frame", "slab", "memcg", "swap", "vma-tree", "space", "reclaim", "mm"];
 
 /// A call, at the place that `core::panic::Location` names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

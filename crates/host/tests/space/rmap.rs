@@ -75,7 +75,10 @@ fn assert_walks(machine: &Machine, spaces: &[HostSpace<'_>]) -> usize {
 
 fn anon_vmas(machine: &Machine) -> u64 {
     in_use(machine);
-    machine.memory().frames().caches_report().find(|cache| cache.name == "anon_vma").unwrap().in_use
+    quire_slab::cache_reports(machine.memory().frames())
+        .find(|cache| cache.name == "anon_vma")
+        .unwrap()
+        .in_use
 }
 
 fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: u64, value: u64) {

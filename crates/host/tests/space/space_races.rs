@@ -228,7 +228,8 @@ fn unmapped_tables_wait_for_earlier_epoch_readers() {
     assert_eq!(tables, 3);
     let frames = machine.memory().frames();
     let waiting = || {
-        let mappings = frames.caches_report().find(|cache| cache.name == "vm_area_struct").unwrap();
+        let mappings =
+            quire_slab::cache_reports(frames).find(|cache| cache.name == "vm_area_struct").unwrap();
         (frames.totals().limbo_blocks, mappings.retired)
     };
     in_use(&machine);

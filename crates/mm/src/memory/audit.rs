@@ -75,7 +75,7 @@ impl<P: Platform> Memory<P> {
             used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
         });
         // What is known of a group that is gone is kept for the next one.
-        let caches = frames.caches_report().filter(|cache| !cache.name.starts_with("memcg"));
+        let caches = quire_slab::cache_reports(frames).filter(|cache| !cache.name.starts_with("memcg"));
         InUse { frames: used, objects: caches.map(|cache| cache.in_use).sum() }
     }
 

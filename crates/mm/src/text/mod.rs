@@ -58,7 +58,7 @@ fn zone_name(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
 /// Frames of slab caches. All of them hold metadata that is in use as long as its owner is: reclaim finds
 /// nothing there.
 fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
-    memory.frames().caches_report().map(|cache| cache.pages).sum()
+    quire_slab::cache_reports(memory.frames()).map(|cache| cache.pages).sum()
 }
 
 /// Pages on each LRU list, of all memcgs; on one node or on all.

@@ -3,6 +3,7 @@
 use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::Platform;
+use quire_slab::cache_reports;
 
 /// Writes `/proc/slabinfo`: a line for each slab cache, the newest first.
 ///
@@ -24,7 +25,7 @@ pub fn slabinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::R
          : tunables <limit> <batchcount> <sharedfactor> \
          : slabdata <active_slabs> <num_slabs> <sharedavail>\n",
     )?;
-    for cache in memory.frames().caches_report() {
+    for cache in cache_reports(memory.frames()) {
         let active = cache.in_use + cache.retired;
         write!(out, "{:<17} {active:>6} {:>6} {:>6} ", cache.name, cache.objects, cache.object_bytes)?;
         write!(out, "{:>4} {:>4} ", cache.objects_per_slab, cache.order.pages())?;

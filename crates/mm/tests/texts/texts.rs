@@ -5,9 +5,10 @@ use crate::common::{
     two_zones, words, zones,
 };
 use quire_arch::{Order, PAGE_SIZE, Pfn, PfnRange, Platform};
-use quire_frame::{Kind, Migratetype, SlabCache, ZoneKind};
+use quire_frame::{Kind, Migratetype, ZoneKind};
 use quire_host::Machine;
 use quire_mm::{MapRequest, MemoryConfig, PcpTechnique, Protection, Techniques, text};
+use quire_slab::SlabCache;
 
 /// A zone's part of zoneinfo, or a line of a table: the node, the kind of zone, and the rest.
 #[derive(PartialEq, Debug)]

@@ -1,18 +1,14 @@
 //! The typed face of a cache.
 
-use super::census::CacheReport;
-use super::core::{CacheCore, CacheSpec};
-use super::geometry::Geometry;
-use super::slot::{self, Slot, SlotPtr};
-use crate::error::AllocError;
-use crate::frames::{Frames, MachineId};
-use crate::map::Kind;
-use crate::request::AllocRequest;
+use crate::geometry::Geometry;
+use crate::slot::{self, Slot, SlotPtr};
+use crate::untyped::{CacheCore, CacheReport, CacheSpec};
 use core::alloc::Layout;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::{AllocError, AllocRequest, FrameCache, Frames, Kind, MachineId};
 
 /// Objects of type `T` on the frames of a machine.
 ///
@@ -47,19 +43,15 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
         let fits = |order: &Order| order.bytes() >= CacheCore::<P>::bytes(cpus) as u64;
         let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
         let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
-        let classified = frames.known(pfn).classify_internal(Kind::CacheArea);
+        // SAFETY: the block is this call's.
+        let classified = unsafe { frames.known(pfn).classify_slab(Kind::CacheArea) };
         debug_assert!(classified.is_ok(), "a block that was just allocated can become a cache's");
         let geometry = Geometry::of(layout, Some(Slot::<T>::LINK), cpus);
         let drop = core::mem::needs_drop::<T>().then_some(drop_object::<T> as unsafe fn(SlotPtr));
         let spec = CacheSpec { name, geometry, drop, area: Some((pfn, order)) };
         // SAFETY: the block is this call's, page aligned, and large enough. It is never given back, so the
-        // reference lasts as long as the machine: `SlabCache` checks that it is used with that machine only,
-        // and the registry is a part of it.
-        let core = unsafe {
-            let core = CacheCore::build(frames.platform().direct_map(pfn), spec, cpus);
-            frames.caches().add(core.as_ref());
-            core
-        };
+        // cache lasts as long as the machine: `SlabCache` checks that it is used with that machine only.
+        let core = unsafe { CacheCore::install(frames, frames.platform().direct_map(pfn), spec) };
         Ok(Self { core, machine: frames.id(), objects: PhantomData })
     }
 
@@ -163,7 +155,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     pub fn for_each_frame(&self, frames: &Frames<P>, mut visit: impl FnMut(Pfn, Order)) {
         if let Some(core) = self.core(frames) {
             let map = frames.map();
-            core.for_each_slab(frames, |index, _| visit(map.pfn(index), map.at(index).word().order()));
+            core.for_each_slab(frames, |slab, _| visit(slab, map.known(slab).word().order()));
         }
     }
 

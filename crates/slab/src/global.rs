@@ -1,14 +1,13 @@
 //! A heap for Rust's `alloc`.
 
-use super::heap::Heap;
-use super::once::{SetOnce, Taken};
-use crate::error::AllocError;
-use crate::frames::Frames;
+use crate::heap::Heap;
+use crate::once::{SetOnce, Taken};
 use core::alloc::{GlobalAlloc, Layout};
 use core::error::Error;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
+use quire_frame::{AllocError, Frames};
 
 /// A [`Heap`] as the global allocator of a kernel that has none: a static that is
 /// [attached](Self::attach) to the machine once that is known.

@@ -2,7 +2,8 @@
 
 use crate::common::{Machine, Random, TEST, assert_sound, frames_of, order, run_on};
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocRequest, FrameChain, Frames, Kind, Migratetype, PcpTechnique, SlabCache};
+use quire_frame::{AllocRequest, FrameChain, Frames, Kind, Migratetype, PcpTechnique};
+use quire_slab::SlabCache;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::thread;

@@ -1,11 +1,8 @@
 //! What one CPU keeps of a cache.
 
-use super::slot::{self, SlotList, SlotPtr};
+use crate::slot::{self, SlotList, SlotPtr};
 use core::mem;
 use quire_sync::{Epoch, Stamp};
-
-/// Buckets of retired objects; see the limbo for why three.
-const BUCKETS: usize = crate::limbo::BUCKETS;
 
 /// One CPU's free and retired objects, behind a lock of class `Slab`.
 ///
@@ -13,15 +10,15 @@ const BUCKETS: usize = crate::limbo::BUCKETS;
 /// forth over the edge of one stays here, and what comes and goes is always a batch as it is: no slot is
 /// touched.
 #[derive(Debug, Default)]
-pub(super) struct Front {
-    pub(super) loaded: SlotList,
+pub(crate) struct Front {
+    pub(crate) loaded: SlotList,
     spare: SlotList,
-    retired: [Bucket; BUCKETS],
+    retired: [Bucket; Stamp::BUCKETS],
     /// Retired objects whose readers are gone.
     ready: SlotList,
     /// Objects given out through this CPU less those that came back through it: the sum over all CPUs is what
     /// is in use, one CPU's share may be below zero.
-    pub(super) in_use: i64,
+    pub(crate) in_use: i64,
 }
 
 /// Objects that were retired in one epoch.
@@ -32,6 +29,9 @@ struct Bucket {
     /// The end of the list, so that all of it can be moved at once.
     last: Option<SlotPtr>,
 }
+
+// SAFETY: the bucket owns its slots, the last one included; they are memory that any CPU can reach.
+unsafe impl Send for Bucket {}
 
 impl Bucket {
     /// # Safety
@@ -47,19 +47,19 @@ impl Bucket {
 
 impl Front {
     /// Loads the spare batch in place of the loaded one, which is empty.
-    pub(super) fn load_spare(&mut self) {
+    pub(crate) fn load_spare(&mut self) {
         mem::swap(&mut self.loaded, &mut self.spare);
     }
 
     /// Makes the loaded batch, which is complete, the spare one. What was spare before leaves, for the depot.
     #[must_use = "the slots of a batch that leaves are lost unless they are given to the depot"]
-    pub(super) fn change(&mut self) -> SlotList {
+    pub(crate) fn change(&mut self) -> SlotList {
         mem::replace(&mut self.spare, mem::take(&mut self.loaded))
     }
 
     /// Adds a batch of free slots. What there is no room for is returned.
     #[must_use = "the slots of a batch are lost unless they are given to the depot"]
-    pub(super) fn add(&mut self, batch: SlotList) -> SlotList {
+    pub(crate) fn add(&mut self, batch: SlotList) -> SlotList {
         for place in [&mut self.loaded, &mut self.spare] {
             if place.is_empty() {
                 *place = batch;
@@ -70,7 +70,7 @@ impl Front {
     }
 
     /// Takes all free slots.
-    pub(super) fn empty(&mut self) -> [SlotList; 2] {
+    pub(crate) fn empty(&mut self) -> [SlotList; 2] {
         [mem::take(&mut self.loaded), mem::take(&mut self.spare)]
     }
 
@@ -79,7 +79,7 @@ impl Front {
     /// # Safety
     ///
     /// The links of the cache's slots are at `link`, here and below.
-    pub(super) unsafe fn holds(&self, slot: SlotPtr, link: usize) -> bool {
+    pub(crate) unsafe fn holds(&self, slot: SlotPtr, link: usize) -> bool {
         [&self.loaded, &self.spare].into_iter().any(|list| {
             let mut next = list.first();
             while let Some(here) = next.filter(|&here| here != slot) {
@@ -95,9 +95,9 @@ impl Front {
     /// # Safety
     ///
     /// The front takes the slot over.
-    pub(super) unsafe fn retire(&mut self, epoch: &Epoch, slot: SlotPtr, link: usize) {
+    pub(crate) unsafe fn retire(&mut self, epoch: &Epoch, slot: SlotPtr, link: usize) {
         let stamp = epoch.stamp();
-        let bucket = &mut self.retired[(stamp.get() % BUCKETS as u64) as usize];
+        let bucket = &mut self.retired[stamp.bucket()];
         if bucket.stamp != stamp {
             // Same place, other stamp: at least three epochs older, so it has passed.
             debug_assert!(bucket.list.is_empty() || epoch.has_passed(bucket.stamp));
@@ -115,7 +115,7 @@ impl Front {
     /// # Safety
     ///
     /// As for [`holds`](Self::holds).
-    pub(super) unsafe fn collect(&mut self, epoch: &Epoch, limit: u32, link: usize) -> SlotList {
+    pub(crate) unsafe fn collect(&mut self, epoch: &Epoch, limit: u32, link: usize) -> SlotList {
         for bucket in &mut self.retired {
             if !bucket.list.is_empty() && epoch.has_passed(bucket.stamp) {
                 // SAFETY: both are this front's.
@@ -127,7 +127,7 @@ impl Front {
     }
 
     /// Objects that wait for readers, or to be freed after them.
-    pub(super) fn retired(&self) -> u64 {
+    pub(crate) fn retired(&self) -> u64 {
         self.retired_lists().map(|list| u64::from(list.count())).sum()
     }
 
@@ -136,7 +136,7 @@ impl Front {
     }
 
     /// Every list.
-    pub(super) fn lists(&self) -> impl Iterator<Item = &SlotList> {
+    pub(crate) fn lists(&self) -> impl Iterator<Item = &SlotList> {
         self.retired_lists().chain([&self.loaded, &self.spare])
     }
 }

@@ -11,13 +11,13 @@ const WASTE_PARTS: [usize; 5] = [16, 8, 4, 2, 1];
 /// the larger its slabs.
 const OBJECTS_PER_DOUBLING: usize = 4;
 /// Lists that partial slabs are told apart by, by how full they are: a power of two.
-pub(super) const QUARTERS: usize = 4;
+pub(crate) const QUARTERS: usize = 4;
 
 /// How many slots a slab of an order holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Shape {
-    pub(super) order: Order,
-    pub(super) objects: u32,
+pub(crate) struct Shape {
+    pub(crate) order: Order,
+    pub(crate) objects: u32,
     /// Free slots less one, shifted by this, are less than [`QUARTERS`].
     quarter_shift: u32,
 }
@@ -31,7 +31,7 @@ impl Shape {
     }
 
     /// The list of a slab with `free` free slots.
-    pub(super) fn state(&self, free: u32) -> SlabState {
+    pub(crate) fn state(&self, free: u32) -> SlabState {
         match free {
             0 => SlabState::Full,
             free if free == self.objects => SlabState::Empty,
@@ -53,23 +53,23 @@ pub(crate) enum SlabState {
 
 /// The layout of one cache's slots and slabs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Geometry {
+pub(crate) struct Geometry {
     /// Bytes from one slot to the next.
-    pub(super) slot: usize,
+    pub(crate) slot: usize,
     /// Where in a slot its link word lies.
-    pub(super) link: usize,
+    pub(crate) link: usize,
     /// Whether it lies beside the object, and tells whether that is in use.
-    pub(super) marked: bool,
+    pub(crate) marked: bool,
     /// The slabs that are asked for.
-    pub(super) best: Shape,
+    pub(crate) best: Shape,
     /// Those that are taken where memory is too broken up for the best: of the smallest order that holds an
     /// object.
-    pub(super) least: Shape,
+    pub(crate) least: Shape,
 }
 
 impl Geometry {
     /// Whether some slab can hold slots of `layout`.
-    pub(super) const fn fits(layout: Layout) -> bool {
+    pub(crate) const fn fits(layout: Layout) -> bool {
         layout.size() > 0
             && layout.size() as u64 <= MAX_ORDER.bytes()
             && layout.align() as u64 <= Order::ZERO.bytes()
@@ -79,7 +79,7 @@ impl Geometry {
     /// the objects, at that offset, or in their first bytes.
     ///
     /// The smallest order wins that holds enough objects and wastes little.
-    pub(super) fn of(layout: Layout, beside: Option<usize>, cpus: usize) -> Self {
+    pub(crate) fn of(layout: Layout, beside: Option<usize>, cpus: usize) -> Self {
         let slot = layout.size();
         let most = MAX_ORDER.bytes() as usize / slot;
         let doublings = (usize::BITS - cpus.leading_zeros() + 1) as usize;
@@ -104,7 +104,7 @@ impl Geometry {
     }
 
     /// The shape of a slab of `order`, or `None` if no slab of the cache has it.
-    pub(super) fn shape(&self, order: Order) -> Option<Shape> {
+    pub(crate) fn shape(&self, order: Order) -> Option<Shape> {
         [self.best, self.least].into_iter().find(|shape| shape.order == order)
     }
 }

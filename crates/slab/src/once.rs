@@ -10,7 +10,7 @@ const SET: u8 = 2;
 
 /// A place for a value that may fail to be made. It is never dropped: a thread that has seen it may use it as
 /// long as the place is there.
-pub(super) struct SetOnce<T> {
+pub(crate) struct SetOnce<T> {
     state: AtomicU8,
     value: UnsafeCell<MaybeUninit<T>>,
 }
@@ -21,23 +21,23 @@ unsafe impl<T: Send + Sync> Sync for SetOnce<T> {}
 
 /// The place has its value already, or another thread is just making it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Taken;
+pub(crate) struct Taken;
 
 impl<T> SetOnce<T> {
     /// An empty place.
     #[cfg(not(loom))]
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
     /// An empty place.
     #[cfg(loom)]
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
     /// The turn to make the value; no other thread gets it as long as it lasts.
-    pub(super) fn claim(&self) -> Result<Turn<'_, T>, Taken> {
+    pub(crate) fn claim(&self) -> Result<Turn<'_, T>, Taken> {
         // Acquire: what one did in vain is over before the next one begins. Pairs with the store in the drop
         // of a turn.
         let turn = self.state.compare_exchange(EMPTY, SETTING, Ordering::Acquire, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl<T> SetOnce<T> {
 
     /// The value, once it is set.
     #[inline]
-    pub(super) fn get(&self) -> Option<&T> {
+    pub(crate) fn get(&self) -> Option<&T> {
         if self.state.load(Ordering::Acquire) != SET {
             return None;
         }
@@ -56,13 +56,13 @@ impl<T> SetOnce<T> {
 }
 
 /// Who has this makes the value. Dropped without one, it leaves the place empty for the next one to try.
-pub(super) struct Turn<'p, T> {
+pub(crate) struct Turn<'p, T> {
     place: &'p SetOnce<T>,
 }
 
 impl<T> Turn<'_, T> {
     /// Sets the value.
-    pub(super) fn set(self, value: T) {
+    pub(crate) fn set(self, value: T) {
         // SAFETY: there is one turn at a time, and no thread reads the cell before the store.
         self.place.value.with_mut(|place| unsafe { (*place).write(value) });
         // Pairs with the load in `get`.

@@ -4,7 +4,7 @@ use core::alloc::Layout;
 use quire_arch::{Order, PAGE_SIZE};
 
 /// Sizes of the heap's caches, with the names that Linux's have.
-pub(super) const CLASSES: [(usize, &str); 13] = [
+pub(crate) const CLASSES: [(usize, &str); 13] = [
     (8, "kmalloc-8"),
     (16, "kmalloc-16"),
     (32, "kmalloc-32"),
@@ -37,7 +37,7 @@ const TABLE: [u8; TABLE_MAX / 8] = {
 
 /// Where an allocation comes from; follows from its layout alone, so a layout finds it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// The cache with this number.
     Class(usize),
     /// A block of its own.
@@ -47,7 +47,7 @@ pub(super) enum Place {
 impl Place {
     /// The place of `layout`, or `None` if no block is large enough.
     #[inline]
-    pub(super) fn of(layout: Layout) -> Option<Self> {
+    pub(crate) fn of(layout: Layout) -> Option<Self> {
         let align = layout.align();
         // A multiple of its alignment has a class that is one too: those that are no powers of two are three
         // times one, and only sizes with a smaller alignment get there. A layout's size can be rounded up so

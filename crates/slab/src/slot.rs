@@ -11,17 +11,17 @@ use quire_sync::atomic::raw::{AtomicPtr, Ordering};
 
 /// An object's place in a typed cache. The object comes first, so that a pointer to it is one to the slot.
 #[repr(C)]
-pub(super) struct Slot<T> {
+pub(crate) struct Slot<T> {
     value: UnsafeCell<MaybeUninit<T>>,
     link: AtomicPtr<u8>,
 }
 
 impl<T> Slot<T> {
-    pub(super) const LINK: usize = offset_of!(Self, link);
+    pub(crate) const LINK: usize = offset_of!(Self, link);
 }
 
 /// A slot of some cache, by its first byte.
-pub(super) type SlotPtr = NonNull<u8>;
+pub(crate) type SlotPtr = NonNull<u8>;
 
 /// What the link beside an object holds while that is in use. No slot begins there.
 const LIVE: *mut u8 = ptr::without_provenance_mut(1);
@@ -38,7 +38,7 @@ unsafe fn link<'s>(slot: SlotPtr, offset: usize) -> &'s AtomicPtr<u8> {
 /// # Safety
 ///
 /// As for [`link`].
-pub(super) unsafe fn set_next(slot: SlotPtr, offset: usize, next: Option<SlotPtr>) {
+pub(crate) unsafe fn set_next(slot: SlotPtr, offset: usize, next: Option<SlotPtr>) {
     let next = next.map_or(ptr::null_mut(), NonNull::as_ptr);
     // SAFETY: the caller's promise. Relaxed: lists of slots change under locks.
     unsafe { link(slot, offset) }.store(next, Ordering::Relaxed);
@@ -47,7 +47,7 @@ pub(super) unsafe fn set_next(slot: SlotPtr, offset: usize, next: Option<SlotPtr
 /// # Safety
 ///
 /// As for [`link`], and the slot is on a list.
-pub(super) unsafe fn next(slot: SlotPtr, offset: usize) -> Option<SlotPtr> {
+pub(crate) unsafe fn next(slot: SlotPtr, offset: usize) -> Option<SlotPtr> {
     // SAFETY: the caller's promise.
     NonNull::new(unsafe { link(slot, offset) }.load(Ordering::Relaxed))
 }
@@ -57,7 +57,7 @@ pub(super) unsafe fn next(slot: SlotPtr, offset: usize) -> Option<SlotPtr> {
 /// # Safety
 ///
 /// As for [`link`]; the word lies beside the object.
-pub(super) unsafe fn mark_live(slot: SlotPtr, offset: usize) {
+pub(crate) unsafe fn mark_live(slot: SlotPtr, offset: usize) {
     // SAFETY: the caller's promise.
     unsafe { link(slot, offset) }.store(LIVE, Ordering::Relaxed);
 }
@@ -67,14 +67,14 @@ pub(super) unsafe fn mark_live(slot: SlotPtr, offset: usize) {
 /// # Safety
 ///
 /// A link word lies `offset` bytes into the slot, beside the object; no thread changes it meanwhile.
-pub(super) unsafe fn is_live(slot: SlotPtr, offset: usize) -> bool {
+pub(crate) unsafe fn is_live(slot: SlotPtr, offset: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe { link(slot, offset) }.load(Ordering::Relaxed) == LIVE
 }
 
 /// Slots in a row, through their links. Last in, first out.
 #[derive(Debug, Default)]
-pub(super) struct SlotList {
+pub(crate) struct SlotList {
     first: Option<SlotPtr>,
     count: u32,
 }
@@ -83,19 +83,19 @@ pub(super) struct SlotList {
 unsafe impl Send for SlotList {}
 
 impl SlotList {
-    pub(super) const EMPTY: Self = Self { first: None, count: 0 };
+    pub(crate) const EMPTY: Self = Self { first: None, count: 0 };
 
     #[inline]
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    pub(super) fn first(&self) -> Option<SlotPtr> {
+    pub(crate) fn first(&self) -> Option<SlotPtr> {
         self.first
     }
 
@@ -104,7 +104,7 @@ impl SlotList {
     /// The list takes the slot over: it belongs to the same cache as all others on the list, whose links are
     /// at `offset`, and is used by no other thread.
     #[inline]
-    pub(super) unsafe fn push(&mut self, slot: SlotPtr, offset: usize) {
+    pub(crate) unsafe fn push(&mut self, slot: SlotPtr, offset: usize) {
         // SAFETY: the caller hands the slot over.
         unsafe { set_next(slot, offset, self.first) };
         self.first = Some(slot);
@@ -115,7 +115,7 @@ impl SlotList {
     ///
     /// `offset` is that of the cache that the slots belong to.
     #[inline]
-    pub(super) unsafe fn pop(&mut self, offset: usize) -> Option<SlotPtr> {
+    pub(crate) unsafe fn pop(&mut self, offset: usize) -> Option<SlotPtr> {
         let first = self.first?;
         // SAFETY: the list owns its slots.
         self.first = unsafe { next(first, offset) };
@@ -128,7 +128,7 @@ impl SlotList {
     /// # Safety
     ///
     /// Both lists hold slots of the cache whose links are at `offset`.
-    pub(super) unsafe fn prepend(&mut self, other: &mut Self, last: SlotPtr, offset: usize) {
+    pub(crate) unsafe fn prepend(&mut self, other: &mut Self, last: SlotPtr, offset: usize) {
         let Self { first, count } = core::mem::take(other);
         // SAFETY: the lists own their slots.
         unsafe { set_next(last, offset, self.first) };
@@ -141,7 +141,7 @@ impl SlotList {
     /// # Safety
     ///
     /// As for [`pop`](Self::pop).
-    pub(super) unsafe fn split(&mut self, limit: u32, offset: usize) -> Self {
+    pub(crate) unsafe fn split(&mut self, limit: u32, offset: usize) -> Self {
         if self.count <= limit {
             return core::mem::take(self);
         }

@@ -4,9 +4,9 @@ use crate::common::{Machine, Random, assert_sound, frames, run_on, violations};
 use proptest::prelude::*;
 use quire_arch::Platform;
 use quire_frame::{
-    AllocError, AttachError, Counted, FaultAim, FaultClass, FaultPlan, FaultSite, FrameViolation, Frames,
-    GlobalHeap, Heap, PcpTechnique,
+    AllocError, Counted, FaultAim, FaultClass, FaultPlan, FaultSite, FrameViolation, Frames, PcpTechnique,
 };
+use quire_slab::{AttachError, GlobalHeap, Heap, cache_reports};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -63,7 +63,7 @@ fn gives_all_back(frames: &Frames<Machine>, before: u64) {
     let pin = frames.platform().pin();
     let kept = before - frames.free_frames();
     assert_eq!(frames.shrink_caches(&pin), kept);
-    for cache in frames.caches_report() {
+    for cache in cache_reports(frames) {
         assert_eq!((cache.in_use, cache.slabs, cache.pages, cache.in_depot), (0, 0, 0, 0), "{cache:?}");
     }
     assert_eq!(frames.free_frames(), before);
@@ -138,7 +138,7 @@ fn each_size_has_its_cache_and_no_space_is_lost() {
     let frames = machine();
     let heap = new_heap(&frames);
     let before = frames.free_frames();
-    let in_use = |name: &str| frames.caches_report().find(|cache| cache.name == name).unwrap().in_use;
+    let in_use = |name: &str| cache_reports(&frames).find(|cache| cache.name == name).unwrap().in_use;
     for (class, size) in SIZES.into_iter().enumerate() {
         let name = match size {
             1024.. => format!("kmalloc-{}k", size / 1024),
@@ -149,7 +149,7 @@ fn each_size_has_its_cache_and_no_space_is_lost() {
         let layouts = [layout(smallest, 1), layout(size, 1), layout(size, align)];
         let objects = layouts.map(|layout| Object::new(&heap, &frames, layout, 3).unwrap());
         assert_eq!(in_use(&name), 3, "{name}");
-        let report = frames.caches_report().find(|cache| cache.name == name).unwrap();
+        let report = cache_reports(&frames).find(|cache| cache.name == name).unwrap();
         assert_eq!(report.object_bytes, size);
         let slab = report.order.bytes() as usize;
         assert_eq!(report.objects_per_slab as usize, slab / size);
@@ -157,7 +157,7 @@ fn each_size_has_its_cache_and_no_space_is_lost() {
         objects.into_iter().for_each(|object| object.end(&heap, &frames));
         assert_eq!(in_use(&name), 0, "{name}");
     }
-    let report = frames.caches_report().find(|cache| cache.name == "kmalloc-4k").unwrap();
+    let report = cache_reports(&frames).find(|cache| cache.name == "kmalloc-4k").unwrap();
     assert_eq!((report.objects_per_slab, report.order.get()), (8, 3));
     gives_all_back(&frames, before);
 }
@@ -214,7 +214,7 @@ fn each_failure_of_an_allocation_leaves_nothing() {
     let pin = frames.platform().pin();
     frames.faults().set(FaultPlan::nth(1));
     assert_eq!(Heap::new(&frames, &pin).map(drop), Err(AllocError::Injected));
-    assert_eq!((frames.free_frames(), frames.caches_report().count()), (untouched, 0));
+    assert_eq!((frames.free_frames(), cache_reports(&frames).count()), (untouched, 0));
     assert_sound(&frames);
     frames.faults().set(FaultPlan::OFF);
     let heap = new_heap(&frames);
@@ -238,7 +238,7 @@ fn each_failure_of_an_allocation_leaves_nothing() {
     // By name, as Linux's caches have them.
     frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::new("kmalloc-96"))));
     assert_eq!(heap.allocate(&frames, &pin, layout(90, 1)), Err(AllocError::Injected));
-    frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(FaultSite::HEAP)));
+    frames.faults().set(FaultPlan::every(1).at(FaultAim::Site(Heap::<Machine>::SITE)));
     assert_eq!(heap.allocate(&frames, &pin, layout(9000, 1)), Err(AllocError::Injected));
     frames.faults().set(FaultPlan::every(1).at(FaultAim::Class(FaultClass::Object)));
     Object::new(&heap, &frames, layout(9000, 1), 1).unwrap().end(&heap, &frames);

@@ -1,120 +1,27 @@
-//! The slabs of a cache: where batches of slots come from, and where they go.
+//! Where batches of slots come from, and where they go.
 //!
 //! All of it happens under the cache's lock, a batch under each hold. Batches that come back wait whole in
 //! the depot for the next CPU that needs one; only what is more, or less, than that is put on its slabs or
 //! taken off them.
 
-use super::core::CacheCore;
-use super::geometry::{QUARTERS, Shape, SlabState};
-use super::slot::{self, SlotList, SlotPtr};
-use crate::chain::FrameStack;
-use crate::counters::VmEvent;
-use crate::error::AllocError;
-use crate::frames::Frames;
-use crate::map::{FrameIndex, Kind, MemoryMap};
-use crate::request::AllocRequest;
-use crate::zone::FrameList;
+use super::CacheCore;
+use crate::geometry::{Shape, SlabState};
+use crate::slabs::Slabs;
+use crate::slot::{self, SlotList, SlotPtr};
 use core::ptr;
 use quire_arch::{Pfn, Pin, Platform};
+use quire_frame::{AllocError, AllocRequest, FolioList, Frames, Kind, MemoryMap, VmEvent};
 use quire_sync::SpinGuard;
 use quire_sync::atomic::raw::{AtomicPtr, Ordering};
 
 /// Slabs without an object in use that a cache keeps.
-const KEEP_EMPTY: u64 = 2;
-/// Batches that wait for the next CPU to need one.
-pub(super) const DEPOT_BATCHES: usize = 4;
+const KEEP_EMPTY: u32 = 2;
 /// Slabs that are given back under one hold of the cache's lock.
-const RELEASE_CHUNK: u64 = 32;
-
-/// The slabs of a cache, by how full they are; behind a lock of class `Slab`.
-#[derive(Debug)]
-pub(super) struct Slabs {
-    partial: [FrameList; QUARTERS],
-    full: FrameList,
-    empty: FrameList,
-    pub(super) depot: Depot,
-    /// Room for objects on all slabs.
-    pub(super) slots: u64,
-    /// Base pages of all slabs.
-    pub(super) pages: u64,
-}
-
-impl Slabs {
-    pub(super) const EMPTY: Self = Self {
-        partial: [FrameList::EMPTY; QUARTERS],
-        full: FrameList::EMPTY,
-        empty: FrameList::EMPTY,
-        depot: Depot { batches: [const { SlotList::EMPTY }; DEPOT_BATCHES], filled: 0 },
-        slots: 0,
-        pages: 0,
-    };
-
-    fn list(&mut self, state: SlabState) -> &mut FrameList {
-        match state {
-            SlabState::Full => &mut self.full,
-            SlabState::Partial(quarter) => &mut self.partial[quarter],
-            SlabState::Empty => &mut self.empty,
-        }
-    }
-
-    /// Every list with its state.
-    pub(super) fn lists(&self) -> impl Iterator<Item = (SlabState, &FrameList)> {
-        let partial =
-            self.partial.iter().enumerate().map(|(quarter, list)| (SlabState::Partial(quarter), list));
-        [(SlabState::Full, &self.full), (SlabState::Empty, &self.empty)].into_iter().chain(partial)
-    }
-
-    /// A slab with free slots; of the fullest, so that the others can become empty.
-    fn fullest(&self) -> Option<FrameIndex> {
-        self.partial.iter().chain([&self.empty]).find_map(FrameList::first)
-    }
-
-    fn count_slab(&mut self, shape: Shape) {
-        self.slots += u64::from(shape.objects);
-        self.pages += shape.order.pages();
-    }
-
-    fn uncount_slab(&mut self, shape: Shape) {
-        self.slots -= u64::from(shape.objects);
-        self.pages -= shape.order.pages();
-    }
-}
-
-/// Batches of free slots that no CPU has room for. What one CPU frees and another one allocates goes through
-/// here, and no slot of it is touched on the way.
-#[derive(Debug)]
-pub(super) struct Depot {
-    batches: [SlotList; DEPOT_BATCHES],
-    filled: usize,
-}
-
-impl Depot {
-    /// Adds a batch, or returns it if there is no room.
-    fn push(&mut self, batch: SlotList) -> Result<(), SlotList> {
-        match self.batches.get_mut(self.filled) {
-            Some(place) => {
-                *place = batch;
-                self.filled += 1;
-                Ok(())
-            }
-            None => Err(batch),
-        }
-    }
-
-    fn pop(&mut self) -> Option<SlotList> {
-        self.filled = self.filled.checked_sub(1)?;
-        Some(core::mem::take(&mut self.batches[self.filled]))
-    }
-
-    /// Every batch.
-    pub(super) fn lists(&self) -> impl Iterator<Item = &SlotList> {
-        self.batches.iter().take(self.filled)
-    }
-}
+const RELEASE_CHUNK: u32 = 32;
 
 impl<P: Platform> CacheCore<P> {
     /// Slots for a front that has none, at least one. No lock is held while frames are allocated.
-    pub(super) fn refill(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotList, AllocError> {
+    pub(crate) fn refill(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotList, AllocError> {
         let batch = self.take(frames, None);
         if !batch.is_empty() {
             return Ok(batch);
@@ -131,7 +38,7 @@ impl<P: Platform> CacheCore<P> {
 
     /// A new slab: of the best order if a block of that is there for the asking, else of the least order, at
     /// whatever trouble.
-    fn grow(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<(FrameIndex, Shape), AllocError> {
+    fn grow(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<(Pfn, Shape), AllocError> {
         let (best, least) = (self.geometry.best, self.geometry.least);
         let mut shape = best;
         loop {
@@ -142,7 +49,8 @@ impl<P: Platform> CacheCore<P> {
             match frames.allocate(pin, request) {
                 Ok(pfn) => {
                     frames.events().add(pin, VmEvent::SlabGrow, 1);
-                    return Ok((self.make_slab(frames, pfn, shape), shape));
+                    self.make_slab(frames, pfn, shape);
+                    return Ok((pfn, shape));
                 }
                 Err(AllocError::OutOfMemory) if shape.order > least.order => shape = least,
                 Err(error) => return Err(error),
@@ -151,9 +59,8 @@ impl<P: Platform> CacheCore<P> {
     }
 
     /// Turns a block that was just allocated into a slab of free slots.
-    fn make_slab(&self, frames: &Frames<P>, pfn: Pfn, shape: Shape) -> FrameIndex {
-        let index = frames.map().index(pfn);
-        let frame = frames.map().at(index);
+    fn make_slab(&self, frames: &Frames<P>, pfn: Pfn, shape: Shape) {
+        let frame = frames.known(pfn);
         let (size, link) = (self.geometry.slot, self.link());
         let base = frames.platform().direct_map(pfn);
         for number in (0..shape.objects).rev() {
@@ -169,37 +76,35 @@ impl<P: Platform> CacheCore<P> {
         frame.owner().store(ptr::from_ref(self).addr() as u64, Ordering::Relaxed);
         frame.private().store(place_of(base, Some(base)), Ordering::Relaxed);
         frame.live().store(shape.objects, Ordering::Relaxed);
-        let classified = frame.classify_internal(Kind::Slab);
+        // SAFETY: the block was given out to this call.
+        let classified = unsafe { frame.classify_slab(Kind::Slab) };
         debug_assert!(classified.is_ok(), "a block that was just allocated can become a slab");
-        index
     }
 
     /// A batch of slots: from the depot, else off the fullest slabs, as many as it takes. `fresh` joins the
     /// cache before that.
-    fn take(&self, frames: &Frames<P>, fresh: Option<(FrameIndex, Shape)>) -> SlotList {
+    fn take(&self, frames: &Frames<P>, fresh: Option<(Pfn, Shape)>) -> SlotList {
         let map = frames.map();
         let mut slabs = self.slabs.lock();
-        if let Some((index, shape)) = fresh {
-            slabs.count_slab(shape);
-            slabs.empty.push(map, (index, map.at(index)));
+        if let Some((slab, shape)) = fresh {
+            slabs.add(map, slab, shape);
         }
         if let Some(batch) = slabs.depot.pop() {
             return batch;
         }
         let mut batch = SlotList::EMPTY;
         while batch.count() < self.batch
-            && let Some(index) = slabs.fullest()
+            && let Some(slab) = slabs.fullest(map)
         {
-            self.take_from(frames, &mut slabs, index, &mut batch);
+            self.take_from(frames, &mut slabs, slab, &mut batch);
         }
         batch
     }
 
     /// Moves slots off one slab's free list until the batch is complete, under the cache's lock.
-    fn take_from(&self, frames: &Frames<P>, slabs: &mut Slabs, index: FrameIndex, batch: &mut SlotList) {
-        let pfn = frames.map().pfn(index);
-        let frame = frames.map().at(index);
-        let (base, shape) = (frames.platform().direct_map(pfn), self.shape_of(frames.map(), index));
+    fn take_from(&self, frames: &Frames<P>, slabs: &mut Slabs, slab: Pfn, batch: &mut SlotList) {
+        let frame = frames.known(slab);
+        let (base, shape) = (frames.platform().direct_map(slab), self.shape_of(frames.map(), slab));
         let free = frame.live().load(Ordering::Relaxed);
         let before = batch.count();
         let mut next = self.slot_at(base, shape, frame.private().load(Ordering::Relaxed));
@@ -215,11 +120,11 @@ impl<P: Platform> CacheCore<P> {
         // A list that ends too early is a broken one; its slab must not be asked for ever.
         frame.live().store(if next.is_none() { 0 } else { left }, Ordering::Relaxed);
         debug_assert!(next.is_some() || left == 0, "a slab of {} has lost slots", self.name);
-        self.relist(frames, slabs, index, shape.state(free));
+        self.relist(frames, slabs, slab, shape.state(free));
     }
 
     /// Takes what a CPU has no room for, if anything.
-    pub(super) fn store(&self, frames: &Frames<P>, pin: &Pin<'_, P>, batch: SlotList) {
+    pub(crate) fn store(&self, frames: &Frames<P>, pin: &Pin<'_, P>, batch: SlotList) {
         if batch.is_empty() {
             return;
         }
@@ -231,7 +136,7 @@ impl<P: Platform> CacheCore<P> {
 
     /// Puts a batch of free slots back on their slabs and gives surplus slabs back. Returns the number of
     /// frames.
-    pub(super) fn put_back(
+    pub(crate) fn put_back(
         &self,
         frames: &Frames<P>,
         pin: &Pin<'_, P>,
@@ -254,50 +159,50 @@ impl<P: Platform> CacheCore<P> {
             debug_assert!(false, "a slot of {} lies outside RAM", self.name);
             return;
         };
-        let pfn = self.home(map, pfn);
-        let index = map.index(pfn);
-        let frame = map.at(index);
-        let (base, shape) = (frames.platform().direct_map(pfn), self.shape_of(map, index));
+        let slab = self.home(map, pfn);
+        let frame = map.known(slab);
+        let (base, shape) = (frames.platform().direct_map(slab), self.shape_of(map, slab));
         let free = frame.live().load(Ordering::Relaxed);
         let first = self.slot_at(base, shape, frame.private().load(Ordering::Relaxed));
         // SAFETY: the caller took the slot off a list, so it has no owner.
         unsafe { slot::set_next(slot, self.link(), first) };
         frame.private().store(place_of(base, Some(slot)), Ordering::Relaxed);
         frame.live().store(free + 1, Ordering::Relaxed);
-        self.relist(frames, slabs, index, shape.state(free));
+        self.relist(frames, slabs, slab, shape.state(free));
     }
 
     /// Moves a slab that was on the list of `before` to the one that it belongs on now.
-    fn relist(&self, frames: &Frames<P>, slabs: &mut Slabs, index: FrameIndex, before: SlabState) {
-        let free = frames.map().at(index).live().load(Ordering::Relaxed);
-        let now = self.shape_of(frames.map(), index).state(free);
+    fn relist(&self, frames: &Frames<P>, slabs: &mut Slabs, slab: Pfn, before: SlabState) {
+        let map = frames.map();
+        let free = map.known(slab).live().load(Ordering::Relaxed);
+        let now = self.shape_of(map, slab).state(free);
         if now != before {
-            slabs.list(before).remove(frames.map(), index);
-            slabs.list(now).push(frames.map(), (index, frames.map().at(index)));
+            slabs.list(before).remove(map, slab);
+            slabs.list(now).push_front(map, slab);
         }
     }
 
     /// Takes empty slabs off their list until `keep` are left or there are enough for one hold of the lock.
-    fn surplus(&self, map: &MemoryMap, slabs: &mut Slabs, keep: u64) -> FrameStack {
-        let mut surplus = FrameStack::EMPTY;
-        for _ in keep..slabs.empty.count().min(keep + RELEASE_CHUNK) {
-            let Some(index) = slabs.empty.first() else { break };
-            slabs.empty.remove(map, index);
-            slabs.uncount_slab(self.shape_of(map, index));
-            surplus.push(map, index);
+    fn surplus(&self, map: &MemoryMap, slabs: &mut Slabs, keep: u32) -> FolioList {
+        let mut surplus = FolioList::new();
+        while surplus.folios() < RELEASE_CHUNK
+            && let Some(slab) = slabs.take_empty(map, keep, |slab| self.shape_of(map, slab))
+        {
+            surplus.push_back(map, slab);
         }
         surplus
     }
 
     /// Gives back slabs that are on no list and whose slots are all free. Returns the number of frames.
-    fn release(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut slabs: FrameStack) -> u64 {
+    fn release(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut slabs: FolioList) -> u64 {
         let mut pages = 0;
-        while let Some(index) = slabs.pop(frames.map()) {
-            let frame = frames.map().at(index);
+        while let Some(slab) = slabs.pop_back(frames.map()) {
+            let frame = frames.known(slab);
             let order = frame.word().order();
             frames.events().add(pin, VmEvent::SlabShrink, 1);
-            let classified = frame.classify_internal(Kind::Allocated);
-            let freed = frames.free(pin, frames.map().pfn(index), order);
+            // SAFETY: the slab is this cache's, and no slot of it is in use or on another list.
+            let classified = unsafe { frame.classify_slab(Kind::Allocated) };
+            let freed = frames.free(pin, slab, order);
             debug_assert!(classified.is_ok() && freed.is_ok(), "a slab of {}: {freed:?}", self.name);
             pages += order.pages();
         }
@@ -305,7 +210,7 @@ impl<P: Platform> CacheCore<P> {
     }
 
     /// Gives back every slab that is not needed, after the depot was emptied. Returns the number of frames.
-    pub(super) fn shrink_slabs(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
+    pub(crate) fn shrink_slabs(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
         let mut pages = 0;
         loop {
             let mut slabs = self.slabs.lock();
@@ -323,7 +228,7 @@ impl<P: Platform> CacheCore<P> {
 
     /// The first frame of the slab that a slot in frame `pfn` is on. Slabs have one of two orders: only if a
     /// slab of the best order lies there does it cover the frame.
-    pub(super) fn home(&self, map: &MemoryMap, pfn: Pfn) -> Pfn {
+    pub(crate) fn home(&self, map: &MemoryMap, pfn: Pfn) -> Pfn {
         let head = pfn.block_start(self.geometry.best.order);
         let word = map.known(head).word();
         if word.kind() == Kind::Slab && word.order() == self.geometry.best.order {
@@ -334,14 +239,14 @@ impl<P: Platform> CacheCore<P> {
     }
 
     /// The shape of one of the cache's slabs.
-    pub(super) fn shape_of(&self, map: &MemoryMap, index: FrameIndex) -> Shape {
-        let order = map.at(index).word().order();
+    pub(crate) fn shape_of(&self, map: &MemoryMap, slab: Pfn) -> Shape {
+        let order = map.known(slab).word().order();
         if order == self.geometry.best.order { self.geometry.best } else { self.geometry.least }
     }
 
     /// The slot at `place` of a slab at `base`, as the slab's descriptor names it: none for 0 or behind its
     /// last slot.
-    pub(super) fn slot_at(&self, base: SlotPtr, shape: Shape, place: u64) -> Option<SlotPtr> {
+    pub(crate) fn slot_at(&self, base: SlotPtr, shape: Shape, place: u64) -> Option<SlotPtr> {
         let end = u64::from(shape.objects) * self.geometry.slot as u64;
         let offset = place.checked_sub(1).filter(|&offset| offset < end)?;
         // SAFETY: the offset lies in the slab.

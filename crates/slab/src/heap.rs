@@ -1,23 +1,13 @@
 //! A general-purpose heap.
 
-use super::core::{CacheCore, CacheSpec};
-use super::geometry::Geometry;
-use super::place::{CLASSES, Place};
-use crate::error::AllocError;
-use crate::faults::FaultSite;
-use crate::frames::{Frames, MachineId};
-use crate::map::Kind;
-use crate::request::AllocRequest;
+use crate::geometry::Geometry;
+use crate::place::{CLASSES, Place};
+use crate::untyped::{CacheCore, CacheSpec};
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pin, Platform};
-
-impl FaultSite {
-    /// Blocks of the heap that are larger than its caches' objects, which have their cache's name as their
-    /// site.
-    pub const HEAP: Self = Self::new("kmalloc");
-}
+use quire_frame::{AllocError, AllocRequest, FaultSite, FrameCache, Frames, Kind, MachineId};
 
 /// Memory of any size on the frames of a machine: up to 8 KiB from caches of Linux's `kmalloc` sizes, more as
 /// blocks of frames, up to the largest order.
@@ -39,6 +29,10 @@ unsafe impl<P: Platform> Send for Heap<P> {}
 unsafe impl<P: Platform> Sync for Heap<P> {}
 
 impl<P: Platform> Heap<P> {
+    /// The site of blocks that are larger than the caches' objects, which have their cache's name as their
+    /// site.
+    pub const SITE: FaultSite = FaultSite::new("kmalloc");
+
     /// A heap. It takes one block for its caches, and frames for objects as they are needed.
     ///
     /// # Errors
@@ -51,7 +45,8 @@ impl<P: Platform> Heap<P> {
         let fits = |order: &Order| order.bytes() >= (each * CLASSES.len()) as u64;
         let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
         let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
-        let classified = frames.known(pfn).classify_internal(Kind::CacheArea);
+        // SAFETY: the block is this call's.
+        let classified = unsafe { frames.known(pfn).classify_slab(Kind::CacheArea) };
         debug_assert!(classified.is_ok(), "a block that was just allocated can become a cache's");
         let base = frames.platform().direct_map(pfn);
         let classes = core::array::from_fn(|number| {
@@ -62,14 +57,11 @@ impl<P: Platform> Heap<P> {
             let geometry = Geometry::of(layout, None, cpus);
             let area = (number == 0).then_some((pfn, order));
             // SAFETY: the block is this call's, page aligned, and large enough for all cores, which are a
-            // multiple of their padding. It is never given back, so the reference lasts as long as the
-            // machine: `Heap` checks that it is used with that machine only, and the registry is a part of
-            // it.
+            // multiple of their padding. It is never given back, so the cache lasts as long as the machine:
+            // `Heap` checks that it is used with that machine only.
             unsafe {
                 let spec = CacheSpec { name, geometry, drop: None, area };
-                let core = CacheCore::build(base.add(number * each), spec, cpus);
-                frames.caches().add(core.as_ref());
-                core
+                CacheCore::install(frames, base.add(number * each), spec)
             }
         });
         Ok(Self { classes, machine: frames.id() })
@@ -107,7 +99,7 @@ impl<P: Platform> Heap<P> {
                 self.class(frames, number).ok_or(AllocError::ForeignCache)?.allocate(frames, pin)
             }
             Some(Place::Block(order)) => {
-                self.allocate_block(frames, pin, layout, AllocRequest::new(order, FaultSite::HEAP))
+                self.allocate_block(frames, pin, layout, AllocRequest::new(order, Self::SITE))
             }
             None => Err(AllocError::OutOfMemory),
         }
@@ -126,7 +118,7 @@ impl<P: Platform> Heap<P> {
         layout: Layout,
     ) -> Result<NonNull<u8>, AllocError> {
         if let Some(Place::Block(order)) = Place::of(layout) {
-            let request = AllocRequest::new(order, FaultSite::HEAP).zeroed();
+            let request = AllocRequest::new(order, Self::SITE).zeroed();
             return self.allocate_block(frames, pin, layout, request);
         }
         let object = self.allocate(frames, pin, layout)?;

@@ -3,7 +3,8 @@
 use crate::common::{Machine, TEST, assert_sound, frames, run_on};
 use proptest::prelude::*;
 use quire_arch::{Order, Platform};
-use quire_frame::{AllocError, AllocRequest, Frames, FreeError, PcpTechnique, SlabCache};
+use quire_frame::{AllocError, AllocRequest, Frames, FreeError, PcpTechnique};
+use quire_slab::SlabCache;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Arc;

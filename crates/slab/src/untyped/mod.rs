@@ -1,19 +1,22 @@
 //! A cache without its type: slots in, slots out.
 //!
 //! A slot is in one of five places: in use; on a CPU's front (free or retired); in the depot; on the free
-//! list of its slab. A slab's descriptor holds its state while its kind is [`Kind::Slab`](crate::Kind::Slab):
+//! list of its slab. A slab's descriptor holds its state while its kind is [`Kind::Slab`](quire_frame::Kind::Slab):
 //! `owner` the cache, `private` the first free slot's offset plus one, `live` the number of free slots.
 
-use super::front::Front;
-use super::geometry::Geometry;
-use super::slabs::Slabs;
-use super::slot::{SlotList, SlotPtr};
-use crate::error::AllocError;
-use crate::faults::{FaultClass, FaultSite};
-use crate::frames::Frames;
-use core::ptr::{self, NonNull};
+mod census;
+mod report;
+mod stock;
+
+pub use report::{CacheReport, cache_reports};
+
+use crate::front::Front;
+use crate::geometry::Geometry;
+use crate::slabs::Slabs;
+use crate::slot::{SlotList, SlotPtr};
+use core::ptr::NonNull;
 use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
-use quire_sync::atomic::AtomicPtr;
+use quire_frame::{AllocError, CacheNode, FaultClass, FaultSite, FrameCache, FrameViolation, Frames};
 use quire_sync::{CachePadded, PerCpu, SpinGuard, SpinLock};
 
 /// Bytes in a batch, and bounds on its number of slots. A CPU keeps two.
@@ -26,32 +29,33 @@ const REAP_SLOTS: u32 = 32;
 
 /// One cache. Lies in frames of its own and stays there as long as the machine.
 pub(crate) struct CacheCore<P> {
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     site: FaultSite,
-    pub(super) geometry: Geometry,
+    pub(crate) geometry: Geometry,
     /// Ends the object in a slot, if its type needs that.
     drop: Option<unsafe fn(SlotPtr)>,
     /// Slots that go from a front or to it at once.
-    pub(super) batch: u32,
+    pub(crate) batch: u32,
+    /// The frames that the cache itself lies in, unless another cache has them.
     area: Option<(Pfn, Order)>,
-    pub(super) fronts: PerCpu<SpinLock<Front, P>>,
-    pub(super) slabs: SpinLock<Slabs, P>,
-    pub(super) next: AtomicPtr<Self>,
+    pub(crate) fronts: PerCpu<SpinLock<Front, P>>,
+    pub(crate) slabs: SpinLock<Slabs, P>,
+    node: CacheNode<P>,
 }
 
 /// What a cache is made from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CacheSpec {
-    pub(super) name: &'static str,
-    pub(super) geometry: Geometry,
-    pub(super) drop: Option<unsafe fn(SlotPtr)>,
+pub(crate) struct CacheSpec {
+    pub(crate) name: &'static str,
+    pub(crate) geometry: Geometry,
+    pub(crate) drop: Option<unsafe fn(SlotPtr)>,
     /// The block that the cache lies in, unless it is another cache's.
-    pub(super) area: Option<(Pfn, Order)>,
+    pub(crate) area: Option<(Pfn, Order)>,
 }
 
 impl<P: Platform> CacheCore<P> {
     /// Bytes of a cache for `cpus` CPUs.
-    pub(super) const fn bytes(cpus: usize) -> usize {
+    pub(crate) const fn bytes(cpus: usize) -> usize {
         size_of::<CachePadded<Self>>() + PerCpu::<SpinLock<Front, P>>::bytes(cpus)
     }
 
@@ -61,7 +65,7 @@ impl<P: Platform> CacheCore<P> {
     ///
     /// [`bytes`](Self::bytes)`(cpus)` bytes at `base`, aligned for [`CachePadded`], are the cache's as long
     /// as it is used.
-    pub(super) unsafe fn build(base: NonNull<u8>, spec: CacheSpec, cpus: usize) -> NonNull<Self> {
+    pub(crate) unsafe fn build(base: NonNull<u8>, spec: CacheSpec, cpus: usize) -> NonNull<Self> {
         let batch = (BATCH_BYTES / spec.geometry.slot).clamp(BATCH_SLOTS.0, BATCH_SLOTS.1);
         let new_front = |_| SpinLock::new(LockClass::Slab, Front::default());
         let core = base.cast::<Self>();
@@ -76,19 +80,29 @@ impl<P: Platform> CacheCore<P> {
                 area: spec.area,
                 fronts: PerCpu::init(base.add(size_of::<CachePadded<Self>>()), cpus, new_front),
                 slabs: SpinLock::new(LockClass::Slab, Slabs::EMPTY),
-                next: AtomicPtr::new(ptr::null_mut()),
+                node: CacheNode::new(core),
             });
         }
         core
     }
 
-    /// The frames that the cache itself lies in, unless another cache has them.
-    pub(crate) fn area(&self) -> Option<(Pfn, Order)> {
-        self.area
+    /// Makes a cache on `frames`, as [`build`](Self::build), and adds it to the machine's.
+    ///
+    /// # Safety
+    ///
+    /// As for [`build`](Self::build); the bytes lie on that machine, and are the cache's as long as it is
+    /// there.
+    pub(crate) unsafe fn install(frames: &Frames<P>, base: NonNull<u8>, spec: CacheSpec) -> NonNull<Self> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let core = Self::build(base, spec, frames.platform().cpu_count());
+            frames.add_cache(&core.as_ref().node);
+            core
+        }
     }
 
     #[inline]
-    pub(super) fn link(&self) -> usize {
+    pub(crate) fn link(&self) -> usize {
         self.geometry.link
     }
 
@@ -96,7 +110,7 @@ impl<P: Platform> CacheCore<P> {
     // Always inlined, as `free`: each user has one call, and a result that is returned goes through memory.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(super) fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotPtr, AllocError> {
+    pub(crate) fn allocate(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<SlotPtr, AllocError> {
         if frames.faults().strikes(FaultClass::Object, self.site) {
             return Err(AllocError::Injected);
         }
@@ -143,7 +157,7 @@ impl<P: Platform> CacheCore<P> {
     ///
     /// The slot was allocated from this cache and is given back once.
     #[inline(always)]
-    pub(super) unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
+    pub(crate) unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
         if front.loaded.count() >= self.batch {
@@ -170,7 +184,7 @@ impl<P: Platform> CacheCore<P> {
 
     /// Whether a slot can be given back: it is one of this cache's, and not among those that the CPU has at
     /// hand. For assertions.
-    pub(super) fn can_free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) -> bool {
+    pub(crate) fn can_free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) -> bool {
         // SAFETY: the front is of this cache.
         self.has(frames, slot) && !unsafe { self.fronts.mine(pin).lock().holds(slot, self.link()) }
     }
@@ -181,7 +195,7 @@ impl<P: Platform> CacheCore<P> {
     /// # Safety
     ///
     /// As for [`free`](Self::free); no thread can find the object any more.
-    pub(super) unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
+    pub(crate) unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, slot: SlotPtr) {
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
         // SAFETY: the caller hands the slot over.
@@ -227,9 +241,10 @@ impl<P: Platform> CacheCore<P> {
             unsafe { front.loaded.push(slot, self.link()) };
         }
     }
+}
 
-    /// Frees what the fronts retired, as far as the readers are gone.
-    pub(crate) fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
+impl<P: Platform> FrameCache<P> for CacheCore<P> {
+    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>) {
         frames.push_epoch();
         for lock in self.fronts.iter() {
             loop {
@@ -243,8 +258,7 @@ impl<P: Platform> CacheCore<P> {
         }
     }
 
-    /// Gives back every slab that is not needed: empties all fronts first. Returns the number of frames.
-    pub(crate) fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
+    fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64 {
         self.reap(frames, pin);
         let mut pages = 0;
         for lock in self.fronts.iter() {
@@ -254,5 +268,9 @@ impl<P: Platform> CacheCore<P> {
             }
         }
         pages + self.shrink_slabs(frames, pin)
+    }
+
+    fn audit(&self, frames: &Frames<P>, report: &mut dyn FnMut(FrameViolation)) {
+        self.recount(frames, report);
     }
 }

@@ -1,0 +1,116 @@
+//! Caches of objects on frames, as far as the allocator has to know them.
+//!
+//! A cache keeps frames that no object needs. The allocator takes them back before a request fails, and the
+//! auditor recounts them. The rest is in quire-slab.
+
+use super::Frames;
+use crate::audit::FrameViolation;
+use core::any::Any;
+use core::ptr::{self, NonNull};
+use quire_arch::{Pin, Platform};
+use quire_sync::atomic::{AtomicPtr, Ordering};
+
+/// A cache of objects that lies on the frames of a machine.
+pub trait FrameCache<P: Platform>: Any + Send + Sync {
+    /// Frees retired objects, as far as their readers are gone.
+    fn reap(&self, frames: &Frames<P>, pin: &Pin<'_, P>);
+
+    /// Gives back every frame that no object needs, those that CPUs keep included, and returns how many.
+    fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64;
+
+    /// Marks each of the cache's blocks with [`Frames::audit_block`], and checks what it has on them. The
+    /// machine is quiet.
+    fn audit(&self, frames: &Frames<P>, report: &mut dyn FnMut(FrameViolation));
+}
+
+/// The place of a cache on its machine's list.
+#[derive(Debug)]
+pub struct CacheNode<P> {
+    cache: NonNull<dyn FrameCache<P>>,
+    next: AtomicPtr<Self>,
+}
+
+// SAFETY: the pointer leads to a cache, which all threads may use.
+unsafe impl<P> Send for CacheNode<P> {}
+// SAFETY: as for `Send`.
+unsafe impl<P> Sync for CacheNode<P> {}
+
+impl<P: Platform> CacheNode<P> {
+    /// The node of `cache`, which may still be in the making.
+    pub fn new(cache: NonNull<dyn FrameCache<P>>) -> Self {
+        Self { cache, next: AtomicPtr::new(ptr::null_mut()) }
+    }
+}
+
+/// A list that only grows: caches live as long as their machine. So it is read without a lock.
+#[derive(Debug)]
+pub(crate) struct CacheList<P> {
+    first: AtomicPtr<CacheNode<P>>,
+}
+
+impl<P: Platform> CacheList<P> {
+    pub(super) fn new() -> Self {
+        Self { first: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Adds a cache.
+    ///
+    /// # Safety
+    ///
+    /// The node is on no list. Its cache is complete, and stays as long as this list.
+    pub(super) unsafe fn add(&self, node: &'static CacheNode<P>) {
+        let new = ptr::from_ref(node).cast_mut();
+        let mut first = self.first.load(Ordering::Relaxed);
+        loop {
+            node.next.store(first, Ordering::Relaxed);
+            // Release: the cache is complete before it can be found. Pairs with the load in `iter`.
+            match self.first.compare_exchange_weak(first, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(found) => first = found,
+            }
+        }
+    }
+
+    /// Every cache, the newest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &dyn FrameCache<P>> {
+        let mut next = self.first.load(Ordering::Acquire);
+        core::iter::from_fn(move || {
+            // SAFETY: nodes stay as long as the list (`add`).
+            let node = unsafe { next.as_ref() }?;
+            next = node.next.load(Ordering::Acquire);
+            // SAFETY: as above, and the cache was complete when its node was added.
+            Some(unsafe { node.cache.as_ref() })
+        })
+    }
+}
+
+impl<P: Platform> Frames<P> {
+    /// Adds a cache to those that the allocator shrinks and the auditor checks.
+    ///
+    /// # Safety
+    ///
+    /// The node was not added before. Its cache is complete, lies on frames of this machine, and stays there
+    /// as long as the machine.
+    pub unsafe fn add_cache(&self, node: &'static CacheNode<P>) {
+        // SAFETY: the caller's promise; the list is a part of the machine.
+        unsafe { self.caches.add(node) };
+    }
+
+    /// Every cache, the newest first.
+    pub fn caches(&self) -> impl Iterator<Item = &dyn FrameCache<P>> {
+        self.caches.iter()
+    }
+
+    /// Frees what was retired to any cache, as far as the readers are gone.
+    pub fn reap_caches(&self, pin: &Pin<'_, P>) {
+        for cache in self.caches() {
+            cache.reap(self, pin);
+        }
+    }
+
+    /// Gives back every frame that no object of any cache needs, those that CPUs keep included, and returns
+    /// how many.
+    pub fn shrink_caches(&self, pin: &Pin<'_, P>) -> u64 {
+        self.caches().map(|cache| cache.shrink(self, pin)).sum()
+    }
+}

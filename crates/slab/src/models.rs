@@ -1,0 +1,57 @@
+//! Loom models of the global heap's state. `scripts/models.sh loom` runs them.
+
+use crate::once::{SetOnce, Taken};
+use loom::sync::Arc;
+use loom::thread;
+use std::vec::Vec;
+
+/// Sets what `make` makes, or leaves the place empty.
+fn set_with<T, E>(place: &SetOnce<T>, make: impl FnOnce() -> Result<T, E>) -> Result<Result<(), E>, Taken> {
+    let turn = place.claim()?;
+    Ok(make().map(|value| turn.set(value)))
+}
+
+/// Two CPUs attach the heap while a third one allocates: one of them is told that it came too late, and a
+/// thread that finds a value finds the whole of it.
+#[test]
+fn loom_a_heap_is_attached_once_and_seen_whole() {
+    loom::model(|| {
+        let place = Arc::new(SetOnce::new());
+        let others: Vec<_> = [[1, 1], [2, 2]]
+            .into_iter()
+            .map(|value| {
+                let place = Arc::clone(&place);
+                thread::spawn(move || set_with(&place, || Ok::<_, ()>(value)))
+            })
+            .collect();
+        if let Some(seen) = place.get() {
+            assert_eq!(seen[0], seen[1]);
+        }
+        let mut results: Vec<_> = others.into_iter().map(|other| other.join().unwrap()).collect();
+        results.sort_by_key(Result::is_err);
+        assert_eq!(results, [Ok(Ok(())), Err(Taken)]);
+        assert!(place.get().is_some());
+    });
+}
+
+/// One attach fails for want of memory while another CPU tries: after that the place is set or free to be
+/// set, never stuck in between, and what the first one did before it failed is over.
+#[test]
+fn loom_an_attach_that_fails_leaves_the_place_to_the_next() {
+    loom::model(|| {
+        let place = Arc::new(SetOnce::new());
+        let scratch = Arc::new(loom::cell::UnsafeCell::new(0));
+        let other = {
+            let (place, scratch) = (Arc::clone(&place), Arc::clone(&scratch));
+            // SAFETY: one attach at a time gets here, or loom complains.
+            thread::spawn(move || set_with(&place, || Err(scratch.with_mut(|at| unsafe { *at += 1 }))))
+        };
+        // SAFETY: as above.
+        let mine = set_with(&place, || Ok::<_, ()>(scratch.with_mut(|at| unsafe { *at += 1 })));
+        match (mine, other.join().unwrap()) {
+            (Ok(Ok(())), Err(Taken) | Ok(Err(()))) => assert!(place.get().is_some()),
+            (Err(Taken), Ok(Err(()))) => assert_eq!(set_with(&place, || Ok::<_, ()>(())), Ok(Ok(()))),
+            ended => panic!("{ended:?}"),
+        }
+    });
+}

@@ -1,0 +1,135 @@
+//! A recount of a whole cache: its slabs, and every slot.
+
+use super::CacheCore;
+use crate::geometry::SlabState;
+use crate::slot::{self, SlotList, SlotPtr};
+use core::ptr;
+use core::sync::atomic::Ordering;
+use quire_arch::{Pfn, Platform};
+use quire_frame::{Counted, FrameViolation, Frames, Kind, ListDemand, ListName};
+
+/// What was found by walking every slab and every list of a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Census {
+    slots: u64,
+    /// Slots marked as in use; in caches without marks, those that are on no list.
+    live: u64,
+    /// Slots on the free lists of slabs, by walking.
+    in_slabs: u64,
+    /// The same by the slabs' counts.
+    counted: u64,
+    /// Slots on fronts, free or retired, and in the depot.
+    kept: u64,
+    /// Slots in use by the fronts' counts.
+    in_use: i64,
+}
+
+impl<P: Platform> CacheCore<P> {
+    /// Checks the cache for the auditor, on a quiet machine.
+    pub(super) fn recount(&self, frames: &Frames<P>, report: &mut dyn FnMut(FrameViolation)) {
+        let name = self.name;
+        if let Some((area, order)) = self.area {
+            let list = ListName::CacheArea(name);
+            ListDemand { list, kind: Kind::CacheArea, order: Some(order) }.check(frames, area, report);
+        }
+        let (mut slabs, mut sound) = (0, true);
+        let list = ListName::Slabs(name);
+        let demand = ListDemand { list, kind: Kind::Slab, order: None };
+        self.for_each_slab(frames, |slab, state| {
+            slabs += 1;
+            if demand.check(frames, slab, report).is_none() || !self.agrees(frames, slab, state) {
+                sound = false;
+                report(FrameViolation::BadSlab { cache: name, pfn: slab });
+            }
+        });
+        Counted::Blocks(list).check(self.report().slabs, slabs, report);
+        // The slots of a slab whose descriptor is wrong cannot be followed.
+        if sound {
+            let census = self.census(frames);
+            Counted::SlabFree(name).check(census.counted, census.in_slabs, report);
+            Counted::SlabInUse(name).check(census.in_use.max(0) as u64, census.live, report);
+            let placed = census.live + census.in_slabs + census.kept;
+            Counted::SlabSlots(name).check(census.slots, placed, report);
+        }
+    }
+
+    /// Calls `visit` with every slab and the list that it is on, under the cache's lock.
+    pub(crate) fn for_each_slab(&self, frames: &Frames<P>, mut visit: impl FnMut(Pfn, SlabState)) {
+        let slabs = self.slabs.lock();
+        for (state, list) in slabs.lists() {
+            for slab in list.iter(frames.map()) {
+                visit(slab, state);
+            }
+        }
+    }
+
+    /// Whether the descriptor of a slab on the list of `state` agrees.
+    fn agrees(&self, frames: &Frames<P>, slab: Pfn, state: SlabState) -> bool {
+        let frame = frames.known(slab);
+        let word = frame.word();
+        word.kind() == Kind::Slab
+            && frame.owner().load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64
+            && self
+                .geometry
+                .shape(word.order())
+                .is_some_and(|shape| shape.state(frame.live().load(Ordering::Relaxed)) == state)
+    }
+
+    /// Counts every slot, on a quiet machine.
+    fn census(&self, frames: &Frames<P>) -> Census {
+        let mut census = Census::default();
+        self.for_each_slab(frames, |slab, _| {
+            let frame = frames.known(slab);
+            let base = frames.platform().direct_map(slab);
+            let shape = self.shape_of(frames.map(), slab);
+            census.slots += u64::from(shape.objects);
+            census.counted += u64::from(frame.live().load(Ordering::Relaxed));
+            if self.geometry.marked {
+                for number in 0..shape.objects as usize {
+                    // SAFETY: the slab is this cache's, has that many slots, and the machine is quiet.
+                    let live = unsafe { slot::is_live(base.add(number * self.geometry.slot), self.link()) };
+                    census.live += u64::from(live);
+                }
+            }
+            let first = self.slot_at(base, shape, frame.private().load(Ordering::Relaxed));
+            census.in_slabs += self.walk(frames, first, shape.objects);
+        });
+        let walk = |list: &SlotList| self.walk(frames, list.first(), list.count());
+        for lock in self.fronts.iter() {
+            let front = lock.lock();
+            census.in_use += front.in_use;
+            census.kept += front.lists().map(walk).sum::<u64>();
+        }
+        census.kept += self.slabs.lock().depot.lists().map(walk).sum::<u64>();
+        if !self.geometry.marked {
+            census.live = census.slots.saturating_sub(census.in_slabs + census.kept);
+        }
+        census
+    }
+
+    /// The length of a list of slots that should have `count`; at most one more, so that a broken list ends.
+    /// A list also ends where it leads to anything but a slot of this cache.
+    fn walk(&self, frames: &Frames<P>, first: Option<SlotPtr>, count: u32) -> u64 {
+        let (mut found, mut next) = (0, first);
+        while let Some(slot) = next.filter(|&slot| found <= u64::from(count) && self.has(frames, slot)) {
+            found += 1;
+            // SAFETY: there is a slot of this cache, and the machine is quiet.
+            next = unsafe { slot::next(slot, self.link()) };
+        }
+        found
+    }
+
+    /// Whether a slot of this cache begins at `slot`.
+    pub(crate) fn has(&self, frames: &Frames<P>, slot: SlotPtr) -> bool {
+        let Some(pfn) = frames.map().pfn_of_address(slot.addr().get()) else { return false };
+        let slab = self.home(frames.map(), pfn);
+        let Some(frame) = frames.frame(slab) else { return false };
+        let ours = frame.kind() == Kind::Slab
+            && frame.owner().load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64;
+        ours && {
+            let offset = slot.addr().get() - frames.platform().direct_map(slab).addr().get();
+            let objects = self.shape_of(frames.map(), slab).objects as usize;
+            offset.is_multiple_of(self.geometry.slot) && offset / self.geometry.slot < objects
+        }
+    }
+}

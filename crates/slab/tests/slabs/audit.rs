@@ -1,0 +1,43 @@
+//! Damage to slabs, planted, is found.
+
+use crate::common::{Machine, assert_sound, frames, violations};
+use quire_arch::Platform;
+use quire_frame::{Counted, FrameViolation, Frames, PcpTechnique};
+use quire_slab::SlabCache;
+use std::sync::atomic::Ordering;
+
+#[track_caller]
+fn finds(frames: &Frames<Machine>, wanted: impl Fn(&FrameViolation) -> bool) {
+    let found = violations(frames);
+    assert!(found.iter().any(wanted), "{found:#?}");
+}
+
+#[test]
+fn slabs_that_contradict_themselves() {
+    let frames = frames(&[(0, 2048)], 1, PcpTechnique::None);
+    let pin = frames.platform().pin();
+    let cache = SlabCache::<[u64; 100], Machine>::new(&frames, &pin, "planted").unwrap();
+    let objects: Vec<_> = (0..12).map(|_| cache.allocate(&frames, &pin, [0; 100]).unwrap()).collect();
+    assert_sound(&frames);
+    let mut slabs = Vec::new();
+    cache.for_each_frame(&frames, |pfn, _| slabs.push(pfn));
+    let full = slabs.into_iter().map(|pfn| (pfn, frames.known(pfn)));
+    let (pfn, slab) = full.into_iter().find(|(_, frame)| frame.live().load(Ordering::Relaxed) == 0).unwrap();
+    // A count without a slot, a slab without an owner.
+    slab.live().store(1, Ordering::Relaxed);
+    finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
+    slab.live().store(0, Ordering::Relaxed);
+    let owner = slab.owner().swap(0, Ordering::Relaxed);
+    finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
+    slab.owner().store(owner, Ordering::Relaxed);
+    // A full slab whose list of free slots is not empty.
+    slab.private().store(1, Ordering::Relaxed);
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabFree(_), .. }));
+    slab.private().store(0, Ordering::Relaxed);
+    assert_sound(&frames);
+    // An object that is overwritten past its end.
+    // SAFETY: the object is this test's; its link word follows it.
+    unsafe { objects[0].cast::<u64>().add(100).write(0) };
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabInUse(_), .. }));
+    finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabSlots(_), .. }));
+}

@@ -1,0 +1,41 @@
+//! Ranges that are taken out of use while a cache keeps frames of them.
+
+use crate::common::{Machine, TEST, assert_sound, frames, run_on};
+use quire_arch::{Order, PfnRange, Platform};
+use quire_frame::{AllocRequest, HotplugError, Kind, PcpTechnique};
+use quire_slab::SlabCache;
+
+const ONE: AllocRequest = AllocRequest::new(Order::ZERO, TEST);
+
+/// Frames of the range that wait on another CPU's list, in a slab without objects or in the limbo are no
+/// obstacle.
+#[test]
+fn what_is_only_kept_back_is_fetched() {
+    let frames = frames(&[(0, 8192)], 2, PcpTechnique::All);
+    run_on(1);
+    let pin = frames.platform().pin();
+    let cache = SlabCache::<[u64; 32], Machine>::new(&frames, &pin, "leaving").unwrap();
+    let objects: Vec<_> = (0..100).map(|_| cache.allocate(&frames, &pin, [7; 32]).unwrap()).collect();
+    let mut slab = None;
+    cache.for_each_frame(&frames, |pfn, _| slab = Some(pfn));
+    let block = slab.unwrap().block_start(Order::PMD);
+    let leaving = PfnRange::new(block, block.offset(512));
+    let retired = frames.allocate(&pin, ONE).unwrap();
+    frames.retire(&pin, retired, Order::ZERO).unwrap();
+    drop(pin);
+    run_on(0);
+    let pin = frames.platform().pin();
+    assert!(matches!(frames.take_offline(&pin, leaving), Err(HotplugError::Busy(_))));
+    for object in objects {
+        // SAFETY: allocated above, freed once.
+        unsafe { cache.free(&frames, &pin, object) };
+    }
+    let area = frames.take_offline(&pin, leaving);
+    // The cache itself may lie there; it lives as long as the machine.
+    if let Err(HotplugError::Busy(pfn)) = area {
+        assert_eq!(frames.known(pfn).kind(), Kind::CacheArea);
+    } else {
+        assert_eq!(area, Ok(512));
+    }
+    assert_sound(&frames);
+}
