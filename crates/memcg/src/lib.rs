@@ -18,6 +18,7 @@
 //! - `limit`: limits, and how they are written as text.
 //! - `protected`: a claim on memory: `memory.min` or `memory.low`.
 //! - `put`: freeing folios: off the LRU lists, uncharged from their memcg, to the page-frame allocator.
+//! - `unlisted`: listing folios that are on no list.
 //! - `stat`: what is counted for each memcg.
 //! - `files`: the files of a memcg, as text in and out.
 //! - `memcg`: one memcg.
@@ -57,6 +58,7 @@ mod sweep;
 mod table;
 mod tagged;
 mod tree;
+mod unlisted;
 
 pub use audit::{Belonging, MemcgViolation};
 pub use error::{MemcgError, OverHigh, OverLimit};

@@ -2,8 +2,8 @@
 
 use crate::Memcgs;
 use crate::id::MemcgId;
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{FrameChain, FreeError};
+use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::{FolioCounter, FrameChain, FreeError};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
@@ -11,6 +11,44 @@ impl<P: Platform> Memcgs<P> {
     /// and the result is true. The caller holds no lock of class Lru or later.
     #[inline]
     pub fn put_folio(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
+        let gone = self.put_uncounted(chain, head, order);
+        if gone {
+            self.count_folio_gone(order);
+        }
+        gone
+    }
+
+    /// Drops a reference to the folio that starts at `head`, and frees it if that was the last one.
+    pub fn release_folio(&self, head: Pfn) {
+        let pin = self.frames().platform().pin();
+        let mut chain = FrameChain::new();
+        self.put_folio(&mut chain, head, self.frames().folio(head).order());
+        self.frames().free_chain(&pin, chain);
+    }
+
+    /// Frees a folio or a table that never became visible, or whose users are all gone.
+    pub fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
+        self.frames().known(pfn).map_count().store(0, Ordering::Relaxed);
+        let mut chain = FrameChain::new();
+        let put = self.put_uncounted(&mut chain, pfn, order);
+        if !put && order > Order::ZERO {
+            // Another thread pinned it by mistake, for a moment, and subtracts it when it drops the pin.
+            self.frames().events().count_folio(pin, order, FolioCounter::NrAnon, 1);
+        }
+        self.frames().free_chain(pin, chain);
+    }
+
+    /// Counts that a folio of `order` is freed.
+    #[inline]
+    fn count_folio_gone(&self, order: Order) {
+        if order > Order::ZERO {
+            let pin = self.frames().platform().pin();
+            self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
+        }
+    }
+
+    #[inline]
+    fn put_uncounted(&self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
         let charged = self.is_charged(head);
         let mut put = self.frames().put_folio(chain, head, order);
         while put == Err(FreeError::Listed) {
@@ -38,10 +76,20 @@ impl<P: Platform> Memcgs<P> {
             self.unlist(head);
             gathered = self.frames().gather(chain, head, order);
         }
-        if gathered.is_ok() && charged {
-            self.uncharge_folio(head, order);
+        if gathered.is_ok() {
+            self.count_folio_gone(order);
+            if charged {
+                self.uncharge_folio(head, order);
+            }
         }
         gathered
+    }
+
+    /// Takes a folio that left the swap cache with its references frozen into `chain`.
+    pub fn free_frozen(&self, head: Pfn, chain: &mut FrameChain) {
+        let order = self.frames().folio(head).order();
+        let gathered = self.gather_folio(chain, head, order);
+        debug_assert!(gathered.is_ok(), "a frozen folio could not be freed: {gathered:?}");
     }
 
     #[inline]

@@ -133,7 +133,7 @@ impl<P: Platform> Lists<'_, P> {
                     frame.set_flags(FrameFlags::WORKINGSET);
                     groups.put_back(&pin, head, inactive, true);
                 }
-                self.spaces.release_isolated(head);
+                self.spaces.memcgs().release_folio(head);
             }
         }
     }

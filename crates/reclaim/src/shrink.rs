@@ -133,7 +133,7 @@ fn unmap<'s, P: Platform>(
     if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
         // No lookup can find it any more. The cache's reference is dropped here; a thread that looks at it
         // just now has its own.
-        spaces.release_isolated(head);
+        spaces.memcgs().release_folio(head);
         return Ok(Ready { head, guard, discarded: true });
     }
     if unmapped && !flags.contains(FrameFlags::SWAP_CACHE) {
@@ -164,7 +164,7 @@ fn unmap<'s, P: Platform>(
     // Translations of what was unmapped of it may be cached, and the next who gets the lock may map it anew.
     batch.flush();
     drop(guard);
-    spaces.leave_swap_cache(head);
+    spaces.swap().leave_if_unnamed(head);
     Err(fate)
 }
 
@@ -206,7 +206,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         let _section = spaces.frames().epoch().enter(&pin);
         // This is the last reference, unless a speculative reference was taken just now: then the folio is
         // freed with that.
-        if !spaces.put_isolated(head, chain) {
+        if !spaces.memcgs().put_folio(chain, head, frame.word().order()) {
             return 0;
         }
         if lazy {
@@ -228,7 +228,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         };
         if let Some(fate) = fate {
             drop(guard);
-            spaces.leave_swap_cache(head);
+            spaces.swap().leave_if_unnamed(head);
             put_back(spaces, head, &fate);
             return 0;
         }
@@ -239,13 +239,13 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (group, node)))) {
         drop(guard);
         // The thread that dropped its last slot meanwhile found it locked.
-        spaces.leave_swap_cache(head);
+        spaces.swap().leave_if_unnamed(head);
         put_back(spaces, head, &Fate::Keep);
         return 0;
     }
     drop(guard);
     spaces.memcgs().advance(group, node, pages);
-    spaces.free_frozen(head, chain);
+    spaces.memcgs().free_frozen(head, chain);
     pages
 }
 
@@ -309,5 +309,5 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
             events.add(&pin, VmEvent::UnevictablePgsRescued, pages);
         }
     }
-    spaces.release_isolated(head);
+    spaces.memcgs().release_folio(head);
 }

@@ -117,7 +117,7 @@ impl<P: Platform> Tables<'_, P> {
         let made = frames.allocate(&pin, request).and_then(|head| match self.new_deposit(&pin, start) {
             Ok(deposit) => Ok((head, deposit)),
             Err(error) => {
-                self.spaces.release_unused(&pin, head, order);
+                self.spaces.memcgs().release_unused(&pin, head, order);
                 Err(error)
             }
         });
@@ -154,8 +154,8 @@ impl<P: Platform> Tables<'_, P> {
             fence(Ordering::SeqCst);
             if self.maps_held_page(table) {
                 self.lock_slot(&pin, slot).install(slot.index, hooked);
-                self.spaces.release_unused(&pin, deposit, Order::ZERO);
-                self.spaces.release_unused(&pin, head, self.spaces.frames().folio(head).order());
+                self.spaces.memcgs().release_unused(&pin, deposit, Order::ZERO);
+                self.spaces.memcgs().release_unused(&pin, head, self.spaces.frames().folio(head).order());
                 return Err(CollapseError::Busy);
             }
             gather.add_unhooked(table);

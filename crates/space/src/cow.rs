@@ -140,7 +140,7 @@ impl<P: Platform> Tables<'_, P> {
         };
         if !unchanged {
             drop(locked);
-            self.spaces.release_unused(&pin, copy, Order::ZERO);
+            self.spaces.memcgs().release_unused(&pin, copy, Order::ZERO);
             return Ok(());
         }
         let kind = {

@@ -104,7 +104,7 @@ impl<P: Platform> Spaces<P> {
             if result == Err(SplitError::Busy) {
                 self.defer_again(head);
             }
-            self.put_folio(head);
+            self.memcgs().release_folio(head);
         }
         freed
     }
@@ -129,7 +129,7 @@ impl<P: Platform> Spaces<P> {
                 return Some(head);
             }
             drop(locked);
-            self.put_folio(head);
+            self.memcgs().release_folio(head);
         }
     }
 

@@ -124,7 +124,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline]
     pub(crate) fn add_folio(&mut self, head: Pfn, order: Order) {
         match self.spaces.memcgs().gather_folio(&mut self.folios, head, order) {
-            Ok(()) => self.spaces.count_folio_gone(order),
+            Ok(()) => {}
             // Another thread has a reference for a moment, which may be the last to be dropped. So the
             // mappings' reference is dropped after the flush.
             Err(FreeError::Referenced { .. }) => self.note(head, 0),
@@ -167,7 +167,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
     pub(crate) fn drop_cached(&mut self) {
         while let Some((slot, pages)) = self.cached.pop() {
-            self.spaces.drop_cached(slot, pages);
+            self.spaces.swap().drop_unnamed(slot, pages);
         }
     }
 
@@ -338,9 +338,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Drops a reference, of the mappings of a folio or of another holder.
     #[inline]
     pub(crate) fn put(&mut self, head: Pfn, order: Order) {
-        if self.spaces.memcgs().put_folio(&mut self.folios, head, order) {
-            self.spaces.count_folio_gone(order);
-        }
+        self.spaces.memcgs().put_folio(&mut self.folios, head, order);
     }
 
     /// Frees what is chained if there is a batch of it. The flush is done.

@@ -32,7 +32,7 @@ impl<P: Platform> Spaces<P> {
             // Another CPU was faster.
             let held = held(zero);
             drop(slot);
-            self.release_unused(pin, new, order);
+            self.memcgs().release_unused(pin, new, order);
             return held;
         }
         *slot = Some(new);
@@ -72,7 +72,7 @@ impl<P: Platform> Spaces<P> {
         };
         unused.map_or(0, |zero| {
             let order = self.frames().known(zero).word().order();
-            self.release_unused(&pin, zero, order);
+            self.memcgs().release_unused(&pin, zero, order);
             order.pages()
         })
     }

@@ -5,40 +5,11 @@ use crate::space::{Space, SpaceId};
 use crate::spaces::Spaces;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{FrameChain, Kind, SplitError};
-use quire_memcg::{LruList, MemcgError, MemcgId};
+use quire_frame::SplitError;
+use quire_memcg::{MemcgError, MemcgId};
 use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Spaces<P> {
-    /// Drops the reference with which a folio was isolated.
-    pub fn release_isolated(&self, head: Pfn) {
-        self.put_folio(head);
-    }
-
-    /// The same for a folio that is unmapped and of no use. Returns whether its frames entered `chain`.
-    pub fn put_isolated(&self, head: Pfn, chain: &mut FrameChain) -> bool {
-        let order = self.frames().folio(head).order();
-        let gone = self.memcgs().put_folio(chain, head, order);
-        if gone {
-            self.count_folio_gone(order);
-        }
-        gone
-    }
-
-    /// Takes a folio that left the swap cache with its references frozen
-    /// ([`Swap::evict`](quire_swap::Swap::evict)) into `chain`.
-    pub fn free_frozen(&self, head: Pfn, chain: &mut FrameChain) {
-        let order = self.frames().folio(head).order();
-        let gathered = self.memcgs().gather_folio(chain, head, order);
-        debug_assert!(gathered.is_ok(), "a frozen folio could not be freed: {gathered:?}");
-        self.count_folio_gone(order);
-    }
-
-    /// Takes a folio that was not paged out after all out of the swap cache, if no entry names its slots.
-    pub fn leave_swap_cache(&self, head: Pfn) -> bool {
-        self.swap().leave_if_unnamed(head)
-    }
-
     /// Splits the large folio at `head` into folios of order `to`. The caller has the folio lock and one
     /// reference, which is to the first part then.
     ///
@@ -50,21 +21,9 @@ impl<P: Platform> Spaces<P> {
         let freed = self.split_locked(head, to, false)?;
         // The folio is on no list, and neither are its parts.
         for part in (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1) {
-            self.list_part(Pfn(part));
+            self.memcgs().list_if_mapped(Pfn(part));
         }
         Ok(freed)
-    }
-
-    fn list_part(&self, head: Pfn) {
-        let frame = self.frames().known(head);
-        if frame.kind() == Kind::Anonymous && frame.try_get() {
-            // With the reference it stays what it is now.
-            if frame.kind() == Kind::Anonymous && frame.map_count().load(Ordering::Relaxed) > 0 {
-                let pin = self.platform().pin();
-                self.memcgs().list_folio(&pin, head, LruList::InactiveAnon);
-            }
-            self.put_folio(self.frames().folio(head).head());
-        }
     }
 
     /// A handle to the space after `space`, or to the first one. Those that are exiting are skipped.

@@ -109,7 +109,7 @@ impl<P: Platform> Spaces<P> {
             Seen::Cached(page) => {
                 let folio = self.frames().folio(page);
                 let pages = folio.pages_from(page);
-                self.put_folio(folio.head());
+                self.memcgs().release_folio(folio.head());
                 return Some(pages);
             }
             Seen::Out { order, group } => (orders.up_to(order).most(), MemcgId::from_bits(group)),
@@ -130,7 +130,7 @@ impl<P: Platform> Spaces<P> {
             };
             let frame = self.frames().known(head);
             let Some(guard) = self.frames().try_lock_folio_long(head) else {
-                self.put_folio(head);
+                self.memcgs().release_folio(head);
                 return Some(order.pages());
             };
             // Before any thread can find it: a thread that wants it waits for the completion, and reaps it,
@@ -145,13 +145,13 @@ impl<P: Platform> Spaces<P> {
             }
             frame.clear_flags(FrameFlags::READING);
             drop(guard);
-            self.put_folio(head);
+            self.memcgs().release_folio(head);
             match inserted {
                 Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
                     order = orders.below(order).most();
                 }
                 Inserted::Found(page) => {
-                    self.put_folio(self.frames().folio(page).head());
+                    self.memcgs().release_folio(self.frames().folio(page).head());
                     return Some(1);
                 }
                 _ => return Some(1),

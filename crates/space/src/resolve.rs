@@ -110,7 +110,7 @@ impl<P: Platform> Spare<'_, '_, P> {
     #[inline]
     fn empty(&mut self) {
         if let Some((pfn, order)) = self.folio.take() {
-            self.tables.spaces.release_unused(self.pin, pfn, order);
+            self.tables.spaces.memcgs().release_unused(self.pin, pfn, order);
         }
     }
 }
@@ -438,12 +438,12 @@ impl<P: Platform> Tables<'_, P> {
                     self.count_huge_fault(pin, order);
                     return Ok(true);
                 }
-                self.spaces.release_unused(pin, deposit, Order::ZERO);
+                self.spaces.memcgs().release_unused(pin, deposit, Order::ZERO);
             }
             Ok(None) => {}
             Err(_) => frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1),
         }
-        self.spaces.release_unused(pin, head, order);
+        self.spaces.memcgs().release_unused(pin, head, order);
         Ok(false)
     }
 
@@ -478,7 +478,7 @@ impl<P: Platform> Tables<'_, P> {
             // Linux counts this in vmstat alone, not with the folios of the size.
             Err(_) => self.spaces.frames().events().add(pin, VmEvent::ThpFaultFallback, 1),
         }
-        self.spaces.release_unused(pin, deposit, Order::ZERO);
+        self.spaces.memcgs().release_unused(pin, deposit, Order::ZERO);
         false
     }
 
@@ -495,7 +495,7 @@ impl<P: Platform> Tables<'_, P> {
             self.list_new(pin, head, fault.facts);
             self.count_huge_fault(pin, order);
         } else {
-            self.spaces.release_unused(pin, head, order);
+            self.spaces.memcgs().release_unused(pin, head, order);
         }
         replaced
     }

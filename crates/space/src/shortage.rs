@@ -155,7 +155,7 @@ impl<P: Platform> Tables<'_, P> {
                 Ok(())
             }
             Err(over) => {
-                self.spaces.release_unused(pin, head, order);
+                self.spaces.memcgs().release_unused(pin, head, order);
                 if order > Order::ZERO {
                     let events = self.spaces.frames().events();
                     events.count_folio(pin, order, FolioCounter::AnonFaultFallbackCharge, 1);

@@ -20,8 +20,8 @@ use crate::vma::{AnonVmaRef, Vma, VmaSnapshot};
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, FaultSite, FolioCounter, FrameChain, FrameFlags, Frames, Kind};
+use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::{AllocError, AllocRequest, FaultSite, FrameFlags, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_slab::{CacheReport, SlabCache};
 use quire_swap::Swap;
@@ -311,7 +311,7 @@ impl<P: Platform> Spaces<P> {
             let mut list = self.list.lock();
             if list.count + list.coming >= MAX_SPACES {
                 drop(list);
-                self.release_unused(&pin, root, Order::ZERO);
+                self.memcgs().release_unused(&pin, root, Order::ZERO);
                 return Err(AllocError::OutOfMemory.into());
             }
             list.coming += 1;
@@ -325,7 +325,7 @@ impl<P: Platform> Spaces<P> {
                 list.asids.give(asid);
                 list.coming -= 1;
                 drop(list);
-                self.release_unused(&pin, root, Order::ZERO);
+                self.memcgs().release_unused(&pin, root, Order::ZERO);
                 return Err(error.into());
             }
         };
@@ -374,7 +374,7 @@ impl<P: Platform> Spaces<P> {
         // SAFETY: off the list, and the last handle is gone: nothing can reach it any more.
         unsafe { self.cores.free(self.frames(), &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
-        self.release_unused(&pin, root, Order::ZERO);
+        self.memcgs().release_unused(&pin, root, Order::ZERO);
     }
 
     /// Calls `visit` with every space, without a lock: each is kept by a handle meanwhile.
@@ -451,27 +451,6 @@ impl<P: Platform> Spaces<P> {
         frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
         // Release as above.
         frame.map_count().store(pages, Ordering::Release);
-    }
-
-    /// Counts that a folio of `order` is freed.
-    #[inline]
-    pub(crate) fn count_folio_gone(&self, order: Order) {
-        if order > Order::ZERO {
-            let pin = self.platform().pin();
-            self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
-        }
-    }
-
-    /// Frees a folio or a table that never became visible, or whose users are all gone.
-    pub(crate) fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
-        self.frames().known(pfn).map_count().store(0, Ordering::Relaxed);
-        let mut chain = FrameChain::new();
-        let put = self.memcgs().put_folio(&mut chain, pfn, order);
-        if !put && order > Order::ZERO {
-            // Another thread pinned it by mistake, for a moment, and subtracts it when it drops the pin.
-            self.frames().events().count_folio(pin, order, FolioCounter::NrAnon, 1);
-        }
-        self.frames().free_chain(pin, chain);
     }
 
     #[cfg_attr(debug_assertions, track_caller)]

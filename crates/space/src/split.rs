@@ -24,7 +24,7 @@ impl<P: Platform> Space<'_, P> {
     pub fn split_folio(&self, addr: VirtAddr, to: Order) -> Result<u64, SplitError> {
         let head = self.hold_mapped(addr).ok_or(SplitError::NotLarger)?;
         let result = self.spaces.split_held(head, to, false);
-        self.spaces.put_folio(head);
+        self.spaces.memcgs().release_folio(head);
         result
     }
 
@@ -57,17 +57,6 @@ impl<P: Platform> Space<'_, P> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Drops a reference to the folio that starts at `head`.
-    pub(crate) fn put_folio(&self, head: Pfn) {
-        let pin = self.platform().pin();
-        let mut chain = FrameChain::new();
-        let order = self.frames().folio(head).order();
-        if self.memcgs().put_folio(&mut chain, head, order) {
-            self.count_folio_gone(order);
-        }
-        self.frames().free_chain(&pin, chain);
-    }
-
     /// Splits the folio at `head`, to which the caller holds one reference; with `unless_mapped` only if some
     /// page of it is not mapped. Returns the number of frames freed.
     pub(crate) fn split_held(&self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
@@ -87,7 +76,7 @@ impl<P: Platform> Spaces<P> {
             if !self.swap().remove_unnamed(head) {
                 return Err(SplitError::Busy);
             }
-            self.put_folio(head);
+            self.memcgs().release_folio(head);
         }
         let mut result = Err(SplitError::Busy);
         for _ in 0..ATTEMPTS {

@@ -93,7 +93,7 @@ impl<P: Platform> Drop for SwappedIn<'_, P> {
         } else if matches!(then, CacheFate::Kept | CacheFate::Removable) {
             self.spaces.swap().leave_if_unnamed(self.head);
         }
-        self.spaces.put_folio(self.head);
+        self.spaces.memcgs().release_folio(self.head);
     }
 }
 
@@ -184,7 +184,7 @@ impl<'s, P: Platform> Spaces<P> {
                 continue;
             };
             let Some(guard) = self.frames().try_lock_folio_long(head) else {
-                self.put_folio(head);
+                self.memcgs().release_folio(head);
                 return Ok(None);
             };
             let first = slot.block_start(order);
@@ -202,7 +202,7 @@ impl<'s, P: Platform> Spaces<P> {
                 }
                 other => {
                     drop(guard);
-                    self.put_folio(head);
+                    self.memcgs().release_folio(head);
                     match other {
                         Inserted::Found(page) => return self.join(page, slot),
                         // Each order is tried once.
@@ -259,7 +259,7 @@ impl<'s, P: Platform> Spaces<P> {
         let group = match self.charge_for_slot(&pin, slot, order) {
             Ok(group) => group,
             Err(over) => {
-                self.release_unused(&pin, head, order);
+                self.memcgs().release_unused(&pin, head, order);
                 if order > Order::ZERO {
                     self.frames().events().count_folio(&pin, order, FolioCounter::SwpinFallbackCharge, 1);
                 }
@@ -328,7 +328,7 @@ impl<'s, P: Platform> Spaces<P> {
         held.then.set(CacheFate::Failed);
         drop(held.guard.take());
         if left {
-            self.put_folio(held.head);
+            self.memcgs().release_folio(held.head);
         }
         Err(FaultError::Bus)
     }
@@ -363,22 +363,6 @@ impl<'s, P: Platform> Spaces<P> {
         }
         let is_it = flags.contains(FrameFlags::SWAP_CACHE) && joined.page_of(slot).is_some();
         Ok(is_it.then_some(joined))
-    }
-
-    /// No entry names the `pages` slots from `slot` on any more. If the cache has a folio for them, and no
-    /// other thread is busy with it, it leaves the cache.
-    pub(crate) fn drop_cached(&self, slot: SlotId, pages: u32) {
-        let mut nth = 0;
-        while nth < u64::from(pages) {
-            let Some(page) = self.swap().lookup(slot.plus(nth)) else {
-                nth += 1;
-                continue;
-            };
-            let folio = self.frames().folio(page);
-            nth += folio.pages_from(page);
-            self.swap().leave_if_unnamed(folio.head());
-            self.put_folio(folio.head());
-        }
     }
 }
 

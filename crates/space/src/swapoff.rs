@@ -16,10 +16,8 @@ use crate::vma::Vma;
 use core::fmt;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
-use quire_frame::{AllocError, FrameFlags, Kind};
-use quire_memcg::LruList;
+use quire_frame::AllocError;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
-use quire_sync::atomic::raw::Ordering;
 
 /// Pages that are swapped in before the mmap lock is released for a moment.
 const AT_ONCE: u64 = 32;
@@ -60,34 +58,8 @@ impl<P: Platform> Spaces<P> {
     ) -> Result<DeviceId, SwapOnError> {
         let id = self.swap().swapon(device, options)?;
         self.memcgs().start_listing();
-        self.list_unlisted();
+        self.memcgs().list_unlisted();
         Ok(id)
-    }
-
-    /// Puts private folios that are on no list on one: those that were there before anything could be
-    /// reclaimed. Returns how many.
-    pub fn list_unlisted(&self) -> u64 {
-        let mut listed = 0;
-        self.frames().for_each_frame(|head, frame| {
-            let unlisted = |flags: FrameFlags| !flags.intersects(FrameFlags::LRU | FrameFlags::UNEVICTABLE);
-            let is_left_out = || {
-                frame.kind() == Kind::Anonymous
-                    && unlisted(frame.word().flags())
-                    && frame.map_count().load(Ordering::Relaxed) > 0
-            };
-            if !is_left_out() || frame.refs() != 1 || !frame.try_get() {
-                return;
-            }
-            // With the reference it stays what it is. Another thread may be listing it too; the list's lock
-            // decides.
-            if is_left_out() {
-                let pin = self.platform().pin();
-                self.memcgs().list_folio(&pin, head, LruList::InactiveAnon);
-                listed += 1;
-            }
-            self.put_folio(self.frames().folio(head).head());
-        });
-        listed
     }
 
     /// Takes a device out of use: everything that is on it is read back into memory. `goes_on` is asked now
@@ -126,7 +98,7 @@ impl<P: Platform> Spaces<P> {
             self.swap().reap();
             let mut from = 0;
             while let Some(number) = self.swap().next_used(id, from) {
-                self.drop_cached(SlotId::new(id, number), 1);
+                self.swap().drop_unnamed(SlotId::new(id, number), 1);
                 from = number + 1;
             }
             // Other threads are busy with what is left.

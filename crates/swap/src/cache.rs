@@ -117,13 +117,29 @@ impl<P: Platform> Swap<P> {
             let leaves = self.remove_unnamed(head);
             drop(guard);
             if leaves {
-                self.put_folio(&self.platform().pin(), head, order);
+                self.memcgs().release_folio(head);
                 return true;
             }
             // A thread that took the last name away in between found the folio locked, and left it to this.
             if !self.is_cached_only(first, order.pages() as u32) {
                 return false;
             }
+        }
+    }
+
+    /// No entry names the `pages` slots from `slot` on any more. If the cache has a folio for them, and no
+    /// other thread is busy with it, it leaves the cache.
+    pub fn drop_unnamed(&self, slot: SlotId, pages: u32) {
+        let mut nth = 0;
+        while nth < u64::from(pages) {
+            let Some(page) = self.lookup(slot.plus(nth)) else {
+                nth += 1;
+                continue;
+            };
+            let folio = self.frames().folio(page);
+            nth += folio.pages_from(page);
+            self.leave_if_unnamed(folio.head());
+            self.memcgs().release_folio(folio.head());
         }
     }
 

@@ -142,13 +142,12 @@ impl<P: Platform> Swap<P> {
         let failed = frame.word().flags().contains(FrameFlags::READ_FAILED);
         let left = failed && self.discard_failed(head);
         drop(lock);
-        let pin = self.platform().pin();
         if left {
-            self.put_folio(&pin, head, order);
+            self.memcgs().release_folio(head);
         } else if self.is_cached_only(slot, order.pages() as u32) {
             self.leave_if_unnamed(head);
         }
-        self.put_folio(&pin, head, self.frames().folio(head).order());
+        self.memcgs().release_folio(head);
     }
 
     /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its

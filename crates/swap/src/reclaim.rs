@@ -107,11 +107,10 @@ impl<P: Platform> Swap<P> {
             Some(_lock) => self.remove_unnamed(head),
             None => false,
         };
-        let pin = self.platform().pin();
         if removed {
-            self.put_folio(&pin, head, order);
+            self.memcgs().release_folio(head);
         }
-        self.put_folio(&pin, head, order);
+        self.memcgs().release_folio(head);
         if removed { order.pages() } else { 0 }
     }
 }

@@ -449,7 +449,7 @@ fn shuttle_lru_lists_against_faults_and_reclaim() {
                     drop(ManuallyDrop::into_inner(child));
                 });
                 scope.spawn(|| {
-                    machine.memory().spaces().list_unlisted();
+                    machine.memory().memcgs().list_unlisted();
                     reclaim(machine, 2);
                 });
             });

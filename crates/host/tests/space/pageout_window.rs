@@ -35,8 +35,8 @@ fn in_the_window<R>(
     let result = action();
     batch.flush();
     drop(guard);
-    spaces.leave_swap_cache(head);
-    spaces.release_isolated(head);
+    spaces.swap().leave_if_unnamed(head);
+    spaces.memcgs().release_folio(head);
     result
 }
 
@@ -183,7 +183,7 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
         assert_eq!(machine.memory().frames().events().sum(VmEvent::Pgfault), before + 1);
         batch.flush();
         drop(guard);
-        spaces.leave_swap_cache(head);
+        spaces.swap().leave_if_unnamed(head);
         assert_eq!(program.read_u64(area), Ok(2));
     });
     drop(space);
@@ -213,8 +213,8 @@ fn a_space_may_end_with_a_page_out_by_another() {
     own.for_each_mapping(|_| batch.flush());
     assert_eq!(spaces.count(), 1);
     drop(guard);
-    spaces.leave_swap_cache(head);
-    spaces.release_isolated(head);
+    spaces.swap().leave_if_unnamed(head);
+    spaces.memcgs().release_folio(head);
     drop(own);
     assert_audit(&machine);
 }

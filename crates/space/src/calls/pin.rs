@@ -43,9 +43,7 @@ impl<P: Platform> Spaces<P> {
     /// Ends a pin. The folio enters `chain` if this was the last reference.
     pub(super) fn unpin(&self, chain: &mut FrameChain, pfn: Pfn) {
         let (head, order) = self.frames().unpin_folio(pfn);
-        if self.memcgs().put_folio(chain, head, order) {
-            self.count_folio_gone(order);
-        }
+        self.memcgs().put_folio(chain, head, order);
     }
 }
 

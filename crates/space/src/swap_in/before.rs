@@ -49,7 +49,7 @@ impl<'s, P: Platform> Spaces<P> {
         };
         let Some(guard) = self.frames().try_lock_folio_long(head) else {
             end();
-            self.put_folio(head);
+            self.memcgs().release_folio(head);
             return Ok(None);
         };
         // The slot was charged to this memcg before it was busy, and is charged to no other while it is.

@@ -23,7 +23,7 @@ pub(crate) struct Zeros<'s, 'p, P: Platform> {
 impl<P: Platform> Drop for Zeros<'_, '_, P> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            self.tables.spaces.release_unused(self.pin, frame, Order::ZERO);
+            self.tables.spaces.memcgs().release_unused(self.pin, frame, Order::ZERO);
         }
     }
 }
@@ -53,7 +53,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let frames = self.spaces.frames();
         let frame = frames.allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous)).ok()?;
         let Ok(group) = self.spaces.charge_for_slot(pin, (slot, seen), Order::ZERO) else {
-            self.spaces.release_unused(pin, frame, Order::ZERO);
+            self.spaces.memcgs().release_unused(pin, frame, Order::ZERO);
             return None;
         };
         frames.known(frame).memcg().store(group.get(), Ordering::Relaxed);

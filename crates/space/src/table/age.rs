@@ -169,7 +169,7 @@ impl<P: Platform> Tables<'_, P> {
         if own || !self.is_mapped_elsewhere(head) {
             let _ = self.spaces.split_held(head, Order::ZERO, false);
         }
-        self.spaces.put_folio(head);
+        self.spaces.memcgs().release_folio(head);
     }
 
     fn make_old(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, way: Ageing, aged: &mut Aged) {

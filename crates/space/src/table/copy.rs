@@ -134,7 +134,7 @@ impl<P: Platform> Tables<'_, P> {
                 },
             }
         };
-        self.spaces.release_unused(&pin, deposit, Order::ZERO);
+        self.spaces.memcgs().release_unused(&pin, deposit, Order::ZERO);
         step
     }
 

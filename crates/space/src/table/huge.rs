@@ -192,7 +192,7 @@ impl<'s, P: Platform> Tables<'s, P> {
                 Ok(Some((HugeSlot { table, index: P::Paging::index(addr, Level::PMD) }, deposit)))
             }
             other => {
-                self.spaces.release_unused(pin, deposit, Order::ZERO);
+                self.spaces.memcgs().release_unused(pin, deposit, Order::ZERO);
                 other.map(|_| None)
             }
         }

@@ -76,7 +76,7 @@ impl<P: Platform> Tables<'_, P> {
                         }
                         // It could not be split.
                         Freed::Part(entries, head) if split_at == Some(*index) => {
-                            self.spaces.put_folio(head);
+                            self.spaces.memcgs().release_folio(head);
                             entries
                         }
                         Freed::Part(_, head) => return Some(head),

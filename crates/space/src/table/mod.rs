@@ -388,7 +388,7 @@ impl<'s, P: Platform> Tables<'s, P> {
             }
         };
         drop(locked);
-        self.spaces.release_unused(pin, new, Order::ZERO);
+        self.spaces.memcgs().release_unused(pin, new, Order::ZERO);
         Ok(found)
     }
 
