@@ -9,7 +9,6 @@ from pathlib import Path
 BOUNDS = {
     "frame": (60, 13),
     "host": (28, 0),
-    "space": (114, 79),
 }
 
 HEADING = "# Modules, lowest first"

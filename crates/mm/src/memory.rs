@@ -123,10 +123,10 @@ impl<P: Platform> Memory<P> {
         self.frames().age_lists(pin)
     }
 
-    /// What khugepaged does between two sleeps; see [`Spaces::khugepaged_step`]. A machine's background
+    /// What khugepaged does between two sleeps; see [`quire_space::khugepaged_step`]. A machine's background
     /// thread calls it, and sleeps as long as it is told (`khugepaged/scan_sleep_millisecs`).
     pub fn khugepaged_step(&self) -> KhugepagedStep {
-        self.spaces.khugepaged_step()
+        quire_space::khugepaged_step(&self.spaces)
     }
 
     /// The memcgs.
@@ -149,7 +149,7 @@ impl<P: Platform> Memory<P> {
         device: D,
         options: SwapOnOptions,
     ) -> Result<DeviceId, SwapOnError> {
-        self.spaces.swapon(device, options)
+        quire_space::swapon(&self.spaces, device, options)
     }
 
     /// Takes a swap device out of use: what is on it comes back into memory. `goes_on` is asked now and then
@@ -159,7 +159,7 @@ impl<P: Platform> Memory<P> {
     ///
     /// [`SwapOffError`]; the device is in use again.
     pub fn swapoff(&self, id: DeviceId, goes_on: impl FnMut() -> bool) -> Result<(), SwapOffError> {
-        self.spaces.swapoff(id, goes_on)
+        quire_space::swapoff(&self.spaces, id, goes_on)
     }
 
     /// What kswapd does once it is woken: see [`quire_reclaim::kswapd_step`]. A machine's background thread
@@ -195,7 +195,7 @@ impl<P: Platform> Memory<P> {
     ///
     /// [`Error::NoFrames`].
     pub fn create_space_with(&self, layout: Layout, limits: Limits) -> Result<Space<'_, P>, Error> {
-        self.spaces.create(layout, limits)
+        Space::create(&self.spaces, layout, limits)
     }
 }
 

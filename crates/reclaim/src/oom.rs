@@ -37,7 +37,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     let total = spaces.frames().totals().managed + spaces.swap().total_slots();
     let mut chosen: Option<(OomScore, SpaceId)> = None;
     let mut dying = false;
-    let mut next = spaces.next_space(None);
+    let mut next = Space::next(spaces, None);
     while let Some(space) = next {
         if groups.is_below(space.memcg(), root) {
             if space.is_killed() {
@@ -49,7 +49,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
                 chosen = Some((score, space.id()));
             }
         }
-        next = spaces.next_space(Some(&space));
+        next = Space::next(spaces, Some(&space));
     }
     if dying {
         return true;
@@ -61,7 +61,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
 /// Ends the program of a space: it gets no more memory, and what is its own is taken at once where that is
 /// possible.
 fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
-    let mut next = spaces.next_space(None);
+    let mut next = Space::next(spaces, None);
     while let Some(space) = next {
         if space.id() == id {
             spaces.frames().events().add(&spaces.platform().pin(), VmEvent::OomKill, 1);
@@ -70,7 +70,7 @@ fn kill<P: Platform>(spaces: &Spaces<P>, id: SpaceId) -> bool {
             reap(&space);
             return true;
         }
-        next = spaces.next_space(Some(&space));
+        next = Space::next(spaces, Some(&space));
     }
     false
 }

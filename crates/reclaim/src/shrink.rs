@@ -143,12 +143,12 @@ fn unmap<'s, P: Platform>(
     let discarded = flags & (FrameFlags::LAZY_FREE | FrameFlags::SWAP_CACHE) == FrameFlags::LAZY_FREE
         && !flags.contains(FrameFlags::DIRTY);
     let unmapped = if discarded {
-        spaces.unmap_to_discard(head, batch)
+        batch.unmap_to_discard(head)
     } else {
         if !flags.contains(FrameFlags::SWAP_CACHE) {
             give_slots(spaces, head)?;
         }
-        spaces.unmap_to_swap(head, batch)
+        batch.unmap_to_swap(head)
     };
     let fate = match unmapped {
         Unmapped::All => return Ok(Ready { head, guard, discarded }),

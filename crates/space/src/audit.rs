@@ -3,14 +3,8 @@
 mod memcgs;
 mod sharing;
 mod tlb;
-
-use crate::residency::Residency;
-use crate::rmap::{AnonVmaAudit, AnonVmaViolation};
-use crate::space::{SpaceCore, SpaceId};
+use crate::space::Space;
 use crate::spaces::Spaces;
-use crate::table::Tables;
-use crate::usage::SpaceFigures;
-use crate::vma::{VmFlags, Vma};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use quire_arch::{
@@ -18,6 +12,9 @@ use quire_arch::{
     VirtAddr, VirtRange,
 };
 use quire_frame::{FrameFlags, Kind};
+use quire_pagetable::{Residency, SpaceId, Tables};
+use quire_rmap::Mappings;
+use quire_rmap::{AnonVmaAudit, AnonVmaViolation, SpaceCore, SpaceFigures, VmFlags, Vma};
 use quire_swap::SlotId;
 use quire_vma_tree::tree::TreeViolation;
 
@@ -245,176 +242,169 @@ fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-impl<P: Platform> Spaces<P> {
-    /// Recounts everything that the spaces of this machine use. The machine is quiet: no call, fault or
-    /// access runs. The audit words of the frames are scratch and end up zero.
-    pub fn audit(&self, report: Report<'_>) {
-        self.frames().clear_audit();
-        let mut sums = Sums::default();
-        self.for_each(|core| {
-            sums.spaces += 1;
-            self.audit_space(core, &mut sums, report);
-        });
-        let mut expect = |what, expected, found| {
-            if expected != found {
-                report(SpaceViolation::Count { space: None, what, expected, found });
-            }
-        };
-        expect("pages promised", sums.accounted, self.commit().promised());
-        let [vmas, cores, anon_vmas] = self.objects_in_use();
-        expect("VMAs in use", sums.vmas, vmas);
-        expect("spaces in use", sums.spaces, cores);
-        expect("anon_vmas in use", sums.anon_vmas.anon_vmas(), anon_vmas);
-        let mut counted = Names::default();
-        self.swap().for_each_named(|named| counted.add(named.torn, named.slot, named.count));
-        expect("entries that name slots", sums.names.count, counted.count);
-        expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
-        let large_leaves = sums.large_leaves;
-        self.audit_groups(report);
-        self.audit_frames(large_leaves, report);
-        self.audit_sharing(report);
-        self.audit_memcgs(report);
-        self.audit_current(report);
-        self.platform().for_each_cached_translation(&mut |cached| self.audit_cached(cached, report));
-        self.frames().clear_audit();
-    }
+/// Recounts everything that the spaces of this machine use. The machine is quiet: no call, fault or
+/// access runs. The audit words of the frames are scratch and end up zero.
+pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
+    spaces.frames().clear_audit();
+    let mut sums = Sums::default();
+    Space::for_each(spaces, |core| {
+        sums.spaces += 1;
+        audit_space(spaces, core, &mut sums, report);
+    });
+    let mut expect = |what, expected, found| {
+        if expected != found {
+            report(SpaceViolation::Count { space: None, what, expected, found });
+        }
+    };
+    expect("pages promised", sums.accounted, spaces.commit().promised());
+    let [vmas, cores, anon_vmas] = spaces.objects_in_use();
+    expect("VMAs in use", sums.vmas, vmas);
+    expect("spaces in use", sums.spaces, cores);
+    expect("anon_vmas in use", sums.anon_vmas.anon_vmas(), anon_vmas);
+    let mut counted = Names::default();
+    spaces.swap().for_each_named(|named| counted.add(named.torn, named.slot, named.count));
+    expect("entries that name slots", sums.names.count, counted.count);
+    expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
+    let large_leaves = sums.large_leaves;
+    audit_groups(spaces, report);
+    audit_frames(spaces, large_leaves, report);
+    sharing::audit_sharing(spaces, report);
+    memcgs::audit_memcgs(spaces, report);
+    tlb::audit_current(spaces, report);
+    spaces.platform().for_each_cached_translation(&mut |cached| tlb::audit_cached(spaces, cached, report));
+    spaces.frames().clear_audit();
+}
 
-    fn audit_space(&self, core: &SpaceCore, sums: &mut Sums, report: Report<'_>) {
+fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sums, report: Report<'_>) {
+    let space = core.id();
+    let mappings = core.read_mappings(spaces.platform());
+    if let Err(violation) = mappings.validate() {
+        report(SpaceViolation::Tree { space, violation });
+    }
+    let mut expected = SpaceFigures::default();
+    for (range, vma) in mappings.entries() {
+        let facts = vma.facts();
+        if facts.range != range {
+            report(SpaceViolation::VmaRange { space, expected: range, found: facts.range });
+        }
+        let (bytes, flags) = (facts.range.len(), facts.flags);
+        expected.mapped += bytes;
+        expected.exec += if flags.is_exec() { bytes } else { 0 };
+        expected.stack += if flags.is_stack() && !flags.is_exec() { bytes } else { 0 };
+        expected.data += if flags.is_data() { bytes } else { 0 };
+        expected.locked += if flags.contains(VmFlags::LOCKED) { bytes } else { 0 };
+        sums.accounted += if flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
+        sums.vmas += 1;
+        sums.anon_vmas.count(vma);
+    }
+    let mut walk = TableAudit {
+        spaces,
+        mappings: &mappings,
+        tables: Tables::new(spaces.memory(), &core.tables),
+        pages: Residency::default(),
+        swapped: 0,
+        names: Names::default(),
+        count: 0,
+        large: 0,
+    };
+    walk.table(core.tables.root(), P::Paging::root_level(), VirtAddr(0), report);
+    sums.large_leaves += walk.large;
+    sums.names.join(&walk.names);
+    expected.resident_anonymous = walk.pages.anonymous * PAGE_SIZE;
+    expected.resident_file = walk.pages.file * PAGE_SIZE;
+    // The root is not counted, as in Linux.
+    expected.page_tables = (walk.count - 1) * PAGE_SIZE;
+    let found = core.usage.figures(mappings.count() as u64, &core.tables.residency);
+    expected.swapped = walk.swapped * PAGE_SIZE;
+    for (what, expected, found) in [
+        ("bytes paged out", expected.swapped, found.swapped),
+        ("bytes mapped", expected.mapped, found.mapped),
+        ("bytes of code", expected.exec, found.exec),
+        ("bytes of stacks", expected.stack, found.stack),
+        ("bytes of data", expected.data, found.data),
+        ("bytes locked", expected.locked, found.locked),
+        ("bytes of anonymous pages", expected.resident_anonymous, found.resident_anonymous),
+        ("bytes of file pages", expected.resident_file, found.resident_file),
+        ("bytes of page tables", expected.page_tables, found.page_tables),
+    ] {
+        if expected != found {
+            report(SpaceViolation::Count { space: Some(space), what, expected, found });
+        }
+    }
+}
+
+/// Compares every anon_vma with what [`AnonVmaAudit::count`] found.
+fn audit_groups<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
+    let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
+        Space::for_each(spaces, |core| {
+            core.read_mappings(spaces.platform()).iter().for_each(|vma| visit(core, vma));
+        });
+    };
+    for_each_vma(&mut |core, vma| {
         let space = core.id();
-        let _guard = core.mmap_lock.read(self.platform());
-        // SAFETY: the mmap lock is held.
-        let view = unsafe { core.vmas.view() };
-        if let Err(violation) = view.validate() {
-            report(SpaceViolation::Tree { space, violation });
-        }
-        let mut expected = SpaceFigures::default();
-        for entry in &view {
-            // SAFETY: a VMA in the tree is live while the mmap lock is held.
-            let vma: &Vma = unsafe { entry.value.as_ref() };
-            let facts = vma.facts();
-            if facts.range != entry.range {
-                report(SpaceViolation::VmaRange { space, expected: entry.range, found: facts.range });
-            }
-            let (bytes, flags) = (facts.range.len(), facts.flags);
-            expected.mapped += bytes;
-            expected.exec += if flags.is_exec() { bytes } else { 0 };
-            expected.stack += if flags.is_stack() && !flags.is_exec() { bytes } else { 0 };
-            expected.data += if flags.is_data() { bytes } else { 0 };
-            expected.locked += if flags.contains(VmFlags::LOCKED) { bytes } else { 0 };
-            sums.accounted += if flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
-            sums.vmas += 1;
-            sums.anon_vmas.count(vma);
-        }
-        let mut walk = TableAudit {
-            tables: Tables::new(self, core),
-            pages: Residency::default(),
-            swapped: 0,
-            names: Names::default(),
-            count: 0,
-            large: 0,
-        };
-        walk.table(core.root(), P::Paging::root_level(), VirtAddr(0), report);
-        sums.large_leaves += walk.large;
-        sums.names.join(&walk.names);
-        expected.resident_anonymous = walk.pages.anonymous * PAGE_SIZE;
-        expected.resident_file = walk.pages.file * PAGE_SIZE;
-        // The root is not counted, as in Linux.
-        expected.page_tables = (walk.count - 1) * PAGE_SIZE;
-        let found = core.usage.figures(view.len() as u64);
-        expected.swapped = walk.swapped * PAGE_SIZE;
-        for (what, expected, found) in [
-            ("bytes paged out", expected.swapped, found.swapped),
-            ("bytes mapped", expected.mapped, found.mapped),
-            ("bytes of code", expected.exec, found.exec),
-            ("bytes of stacks", expected.stack, found.stack),
-            ("bytes of data", expected.data, found.data),
-            ("bytes locked", expected.locked, found.locked),
-            ("bytes of anonymous pages", expected.resident_anonymous, found.resident_anonymous),
-            ("bytes of file pages", expected.resident_file, found.resident_file),
-            ("bytes of page tables", expected.page_tables, found.page_tables),
-        ] {
-            if expected != found {
-                report(SpaceViolation::Count { space: Some(space), what, expected, found });
-            }
-        }
-    }
-
-    /// Compares every anon_vma with what [`AnonVmaAudit::count`] found.
-    fn audit_groups(&self, report: Report<'_>) {
-        let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
-            self.for_each(|core| {
-                let _guard = core.mmap_lock.read(self.platform());
-                // SAFETY: the mmap lock is held.
-                for entry in &unsafe { core.vmas.view() } {
-                    // SAFETY: a VMA in the tree is live while the mmap lock is held.
-                    visit(core, unsafe { entry.value.as_ref() });
-                }
-            });
-        };
-        for_each_vma(&mut |core, vma| {
-            let space = core.id();
-            AnonVmaAudit::check(core, vma, &mut |violation| {
-                report(SpaceViolation::AnonVma { space, violation });
-            });
+        AnonVmaAudit::check(core, vma, &mut |violation| {
+            report(SpaceViolation::AnonVma { space, violation });
         });
-        for_each_vma(&mut |_, vma| AnonVmaAudit::clear(vma));
-    }
+    });
+    for_each_vma(&mut |_, vma| AnonVmaAudit::clear(vma));
+}
 
-    /// Holds every frame's counts against what the walk of all tables found.
-    fn audit_frames(&self, large_leaves: u64, report: Report<'_>) {
-        let (mut whole_maps, mut mapped_whole) = (0, 0);
-        let huge_zero = self.huge_zero_page();
-        self.frames().for_each_frame(|pfn, frame| {
-            let kind = frame.kind();
-            let seen = frame.audit().load(Ordering::Relaxed);
-            let maps = frame.map_count().load(Ordering::Relaxed);
-            match kind {
-                Kind::Anonymous | Kind::File => {
-                    // All mappings hold one reference together, and pins of devices theirs.
-                    let folio = self.frames().folio(pfn);
-                    let whole = if folio.is_large() { frame.live().load(Ordering::Relaxed) } else { 0 };
-                    whole_maps += u64::from(whole);
-                    mapped_whole += u64::from(whole > 0);
-                    // The swap cache has one, and a device that reads without a waiter.
-                    let has = |flag| u32::from(frame.word().flags().contains(flag));
-                    let others = has(FrameFlags::SWAP_CACHE) + has(FrameFlags::UNATTENDED);
-                    if seen == 0 && others == 0 && !folio.may_be_pinned() {
-                        report(SpaceViolation::Leaked { pfn, kind });
-                    } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0) + others, seen) {
-                        report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
-                    }
-                }
-                Kind::Table if seen == 0 => report(SpaceViolation::Leaked { pfn, kind }),
-                Kind::Table if frame.refs() != seen => {
+/// Holds every frame's counts against what the walk of all tables found.
+fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Report<'_>) {
+    let (mut whole_maps, mut mapped_whole) = (0, 0);
+    let huge_zero = spaces.huge_zero_page();
+    spaces.frames().for_each_frame(|pfn, frame| {
+        let kind = frame.kind();
+        let seen = frame.audit().load(Ordering::Relaxed);
+        let maps = frame.map_count().load(Ordering::Relaxed);
+        match kind {
+            Kind::Anonymous | Kind::File => {
+                // All mappings hold one reference together, and pins of devices theirs.
+                let folio = spaces.frames().folio(pfn);
+                let whole = if folio.is_large() { frame.live().load(Ordering::Relaxed) } else { 0 };
+                whole_maps += u64::from(whole);
+                mapped_whole += u64::from(whole > 0);
+                // The swap cache has one, and a device that reads without a waiter.
+                let has = |flag| u32::from(frame.word().flags().contains(flag));
+                let others = has(FrameFlags::SWAP_CACHE) + has(FrameFlags::UNATTENDED);
+                if seen == 0 && others == 0 && !folio.may_be_pinned() {
+                    report(SpaceViolation::Leaked { pfn, kind });
+                } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0) + others, seen) {
                     report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
                 }
-                Kind::ZeroPage if Some(pfn) == huge_zero => {
-                    // Each entry that maps it has one, and so has `Spaces`.
-                    let (expected, found) = (u64::from(seen) + 1, u64::from(frame.refs()));
-                    if expected != found {
-                        let what = "references to the huge page of zeros";
-                        report(SpaceViolation::Count { space: None, what, expected, found });
-                    }
+            }
+            Kind::Table if seen == 0 => report(SpaceViolation::Leaked { pfn, kind }),
+            Kind::Table if frame.refs() != seen => {
+                report(SpaceViolation::Refs { pfn, expected: seen, refs: frame.refs(), maps });
+            }
+            Kind::ZeroPage if Some(pfn) == huge_zero => {
+                // Each entry that maps it has one, and so has `Spaces`.
+                let (expected, found) = (u64::from(seen) + 1, u64::from(frame.refs()));
+                if expected != found {
+                    let what = "references to the huge page of zeros";
+                    report(SpaceViolation::Count { space: None, what, expected, found });
                 }
-                Kind::ZeroPage if pfn != self.zero_page() => report(SpaceViolation::Leaked { pfn, kind }),
-                Kind::Allocated if !self.owns(pfn) => report(SpaceViolation::Leaked { pfn, kind }),
-                _ => {}
             }
-        });
-        let counted = self.frames().events().pmd_mapped();
-        for (what, expected, found) in [
-            ("folios mapped whole, as often as they are", large_leaves, whole_maps),
-            ("folios mapped whole", mapped_whole, counted),
-        ] {
-            if expected != found {
-                report(SpaceViolation::Count { space: None, what, expected, found });
-            }
+            Kind::ZeroPage if pfn != spaces.zero_page() => report(SpaceViolation::Leaked { pfn, kind }),
+            Kind::Allocated if !spaces.owns(pfn) => report(SpaceViolation::Leaked { pfn, kind }),
+            _ => {}
+        }
+    });
+    let counted = spaces.frames().events().pmd_mapped();
+    for (what, expected, found) in [
+        ("folios mapped whole, as often as they are", large_leaves, whole_maps),
+        ("folios mapped whole", mapped_whole, counted),
+    ] {
+        if expected != found {
+            report(SpaceViolation::Count { space: None, what, expected, found });
         }
     }
 }
 
 /// A walk over all tables of one space.
 struct TableAudit<'s, P: Platform> {
+    spaces: &'s Spaces<P>,
+    mappings: &'s Mappings<'s, P>,
     tables: Tables<'s, P>,
     pages: Residency,
     /// Entries that name slots.
@@ -428,8 +418,8 @@ struct TableAudit<'s, P: Platform> {
 
 impl<P: Platform> TableAudit<'_, P> {
     fn table(&mut self, table: Pfn, level: Level, start: VirtAddr, report: Report<'_>) {
-        let frames = self.tables.spaces.frames();
-        let space = self.tables.core.id();
+        let frames = self.spaces.frames();
+        let space = self.tables.space().id();
         let Some(frame) = frames.frame(table).filter(|frame| frame.kind() == Kind::Table) else {
             let kind = frames.known(table).kind();
             report(SpaceViolation::BadTable { space, table, kind });
@@ -458,7 +448,7 @@ impl<P: Platform> TableAudit<'_, P> {
                 (Entry::Swap(entry), _) => {
                     self.swapped += 1;
                     let slot = SlotId::of(entry);
-                    self.names.add(self.tables.spaces.swap().is_torn(slot), slot, 1);
+                    self.names.add(self.spaces.swap().is_torn(slot), slot, 1);
                 }
                 _ => {}
             }
@@ -474,8 +464,8 @@ impl<P: Platform> TableAudit<'_, P> {
 
     /// Counts the tables that were deposited behind `table`: as many as it has `leaves`.
     fn deposits(&mut self, table: Pfn, leaves: u64, report: Report<'_>) {
-        let frames = self.tables.spaces.frames();
-        let space = Some(self.tables.core.id());
+        let frames = self.spaces.frames();
+        let space = Some(self.tables.space().id());
         let mut found = 0;
         let mut next = frames.known(table).private().load(Ordering::Relaxed).checked_sub(1).map(Pfn);
         while let Some(deposit) = next
@@ -494,14 +484,11 @@ impl<P: Platform> TableAudit<'_, P> {
 
     fn leaf(&mut self, leaf: Leaf, level: Level, addr: VirtAddr, report: Report<'_>) {
         let Leaf { pfn, flags } = leaf;
-        let (spaces, core) = (self.tables.spaces, self.tables.core);
+        let (spaces, space) = (self.spaces, self.tables.space().id());
         let frames = spaces.frames();
         let kind = frames.frame(pfn).map_or(Kind::Hole, |_| frames.folio(pfn).kind());
-        // SAFETY: the caller holds the mmap lock.
-        let vma = unsafe { core.vmas.view() }.find(addr);
+        let vma = self.mappings.find(addr);
         let access = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
-        // SAFETY: a VMA in the tree is live while the mmap lock is held.
-        let vma: Option<&Vma> = vma.map(|entry| unsafe { entry.value.as_ref() });
         let allowed = vma.is_some_and(|vma| vma.flags().leaf_flags().contains(flags & access));
         let pages = P::Paging::entry_bytes(level) / PAGE_SIZE;
         let fits = if flags.contains(LeafFlags::SPECIAL) {
@@ -517,7 +504,7 @@ impl<P: Platform> TableAudit<'_, P> {
         // What it maps lies in one mapping.
         let allowed = allowed && vma.is_some_and(|vma| vma.range().end().0 - addr.0 >= pages * PAGE_SIZE);
         if !allowed || !fits {
-            report(SpaceViolation::BadPage { space: core.id(), addr, pfn, kind });
+            report(SpaceViolation::BadPage { space, addr, pfn, kind });
         }
         if fits && !flags.contains(LeafFlags::SPECIAL) {
             self.pages.add(kind, pages);
@@ -525,7 +512,7 @@ impl<P: Platform> TableAudit<'_, P> {
             frame.audit().fetch_add(pages as u32, Ordering::Relaxed);
             let owner = frame.owner().load(Ordering::Relaxed);
             if kind == Kind::Anonymous && !vma.is_some_and(|vma| AnonVmaAudit::may_map(vma, owner)) {
-                report(SpaceViolation::PageOwner { space: core.id(), addr, pfn });
+                report(SpaceViolation::PageOwner { space, addr, pfn });
             }
         }
     }

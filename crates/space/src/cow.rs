@@ -4,14 +4,12 @@
 //! under the table's lock from the folio's counts alone. A new mapping of a page is made only from an entry
 //! that maps it already. So what only the caller's own entries map stays so while their table is locked.
 
-use crate::cpus::FlushCause;
-use crate::fault::Refusal;
-use crate::gather::Gather;
-use crate::space::page_of;
-use crate::table::{LockedTable, Tables};
-use crate::vma::{VmFlags, VmaSnapshot};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, Kind, LockedFolio};
+use quire_pagetable::page_of;
+use quire_pagetable::{FlushCause, Gather, LockedTable, Tables};
+use quire_paging::Refusal;
+use quire_rmap::{VmFlags, VmaSnapshot};
 use quire_sync::atomic::raw::Ordering;
 
 /// A page that a fault keeps while no lock is held, so that it is not reused for other contents meanwhile. A
@@ -29,141 +27,143 @@ impl Held {
     }
 }
 
-impl<P: Platform> Tables<'_, P> {
-    /// Whether a write through `leaf`, which does not allow it, needs a copy of the page.
-    #[inline]
-    pub(crate) fn must_copy(
-        &self,
-        locked: &LockedTable<'_, P>,
-        index: usize,
-        leaf: Leaf,
-        facts: &VmaSnapshot,
-    ) -> bool {
-        if leaf.flags.intersects(LeafFlags::WRITE | LeafFlags::SPECIAL)
-            || facts.flags.contains(VmFlags::SHARED)
-        {
-            return false;
-        }
-        !self.is_own(locked, index, leaf.pfn)
+/// Whether a write through `leaf`, which does not allow it, needs a copy of the page.
+#[inline]
+pub(crate) fn must_copy<P: Platform>(
+    tables: &Tables<'_, P>,
+    locked: &LockedTable<'_, P>,
+    index: usize,
+    leaf: Leaf,
+    vma: &VmaSnapshot,
+) -> bool {
+    if leaf.flags.intersects(LeafFlags::WRITE | LeafFlags::SPECIAL) || vma.flags.contains(VmFlags::SHARED) {
+        return false;
     }
+    !is_own(tables, locked, index, leaf.pfn)
+}
 
-    /// Whether the folio of the private page `pfn`, which entry `index` maps, is exclusive to this process.
-    pub(crate) fn is_own(&self, locked: &LockedTable<'_, P>, index: usize, pfn: Pfn) -> bool {
-        let folio = self.spaces.frames().lock_folio(pfn);
-        if folio.is_exclusive() || self.leaves_cache_to(&folio) {
-            return true;
-        }
-        if !folio.folio().is_large() {
-            return folio.claim(1);
-        }
-        // Entries of this table that map a page of the folio. If part of it was moved behind another table
-        // they are too few.
-        let head = folio.folio().head();
-        let entries = P::Paging::entries(Level::PTE);
-        let first = (index as u64).saturating_sub(pfn.0 - head.0) as usize;
-        let last = (index + folio.folio().pages_from(pfn) as usize).min(entries);
-        let mapped = (first..last).filter(|&index| match locked.get(index) {
-            Entry::Leaf(leaf) => leaf.pfn.0.wrapping_sub(head.0) < folio.folio().order().pages(),
-            _ => false,
-        });
-        folio.claim(mapped.count() as u32)
+/// Whether the folio of the private page `pfn`, which entry `index` maps, is exclusive to this process.
+pub(crate) fn is_own<P: Platform>(
+    tables: &Tables<'_, P>,
+    locked: &LockedTable<'_, P>,
+    index: usize,
+    pfn: Pfn,
+) -> bool {
+    let folio = tables.memory().frames().lock_folio(pfn);
+    if folio.is_exclusive() || leaves_cache_to(tables, &folio) {
+        return true;
     }
-
-    /// Whether a folio of one page is exclusive to the program once it has left the swap cache, where no
-    /// entry names its slot any more. If so, it has left.
-    #[inline]
-    fn leaves_cache_to(&self, folio: &LockedFolio<'_, P>) -> bool {
-        let cached = folio.folio().frame().word().flags().contains(FrameFlags::SWAP_CACHE);
-        cached && !folio.folio().is_large() && self.leave_cache_to(folio)
+    if !folio.folio().is_large() {
+        return folio.claim(1);
     }
+    // Entries of this table that map a page of the folio. If part of it was moved behind another table
+    // they are too few.
+    let head = folio.folio().head();
+    let entries = P::Paging::entries(Level::PTE);
+    let first = (index as u64).saturating_sub(pfn.0 - head.0) as usize;
+    let last = (index + folio.folio().pages_from(pfn) as usize).min(entries);
+    let mapped = (first..last).filter(|&index| match locked.get(index) {
+        Entry::Leaf(leaf) => leaf.pfn.0.wrapping_sub(head.0) < folio.folio().order().pages(),
+        _ => false,
+    });
+    folio.claim(mapped.count() as u32)
+}
 
-    #[cold]
-    fn leave_cache_to(&self, folio: &LockedFolio<'_, P>) -> bool {
-        // Once it has left the mappings alone hold it.
-        folio.maps() == 1 && self.spaces.swap().leave_if_unnamed(folio.folio().head()) && folio.is_exclusive()
-    }
+/// Whether a folio of one page is exclusive to the program once it has left the swap cache, where no
+/// entry names its slot any more. If so, it has left.
+#[inline]
+fn leaves_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &LockedFolio<'_, P>) -> bool {
+    let cached = folio.folio().frame().word().flags().contains(FrameFlags::SWAP_CACHE);
+    cached && !folio.folio().is_large() && leave_cache_to(tables, folio)
+}
 
-    /// Whether a device has the page, and it is in the swap cache for the moment: it must not be copied, and
-    /// is to be looked at again.
-    pub(crate) fn is_pinned_and_cached(&self, pfn: Pfn) -> bool {
-        let folio = self.spaces.frames().folio(pfn);
-        folio.may_be_pinned() && folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
-    }
+#[cold]
+fn leave_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &LockedFolio<'_, P>) -> bool {
+    // Once it has left the mappings alone hold it.
+    folio.maps() == 1 && tables.memory().swap().leave_if_unnamed(folio.folio().head()) && folio.is_exclusive()
+}
 
-    /// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the
-    /// access is tried again.
-    pub(crate) fn hold(&self, pfn: Pfn) -> Option<Held> {
-        let folio = self.spaces.frames().lock_folio(pfn);
-        let held = folio.folio().frame().get(1);
-        held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
-    }
+/// Whether a device has the page, and it is in the swap cache for the moment: it must not be copied, and
+/// is to be looked at again.
+pub(crate) fn is_pinned_and_cached<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> bool {
+    let folio = tables.memory().frames().folio(pfn);
+    folio.may_be_pinned() && folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
+}
 
-    /// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table`
-    /// maps. If that changed meanwhile nothing is done: the access is tried again.
-    #[cold]
-    #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn copy_on_write(
-        &self,
-        held: &Held,
-        (table, index): (Pfn, usize),
-        facts: &VmaSnapshot,
-        addr: VirtAddr,
-    ) -> Result<(), Refusal> {
-        let mut gather = Gather::new(self.spaces, self.core, FlushCause::CopyOnWrite);
-        let result = self.replace_by_copy(held, (table, index), facts, addr, &mut gather);
-        gather.put(held.head, held.order);
-        gather.finish();
-        result
-    }
+/// Keeps the page `pfn`, which an entry of a locked table maps. `None` past the most references: the
+/// access is tried again.
+pub(crate) fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held> {
+    let folio = tables.memory().frames().lock_folio(pfn);
+    let held = folio.folio().frame().get(1);
+    held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
+}
 
-    #[cfg_attr(debug_assertions, track_caller)]
-    fn replace_by_copy(
-        &self,
-        held: &Held,
-        (table, index): (Pfn, usize),
-        facts: &VmaSnapshot,
-        addr: VirtAddr,
-        gather: &mut Gather<'_, P>,
-    ) -> Result<(), Refusal> {
-        let frames = self.spaces.frames();
-        let pin = self.pin();
-        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
-        let copy = frames.allocate(&pin, request)?;
-        self.charge_new(&pin, copy, Order::ZERO)?;
-        // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after
-        // all, its entry has changed, and the copy is dropped.
-        unsafe { frames.platform().copy(held.pfn, copy, Order::ZERO) };
-        let locked = self.lock(&pin, table, Level::PTE);
-        let unchanged = match locked.get(index) {
-            Entry::Leaf(leaf) => leaf.pfn == held.pfn && !leaf.flags.contains(LeafFlags::WRITE),
-            _ => false,
-        };
-        if !unchanged {
-            drop(locked);
-            self.spaces.memcgs().release_unused(&pin, copy, Order::ZERO);
-            return Ok(());
-        }
-        let kind = {
-            let folio = frames.lock_folio(held.pfn);
-            // First nothing, then the flush, then the copy: no CPU may go on reading the old page after
-            // another has written to the new one.
-            locked.entries[index].store(0, Ordering::Relaxed);
-            if facts.flags.contains(VmFlags::LOCKED) {
-                self.unlock_folio(&pin, &folio);
-            }
-            folio.folio().kind()
-        };
-        self.core.flush(frames, &pin, page_of(addr), FlushCause::CopyOnWrite);
-        self.spaces.init_page(copy, facts, addr);
-        let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
-        locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
-        self.list_new(&pin, copy, facts);
-        if kind == Kind::File {
-            // Under the lock: when the copy is unmapped, it is subtracted as an anonymous page.
-            self.core.usage.file_page_made_anonymous();
-        }
+/// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table`
+/// maps. If that changed meanwhile nothing is done: the access is tried again.
+#[cold]
+#[cfg_attr(debug_assertions, track_caller)]
+pub(crate) fn copy_on_write<P: Platform>(
+    tables: &Tables<'_, P>,
+    held: &Held,
+    (table, index): (Pfn, usize),
+    vma: &VmaSnapshot,
+    addr: VirtAddr,
+) -> Result<(), Refusal> {
+    let mut gather = Gather::new(tables.memory(), tables.space(), FlushCause::CopyOnWrite);
+    let result = replace_by_copy(tables, held, (table, index), vma, addr, &mut gather);
+    gather.put(held.head, held.order);
+    tables.finish(gather);
+    result
+}
+
+#[cfg_attr(debug_assertions, track_caller)]
+fn replace_by_copy<P: Platform>(
+    tables: &Tables<'_, P>,
+    held: &Held,
+    (table, index): (Pfn, usize),
+    vma: &VmaSnapshot,
+    addr: VirtAddr,
+    gather: &mut Gather<'_, P>,
+) -> Result<(), Refusal> {
+    let frames = tables.memory().frames();
+    let pin = tables.pin();
+    let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
+    let copy = frames.allocate(&pin, request)?;
+    tables.charge_new(&pin, copy, Order::ZERO)?;
+    // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after
+    // all, its entry has changed, and the copy is dropped.
+    unsafe { frames.platform().copy(held.pfn, copy, Order::ZERO) };
+    let locked = tables.lock(&pin, table, Level::PTE);
+    let unchanged = match locked.get(index) {
+        Entry::Leaf(leaf) => leaf.pfn == held.pfn && !leaf.flags.contains(LeafFlags::WRITE),
+        _ => false,
+    };
+    if !unchanged {
         drop(locked);
-        gather.unmap_flushed(held.pfn, 1);
-        Ok(())
+        tables.memory().memcgs().release_unused(&pin, copy, Order::ZERO);
+        return Ok(());
     }
+    let kind = {
+        let folio = frames.lock_folio(held.pfn);
+        // First nothing, then the flush, then the copy: no CPU may go on reading the old page after
+        // another has written to the new one.
+        locked.entries[index].store(0, Ordering::Relaxed);
+        if vma.is_locked() {
+            tables.unlock_folio(&pin, &folio);
+        }
+        folio.folio().kind()
+    };
+    tables.space().flush(frames, &pin, page_of(addr), FlushCause::CopyOnWrite);
+    let new = vma.new_page(addr);
+    new.init_page(frames.known(copy));
+    let flags = new.leaf | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+    locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
+    tables.list_new(&pin, copy, new.locked);
+    if kind == Kind::File {
+        // Under the lock: when the copy is unmapped, it is subtracted as an anonymous page.
+        tables.space().residency.file_page_made_anonymous();
+    }
+    drop(locked);
+    gather.unmap_flushed(held.pfn, 1);
+    Ok(())
 }

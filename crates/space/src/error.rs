@@ -188,37 +188,17 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Why an access to memory was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FaultError {
-    /// SIGSEGV with `SEGV_MAPERR`: nothing is mapped there.
-    NotMapped,
-    /// SIGSEGV with `SEGV_ACCERR`: the mapping does not allow the access.
-    AccessDenied,
-    /// SIGBUS: the contents cannot be read.
-    Bus,
-    /// No frame for the page or a table.
-    OutOfMemory(AllocError),
-    /// SIGKILL: memory was exhausted, and this program was chosen to give up what it has.
-    Killed,
+/// Why an attempt of a call failed.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// It may be made again: nothing was done, or what was done may be done twice.
+    Repeatable(Error),
+    /// A part was done that must not be done twice.
+    Final(Error),
 }
 
-impl From<AllocError> for FaultError {
-    fn from(error: AllocError) -> Self {
-        Self::OutOfMemory(error)
+impl<E: Into<Error>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Repeatable(error.into())
     }
 }
-
-impl fmt::Display for FaultError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotMapped => f.write_str("SIGSEGV (MAPERR)"),
-            Self::AccessDenied => f.write_str("SIGSEGV (ACCERR)"),
-            Self::Bus => f.write_str("SIGBUS"),
-            Self::OutOfMemory(error) => write!(f, "out of memory: {error}"),
-            Self::Killed => f.write_str("SIGKILL (out of memory)"),
-        }
-    }
-}
-
-impl core::error::Error for FaultError {}

@@ -1,74 +1,62 @@
-//! Address spaces: page tables, VMAs, faults and the memory calls.
+//! Address spaces: faults, and Linux's memory calls.
 //!
 //! [`Spaces`] has all address spaces of one machine; [`Space`] is a handle to one address space, whose
 //! methods are Linux's memory calls with Linux's results. How a fault, a call and a gather fit together, and
 //! which lock orders what, is described in docs/space.md and docs/locking.md.
+//!
+//! # Modules, lowest first
+//!
+//! - `error`: Linux's errors, each cause apart.
+//! - `commit`: memory that was promised.
+//! - `spaces`: what all spaces share, and what is done about a shortage of memory.
+//! - `cow`: copy-on-write.
+//! - `resolve`: making a page available where a fault asks for it.
+//! - `faults`: faults in a mapping that is held.
+//! - `mmap_writer`: the only place where mappings change.
+//! - `space`: the handle to a space: faults and calls.
+//! - `unmap_batch`: spaces out of which reclaim unmaps folios.
+//! - `swapoff`: swapping in everything from a device.
+//! - `khugepaged`: the background step that collapses page tables.
+//! - `audit`: the recount of all that spaces use.
 
 #![no_std]
 
-#[cfg(any(test, loom))]
+#[cfg(test)]
 extern crate std;
 
 mod audit;
-mod calls;
-mod collapse;
 mod commit;
 mod cow;
-mod cpus;
-mod deferred;
 mod error;
-mod fault;
-mod fork_sequence;
-mod gather;
-mod huge;
-mod huge_zero;
-mod isolated;
+mod faults;
 mod khugepaged;
-mod layout;
 mod mmap_writer;
-mod pageout;
-mod readahead;
-mod refault;
-mod referenced;
-mod residency;
 mod resolve;
-mod rights;
-mod rmap;
-mod shortage;
 mod space;
 mod spaces;
-mod split;
-mod swap_in;
 mod swapoff;
-mod table;
-mod usage;
-mod vma;
-mod zeros;
+mod unmap_batch;
 
-pub use audit::SpaceViolation;
-pub use calls::{
-    Advice, LockAll, MapFlags, MapRequest, MappedFile, MappingFigures, PageState, PinnedPage, RemapFlags,
-    SyncFlags,
-};
+pub use audit::{SpaceViolation, audit_spaces};
 pub use commit::{Commit, Overcommit};
-pub use cpus::FlushCause;
-pub use error::{Errno, Error, FaultError};
-pub use huge::{
-    HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePolicy, HugeUse,
-    KhugepagedConfig, KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
-};
-pub use isolated::MemcgChangeError;
-pub use khugepaged::KhugepagedStep;
-pub use layout::{Layout, Limits, STACK_GUARD_GAP};
-pub use pageout::{UnmapBatch, Unmapped};
+pub use error::{Errno, Error};
+pub use khugepaged::{KhugepagedStep, khugepaged_step, khugepaged_totals};
+pub use mmap_writer::{Advice, MapFlags, MapRequest, MappedFile, RemapFlags};
 pub use quire_frame::SplitError;
+pub use quire_pagetable::{FlushCause, GatherTechnique, RemapTechnique, SpaceId, TablesTechnique};
+pub use quire_paging::{FaultError, LockFound, Need, Referenced, Unmapped};
+pub use quire_rmap::{
+    AnonVmaViolation, ExecGain, HugeDisable, HugePages, Layout, Limits, Protection, Rights, SMAPS_MNEMONICS,
+    STACK_GUARD_GAP, SpaceFigures, VmFlags,
+};
+pub use quire_thp::{
+    HugeConfig, HugeControls, HugeDefrag, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
+    KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
+};
 pub use quire_vma_tree::tree::TreeViolation;
-pub use referenced::{LockFound, Referenced};
-pub use rights::{ExecGain, Rights};
-pub use rmap::AnonVmaViolation;
-pub use space::{Mapping, Space, SpaceId};
-pub use spaces::{Need, NoReclaim, OomAction, Reclaim, Spaces, SpacesConfig};
-pub use swapoff::SwapOffError;
-pub use table::{GatherTechnique, RemapTechnique, TablesTechnique};
-pub use usage::SpaceFigures;
-pub use vma::{HugePages, Protection, SMAPS_MNEMONICS, VmFlags};
+pub use space::{
+    LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, Space, SyncFlags,
+};
+pub use spaces::{NoReclaim, OomAction, Reclaim, Spaces, SpacesConfig};
+pub use swapoff::{SwapOffError, swapoff, swapon};
+pub use unmap_batch::UnmapBatch;

@@ -4,85 +4,48 @@
 //! checked again under it. A new page of private memory is part of a folio as large as the policy allows, the
 //! mapping has room for, and the table is empty for; where memory is short it is a smaller one.
 
-use crate::cpus::FlushCause;
-use crate::error::FaultError;
-use crate::fault::Refusal;
-use crate::huge::{HugeUse, OrderSet};
-use crate::rmap::set_owner;
-use crate::space::page_of;
-use crate::swap_in::SwappedIn;
-use crate::table::{Entries, Found, HugeSlot, LockedTable, Tables};
-use crate::vma::{SwapInWindow, VmFlags, Vma, VmaSnapshot};
+use crate::cow::{copy_on_write, hold, is_pinned_and_cached, must_copy};
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
 use quire_memcg::MemcgStat;
+use quire_pagetable::page_of;
+use quire_pagetable::{Entries, FlushCause, Found, HugeSlot, LockedTable, Tables};
+use quire_paging::VmFault;
+use quire_paging::{FaultError, Refusal};
+use quire_rmap::VmFlags;
 use quire_sync::atomic::raw::Ordering;
-
-/// One fault: where, for what, and in which mapping.
-pub(crate) struct Fault<'f, P: Platform> {
-    pub(crate) facts: &'f VmaSnapshot,
-    pub(crate) addr: VirtAddr,
-    pub(crate) access: Access,
-    /// What was swapped in for it.
-    pub(crate) swapped: Option<&'f SwappedIn<'f, P>>,
-    /// How far the mapping's swap-ins reach.
-    pub(crate) window: &'f SwapInWindow,
-}
-
-impl<P: Platform> Fault<'_, P> {
-    fn is_write(&self) -> bool {
-        self.access == Access::Write
-    }
-
-    fn is_private(&self) -> bool {
-        !self.facts.flags.contains(VmFlags::SHARED)
-    }
-
-    /// What a new page will be. This depends on the mapping and the access, not on the entry.
-    fn kind(&self) -> Kind {
-        if self.is_write() && self.is_private() { Kind::Anonymous } else { Kind::File }
-    }
-
-    /// Whether the access to a page in this state takes memory of its own.
-    #[inline]
-    fn needs_folio(&self, entry: Entry) -> bool {
-        match entry {
-            Entry::None => self.is_write() || !self.facts.backing.is_anonymous(),
-            Entry::Leaf(leaf) => self.is_write() && leaf.flags.contains(LeafFlags::SPECIAL),
-            _ => false,
-        }
-    }
-}
+use quire_thp::OrderSet;
+use quire_thp::Thp;
 
 /// A folio that was allocated before the lock was taken. It is freed if it turns out not to be needed.
-struct Spare<'s, 'p, P: Platform> {
-    tables: Tables<'s, P>,
-    pin: &'s Pin<'p, P>,
-    fault: &'s Fault<'s, P>,
+struct Spare<'r, 's, 'p, P: Platform> {
+    resolver: &'r Resolver<'s, 'p, P>,
     folio: Option<(Pfn, Order)>,
 }
 
-impl<P: Platform> Spare<'_, '_, P> {
+impl<P: Platform> Spare<'_, '_, '_, P> {
     /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is
     /// available.
     #[inline]
     fn fill(&mut self, entries: &Entries, index: usize) -> Result<(), Refusal> {
         self.empty();
-        let orders = self.tables.orders(self.fault);
+        let Resolver { tables, pin, fault, .. } = self.resolver;
+        let orders = fault.orders();
         if !orders.is_empty() && self.fill_large(orders, entries, index) {
             return Ok(());
         }
-        let request = AllocRequest::anonymous().kind(self.fault.kind());
-        let pfn = self.tables.spaces.frames().allocate(self.pin, request)?;
-        self.tables.charge_new(self.pin, pfn, Order::ZERO)?;
+        let request = AllocRequest::anonymous().kind(fault.kind());
+        let pfn = tables.memory().frames().allocate(pin, request)?;
+        tables.charge_new(pin, pfn, Order::ZERO)?;
         self.folio = Some((pfn, Order::ZERO));
         Ok(())
     }
 
     #[cold]
     fn fill_large(&mut self, orders: OrderSet, entries: &Entries, index: usize) -> bool {
-        let frames = self.tables.spaces.frames();
+        let Resolver { tables, pin, fault, .. } = self.resolver;
+        let frames = tables.memory().frames();
         let huge = Tables::<P>::huge_order().map_or(OrderSet::EMPTY, OrderSet::of);
         // Tables of some formats are smaller than the largest folio.
         let fitting = OrderSet::from_bits((2 << P::Paging::INDEX_BITS[0]) - 1);
@@ -90,13 +53,13 @@ impl<P: Platform> Spare<'_, '_, P> {
             if !is_empty(entries, index, order) {
                 continue;
             }
-            if let Ok(pfn) = frames.allocate(self.pin, self.tables.large_request(self.fault, order))
-                && self.tables.charge_new(self.pin, pfn, order).is_ok()
+            if let Ok(pfn) = frames.allocate(pin, fault.large_request(order))
+                && tables.charge_new(pin, pfn, order).is_ok()
             {
                 self.folio = Some((pfn, order));
                 return true;
             }
-            frames.events().count_folio(self.pin, order, FolioCounter::AnonFaultFallback, 1);
+            frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
         }
         false
     }
@@ -110,12 +73,13 @@ impl<P: Platform> Spare<'_, '_, P> {
     #[inline]
     fn empty(&mut self) {
         if let Some((pfn, order)) = self.folio.take() {
-            self.tables.spaces.memcgs().release_unused(self.pin, pfn, order);
+            let Resolver { tables, pin, .. } = self.resolver;
+            tables.memory().memcgs().release_unused(pin, pfn, order);
         }
     }
 }
 
-impl<P: Platform> Drop for Spare<'_, '_, P> {
+impl<P: Platform> Drop for Spare<'_, '_, '_, P> {
     fn drop(&mut self) {
         self.empty();
     }
@@ -127,49 +91,49 @@ fn is_empty(entries: &Entries, index: usize, order: Order) -> bool {
     entries[first..first + order.pages() as usize].iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
 }
 
-impl<P: Platform> Tables<'_, P> {
-    /// Makes `access` to `addr` in `vma` possible. The VMA is held by its own lock or by the mmap lock.
+/// A fault that is being resolved. The VMA is held by its own lock or by the mmap lock.
+pub(crate) struct Resolver<'s, 'p, P: Platform> {
+    pub(crate) tables: Tables<'s, P>,
+    pub(crate) thp: Thp<'s, P>,
+    pub(crate) pin: &'s Pin<'p, P>,
+    pub(crate) fault: VmFault<'s, P>,
+}
+
+impl<P: Platform> Resolver<'_, '_, P> {
+    /// Makes the access possible.
     #[inline]
-    pub(crate) fn resolve(
-        &self,
-        pin: &Pin<'_, P>,
-        vma: &Vma,
-        addr: VirtAddr,
-        access: Access,
-        swapped: Option<&SwappedIn<'_, P>>,
-    ) -> Result<(), Refusal> {
-        let facts = vma.facts();
-        let fault = Fault { facts: &facts, addr, access, swapped, window: &vma.swap_window };
+    pub(crate) fn resolve(&self) -> Result<(), Refusal> {
+        let fault = &self.fault;
         let may = if fault.is_write() { VmFlags::WRITE } else { VmFlags::ACCESS };
-        if !facts.flags.intersects(may) {
+        if !fault.vma.flags.intersects(may) {
             return Err(FaultError::AccessDenied.into());
         }
-        if facts.flags.contains(VmFlags::HUGETLB) {
+        if fault.vma.flags.contains(VmFlags::HUGETLB) {
             // The pool is empty.
             return Err(FaultError::Bus.into());
         }
-        if fault.is_write() && fault.is_private() && !facts.anon.is_some() {
+        if fault.is_write() && fault.is_private() && !fault.vma.anon.is_some() {
             return Err(Refusal::NeedsAnonVma);
         }
         let mut attempt = 0;
         loop {
-            match self.lookup(addr) {
+            match self.tables.lookup(fault.addr) {
                 Found::Table(table) => {
-                    if self.resolve_in_table(pin, table, &fault)? {
+                    if self.resolve_in_table(table)? {
                         return Ok(());
                     }
                 }
                 Found::Huge(slot) => {
-                    if self.resolve_huge(pin, slot, &fault)? {
+                    if self.resolve_huge(slot)? {
                         return Ok(());
                     }
                 }
                 Found::Nothing => {
-                    if self.fault_huge(pin, &fault)? {
+                    if self.fault_huge()? {
                         return Ok(());
                     }
-                    if let Some(table) = self.make(pin, addr, Level::PTE)?
-                        && self.resolve_in_table(pin, table, &fault)?
+                    if let Some(table) = self.tables.make(self.pin, fault.addr, Level::PTE)?
+                        && self.resolve_in_table(table)?
                     {
                         return Ok(());
                     }
@@ -180,48 +144,22 @@ impl<P: Platform> Tables<'_, P> {
         }
     }
 
-    /// The orders that a new folio for `fault` may have, besides order 0.
-    #[inline]
-    pub(crate) fn orders(&self, fault: &Fault<'_, P>) -> OrderSet {
-        if !self.spaces.huge().any_size(fault.facts.flags) {
-            OrderSet::EMPTY
-        } else {
-            self.large_orders(fault)
-        }
-    }
-
-    #[cold]
-    fn large_orders(&self, fault: &Fault<'_, P>) -> OrderSet {
-        if !fault.is_private() || !fault.facts.backing.is_anonymous() {
-            return OrderSet::EMPTY;
-        }
-        let policy = self.spaces.huge().policy();
-        let orders = policy.orders(HugeUse::Fault, fault.facts.flags, self.core.huge_disable.load());
-        if orders.is_empty() { orders } else { orders.around(fault.addr, fault.facts.range) }
-    }
-
-    /// A request for a new large folio, with the effort that the policy allows.
-    fn large_request(&self, fault: &Fault<'_, P>, order: Order) -> AllocRequest {
-        let request = AllocRequest::anonymous().kind(Kind::Anonymous).order(order);
-        let effort = self.spaces.huge().policy().fault_effort(fault.facts.flags);
-        if effort.may_drain() { request } else { request.without_drain() }
-    }
-
     /// Makes the access possible through `table`. Returns false where it is dead: there is another, or none,
     /// by now.
-    fn resolve_in_table(&self, pin: &Pin<'_, P>, table: Pfn, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
+    fn resolve_in_table(&self, table: Pfn) -> Result<bool, Refusal> {
+        let Self { tables, pin, ref fault, .. } = *self;
         let index = P::Paging::index(fault.addr, Level::PTE);
-        let entries = self.entries(table);
-        let mut spare = Spare { tables: *self, pin, fault, folio: None };
+        let entries = tables.entries(table);
+        let mut spare = Spare { resolver: self, folio: None };
         let seen = entries[index].load(Ordering::Relaxed);
         let mut zeros = None;
         match P::Paging::decode(seen, Level::PTE) {
-            Entry::Swap(swap) => zeros = self.zeros_for(pin, swap, fault),
+            Entry::Swap(swap) => zeros = fault.zeros_for(tables.memory(), pin, swap),
             entry if fault.needs_folio(entry) => spare.fill(entries, index)?,
             _ => {}
         }
         loop {
-            let locked = self.lock(pin, table, Level::PTE);
+            let locked = tables.lock(pin, table, Level::PTE);
             let entry = locked.get(index);
             if fault.needs_folio(entry) && !spare.fits(entries, index) {
                 // The entries changed since the look.
@@ -231,39 +169,39 @@ impl<P: Platform> Tables<'_, P> {
             }
             if let Entry::Leaf(leaf) = entry
                 && fault.is_write()
-                && self.must_copy(&locked, index, leaf, fault.facts)
+                && must_copy(&tables, &locked, index, leaf, fault.vma)
             {
-                if self.is_pinned_and_cached(leaf.pfn) {
+                if is_pinned_and_cached(&tables, leaf.pfn) {
                     // The thread that pages it out fails because of the pin, and puts the folio back.
                     return Ok(false);
                 }
-                let held = self.hold(leaf.pfn);
+                let held = hold(&tables, leaf.pfn);
                 drop(locked);
                 if let Some(held) = held {
-                    self.copy_on_write(&held, (table, index), fault.facts, fault.addr)?;
+                    copy_on_write(&tables, &held, (table, index), fault.vma, fault.addr)?;
                 }
                 return Ok(true);
             }
             return match entry {
                 Entry::None if locked.is_dead() => Ok(false),
                 // What was there may have been taken already.
-                Entry::None if self.core.is_killed() => Err(FaultError::Killed.into()),
+                Entry::None if fault.space.is_killed() => Err(FaultError::Killed.into()),
                 Entry::None => {
-                    self.install_new(pin, &locked, index, fault, spare.folio.take());
+                    self.install_new(&locked, index, spare.folio.take());
                     Ok(true)
                 }
                 Entry::Leaf(leaf) => {
-                    self.upgrade(&locked, index, leaf, fault, &mut spare)?;
+                    self.upgrade(&locked, index, leaf, &mut spare)?;
                     Ok(true)
                 }
                 Entry::Swap(swap)
                     if zeros
                         .as_mut()
-                        .is_some_and(|zeros| self.map_zeros(&locked, (index, swap), zeros, fault)) =>
+                        .is_some_and(|zeros| fault.map_zeros(&tables, &locked, (index, swap), zeros)) =>
                 {
                     Ok(true)
                 }
-                Entry::Swap(swap) => match self.map_swapped(&locked, index, swap, fault)? {
+                Entry::Swap(swap) => match fault.map_swapped(&tables, &locked, index, swap)? {
                     true => Ok(true),
                     // It was mapped for reading, and is to be written to.
                     false => {
@@ -279,18 +217,13 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Maps a new folio, or the page of zeros where there is none, around the empty entry `index`.
     #[inline]
-    fn install_new(
-        &self,
-        pin: &Pin<'_, P>,
-        locked: &LockedTable<'_, P>,
-        index: usize,
-        fault: &Fault<'_, P>,
-        folio: Option<(Pfn, Order)>,
-    ) {
-        let mut flags = fault.facts.flags.leaf_flags() | LeafFlags::ACCESSED;
+    fn install_new(&self, locked: &LockedTable<'_, P>, index: usize, folio: Option<(Pfn, Order)>) {
+        let Self { tables, pin, ref fault, .. } = *self;
+        let new = fault.vma.new_page(fault.addr);
+        let mut flags = new.leaf | LeafFlags::ACCESSED;
         let Some((pfn, order)) = folio else {
             flags = (flags - LeafFlags::WRITE) | LeafFlags::SPECIAL;
-            locked.install(index, Entry::Leaf(Leaf { pfn: self.spaces.zero_page(), flags }));
+            locked.install(index, Entry::Leaf(Leaf { pfn: tables.memory().zero_page(), flags }));
             return;
         };
         let anonymous = fault.kind() == Kind::Anonymous;
@@ -300,26 +233,27 @@ impl<P: Platform> Tables<'_, P> {
             flags.remove(LeafFlags::WRITE);
         }
         if order == Order::ZERO {
-            self.spaces.init_page(pfn, fault.facts, fault.addr);
-            self.core.usage.page_mapped(anonymous);
+            new.init_page(tables.memory().frames().known(pfn));
+            tables.space().residency.page_mapped(anonymous);
             locked.install(index, Entry::Leaf(Leaf { pfn, flags }));
             if anonymous {
-                self.list_new(pin, pfn, fault.facts);
+                tables.list_new(pin, pfn, new.locked);
             }
             return;
         }
         let pages = order.pages();
         let first = index & !(pages as usize - 1);
         let start = VirtAddr(fault.addr.0 & !(order.bytes() - 1));
-        self.spaces.init_folio(pfn, pages as u32, fault.facts, start);
-        self.core.usage.anonymous_mapped(pages);
+        let new = fault.vma.new_page(start);
+        new.init_folio(tables.memory().frames().known(pfn), pages as u32);
+        tables.space().residency.anonymous_mapped(pages);
         let raw = P::Paging::encode(Entry::Leaf(Leaf { pfn, flags }), Level::PTE);
         for nth in 0..pages {
             LockedTable::<P>::put_raw(&locked.entries[first + nth as usize], P::Paging::frames_on(raw, nth));
         }
         locked.count_installed(pages as usize);
-        self.list_new(pin, pfn, fault.facts);
-        let events = self.spaces.frames().events();
+        tables.list_new(pin, pfn, new.locked);
+        let events = tables.memory().frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
     }
@@ -330,10 +264,10 @@ impl<P: Platform> Tables<'_, P> {
         locked: &LockedTable<'_, P>,
         index: usize,
         leaf: Leaf,
-        fault: &Fault<'_, P>,
-        spare: &mut Spare<'_, '_, P>,
+        spare: &mut Spare<'_, '_, '_, P>,
     ) -> Result<(), FaultError> {
-        let facts = fault.facts;
+        let Self { tables, pin, ref fault, .. } = *self;
+        let vma = fault.vma;
         if leaf.flags.contains(fault.access.needs()) {
             // Another thread was faster, or the TLB held an older entry. Or memory is populated for writes,
             // which are to be noted.
@@ -342,7 +276,7 @@ impl<P: Platform> Tables<'_, P> {
             }
             return Ok(());
         }
-        if fault.access == Access::Execute && !facts.flags.contains(VmFlags::EXEC) {
+        if fault.access == Access::Execute && !vma.flags.contains(VmFlags::EXEC) {
             return Err(FaultError::AccessDenied);
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
@@ -351,26 +285,27 @@ impl<P: Platform> Tables<'_, P> {
                 // shared page after another has written to the new one.
                 locked.replace(index, Entry::None);
                 let page = page_of(fault.addr);
-                self.core.flush(self.spaces.frames(), spare.pin, page, FlushCause::CopyOnWrite);
-                self.spaces.init_page(pfn, facts, fault.addr);
-                self.core.usage.page_mapped(true);
-                let flags = facts.flags.leaf_flags() | LeafFlags::ACCESSED | LeafFlags::DIRTY;
+                tables.space().flush(tables.memory().frames(), pin, page, FlushCause::CopyOnWrite);
+                let new = vma.new_page(fault.addr);
+                new.init_page(tables.memory().frames().known(pfn));
+                tables.space().residency.page_mapped(true);
+                let flags = new.leaf | LeafFlags::ACCESSED | LeafFlags::DIRTY;
                 locked.replace(index, Entry::Leaf(Leaf { pfn, flags }));
-                self.list_new(spare.pin, pfn, facts);
+                tables.list_new(pin, pfn, new.locked);
             }
             return Ok(());
         }
         if fault.is_write() && fault.is_private() {
-            let frame = self.spaces.frames().folio(leaf.pfn).frame();
+            let frame = tables.memory().frames().folio(leaf.pfn).frame();
             if frame.kind() == Kind::File {
                 // The page is not shared (docs/differences.md), so it becomes anonymous where it is.
-                set_owner(frame, facts.anon);
+                vma.anon.owner_word().set(frame);
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
-                self.core.usage.file_page_made_anonymous();
-                self.list_new(spare.pin, leaf.pfn, facts);
+                tables.space().residency.file_page_made_anonymous();
+                tables.list_new(pin, leaf.pfn, vma.is_locked());
             }
-            self.spaces.frames().events().add(spare.pin, VmEvent::Pgreuse, 1);
+            tables.memory().frames().events().add(pin, VmEvent::Pgreuse, 1);
         }
         locked.widen(index, fault.allowed());
         Ok(())
@@ -378,10 +313,11 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Makes the access possible to what a large leaf maps. Returns false where it is to be tried again: the
     /// leaf is gone, or was split, since a write needs a copy of one page.
-    fn resolve_huge(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
+    fn resolve_huge(&self, slot: HugeSlot) -> Result<bool, Refusal> {
+        let Self { tables, pin, ref fault, .. } = *self;
         let zero = {
-            let locked = self.lock_slot(pin, slot);
-            let Some(leaf) = Self::huge_leaf(&locked, slot) else { return Ok(false) };
+            let locked = tables.lock_slot(pin, slot);
+            let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return Ok(false) };
             if leaf.flags.contains(fault.access.needs()) {
                 if fault.is_write() {
                     // As in `upgrade`.
@@ -389,127 +325,122 @@ impl<P: Platform> Tables<'_, P> {
                 }
                 return Ok(true);
             }
-            if fault.access == Access::Execute && !fault.facts.flags.contains(VmFlags::EXEC) {
+            if fault.access == Access::Execute && !fault.vma.flags.contains(VmFlags::EXEC) {
                 return Err(FaultError::AccessDenied.into());
             }
             let zero = leaf.flags.contains(LeafFlags::SPECIAL);
-            let own = !fault.is_write() || !zero && self.is_own_huge(leaf, fault);
+            let own = !fault.is_write() || !zero && self.is_own_huge(leaf);
             if own {
                 if fault.is_write() {
-                    self.spaces.frames().events().add(pin, VmEvent::Pgreuse, 1);
+                    tables.memory().frames().events().add(pin, VmEvent::Pgreuse, 1);
                 }
                 locked.widen(slot.index, fault.allowed());
                 return Ok(true);
             }
             zero
         };
-        if let Some(order) = Self::huge_order().filter(|_| zero) {
-            return Ok(self.write_huge_zero(pin, slot, fault, order));
+        if let Some(order) = Tables::<P>::huge_order().filter(|_| zero) {
+            return Ok(self.write_huge_zero(slot, order));
         }
-        self.split_huge(slot);
+        tables.split_huge(slot);
         Ok(false)
     }
 
     /// Whether the folio that a large leaf maps may be written to as it is.
-    fn is_own_huge(&self, leaf: Leaf, fault: &Fault<'_, P>) -> bool {
-        let folio = self.spaces.frames().lock_folio(leaf.pfn);
-        !fault.is_private() || folio.is_exclusive() || folio.claim(Self::huge_pages())
+    fn is_own_huge(&self, leaf: Leaf) -> bool {
+        let folio = self.tables.memory().frames().lock_folio(leaf.pfn);
+        !self.fault.is_private() || folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
     }
 
     /// Maps a folio of the PMD's order where no table is, or for a read the huge page of zeros, if the policy
     /// wants that and memory is there. Returns whether it did.
-    fn fault_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>) -> Result<bool, Refusal> {
-        let Some(order) = Self::huge_order().filter(|&order| self.orders(fault).contains(order)) else {
+    fn fault_huge(&self) -> Result<bool, Refusal> {
+        let Self { tables, pin, ref fault, .. } = *self;
+        let Some(order) = Tables::<P>::huge_order().filter(|&order| fault.orders().contains(order)) else {
             return Ok(false);
         };
         // Also for zeros, as in Linux: a later collapse of them finds the anon_vma.
-        if !fault.facts.anon.is_some() {
+        if !fault.vma.anon.is_some() {
             return Err(Refusal::NeedsAnonVma);
         }
-        if !fault.is_write() && self.spaces.huge().policy().zero_page() {
-            return Ok(self.fault_huge_zero(pin, fault, order));
+        if !fault.is_write() && fault.huge.policy().zero_page() {
+            return Ok(self.fault_huge_zero(order));
         }
-        let frames = self.spaces.frames();
-        let Some(head) = self.allocate_huge(pin, fault, order) else { return Ok(false) };
-        match self.place_huge(pin, fault.addr) {
+        let frames = tables.memory().frames();
+        let Some(head) = self.allocate_huge(order) else { return Ok(false) };
+        match tables.place_huge(pin, fault.addr) {
             Ok(Some((slot, deposit))) => {
-                if self.install_huge(pin, slot, (head, deposit), fault.facts) {
-                    self.list_new(pin, head, fault.facts);
-                    self.count_huge_fault(pin, order);
+                let new = fault.vma.new_page(tables.slot_range(slot).start());
+                if tables.install_huge(pin, slot, (head, deposit), &new) {
+                    tables.list_new(pin, head, new.locked);
+                    self.count_huge_fault(order);
                     return Ok(true);
                 }
-                self.spaces.memcgs().release_unused(pin, deposit, Order::ZERO);
+                tables.memory().memcgs().release_unused(pin, deposit, Order::ZERO);
             }
             Ok(None) => {}
             Err(_) => frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1),
         }
-        self.spaces.memcgs().release_unused(pin, head, order);
+        tables.memory().memcgs().release_unused(pin, head, order);
         Ok(false)
     }
 
     /// A folio of the PMD's order for `fault`, charged to its memcg. Where there is none that is counted.
-    fn allocate_huge(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>, order: Order) -> Option<Pfn> {
-        let frames = self.spaces.frames();
-        let allocated = frames.allocate(pin, self.large_request(fault, order)).ok();
-        let head = allocated.filter(|&head| self.charge_new(pin, head, order).is_ok());
+    fn allocate_huge(&self, order: Order) -> Option<Pfn> {
+        let Self { tables, pin, ref fault, .. } = *self;
+        let frames = tables.memory().frames();
+        let allocated = frames.allocate(pin, fault.large_request(order)).ok();
+        let head = allocated.filter(|&head| tables.charge_new(pin, head, order).is_ok());
         if head.is_none() {
             frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
         }
         head
     }
 
-    fn count_huge_fault(&self, pin: &Pin<'_, P>, order: Order) {
-        let events = self.spaces.frames().events();
+    fn count_huge_fault(&self, order: Order) {
+        let Self { tables, pin, .. } = *self;
+        let events = tables.memory().frames().events();
         events.count_folio(pin, order, FolioCounter::AnonFaultAlloc, 1);
         events.count_folio(pin, order, FolioCounter::NrAnon, 1);
-        self.count_for_memcg(pin, MemcgStat::ThpFaultAlloc);
+        tables.count_for_memcg(pin, MemcgStat::ThpFaultAlloc);
     }
 
     /// Maps the huge page of zeros where no table is. Returns whether it did.
-    fn fault_huge_zero(&self, pin: &Pin<'_, P>, fault: &Fault<'_, P>, order: Order) -> bool {
-        let Ok(Some((slot, deposit))) = self.place_huge(pin, fault.addr) else { return false };
-        match self.spaces.hold_huge_zero(pin, order) {
+    fn fault_huge_zero(&self, order: Order) -> bool {
+        let Self { tables, thp, pin, ref fault } = *self;
+        let Ok(Some((slot, deposit))) = tables.place_huge(pin, fault.addr) else { return false };
+        match thp.hold_huge_zero(pin, order) {
             Ok(zero) => {
-                if self.install_huge_zero(pin, slot, (zero, deposit), fault.facts) {
+                let new = fault.vma.new_page(fault.addr);
+                if tables.install_huge_zero(pin, slot, (zero, deposit), &new) {
                     return true;
                 }
-                self.spaces.put_huge_zero(zero, 1);
+                tables.memory().put_huge_zero(zero, 1);
             }
             // Linux counts this in vmstat alone, not with the folios of the size.
-            Err(_) => self.spaces.frames().events().add(pin, VmEvent::ThpFaultFallback, 1),
+            Err(_) => tables.memory().frames().events().add(pin, VmEvent::ThpFaultFallback, 1),
         }
-        self.spaces.memcgs().release_unused(pin, deposit, Order::ZERO);
+        tables.memory().memcgs().release_unused(pin, deposit, Order::ZERO);
         false
     }
 
     /// Gives a program that writes to the huge page of zeros, mapped at `slot`, a folio in its place; as
     /// Linux whatever the policy is by now. Where there is none the leaf of zeros is split. Returns whether
     /// the access is possible.
-    fn write_huge_zero(&self, pin: &Pin<'_, P>, slot: HugeSlot, fault: &Fault<'_, P>, order: Order) -> bool {
-        let Some(head) = self.allocate_huge(pin, fault, order) else {
-            self.split_huge(slot);
+    fn write_huge_zero(&self, slot: HugeSlot, order: Order) -> bool {
+        let Self { tables, pin, ref fault, .. } = *self;
+        let Some(head) = self.allocate_huge(order) else {
+            tables.split_huge(slot);
             return false;
         };
-        let replaced = self.replace_huge_zero(pin, slot, head, fault.facts);
+        let new = fault.vma.new_page(tables.slot_range(slot).start());
+        let replaced = tables.replace_huge_zero(pin, slot, head, &new);
         if replaced {
-            self.list_new(pin, head, fault.facts);
-            self.count_huge_fault(pin, order);
+            tables.list_new(pin, head, new.locked);
+            self.count_huge_fault(order);
         } else {
-            self.spaces.memcgs().release_unused(pin, head, order);
+            tables.memory().memcgs().release_unused(pin, head, order);
         }
         replaced
-    }
-}
-
-impl<P: Platform> Fault<'_, P> {
-    /// The permissions that the entry gets. More is allowed than before, so older translations do no harm:
-    /// they fault and find this. What is not known to be the program's own stays write-protected on a read.
-    fn allowed(&self) -> LeafFlags {
-        let mut allowed = self.facts.flags.leaf_flags();
-        if !self.is_write() && self.is_private() {
-            allowed.remove(LeafFlags::WRITE);
-        }
-        allowed.set(LeafFlags::DIRTY, self.is_write());
-        allowed
     }
 }

@@ -1,219 +1,51 @@
 //! One address space: its core, and the handle that users hold.
 
+mod advise;
+mod brk;
+mod fault;
+mod fork;
 mod huge;
+mod install;
+mod lock;
+mod map;
+mod memcg;
+mod mincore;
+mod oom;
+mod pagemap;
+mod pin;
+mod pin_fast;
+mod populate;
+mod protect;
+mod reclaim;
+mod remap;
 mod rights;
+mod smaps;
+mod split;
+mod sync;
+mod unmap;
+mod will_need;
 
-use crate::cpus::SpaceCpus;
-use crate::fork_sequence::ForkSequence;
-use crate::huge::AtomicHugeDisable;
-use crate::layout::{Layout, Limits};
+pub use lock::LockAll;
+pub use memcg::MemcgChangeError;
+pub use pagemap::PageState;
+pub use pin::PinnedPage;
+pub use smaps::MappingFigures;
+pub use sync::SyncFlags;
+
+use crate::error::Error;
+use crate::faults::Faults;
 use crate::mmap_writer::MmapWriter;
-use crate::rights::{AtomicExecGain, Rights};
 use crate::spaces::Spaces;
-use crate::table::{EmptyTableCache, Tables};
-use crate::usage::{SpaceFigures, Usage};
-use crate::vma::{LockSequence, VmFlags, Vma, VmaSnapshot};
-use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
-use quire_arch::{Asid, LockClass, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
-use quire_memcg::MemcgId;
-use quire_sync::RwSleepLock;
-use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use quire_vma_tree::tree::RangeTree;
-
-/// The number of an address space; never used again on the same machine.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(transparent)]
-pub struct SpaceId(u64);
-
-impl SpaceId {
-    pub(crate) const fn new(id: u64) -> Self {
-        Self(id)
-    }
-
-    /// The number itself, from 1.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
-    /// The word by which the frame of a table names its space: even, so that it is no anon_vma's
-    /// (`rmap/walk.rs`).
-    pub(crate) const fn owner_word(self) -> u64 {
-        self.0 << 1
-    }
-}
-
-/// A core's place on the list of all spaces. Read and written under the list's lock.
-pub(crate) struct Link(Cell<Neighbour>, Cell<Neighbour>);
-
-type Neighbour = Option<NonNull<SpaceCore>>;
-
-impl Link {
-    pub(crate) fn set_between(&self, previous: Neighbour, next: Neighbour) {
-        self.0.set(previous);
-        self.1.set(next);
-    }
-
-    pub(crate) fn set_previous(&self, previous: Neighbour) {
-        self.0.set(previous);
-    }
-
-    pub(crate) fn set_next(&self, next: Neighbour) {
-        self.1.set(next);
-    }
-
-    pub(crate) fn get(&self) -> (Neighbour, Neighbour) {
-        (self.0.get(), self.1.get())
-    }
-}
-
-/// What all handles of one space share.
-pub(crate) struct SpaceCore {
-    id: SpaceId,
-    root: Pfn,
-    asid: Asid,
-    handles: AtomicUsize,
-    /// Held for writing to change mappings, shared to rely on them as a whole.
-    pub(crate) mmap_lock: RwSleepLock,
-    pub(crate) sequence: LockSequence,
-    pub(crate) vmas: RangeTree<Vma>,
-    pub(crate) cpus: SpaceCpus,
-    pub(crate) layout: Layout,
-    pub(crate) limits: AtomicLimits,
-    pub(crate) usage: Usage,
-    /// The program break. Changed under the mmap lock.
-    pub(crate) brk: AtomicU64,
-    /// Flags that every new mapping gets (`mlockall(MCL_FUTURE)`). Changed under the mmap lock.
-    pub(crate) default_flags: AtomicU64,
-    pub(crate) huge_disable: AtomicHugeDisable,
-    pub(crate) exec_gain: AtomicExecGain,
-    /// The memcg that new pages are charged to.
-    memcg: AtomicU64,
-    pub(crate) oom_score_adj: AtomicU32,
-    /// Whether the program was killed, since memory was exhausted.
-    pub(crate) killed: AtomicU32,
-    pub(crate) spared: EmptyTableCache,
-    pub(crate) forks: ForkSequence,
-    pub(crate) link: Link,
-}
-
-// SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the
-// lock of the list of spaces.
-unsafe impl Sync for SpaceCore {}
-// SAFETY: as above; nothing in a core belongs to a thread.
-unsafe impl Send for SpaceCore {}
-
-/// [`Limits`] that can be changed while they are read.
-pub(crate) struct AtomicLimits {
-    address_space: AtomicU64,
-    data: AtomicU64,
-    stack: AtomicU64,
-    locked: AtomicU64,
-    mappings: AtomicU64,
-}
-
-impl AtomicLimits {
-    fn new(limits: Limits) -> Self {
-        let new = Self {
-            address_space: AtomicU64::new(0),
-            data: AtomicU64::new(0),
-            stack: AtomicU64::new(0),
-            locked: AtomicU64::new(0),
-            mappings: AtomicU64::new(0),
-        };
-        new.store(limits);
-        new
-    }
-
-    pub(crate) fn load(&self) -> Limits {
-        Limits {
-            address_space: self.address_space.load(Ordering::Relaxed),
-            data: self.data.load(Ordering::Relaxed),
-            stack: self.stack.load(Ordering::Relaxed),
-            locked: self.locked.load(Ordering::Relaxed),
-            mappings: self.mappings.load(Ordering::Relaxed),
-        }
-    }
-
-    pub(crate) fn store(&self, limits: Limits) {
-        self.address_space.store(limits.address_space, Ordering::Relaxed);
-        self.data.store(limits.data, Ordering::Relaxed);
-        self.stack.store(limits.stack, Ordering::Relaxed);
-        self.locked.store(limits.locked, Ordering::Relaxed);
-        self.mappings.store(limits.mappings, Ordering::Relaxed);
-    }
-}
-
-impl SpaceCore {
-    pub(crate) fn new(id: SpaceId, root: Pfn, asid: Asid, layout: Layout, limits: Limits) -> Self {
-        Self {
-            id,
-            root,
-            asid,
-            handles: AtomicUsize::new(1),
-            mmap_lock: RwSleepLock::new(LockClass::Mmap),
-            sequence: LockSequence::new(),
-            vmas: RangeTree::new(),
-            cpus: SpaceCpus::new(),
-            layout,
-            limits: AtomicLimits::new(limits),
-            usage: Usage::default(),
-            brk: AtomicU64::new(layout.brk.0),
-            default_flags: AtomicU64::new(0),
-            huge_disable: AtomicHugeDisable::default(),
-            exec_gain: AtomicExecGain::default(),
-            memcg: AtomicU64::new(u64::from(MemcgId::ROOT.get())),
-            oom_score_adj: AtomicU32::new(0),
-            killed: AtomicU32::new(0),
-            spared: EmptyTableCache::default(),
-            forks: ForkSequence::default(),
-            link: Link(Cell::new(None), Cell::new(None)),
-        }
-    }
-
-    pub(crate) fn id(&self) -> SpaceId {
-        self.id
-    }
-
-    /// One more handle for a caller that has none, unless the last one is gone already.
-    pub(crate) fn try_hold(&self) -> bool {
-        let more = |handles: usize| if handles == 0 { None } else { Some(handles + 1) };
-        // Relaxed: the core was found under the list's lock.
-        self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// The memcg that new pages are charged to.
-    #[inline]
-    pub(crate) fn memcg(&self) -> MemcgId {
-        MemcgId::from_bits(self.memcg.load(Ordering::Relaxed) as u16)
-    }
-
-    /// Notes another one, to which the caller has a reference, and returns the previous one, whose reference
-    /// the caller gets.
-    pub(crate) fn replace_memcg(&self, group: MemcgId) -> MemcgId {
-        MemcgId::from_bits(self.memcg.swap(u64::from(group.get()), Ordering::Relaxed) as u16)
-    }
-
-    /// Whether nothing is given to this space any more.
-    #[inline]
-    pub(crate) fn is_killed(&self) -> bool {
-        self.killed.load(Ordering::Acquire) != 0
-    }
-
-    #[inline]
-    pub(crate) fn root(&self) -> Pfn {
-        self.root
-    }
-
-    pub(crate) fn asid(&self) -> Asid {
-        self.asid
-    }
-
-    pub(crate) fn default_flags(&self) -> VmFlags {
-        VmFlags::from_bits_truncate(self.default_flags.load(Ordering::Relaxed))
-    }
-}
+use quire_arch::Pin;
+use quire_arch::addr::page_align_up;
+use quire_arch::{Asid, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
+use quire_pagetable::SpaceId;
+use quire_pagetable::Tables;
+use quire_rmap::SpaceCore;
+use quire_rmap::{Layout, Limits, Rights, SpaceFigures, VmFlags, VmaSnapshot};
+use quire_sync::atomic::{Ordering, fence};
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
 /// dropped; a caller that lets a CPU run the space keeps one ([`activate`](Self::activate)).
@@ -234,21 +66,78 @@ impl<'m, P: Platform> Space<'m, P> {
         Self { spaces, core, rights: Rights::empty() }
     }
 
+    /// A new, empty address space.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFrames`], with nothing left behind.
+    pub fn create(spaces: &'m Spaces<P>, layout: Layout, limits: Limits) -> Result<Self, Error> {
+        spaces.create(layout, limits).map(|core| Self::adopt(spaces, core))
+    }
+
+    /// A handle to the space after `space` on the list of all spaces, or to the first one. Those that are exiting
+    /// are skipped.
+    pub fn next(spaces: &'m Spaces<P>, space: Option<&Self>) -> Option<Self> {
+        spaces.hold_next(space.map(Self::core)).map(|core| Self::adopt(spaces, core))
+    }
+
+    /// A handle to the space `id`, unless it is exiting.
+    pub fn with_id(spaces: &'m Spaces<P>, id: SpaceId) -> Option<Self> {
+        let mut next = Self::next(spaces, None);
+        while let Some(space) = next {
+            if space.id() == id {
+                return Some(space);
+            }
+            next = Self::next(spaces, Some(&space));
+        }
+        None
+    }
+
+    /// Calls `visit` with every space, without a lock: each is kept by a handle meanwhile.
+    pub(crate) fn for_each(spaces: &'m Spaces<P>, mut visit: impl FnMut(&SpaceCore)) {
+        let mut next = Self::next(spaces, None);
+        while let Some(space) = next {
+            visit(space.core());
+            next = Self::next(spaces, Some(&space));
+        }
+    }
+
+    /// Bytes of anonymous memory that is mapped, summed over all spaces at this moment.
+    pub fn resident_anonymous(spaces: &'m Spaces<P>) -> u64 {
+        let mut pages = 0;
+        Self::for_each(spaces, |core| pages += core.tables.residency.figures().anonymous);
+        pages * PAGE_SIZE
+    }
+
+    #[inline]
+    pub(crate) fn faults(&self) -> Faults<'_, P> {
+        Faults { spaces: self.spaces, core: self.core() }
+    }
+
+    /// Takes the mmap lock for a call through this handle, with what its caller may do.
+    pub(crate) fn writer(&self) -> MmapWriter<'_, P> {
+        MmapWriter::begin_with(self.spaces, self.core(), self.rights)
+    }
+
     #[inline]
     pub(crate) fn core(&self) -> &SpaceCore {
         // SAFETY: the core lives while it has handles, and this is one.
         unsafe { self.core.as_ref() }
     }
 
-    /// The core itself, to compare or to keep without a handle.
-    #[inline]
-    pub(crate) fn shared(&self) -> NonNull<SpaceCore> {
-        self.core
-    }
-
     #[inline]
     pub(crate) fn tables(&self) -> Tables<'_, P> {
-        Tables::new(self.spaces, self.core())
+        Tables::new(self.spaces.memory(), &self.core().tables)
+    }
+
+    /// Makes this space the current one of the pinned CPU, in place of the one that is.
+    ///
+    /// A handle must exist for as long as the CPU may walk the tables. On a machine that walks for accesses
+    /// only, the threads that make the accesses have one. Where a CPU may walk at any time, as hardware that
+    /// speculates does, the caller keeps one until the CPU has another space or none
+    /// ([`Spaces::deactivate`]). When the last handle is dropped, the space exits and is current nowhere.
+    pub fn activate(&self, pin: &Pin<'_, P>) {
+        self.spaces.current().activate(self.spaces.memory(), pin, &self.core().tables);
     }
 
     /// The machine's spaces.
@@ -258,17 +147,17 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// The space's number.
     pub fn id(&self) -> SpaceId {
-        self.core().id
+        self.core().id()
     }
 
     /// The frame of its topmost page table.
     pub fn root(&self) -> Pfn {
-        self.core().root
+        self.core().tables.root()
     }
 
     /// The tag of its translations.
     pub fn asid(&self) -> Asid {
-        self.core().asid
+        self.core().tables.asid()
     }
 
     /// The fixed points of its layout.
@@ -305,25 +194,21 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// What the space uses at this moment.
     pub fn figures(&self) -> SpaceFigures {
-        self.core().usage.figures(self.core().vmas.len() as u64)
+        let core = self.core();
+        core.usage.figures(core.vmas.len() as u64, &core.tables.residency)
     }
 
     /// Calls `visit` with every mapping, lowest first.
     pub fn for_each_mapping(&self, mut visit: impl FnMut(Mapping)) {
         let core = self.core();
-        let _guard = core.mmap_lock.read(self.spaces.platform());
-        // SAFETY: the mmap lock is held.
-        for entry in &unsafe { core.vmas.view() } {
-            // SAFETY: a VMA in the tree is live while the mmap lock is held.
-            let facts = unsafe { entry.value.as_ref() }.facts();
-            visit(Mapping::of(&facts));
-        }
+        let mappings = core.read_mappings(self.spaces.platform());
+        mappings.iter().for_each(|vma| visit(Mapping::of(&vma.facts())));
     }
 
     /// Unmaps everything. Cannot fail and allocates nothing.
     fn exit(&mut self) {
         // Without handles no thread can use the space, so no CPU has to be interrupted for what follows.
-        self.spaces.clear_current(self.core, &self.core().cpus);
+        self.spaces.current().clear::<P>(&self.core().tables);
         MmapWriter::begin(self.spaces, self.core()).unmap_everything();
     }
 }
@@ -379,9 +264,16 @@ impl<P: Platform> fmt::Debug for Space<'_, P> {
     }
 }
 
-/// The page that holds `addr`.
-#[inline]
-pub(crate) fn page_of(addr: VirtAddr) -> VirtRange {
-    let start = addr.page_start();
-    VirtRange::new(start, VirtAddr(start.0 + PAGE_SIZE))
+/// The page-aligned range of a call that takes any length: `Ok(None)` for length 0, `wraps` where the end is
+/// not an address.
+fn page_range(addr: VirtAddr, len: u64, wraps: Error) -> Result<Option<VirtRange>, Error> {
+    if !addr.is_page_aligned() {
+        return Err(Error::Unaligned);
+    }
+    if len == 0 {
+        return Ok(None);
+    }
+    // A length that rounds up to nothing wraps too.
+    let range = page_align_up(len).and_then(|len| VirtRange::from_len(addr, len)).ok_or(wraps)?;
+    if range.is_empty() { Err(wraps) } else { Ok(Some(range)) }
 }

@@ -1,32 +1,32 @@
 //! All address spaces of one machine, and what they share.
 
-mod deferred;
 mod reclaim;
 mod scan;
+mod shortage;
 
-pub(crate) use deferred::DeferredSplits;
-pub use reclaim::{Need, NoReclaim, Reclaim};
+pub use reclaim::{NoReclaim, Reclaim};
 pub(crate) use scan::Cursor;
+pub(crate) use shortage::FIRST_RECLAIM;
 
 use crate::commit::{Commit, Overcommit};
-use crate::cpus::{CurrentSpaces, Slot};
 use crate::error::Error;
-use crate::huge::{HugeConfig, HugeControls};
-use crate::layout::{Layout, Limits};
-use crate::rmap::{AnonVma, set_owner};
-use crate::space::{Space, SpaceCore, SpaceId};
-use crate::table::{GatherTechnique, RemapTechnique, TablesTechnique};
-use crate::vma::{AnonVmaRef, Vma, VmaSnapshot};
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, FaultSite, FrameFlags, Frames, Kind};
+use quire_arch::{Asid, LockClass, Order, PAGE_SHIFT, PagingFormat, Pfn, Pin, Platform, VirtAddr};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind, SplitError};
 use quire_memcg::Memcgs;
+use quire_pagetable::{
+    CurrentSpaces, GatherTechnique, MemoryCore, RemapTechnique, SpaceId, SpaceTables, TablesTechnique,
+    Techniques,
+};
+use quire_paging::{Referenced, referenced};
+use quire_rmap::{Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
 use quire_slab::{CacheReport, SlabCache};
 use quire_swap::Swap;
+use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{PerCpu, SpinLock};
+use quire_thp::{HugeConfig, HugeControls, Thp, ThpState};
 use quire_vma_tree::tree::{Node, NodeStore, OutOfNodes};
 
 /// Spaces at once: as many as Linux has processes (`PID_MAX_LIMIT`), and so few that a slot's count of the
@@ -63,25 +63,18 @@ pub enum OomAction {
 
 /// The address spaces of one machine: owns the frames and keeps every address space.
 pub struct Spaces<P: Platform> {
-    swap: Swap<P>,
+    memory: MemoryCore<P>,
     vmas: SlabCache<Vma, P>,
     nodes: SlabCache<MaybeUninit<Node<Vma>>, P>,
     cores: SlabCache<SpaceCore, P>,
-    anon_vmas: SlabCache<AnonVma, P>,
+    rmap: RmapState<P>,
+    thp: ThpState<P>,
     list: SpinLock<SpaceList, P>,
-    deferred: SpinLock<DeferredSplits, P>,
     khugepaged: SpinLock<Cursor, P>,
-    zero_page: Pfn,
-    /// The huge one, while there is one, with a reference of its own.
-    huge_zero: SpinLock<Option<Pfn>, P>,
     current: CurrentSpaces,
-    /// The frame of the tag pool's bits, and the first of what `current` lies in.
-    own: [Pfn; 2],
+    /// The frame of the tag pool's bits.
+    tags: Pfn,
     commit: Commit,
-    gather: GatherTechnique,
-    tables: TablesTechnique,
-    mremap: RemapTechnique,
-    huge: HugeControls,
     oom: OomAction,
     next_space: AtomicU64,
     next_number: AtomicU64,
@@ -148,71 +141,77 @@ impl<P: Platform> Spaces<P> {
     ///
     /// [`Error::NoFrames`] when not even its own few frames can be allocated.
     pub fn new(swap: Swap<P>, config: SpacesConfig, reclaim: &'static dyn Reclaim<P>) -> Result<Self, Error> {
-        let frames = swap.frames();
+        let SpacesConfig { overcommit, gather, tables, mremap, huge, oom } = config;
+        let memory = MemoryCore::new(swap, Techniques { gather, tables, mremap })?;
+        let frames = memory.frames();
         let pin = frames.platform().pin();
         let vmas = SlabCache::new(frames, &pin, "vm_area_struct")?;
         let nodes = SlabCache::new(frames, &pin, "range_node")?;
         let cores = SlabCache::new(frames, &pin, "mm_struct")?;
-        let anon_vmas = SlabCache::new(frames, &pin, "anon_vma")?;
-        let own = AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed();
-        let zero_page = frames.allocate(&pin, own)?;
-        let bits = frames.allocate(&pin, own)?;
-        let cpus = frames.platform().cpu_count();
-        let bytes = CurrentSpaces::bytes(cpus) as u64;
-        let order = Order::ALL.into_iter().find(|order| order.bytes() >= bytes).unwrap_or(Order::MAX);
-        let slots = frames.allocate(&pin, AllocRequest::new(order, FaultSite::new("spaces")))?;
+        let rmap = RmapState::new(&memory, &pin)?;
+        let tags =
+            frames.allocate(&pin, AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed())?;
+        let current = CurrentSpaces::new(&memory, &pin)?;
         drop(pin);
-        // SAFETY: the block holds the slots (the largest order holds those of `MAX_CPUS`, as `current.rs`
-        // asserts) and is aligned to a page; it belongs to `Spaces` and is never freed.
-        let current = unsafe { PerCpu::init(frames.platform().direct_map(slots), cpus, |_| Slot::new()) };
-        let _ = frames.known(zero_page).classify(Kind::ZeroPage);
         let asids = AsidPool {
-            bits: frames.platform().direct_map(bits).cast(),
+            bits: frames.platform().direct_map(tags).cast(),
             count: frames.platform().asid_count().clamp(1, AsidPool::MOST),
             hint: 1,
         };
-        let commit = Commit::new(config.overcommit, frames.totals().managed);
+        let commit = Commit::new(overcommit, frames.totals().managed);
         Ok(Self {
             vmas,
             nodes,
             cores,
-            anon_vmas,
+            rmap,
+            thp: ThpState::new(huge),
             list: SpinLock::new(LockClass::Spaces, SpaceList { first: None, asids, count: 0, coming: 0 }),
-            deferred: SpinLock::new(LockClass::DeferredSplit, DeferredSplits::default()),
             khugepaged: SpinLock::new(LockClass::Khugepaged, Cursor::default()),
-            zero_page,
-            huge_zero: SpinLock::new(LockClass::HugeZero, None),
             current,
-            own: [bits, slots],
+            tags,
             commit,
-            gather: config.gather,
-            tables: config.tables,
-            mremap: config.mremap,
-            huge: HugeControls::new(config.huge),
-            oom: config.oom,
+            oom,
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
             reclaim,
-            swap,
+            memory,
         })
+    }
+
+    /// Frames, memcgs and swap, and what all page tables share.
+    #[inline]
+    pub(crate) fn memory(&self) -> &MemoryCore<P> {
+        &self.memory
+    }
+
+    /// From a page to its mappings.
+    #[inline]
+    pub(crate) fn rmap(&self) -> Rmap<'_, P> {
+        Rmap::new(&self.memory, &self.rmap)
+    }
+
+    /// The large folios.
+    #[inline]
+    pub(crate) fn thp(&self) -> Thp<'_, P> {
+        Thp::new(self.rmap(), &self.thp)
     }
 
     /// The page-frame allocator below this crate.
     #[inline]
     pub fn frames(&self) -> &Frames<P> {
-        self.swap.frames()
+        self.memory.frames()
     }
 
     /// Swap, and through it the memcgs and the frames.
     #[inline]
     pub fn swap(&self) -> &Swap<P> {
-        &self.swap
+        self.memory.swap()
     }
 
     /// The memcgs and their LRU lists.
     #[inline]
     pub fn memcgs(&self) -> &Memcgs<P> {
-        self.swap.memcgs()
+        self.memory.memcgs()
     }
 
     /// What frees memory when it is short.
@@ -229,12 +228,7 @@ impl<P: Platform> Spaces<P> {
     /// The page of zeros that reads of untouched memory share.
     #[inline]
     pub fn zero_page(&self) -> Pfn {
-        self.zero_page
-    }
-
-    /// The huge page of zeros, if there is one.
-    pub(crate) fn huge_zero(&self) -> &SpinLock<Option<Pfn>, P> {
-        &self.huge_zero
+        self.memory.zero_page()
     }
 
     /// The space that each CPU runs.
@@ -248,30 +242,9 @@ impl<P: Platform> Spaces<P> {
         &self.commit
     }
 
-    /// Folios that wait to be split.
-    pub(crate) fn deferred(&self) -> &SpinLock<DeferredSplits, P> {
-        &self.deferred
-    }
-
     /// Where khugepaged goes on.
     pub(crate) fn khugepaged(&self) -> &SpinLock<Cursor, P> {
         &self.khugepaged
-    }
-
-    /// How mappings are torn down.
-    #[inline]
-    pub(crate) fn gather_technique(&self) -> GatherTechnique {
-        self.gather
-    }
-
-    /// What becomes of empty tables.
-    pub(crate) fn tables_technique(&self) -> TablesTechnique {
-        self.tables
-    }
-
-    /// In which pieces pages are moved.
-    pub(crate) fn remap_technique(&self) -> RemapTechnique {
-        self.mremap
     }
 
     /// What happens when memory is exhausted.
@@ -282,7 +255,7 @@ impl<P: Platform> Spaces<P> {
     /// The controls of large folios.
     #[inline]
     pub fn huge(&self) -> &HugeControls {
-        &self.huge
+        self.thp.controls()
     }
 
     /// Number of spaces that exist.
@@ -291,19 +264,44 @@ impl<P: Platform> Spaces<P> {
         self.list.lock().count
     }
 
-    /// Bytes of anonymous memory that is mapped, summed over all spaces at this moment.
-    pub fn resident_anonymous(&self) -> u64 {
-        let mut bytes = 0;
-        self.for_each(|core| bytes += core.usage.figures(0).resident_anonymous);
-        bytes
+    /// Takes a space off the list and frees what is left of it: the root, the tag and the core.
+    ///
+    /// # Safety
+    ///
+    /// The last handle is gone, the space is empty, and no CPU has it current.
+    pub(crate) unsafe fn destroy(&self, core: NonNull<SpaceCore>) {
+        let pin = self.platform().pin();
+        // SAFETY: live until it is freed below.
+        let shared = unsafe { core.as_ref() };
+        let root = shared.tables.root();
+        let mut list = self.list.lock();
+        let (previous, next) = shared.link.get();
+        match previous {
+            // SAFETY: a neighbour on the list is live.
+            Some(previous) => unsafe { previous.as_ref() }.link.set_next(next),
+            None => list.first = next,
+        }
+        if let Some(next) = next {
+            // SAFETY: as above.
+            unsafe { next.as_ref() }.link.set_previous(previous);
+        }
+        list.asids.give(shared.tables.asid());
+        list.count -= 1;
+        let group = shared.memcg();
+        drop(list);
+        self.memcgs().release(group);
+        // SAFETY: off the list, and the last handle is gone: nothing can reach it any more.
+        unsafe { self.cores.free(self.frames(), &pin, core) };
+        // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
+        self.memcgs().release_unused(&pin, root, Order::ZERO);
     }
 
-    /// A new, empty address space.
+    /// A new, empty address space, with one handle.
     ///
     /// # Errors
     ///
     /// [`Error::NoFrames`], with nothing left behind.
-    pub fn create(&self, layout: Layout, limits: Limits) -> Result<Space<'_, P>, Error> {
+    pub(crate) fn create(&self, layout: Layout, limits: Limits) -> Result<NonNull<SpaceCore>, Error> {
         let pin = self.platform().pin();
         let root = self.frames().allocate(&pin, AllocRequest::table().kind(Kind::Table))?;
         let id = SpaceId::new(self.next_space.fetch_add(1, Ordering::Relaxed));
@@ -317,7 +315,10 @@ impl<P: Platform> Spaces<P> {
             list.coming += 1;
             list.asids.take()
         };
-        let core = SpaceCore::new(id, root, asid, layout, limits);
+        // SAFETY: the root is a new table, and `destroy` frees it after the last handle is gone.
+        let tables = unsafe { SpaceTables::new(id, root, asid) };
+        tables.init_table(self.frames(), root, P::Paging::root_level(), VirtAddr(0));
+        let core = SpaceCore::new(tables, layout, limits);
         let core = match self.cores.allocate(self.frames(), &pin, core) {
             Ok(core) => core,
             Err(error) => {
@@ -331,7 +332,6 @@ impl<P: Platform> Spaces<P> {
         };
         // SAFETY: just allocated, and live until its last handle is dropped.
         let shared = unsafe { core.as_ref() };
-        self.init_table(root, P::Paging::root_level(), VirtAddr(0), shared);
         let mut list = self.list.lock();
         shared.link.set_between(None, list.first);
         if let Some(first) = list.first {
@@ -342,65 +342,24 @@ impl<P: Platform> Spaces<P> {
         list.count += 1;
         list.coming -= 1;
         drop(list);
-        Ok(Space::adopt(self, core))
+        Ok(core)
     }
 
-    /// Takes a space off the list and frees what is left of it: the root, the tag and the core.
-    ///
-    /// # Safety
-    ///
-    /// The last handle is gone, the space is empty, and no CPU has it current.
-    pub(crate) unsafe fn destroy(&self, core: NonNull<SpaceCore>) {
-        let pin = self.platform().pin();
-        // SAFETY: live until it is freed below.
-        let shared = unsafe { core.as_ref() };
-        let root = shared.root();
-        let mut list = self.list.lock();
-        let (previous, next) = shared.link.get();
-        match previous {
-            // SAFETY: a neighbour on the list is live.
-            Some(previous) => unsafe { previous.as_ref() }.link.set_next(next),
-            None => list.first = next,
-        }
-        if let Some(next) = next {
-            // SAFETY: as above.
-            unsafe { next.as_ref() }.link.set_previous(previous);
-        }
-        list.asids.give(shared.asid());
-        list.count -= 1;
-        let group = shared.memcg();
-        drop(list);
-        self.memcgs().release(group);
-        // SAFETY: off the list, and the last handle is gone: nothing can reach it any more.
-        unsafe { self.cores.free(self.frames(), &pin, core) };
-        // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.
-        self.memcgs().release_unused(&pin, root, Order::ZERO);
-    }
-
-    /// Calls `visit` with every space, without a lock: each is kept by a handle meanwhile.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&SpaceCore)) {
-        let mut next = self.space_after(None);
-        while let Some(space) = next {
-            visit(space.core());
-            next = self.space_after(Some(&space));
-        }
-    }
-
-    /// A handle to the space after `space` on the list, or to the first one. Those that are exiting are
-    /// skipped.
-    pub(crate) fn space_after(&self, space: Option<&Space<'_, P>>) -> Option<Space<'_, P>> {
+    /// The space after `core` on the list, or the first one, with a handle more. `core` has a handle. Those that
+    /// are exiting are skipped.
+    pub(crate) fn hold_next(&self, core: Option<&SpaceCore>) -> Option<NonNull<SpaceCore>> {
         let _pin = self.platform().pin();
         let list = self.list.lock();
-        let mut next = match space {
+        let mut next = match core {
             // It has a handle, so it is on the list.
-            Some(space) => space.core().link.get().1,
+            Some(core) => core.link.get().1,
             None => list.first,
         };
         while let Some(core) = next {
             // SAFETY: what is on the list is live while its lock is held.
             let shared = unsafe { core.as_ref() };
             if shared.try_hold() {
-                return Some(Space::adopt(self, core));
+                return Some(core);
             }
             next = shared.link.get().1;
         }
@@ -411,46 +370,64 @@ impl<P: Platform> Spaces<P> {
     pub(crate) fn objects_in_use(&self) -> [u64; 3] {
         let in_use = |report: Option<CacheReport>| report.map_or(0, |report| report.in_use);
         let frames = self.frames();
-        [self.vmas.report(frames), self.cores.report(frames), self.anon_vmas.report(frames)].map(in_use)
+        [self.vmas.report(frames), self.cores.report(frames), self.rmap.cache().report(frames)].map(in_use)
     }
 
     /// Whether the frame is one of the crate's own.
     pub(crate) fn owns(&self, pfn: Pfn) -> bool {
-        self.own.contains(&pfn)
+        pfn == self.tags || pfn == self.current.block()
     }
 
-    /// The slab cache of anon_vmas.
-    pub(crate) fn anon_vmas(&self) -> &SlabCache<AnonVma, P> {
-        &self.anon_vmas
-    }
-
-    /// A number that this machine never uses again, from 1: for a piece of shared anonymous memory, or for a
-    /// VMA that a fork copies.
+    /// A number that this machine never uses again, from 1, for a piece of shared anonymous memory.
     pub(crate) fn new_number(&self) -> u64 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Says in the descriptor of a page that is about to be mapped once where it belongs.
-    #[inline]
-    pub(crate) fn init_page(&self, pfn: Pfn, vma: &VmaSnapshot, addr: VirtAddr) {
-        let frame = self.frames().known(pfn);
-        frame.index().store(vma.page_offset_at(addr), Ordering::Relaxed);
-        set_owner(frame, if frame.kind() == Kind::Anonymous { vma.anon } else { AnonVmaRef::NONE });
-        // Release, after the owner: a walker that sees that the page is mapped sees its owner
-        // (`rmap/walk.rs`).
-        frame.map_count().store(1, Ordering::Release);
+    /// Reads from all mappings of the folio at `head` whether it was used, and clears their accessed bits.
+    /// `None` where they cannot be looked at just now. The caller has a reference.
+    pub fn referenced(&self, head: Pfn) -> Option<Referenced> {
+        referenced(self.rmap(), head)
     }
 
-    /// The same for a new large folio that is about to be mapped from `start` on, `pages` of it, by one
-    /// space.
-    pub(crate) fn init_folio(&self, head: Pfn, pages: u32, vma: &VmaSnapshot, start: VirtAddr) {
-        let frame = self.frames().known(head);
-        frame.index().store(vma.page_offset_at(start), Ordering::Relaxed);
-        set_owner(frame, vma.anon);
-        frame.live().store(0, Ordering::Relaxed);
-        frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
-        // Release as above.
-        frame.map_count().store(pages, Ordering::Release);
+    /// Calls `visit` with each place where a page of `folio` is mapped: see
+    /// [`Rmap::for_each_map`](quire_rmap::Rmap::for_each_map).
+    pub fn for_each_map(&self, folio: Pfn, visit: impl FnMut(SpaceId, VirtAddr)) -> usize {
+        self.rmap().for_each_map(folio, visit)
+    }
+
+    /// Splits the large folio at `head`: see [`Thp::split_isolated`](quire_thp::Thp::split_isolated).
+    ///
+    /// # Errors
+    ///
+    /// [`SplitError`]; then the folio is as it was.
+    pub fn split_isolated(&self, head: Pfn, to: Order) -> Result<u64, SplitError> {
+        self.thp().split_isolated(head, to)
+    }
+
+    /// Large folios that wait to be split.
+    pub fn deferred_splits(&self) -> u64 {
+        self.memory.deferred_splits()
+    }
+
+    /// Splits folios that wait for it, until `wanted` frames were freed. Returns how many were.
+    pub fn split_deferred(&self, wanted: u64) -> u64 {
+        self.thp().split_deferred(wanted)
+    }
+
+    /// The huge page of zeros, if there is one at this moment.
+    pub fn huge_zero_page(&self) -> Option<Pfn> {
+        self.thp().huge_zero_page()
+    }
+
+    /// Frees the huge page of zeros if no entry maps it, and returns the number of frames freed.
+    pub fn shrink_huge_zero(&self) -> u64 {
+        self.thp().shrink_huge_zero()
+    }
+
+    /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads:
+    /// flushes skip it from now on.
+    pub fn deactivate(&self, pin: &Pin<'_, P>) {
+        self.current.deactivate(pin);
     }
 
     #[cfg_attr(debug_assertions, track_caller)]

@@ -4,20 +4,18 @@
 //! mapped as by a fault, and folios that only the cache has are dropped, until no slot is in use. What a fork
 //! copied after a round had passed, or a fault was busy with, is found by the next one.
 
-use crate::error::FaultError;
-use crate::fault::Refusal;
-use crate::huge::OrderSet;
-use crate::resolve::Fault;
 use crate::space::Space;
 use crate::spaces::Spaces;
-use crate::swap_in::Swapped;
-use crate::table::Found;
-use crate::vma::Vma;
 use core::fmt;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::AllocError;
+use quire_pagetable::Found;
+use quire_paging::VmFault;
+use quire_paging::{FaultError, Refusal, Swapped};
+use quire_rmap::Vma;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
+use quire_thp::OrderSet;
 
 /// Pages that are swapped in before the mmap lock is released for a moment.
 const AT_ONCE: u64 = 32;
@@ -45,151 +43,168 @@ impl fmt::Display for SwapOffError {
 
 impl core::error::Error for SwapOffError {}
 
-impl<P: Platform> Spaces<P> {
-    /// Takes a device into use.
-    ///
-    /// # Errors
-    ///
-    /// [`SwapOnError`]; nothing has changed.
-    pub fn swapon<D: SwapDevice<P>>(
-        &self,
-        device: D,
-        options: SwapOnOptions,
-    ) -> Result<DeviceId, SwapOnError> {
-        let id = self.swap().swapon(device, options)?;
-        self.memcgs().start_listing();
-        self.memcgs().list_unlisted();
-        Ok(id)
-    }
+/// Takes a device into use.
+///
+/// # Errors
+///
+/// [`SwapOnError`]; nothing has changed.
+pub fn swapon<P: Platform, D: SwapDevice<P>>(
+    spaces: &Spaces<P>,
+    device: D,
+    options: SwapOnOptions,
+) -> Result<DeviceId, SwapOnError> {
+    let id = spaces.swap().swapon(device, options)?;
+    spaces.memcgs().start_listing();
+    spaces.memcgs().list_unlisted();
+    Ok(id)
+}
 
-    /// Takes a device out of use: everything that is on it is read back into memory. `goes_on` is asked now
-    /// and then.
-    ///
-    /// # Errors
-    ///
-    /// [`SwapOffError`]; the device is in use again.
-    pub fn swapoff(&self, id: DeviceId, mut goes_on: impl FnMut() -> bool) -> Result<(), SwapOffError> {
-        if !self.swap().begin_swapoff(id) {
-            return Err(SwapOffError::NotOn);
-        }
-        let emptied = self.empty_device(id, &mut goes_on);
-        if emptied.is_err() {
-            self.swap().cancel_swapoff(id);
-            return emptied;
-        }
-        let gone = self.swap().finish_swapoff(id);
-        debug_assert!(gone.is_ok(), "a slot of an empty device is in use");
-        Ok(())
+/// Takes a device out of use: everything that is on it is read back into memory. `goes_on` is asked now
+/// and then.
+///
+/// # Errors
+///
+/// [`SwapOffError`]; the device is in use again.
+pub fn swapoff<P: Platform>(
+    spaces: &Spaces<P>,
+    id: DeviceId,
+    mut goes_on: impl FnMut() -> bool,
+) -> Result<(), SwapOffError> {
+    if !spaces.swap().begin_swapoff(id) {
+        return Err(SwapOffError::NotOn);
     }
+    let emptied = empty_device(spaces, id, &mut goes_on);
+    if emptied.is_err() {
+        spaces.swap().cancel_swapoff(id);
+        return emptied;
+    }
+    let gone = spaces.swap().finish_swapoff(id);
+    debug_assert!(gone.is_ok(), "a slot of an empty device is in use");
+    Ok(())
+}
 
-    fn empty_device(&self, id: DeviceId, goes_on: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
-        let mut attempt = 0;
-        while self.swap().next_used(id, 0).is_some() {
-            if !goes_on() {
-                return Err(SwapOffError::Interrupted);
-            }
-            let mut next = self.space_after(None);
-            while let Some(space) = next {
-                space.unuse_space(id, goes_on)?;
-                next = self.space_after(Some(&space));
-            }
-            // A folio does not leave the cache while a device reads or writes it, and perhaps no other thread
-            // reaps completions.
-            self.swap().reap();
-            let mut from = 0;
-            while let Some(number) = self.swap().next_used(id, from) {
-                self.swap().drop_unnamed(SlotId::new(id, number), 1);
-                from = number + 1;
-            }
-            // Other threads are busy with what is left.
-            if self.swap().next_used(id, 0).is_some() {
-                P::relax(attempt);
-                attempt = attempt.saturating_add(1);
-            }
+fn empty_device<P: Platform>(
+    spaces: &Spaces<P>,
+    id: DeviceId,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<(), SwapOffError> {
+    let mut attempt = 0;
+    while spaces.swap().next_used(id, 0).is_some() {
+        if !goes_on() {
+            return Err(SwapOffError::Interrupted);
         }
-        Ok(())
+        let mut next = Space::next(spaces, None);
+        while let Some(space) = next {
+            unuse_space(&space, id, goes_on)?;
+            next = Space::next(spaces, Some(&space));
+        }
+        // A folio does not leave the cache while a device reads or writes it, and perhaps no other thread
+        // reaps completions.
+        spaces.swap().reap();
+        let mut from = 0;
+        while let Some(number) = spaces.swap().next_used(id, from) {
+            spaces.swap().drop_unnamed(SlotId::new(id, number), 1);
+            from = number + 1;
+        }
+        // Other threads are busy with what is left.
+        if spaces.swap().next_used(id, 0).is_some() {
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+    Ok(())
+}
+
+/// Swaps in everything that this space has on the device.
+fn unuse_space<P: Platform>(
+    space: &Space<'_, P>,
+    id: DeviceId,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<(), SwapOffError> {
+    let core = space.core();
+    let mut at = VirtAddr(0);
+    if core.tables.residency.figures().swapped == 0 {
+        return Ok(());
+    }
+    loop {
+        if !goes_on() {
+            return Err(SwapOffError::Interrupted);
+        }
+        // The mmap lock is released between VMAs, so that others can proceed.
+        let mappings = core.read_mappings(space.spaces.platform());
+        let Some(vma) = mappings.first_ending_after(at) else { return Ok(()) };
+        let range = VirtRange::new(vma.range().start().max(at), vma.range().end());
+        at = unuse_vma(space, vma, range, id)?;
     }
 }
 
-impl<P: Platform> Space<'_, P> {
-    /// Swaps in everything that this space has on the device.
-    fn unuse_space(&self, id: DeviceId, goes_on: &mut dyn FnMut() -> bool) -> Result<(), SwapOffError> {
-        let core = self.core();
-        let mut at = VirtAddr(0);
-        if core.usage.figures(0).swapped == 0 {
+/// The same for `range` of one mapping, as far as a few entries. Returns where to go on.
+fn unuse_vma<P: Platform>(
+    space: &Space<'_, P>,
+    vma: &Vma,
+    range: VirtRange,
+    id: DeviceId,
+) -> Result<VirtAddr, SwapOffError> {
+    let Some(run) = space.tables().first_swapped(range) else { return Ok(range.end()) };
+    if SlotId::of(run.entry).device() != id {
+        return Ok(run.page(run.pages));
+    }
+    let pages = run.pages.min(AT_ONCE);
+    for nth in 0..pages {
+        let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
+        unuse_pte(space, vma, run.page(nth), entry)?;
+    }
+    Ok(run.page(pages))
+}
+
+fn unuse_pte<P: Platform>(
+    space: &Space<'_, P>,
+    vma: &Vma,
+    addr: VirtAddr,
+    entry: SwapEntry,
+) -> Result<(), SwapOffError> {
+    let facts = vma.facts();
+    let tables = space.tables();
+    loop {
+        let (held, unreadable) = match space.spaces.swap_in(Swapped { entry, orders: OrderSet::EMPTY }) {
+            Ok(held) => (held, false),
+            Err(FaultError::OutOfMemory(cause)) => return Err(SwapOffError::OutOfMemory(cause)),
+            Err(_) => (None, true),
+        };
+        let pin = tables.pin();
+        let Found::Table(table) = tables.lookup(addr) else { return Ok(()) };
+        let locked = tables.lock(&pin, table, Level::PTE);
+        let index = P::Paging::index(addr, Level::PTE);
+        match locked.get(index) {
+            Entry::Swap(now) if SlotId::of(now) == SlotId::of(entry) => {}
+            // Another thread was faster.
+            _ => return Ok(()),
+        }
+        if held.is_none() && (!unreadable || space.spaces.swap().is_cached(SlotId::of(entry))) {
+            continue;
+        }
+        if held.is_none() {
+            // This is the last chance: the program is told when it asks for the page.
+            locked.replace(index, Entry::Marker(PteMarker::Poisoned));
+            let _ = space.spaces.swap().drop_counts(SlotId::of(entry), 1);
+            space.core().tables.residency.swap_gone(1);
             return Ok(());
         }
-        loop {
-            if !goes_on() {
-                return Err(SwapOffError::Interrupted);
+        let fault = VmFault {
+            space: space.core(),
+            vma: &facts,
+            addr,
+            access: Access::Read,
+            swapped: held.as_ref(),
+            window: &vma.swap_window,
+            huge: space.spaces.huge(),
+        };
+        match fault.map_swapped(&tables, &locked, index, entry) {
+            Ok(_) => return Ok(()),
+            Err(Refusal::Fault(FaultError::OutOfMemory(cause))) => {
+                return Err(SwapOffError::OutOfMemory(cause));
             }
-            // The mmap lock is released between VMAs, so that others can proceed.
-            let _guard = core.mmap_lock.read(self.spaces.platform());
-            // SAFETY: the mmap lock is held.
-            let Some(entry) = (unsafe { core.vmas.view() }).first_ending_after(at) else { return Ok(()) };
-            // SAFETY: a VMA in the tree is live while the mmap lock is held.
-            let vma = unsafe { entry.value.as_ref() };
-            let range = VirtRange::new(entry.range.start().max(at), entry.range.end());
-            at = self.unuse_vma(vma, range, id)?;
-        }
-    }
-
-    /// The same for `range` of one mapping, as far as a few entries. Returns where to go on.
-    fn unuse_vma(&self, vma: &Vma, range: VirtRange, id: DeviceId) -> Result<VirtAddr, SwapOffError> {
-        let Some(run) = self.tables().first_swapped(range) else { return Ok(range.end()) };
-        if SlotId::of(run.entry).device() != id {
-            return Ok(run.page(run.pages));
-        }
-        let pages = run.pages.min(AT_ONCE);
-        for nth in 0..pages {
-            let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
-            self.unuse_pte(vma, run.page(nth), entry)?;
-        }
-        Ok(run.page(pages))
-    }
-
-    fn unuse_pte(&self, vma: &Vma, addr: VirtAddr, entry: SwapEntry) -> Result<(), SwapOffError> {
-        let facts = vma.facts();
-        let tables = self.tables();
-        loop {
-            let (held, unreadable) = match self.spaces.swap_in(Swapped { entry, orders: OrderSet::EMPTY }) {
-                Ok(held) => (held, false),
-                Err(FaultError::OutOfMemory(cause)) => return Err(SwapOffError::OutOfMemory(cause)),
-                Err(_) => (None, true),
-            };
-            let pin = tables.pin();
-            let Found::Table(table) = tables.lookup(addr) else { return Ok(()) };
-            let locked = tables.lock(&pin, table, Level::PTE);
-            let index = P::Paging::index(addr, Level::PTE);
-            match locked.get(index) {
-                Entry::Swap(now) if SlotId::of(now) == SlotId::of(entry) => {}
-                // Another thread was faster.
-                _ => return Ok(()),
-            }
-            if held.is_none() && (!unreadable || self.spaces.swap().is_cached(SlotId::of(entry))) {
-                continue;
-            }
-            if held.is_none() {
-                // This is the last chance: the program is told when it asks for the page.
-                locked.replace(index, Entry::Marker(PteMarker::Poisoned));
-                let _ = self.spaces.swap().drop_counts(SlotId::of(entry), 1);
-                self.core().usage.swap_gone(1);
-                return Ok(());
-            }
-            let fault = Fault {
-                facts: &facts,
-                addr,
-                access: Access::Read,
-                swapped: held.as_ref(),
-                window: &vma.swap_window,
-            };
-            match tables.map_swapped(&locked, index, entry, &fault) {
-                Ok(_) => return Ok(()),
-                Err(Refusal::Fault(FaultError::OutOfMemory(cause))) => {
-                    return Err(SwapOffError::OutOfMemory(cause));
-                }
-                Err(_) => {}
-            }
+            Err(_) => {}
         }
     }
 }

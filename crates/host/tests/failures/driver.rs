@@ -11,12 +11,16 @@ use quire_mm::SizeEnabled;
 use std::thread;
 
 /// Where pages are faulted in: `mmap` and some other calls hide a failure there.
-const FAULTS: [&str; 3] =
-    ["crates/space/src/fault.rs", "crates/space/src/resolve.rs", "crates/space/src/cow.rs"];
+const FAULTS: [&str; 4] = [
+    "crates/space/src/space/fault.rs",
+    "crates/space/src/faults.rs",
+    "crates/space/src/resolve.rs",
+    "crates/space/src/cow.rs",
+];
 
 /// Where there is a fallback: pages that find no frame are not read ahead, and pages of zeros are read like
 /// others.
-const OTHERWISE: [&str; 2] = ["crates/space/src/readahead.rs", "crates/space/src/swap_in/zeros.rs"];
+const OTHERWISE: [&str; 2] = ["crates/paging/src/swap_in/ahead.rs", "crates/paging/src/fault/zeros.rs"];
 
 /// Sites that allocate frames; all others are objects of slab caches, except [`DEVICE`].
 pub(crate) const FRAMES: [&str; 11] = [

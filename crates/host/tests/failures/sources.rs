@@ -11,7 +11,20 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The crates between the allocator and the embedder.
-const CRATES: [&str; 8] = ["frame", "slab", "memcg", "swap", "vma-tree", "space", "reclaim", "mm"];
+const CRATES: [&str; 12] = [
+    "frame",
+    "slab",
+    "memcg",
+    "swap",
+    "vma-tree",
+    "pagetable",
+    "rmap",
+    "thp",
+    "paging",
+    "space",
+    "reclaim",
+    "mm",
+];
 
 /// A call, at the place that `core::panic::Location` names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -8,6 +8,7 @@ use quire_mm::{
     Advice, Errno, Error, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, KhugepagedSetting, MemoryConfig,
     SizeEnabled, SplitError, VmEvent,
 };
+use quire_space::khugepaged_totals;
 
 const BASE: u64 = GIB;
 
@@ -291,7 +292,7 @@ fn khugepaged_collapses_within_its_limits() {
     assert_eq!((step.collapsed, step.out_of_memory), (2, false));
     assert!(step.scanned < 10_000, "all spaces were seen once: {step:?}");
     assert_eq!(memory.khugepaged_step().collapsed, 0);
-    let (scans, collapsed) = memory.spaces().khugepaged_totals();
+    let (scans, collapsed) = khugepaged_totals(memory.spaces());
     assert!(scans >= 2);
     assert_eq!(collapsed, 5);
     for (file, figure) in [(HugeFile::FullScans, scans), (HugeFile::PagesCollapsed, collapsed)] {

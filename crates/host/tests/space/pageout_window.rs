@@ -31,7 +31,7 @@ fn in_the_window<R>(
     let guard = spaces.frames().try_lock_folio_long(head).unwrap();
     let mut batch: UnmapBatch<'_, HostPlatform> = UnmapBatch::new(spaces);
     spaces.swap().add_folio(head, 0).unwrap();
-    assert_eq!(spaces.unmap_to_swap(head, &mut batch), Unmapped::All);
+    assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
     let result = action();
     batch.flush();
     drop(guard);
@@ -176,7 +176,7 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
         let guard = spaces.frames().try_lock_folio_long(head).unwrap();
         let mut batch = UnmapBatch::new(spaces);
         spaces.swap().add_folio(head, 0).unwrap();
-        assert_eq!(spaces.unmap_to_swap(head, &mut batch), Unmapped::Pinned);
+        assert_eq!(batch.unmap_to_swap(head), Unmapped::Pinned);
         drop(pinned);
         let before = machine.memory().frames().events().sum(VmEvent::Pgfault);
         program.write_u64(area, 2).unwrap();
@@ -207,7 +207,7 @@ fn a_space_may_end_with_a_page_out_by_another() {
     let guard = spaces.frames().try_lock_folio_long(head).unwrap();
     let mut batch = UnmapBatch::new(spaces);
     spaces.swap().add_folio(head, 0).unwrap();
-    assert_eq!(spaces.unmap_to_swap(head, &mut batch), Unmapped::All);
+    assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
     drop(other);
     assert_eq!(spaces.count(), 2);
     own.for_each_mapping(|_| batch.flush());

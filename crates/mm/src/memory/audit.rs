@@ -6,6 +6,7 @@ use quire_arch::Platform;
 use quire_frame::{FrameViolation, Kind};
 use quire_memcg::MemcgViolation;
 use quire_space::SpaceViolation;
+use quire_space::audit_spaces;
 use quire_swap::SwapViolation;
 
 /// Something that is not as it must be.
@@ -90,7 +91,7 @@ impl<P: Platform> Memory<P> {
             summary.violations += 1;
             report(Violation::Frame(violation));
         });
-        self.spaces().audit(&mut |violation| {
+        audit_spaces(self.spaces(), &mut |violation| {
             summary.violations += 1;
             report(Violation::Space(violation));
         });

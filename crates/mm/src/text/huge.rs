@@ -4,6 +4,7 @@ use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{Order, Platform};
 use quire_frame::FolioCounter;
+use quire_space::khugepaged_totals;
 use quire_space::{Errno, HugeControls, HugeDefrag, HugeEnabled, KhugepagedSetting, OrderSet, SizeEnabled};
 
 /// A file of `/sys/kernel/mm/transparent_hugepage`. Its `Display` is the path below that folder.
@@ -99,8 +100,8 @@ impl HugeFile {
                 writeln!(out, "{}", memory.frames().events().folios(order, counter))
             }
             Self::Khugepaged(setting) => writeln!(out, "{}", huge.khugepaged(setting)),
-            Self::FullScans => writeln!(out, "{}", memory.spaces().khugepaged_totals().0),
-            Self::PagesCollapsed => writeln!(out, "{}", memory.spaces().khugepaged_totals().1),
+            Self::FullScans => writeln!(out, "{}", khugepaged_totals(memory.spaces()).0),
+            Self::PagesCollapsed => writeln!(out, "{}", khugepaged_totals(memory.spaces()).1),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_memcg::LruList;
+use quire_space::Space;
 
 /// Writes the lines of `/proc/meminfo` that there are figures for. Frames on per-CPU lists count as free; a
 /// page that several spaces map counts in AnonPages for each. Anonymous pages are on no LRU list before there
@@ -17,7 +18,7 @@ use quire_memcg::LruList;
 pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     let totals = memory.frames().totals();
     let slab = slab_pages(memory);
-    let anonymous = memory.spaces().resident_anonymous() / PAGE_SIZE;
+    let anonymous = Space::resident_anonymous(memory.spaces()) / PAGE_SIZE;
     let anonymous_huge = memory.frames().events().pmd_mapped() * Order::PMD.pages();
     let lists = lists_by_age(memory, None);
     let list = |list: LruList| lists[list as usize];

@@ -1,34 +1,33 @@
 //! What belongs to memcgs: spaces, pages and slots, each recounted and compared with what the memcgs count.
 
 use super::{Report, SpaceViolation};
+use crate::space::Space;
 use crate::spaces::Spaces;
 use core::sync::atomic::Ordering;
 use quire_arch::Platform;
 use quire_memcg::{Belonging, MemcgId};
 
-impl<P: Platform> Spaces<P> {
-    /// Looks for what memcgs count wrongly, and for what belongs to no memcg any more. A memcg that was
-    /// removed exists as long as something belongs to it.
-    pub(super) fn audit_memcgs(&self, report: Report<'_>) {
-        let groups = self.memcgs();
-        let report = &mut |violation| report(SpaceViolation::Memcg(violation));
-        groups.recount(Belonging::Spaces, |tell| self.for_each(|core| tell(core.memcg(), 1)), report);
-        groups.recount(
-            Belonging::Pages,
-            |tell| {
-                self.frames().for_each_frame(|_, frame| {
-                    if frame.kind().is_given_out() {
-                        let group = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
-                        tell(group, frame.word().order().pages());
-                    }
-                });
-            },
-            report,
-        );
-        groups.recount(
-            Belonging::Slots,
-            |tell| self.swap().for_each_named(|named| tell(MemcgId::from_bits(named.group), 1)),
-            report,
-        );
-    }
+/// Looks for what memcgs count wrongly, and for what belongs to no memcg any more. A memcg that was
+/// removed exists as long as something belongs to it.
+pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
+    let groups = spaces.memcgs();
+    let report = &mut |violation| report(SpaceViolation::Memcg(violation));
+    groups.recount(Belonging::Spaces, |tell| Space::for_each(spaces, |core| tell(core.memcg(), 1)), report);
+    groups.recount(
+        Belonging::Pages,
+        |tell| {
+            spaces.frames().for_each_frame(|_, frame| {
+                if frame.kind().is_given_out() {
+                    let group = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+                    tell(group, frame.word().order().pages());
+                }
+            });
+        },
+        report,
+    );
+    groups.recount(
+        Belonging::Slots,
+        |tell| spaces.swap().for_each_named(|named| tell(MemcgId::from_bits(named.group), 1)),
+        report,
+    );
 }

@@ -7,48 +7,53 @@
 //! space an exclusive one was met.
 
 use super::{Report, SpaceViolation};
+use crate::space::Space;
 use crate::spaces::Spaces;
-use crate::table::Tables;
-use crate::vma::{VmFlags, Vma};
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{FrameFlags, Kind};
+use quire_pagetable::Tables;
+use quire_rmap::Mappings;
+use quire_rmap::VmFlags;
 
 /// An entry maps the page.
 const MAPPED: u32 = 1;
+
 /// One of them allows writes.
 const WRITABLE: u32 = 2;
+
 /// A locked mapping has a page of the folio.
 const LOCKED: u32 = 4;
+
 /// Where the number of the space starts that maps an exclusive folio.
 const SPACE_SHIFT: u32 = 3;
 
-impl<P: Platform> Spaces<P> {
-    /// Looks for private pages that are not as exclusive as an entry or a mark says. The audit words are
-    /// scratch.
-    pub(super) fn audit_sharing(&self, report: Report<'_>) {
-        self.frames().clear_audit();
-        let mut number = 0;
-        self.for_each(|core| {
-            number += 1;
-            let _guard = core.mmap_lock.read(self.platform());
-            let walk = SharingAudit { tables: Tables::new(self, core), number };
-            walk.table(core.root(), P::Paging::root_level(), VirtAddr(0), report);
-        });
-        self.frames().for_each_frame(|pfn, frame| {
-            let flags = frame.word().flags();
-            let (marked, listed) = (FrameFlags::MLOCKED, FrameFlags::UNEVICTABLE);
-            let is_kept = frame.kind() == Kind::Anonymous && flags.intersects(marked | listed);
-            let is_locked = flags.contains(marked) && frame.audit().load(Ordering::Relaxed) & LOCKED != 0;
-            if is_kept && !is_locked {
-                report(SpaceViolation::StrayLock { pfn });
-            }
-        });
-    }
+/// Looks for private pages that are not as exclusive as an entry or a mark says. The audit words are
+/// scratch.
+pub(super) fn audit_sharing<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
+    spaces.frames().clear_audit();
+    let mut number = 0;
+    Space::for_each(spaces, |core| {
+        number += 1;
+        let mappings = core.read_mappings(spaces.platform());
+        let walk =
+            SharingAudit { mappings: &mappings, tables: Tables::new(spaces.memory(), &core.tables), number };
+        walk.table(core.tables.root(), P::Paging::root_level(), VirtAddr(0), report);
+    });
+    spaces.frames().for_each_frame(|pfn, frame| {
+        let flags = frame.word().flags();
+        let (marked, listed) = (FrameFlags::MLOCKED, FrameFlags::UNEVICTABLE);
+        let is_kept = frame.kind() == Kind::Anonymous && flags.intersects(marked | listed);
+        let is_locked = flags.contains(marked) && frame.audit().load(Ordering::Relaxed) & LOCKED != 0;
+        if is_kept && !is_locked {
+            report(SpaceViolation::StrayLock { pfn });
+        }
+    });
 }
 
 /// A walk over the leaves of one space.
 struct SharingAudit<'s, P: Platform> {
+    mappings: &'s Mappings<'s, P>,
     tables: Tables<'s, P>,
     /// The number of the space in this audit, from 1 on.
     number: u32,
@@ -57,7 +62,7 @@ struct SharingAudit<'s, P: Platform> {
 impl<P: Platform> SharingAudit<'_, P> {
     fn table(&self, table: Pfn, level: Level, start: VirtAddr, report: Report<'_>) {
         // What is no table was reported before.
-        if self.tables.spaces.frames().frame(table).is_none_or(|frame| frame.kind() != Kind::Table) {
+        if self.tables.memory().frames().frame(table).is_none_or(|frame| frame.kind() != Kind::Table) {
             return;
         }
         for (index, slot) in self.tables.entries(table)[..P::Paging::entries(level)].iter().enumerate() {
@@ -71,7 +76,7 @@ impl<P: Platform> SharingAudit<'_, P> {
     }
 
     fn leaf(&self, Leaf { pfn, flags }: Leaf, level: Level, addr: VirtAddr, report: Report<'_>) {
-        let frames = self.tables.spaces.frames();
+        let frames = self.tables.memory().frames();
         if flags.contains(LeafFlags::SPECIAL) || frames.frame(pfn).is_none() {
             return;
         }
@@ -79,10 +84,7 @@ impl<P: Platform> SharingAudit<'_, P> {
         if folio.kind() != Kind::Anonymous {
             return;
         }
-        // SAFETY: the caller holds the mmap lock, and so a VMA in the tree is live.
-        let vma: Option<&Vma> =
-            unsafe { self.tables.core.vmas.view().find(addr).map(|entry| entry.value.as_ref()) };
-        if vma.is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED)) {
+        if self.mappings.find(addr).is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED)) {
             folio.frame().audit().fetch_or(LOCKED, Ordering::Relaxed);
         }
         let marked = folio.frame().word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
@@ -94,7 +96,7 @@ impl<P: Platform> SharingAudit<'_, P> {
             let before = frames.known(pfn).audit().fetch_or(MAPPED | write, Ordering::Relaxed);
             let owned = marked || (before | write) & WRITABLE != 0;
             if strange || before & MAPPED != 0 && owned {
-                let (space, addr) = (self.tables.core.id(), VirtAddr(addr.0 + nth * PAGE_SIZE));
+                let (space, addr) = (self.tables.space().id(), VirtAddr(addr.0 + nth * PAGE_SIZE));
                 report(SpaceViolation::NotExclusive { space, addr, pfn, marked });
             }
         }
@@ -102,7 +104,7 @@ impl<P: Platform> SharingAudit<'_, P> {
 
     /// Whether no other space was found to map the exclusive folio `head`; if so this one is noted.
     fn is_first_to_map(&self, head: Pfn) -> bool {
-        let word = self.tables.spaces.frames().known(head).audit();
+        let word = self.tables.memory().frames().known(head).audit();
         let own = self.number << SPACE_SHIFT;
         let found = word.load(Ordering::Relaxed) >> SPACE_SHIFT << SPACE_SHIFT;
         if found == 0 {

@@ -2,8 +2,8 @@
 
 use super::MmapWriter;
 use crate::error::Error;
-use crate::vma::{HugePages, VmFlags, may_split};
 use quire_arch::{PAGE_SHIFT, Platform, VirtRange};
+use quire_rmap::{HugePages, VmFlags, may_split};
 
 impl<P: Platform> MmapWriter<'_, P> {
     /// Checks that no mapping is split where its pages are not to be.

@@ -2,9 +2,8 @@
 
 use super::MmapWriter;
 use crate::error::Error;
-use crate::rights::{ExecGain, Rights};
-use crate::vma::VmFlags;
 use quire_arch::{PAGE_SIZE, Platform};
+use quire_rmap::{ExecGain, Rights, VmFlags};
 
 impl<P: Platform> MmapWriter<'_, P> {
     /// Whether `pages` more may be locked, where `flags` say that they will be.

@@ -4,22 +4,37 @@
 //! fail with nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so
 //! that no fault is in them, and stay so until the section ends.
 
+mod advise;
+mod brk;
+mod collapse;
+mod fork;
 mod hugetlb;
+mod install;
 mod limits;
+mod lock;
+mod map;
+mod placement;
 mod prepared;
+mod protect;
+mod remap;
+mod stack;
 mod unmap;
 
+pub use advise::Advice;
+pub use map::{MapFlags, MapRequest, MappedFile};
 pub(crate) use prepared::Prepared;
+pub(crate) use remap::Remap;
+pub use remap::RemapFlags;
 
 use crate::error::Error;
-use crate::rights::Rights;
-use crate::rmap::{AnonVmaTree, Emptied};
-use crate::space::{Space, SpaceCore};
+use crate::faults::Faults;
 use crate::spaces::Spaces;
-use crate::table::Tables;
-use crate::vma::{AnonVmaRef, Proposal, VmFlags, Vma, VmaSnapshot, may_split};
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use quire_pagetable::Tables;
+use quire_rmap::{
+    AnonVmaRef, AnonVmaTree, Emptied, Proposal, Rights, SpaceCore, VmFlags, Vma, VmaSnapshot, may_split,
+};
 use quire_sync::RwSleepWriteGuard;
 use quire_vma_tree::tree::Writer;
 
@@ -52,11 +67,11 @@ impl Neighbours<'_> {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Takes the mmap lock for a call through `space`, with what its caller may do.
-    pub(crate) fn of(space: &'s Space<'_, P>) -> Self {
-        let mut section = Self::begin(space.spaces, space.core());
-        section.rights = space.rights();
-        section
+    /// Takes the mmap lock for a call whose caller may do what `rights` say.
+    pub(crate) fn begin_with(spaces: &'s Spaces<P>, core: &'s SpaceCore, rights: Rights) -> Self {
+        let mut writer = Self::begin(spaces, core);
+        writer.rights = rights;
+        writer
     }
 
     /// Takes the mmap lock.
@@ -73,11 +88,23 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         // SAFETY: the mmap lock is held for writing while the section lives, and views are made under it
         // only.
         let tree = unsafe { core.vmas.writer(spaces) };
-        Self { spaces, core, rights: Rights::empty(), tree, emptied: Emptied::new(spaces), _guard: guard }
+        Self {
+            spaces,
+            core,
+            rights: Rights::empty(),
+            tree,
+            emptied: Emptied::new(spaces.rmap()),
+            _guard: guard,
+        }
     }
 
     pub(crate) fn tables(&self) -> Tables<'s, P> {
-        Tables::new(self.spaces, self.core)
+        Tables::new(self.spaces.memory(), &self.core.tables)
+    }
+
+    /// Faults, with the mmap lock held as it is.
+    pub(crate) fn faults(&self) -> Faults<'s, P> {
+        Faults { spaces: self.spaces, core: self.core }
     }
 
     /// Number of mappings.
@@ -135,7 +162,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         &self,
         anon_vmas: impl IntoIterator<Item = AnonVmaRef>,
     ) -> AnonVmaTree<'s, P> {
-        AnonVmaTree::hold(self.spaces, anon_vmas)
+        AnonVmaTree::hold(self.spaces.platform(), anon_vmas)
     }
 
     /// Changes a VMA that is in the tree; its place in the order stays.

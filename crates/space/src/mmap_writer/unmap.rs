@@ -1,19 +1,19 @@
 //! Taking mappings away.
 
 use super::{MmapWriter, Prepared, clip_end, clip_start};
-use crate::cpus::FlushCause;
-use crate::gather::Gather;
-use crate::table::{FreeableRange, Zap};
-use crate::vma::VmFlags;
+use crate::error::Error;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_pagetable::{FlushCause, FreeableRange, Gather, Zap};
+use quire_rmap::VmFlags;
+use quire_rmap::Vma;
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the
     /// range is inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
     pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
-        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Unmap);
+        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Unmap);
         self.unmap_into(range, prepared, &mut gather);
-        gather.finish();
+        self.tables().finish(gather);
     }
 
     /// As [`unmap`](Self::unmap); what is unmapped is in `gather` and still in the TLBs.
@@ -26,7 +26,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if gather.has_absent() {
             // Of an earlier part of the same call. What is to be taken out after the flush is noted as one
             // range, and what lies between that part and this one stays.
-            gather.settle();
+            self.tables().settle(gather);
         }
         if let Some(removed) = self.remove_mappings(range, prepared) {
             self.tables().unmap(removed, FreeableRange(self.gap_around(removed)), gather);
@@ -83,7 +83,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
     /// Takes the pages of all private mappings but locked ones. The mappings stay.
     pub(crate) fn discard_private(&mut self) {
-        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Discard);
+        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
             let facts = vma.facts();
@@ -92,13 +92,13 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 self.tables().zap(facts.range, Zap::Contents, &mut gather);
             }
         }
-        gather.finish();
+        self.tables().finish(gather);
     }
 
     /// Unmaps every mapping: the exit of the space.
     pub(crate) fn unmap_everything(&mut self) {
         let mut uncharged = 0;
-        let mut gather = Gather::new(self.spaces, self.core, FlushCause::Exit);
+        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Exit);
         let ends = (self.tree.first(), self.tree.last());
         while let Some(entry) = self.tree.first() {
             let vma = self.vma(entry.value);
@@ -123,6 +123,41 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             let all = VirtRange::new(first.range.start(), last.range.end());
             self.tables().unmap(all, FreeableRange::everything(), &mut gather);
         }
-        gather.finish();
+        self.tables().finish(gather);
+    }
+
+    /// Frees the table that covers `range` if it is empty.
+    pub(crate) fn free_emptied(&mut self, range: VirtRange) {
+        let tables = self.tables();
+        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::PageOut);
+        tables.free_empty(range, FreeableRange(range), &mut gather);
+        tables.finish(gather);
+    }
+
+    /// Unmaps `range` with everything that can fail first.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn unmap_checked(&mut self, range: VirtRange) -> Result<(), Error> {
+        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Unmap);
+        let result = self.unmap_checked_into(range, &mut gather);
+        self.tables().finish(gather);
+        result
+    }
+
+    /// As [`unmap_checked`](Self::unmap_checked); what is unmapped is in `gather` and still in the TLBs.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn unmap_checked_into(
+        &mut self,
+        range: VirtRange,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<(), Error> {
+        let Some(first) = self.first_in(range).map(Vma::range) else { return Ok(()) };
+        let splits = usize::from(first.start() < range.start() && range.end() < first.end());
+        if splits > 0 && self.mappings() >= self.core.limits.load().mappings {
+            return Err(Error::MapCountLimit);
+        }
+        self.may_cut(range)?;
+        let mut prepared = self.prepare(splits)?;
+        self.unmap_into(range, &mut prepared, gather);
+        Ok(())
     }
 }

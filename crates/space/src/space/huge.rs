@@ -1,8 +1,9 @@
 //! The policy for one address space.
 
 use super::Space;
-use crate::huge::{HugeDisable, HugeUse, OrderSet};
 use quire_arch::{Platform, VirtAddr};
+use quire_rmap::{HugeDisable, Vma};
+use quire_thp::{HugeUse, OrderSet};
 
 impl<P: Platform> Space<'_, P> {
     /// Whether the process did without large folios.
@@ -21,12 +22,8 @@ impl<P: Platform> Space<'_, P> {
     /// is not looked at.
     pub fn huge_orders(&self, purpose: HugeUse, addr: VirtAddr) -> OrderSet {
         let core = self.core();
-        let _guard = core.mmap_lock.read(self.spaces.platform());
-        // SAFETY: the mmap lock is held.
-        let found = unsafe { core.vmas.view() }.first_ending_after(addr);
-        let Some(entry) = found.filter(|entry| entry.range.contains(addr)) else { return OrderSet::EMPTY };
-        // SAFETY: a VMA in the tree is live while the mmap lock is held.
-        let facts = unsafe { entry.value.as_ref() }.facts();
+        let mappings = core.read_mappings(self.spaces.platform());
+        let Some(facts) = mappings.find(addr).map(Vma::facts) else { return OrderSet::EMPTY };
         let has_pages = facts.anon.is_some() || matches!(purpose, HugeUse::Fault | HugeUse::Smaps);
         if !facts.backing.is_anonymous() || !has_pages {
             return OrderSet::EMPTY;

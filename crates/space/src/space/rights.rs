@@ -2,8 +2,8 @@
 
 use super::Space;
 use crate::error::Error;
-use crate::rights::ExecGain;
 use quire_arch::Platform;
+use quire_rmap::ExecGain;
 
 impl<P: Platform> Space<'_, P> {
     /// Whether memory may become executable.

@@ -1,17 +1,9 @@
 //! The call upwards: a thread that finds no memory calls the reclaim crate above.
 
 use super::Spaces;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Pfn, Platform};
 use quire_memcg::MemcgId;
-
-/// What is needed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Need {
-    /// A block of frames.
-    Frames(Order),
-    /// Room under the limit of a memcg, in pages.
-    Memcg(MemcgId, u64),
-}
+use quire_paging::Need;
 
 /// Frees memory. The reclaim crate implements it; it is passed down when a machine is built.
 ///

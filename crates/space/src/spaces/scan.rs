@@ -1,7 +1,7 @@
 //! Where khugepaged goes on.
 
-use crate::space::SpaceId;
 use quire_arch::VirtAddr;
+use quire_pagetable::SpaceId;
 
 /// Where the next step goes on.
 #[derive(Clone, Copy, Debug, Default)]

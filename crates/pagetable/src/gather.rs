@@ -1,0 +1,376 @@
+//! The gather: frames and tables on their way from an address space back to the page-frame allocator.
+//!
+//! What was unmapped may still be in some CPU's TLB, and a lock-free walker may still be in a table that was
+//! unhooked. So nothing that enters a gather is reused before [`Gather::finish`] has flushed the TLBs once
+//! for all of it; frames are free then, tables after an epoch. Nothing is allocated, whatever the size:
+//!
+//! - Tables all of whose addresses are unmapped are unhooked *with their entries* and chained through their
+//!   descriptors. They are read after the flush, when neither the MMU nor a fault can change them any more:
+//!   the table is the batch, and no entry needs an exchange, or to be cleared.
+//! - Out of tables that stay, a folio without other mappings is chained through its descriptor.
+//! - A folio with other mappings, or of which only a part is unmapped, keeps its map count until the flush,
+//!   so that it is not freed before. Such runs are noted in a short list. When the list is full, what it
+//!   holds is flushed and dropped. Or, where no fault can happen, the other entries are made not present
+//!   where they are and taken out after the one flush.
+//!
+//! After the flush tables are read one at a time and frames freed in batches, so that no thread waits for all
+//! of them.
+
+use crate::cpus::FlushCause;
+use crate::huge_slot::HugeSlot;
+use crate::memory::MemoryCore;
+use crate::residency::Residency;
+use crate::space_tables::SpaceTables;
+use arrayvec::ArrayVec;
+use core::{fmt, mem};
+use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_frame::{FrameChain, FreeError, Kind, LockedFolio, MapsLeft};
+use quire_swap::SlotId;
+use quire_sync::atomic::raw::Ordering;
+
+/// Runs that are noted before they are flushed.
+const NOTED: usize = 64;
+/// Runs of slots that are noted.
+const CACHED: usize = 16;
+/// Pages that are freed under one pin, about.
+const BATCH: u64 = 2048;
+
+/// A run whose map count falls after the flush.
+#[derive(Clone, Copy)]
+struct Noted {
+    /// Its first frame.
+    pfn: Pfn,
+    /// Its pages; none for a folio of which only the reference of its mappings is left.
+    pages: u32,
+}
+
+/// Frames and tables that were taken out of the page tables of one space.
+#[must_use = "what a gather holds is lost unless it is finished"]
+pub struct Gather<'s, P: Platform> {
+    memory: &'s MemoryCore<P>,
+    space: &'s SpaceTables,
+    /// Folios that nothing maps any more.
+    folios: FrameChain,
+    noted: ArrayVec<Noted, NOTED>,
+    /// Empty tables.
+    tables: FrameChain,
+    /// The last table that was unhooked with its entries; each leads to the one before it.
+    unhooked: Option<Pfn>,
+    /// Entries that were made unusable and are still to be taken out.
+    absent: Option<VirtRange>,
+    /// Large leaves that were made unusable, and the part of each that is to be unmapped: those at the two
+    /// ends of a range.
+    pending_splits: ArrayVec<(HugeSlot, VirtRange), 2>,
+    /// The huge page of zeros, and the entries that mapped it.
+    zeros: Option<(Pfn, u32)>,
+    /// Slots that no entry names any more and whose folio the swap cache may have.
+    cached: ArrayVec<(SlotId, u32), CACHED>,
+    /// What stays of large leaves that parts were moved out of: unusable until the flush.
+    restored: ArrayVec<VirtRange, 2>,
+    /// Smallest range that holds every translation that must be flushed.
+    stale: Option<VirtRange>,
+    cause: FlushCause,
+}
+
+/// The smallest range that holds both.
+fn join(old: Option<VirtRange>, range: VirtRange) -> Option<VirtRange> {
+    Some(match old {
+        None => range,
+        Some(old) => VirtRange::new(old.start().min(range.start()), old.end().max(range.end())),
+    })
+}
+
+impl<'s, P: Platform> Gather<'s, P> {
+    /// An empty one, for what is unmapped from `space` for `cause`.
+    pub fn new(memory: &'s MemoryCore<P>, space: &'s SpaceTables, cause: FlushCause) -> Self {
+        Self {
+            memory,
+            space,
+            folios: FrameChain::new(),
+            noted: ArrayVec::new_const(),
+            tables: FrameChain::new(),
+            unhooked: None,
+            absent: None,
+            pending_splits: ArrayVec::new_const(),
+            zeros: None,
+            cached: ArrayVec::new_const(),
+            restored: ArrayVec::new_const(),
+            stale: None,
+            cause,
+        }
+    }
+
+    /// Notes that translations in `range` may be cached and must not outlive the gather.
+    #[inline]
+    pub fn add_stale(&mut self, range: VirtRange) {
+        self.stale = join(self.stale, range);
+    }
+
+    /// Notes that CPUs may have cached the walk to a table for `range`, which has no entries. One address in
+    /// it is enough: a flush of an address drops the cached walk to it, too.
+    pub fn add_stale_table(&mut self, range: VirtRange) {
+        if self.stale.is_none_or(|stale| stale.intersect(range).is_empty()) {
+            self.add_stale(pages_from(range.start(), 1));
+        }
+    }
+
+    /// Whether no more runs can be noted: see [`relieve`](Self::relieve) and
+    /// [`add_absent`](Self::add_absent).
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.noted.is_full() || self.cached.is_full()
+    }
+
+    /// Takes a folio whose last mapping was just removed.
+    #[inline]
+    pub fn add_folio(&mut self, head: Pfn, order: Order) {
+        match self.memory.memcgs().gather_folio(&mut self.folios, head, order) {
+            Ok(()) => {}
+            // Another thread has a reference for a moment, which may be the last to be dropped. So the
+            // mappings' reference is dropped after the flush.
+            Err(FreeError::Referenced { .. }) => self.note(head, 0),
+            Err(error) => debug_assert!(false, "an unmapped folio could not be gathered: {error}"),
+        }
+    }
+
+    /// Takes a run of `pages` from `pfn` on that stays counted as mapped until the flush. The gather is not
+    /// full.
+    #[inline]
+    pub fn add_run(&mut self, pfn: Pfn, pages: u32) {
+        self.note(pfn, pages);
+    }
+
+    #[inline]
+    fn note(&mut self, pfn: Pfn, pages: u32) {
+        let noted = self.noted.try_push(Noted { pfn, pages });
+        debug_assert!(noted.is_ok(), "a run was added to a full gather");
+    }
+
+    /// Notes that the leaves in `range` were made unusable and are to be taken out after the flush. No fault
+    /// can happen.
+    pub fn add_absent(&mut self, range: VirtRange) {
+        self.absent = join(self.absent, range);
+    }
+
+    /// Notes that the large leaf at `slot` was made unusable, and that `part` of what it maps is to be
+    /// unmapped after the flush. No fault can happen. A range has two ends, so there are at most two.
+    pub fn add_split(&mut self, slot: HugeSlot, part: VirtRange) {
+        let noted = self.pending_splits.try_push((slot, part));
+        debug_assert!(noted.is_ok(), "a range has more than two ends");
+    }
+
+    /// Notes `pages` slots from `slot` on that no entry names any more: if the swap cache has their folio, it
+    /// is freed. Where there is no room for the note, reclaim will find it.
+    pub fn add_cached(&mut self, slot: SlotId, pages: u32) {
+        let _ = self.cached.try_push((slot, pages));
+    }
+
+    /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
+    pub fn drop_cached(&mut self) {
+        while let Some((slot, pages)) = self.cached.pop() {
+            self.memory.swap().drop_unnamed(slot, pages);
+        }
+    }
+
+    /// Takes the reference of an entry that mapped the huge page of zeros. There is no other such page while
+    /// it has one.
+    pub fn add_huge_zero(&mut self, zero: Pfn) {
+        let entries = self.zeros.map_or(0, |(_, entries)| entries);
+        self.zeros = Some((zero, entries + 1));
+    }
+
+    /// Notes that the leaves in `range` were made unusable and are to be usable again after the flush. No
+    /// fault can happen. As for pending splits there are at most two such ranges.
+    pub fn add_restored(&mut self, range: VirtRange) {
+        let noted = self.restored.try_push(range);
+        debug_assert!(noted.is_ok(), "a range has more than two ends");
+    }
+
+    /// Takes a table that no TLB or walk cache has any more.
+    #[inline]
+    pub fn add_empty_table(&mut self, pfn: Pfn) {
+        let gathered = self.memory.frames().gather(&mut self.tables, pfn, Order::ZERO);
+        debug_assert!(gathered.is_ok(), "an unhooked table could not be gathered: {gathered:?}");
+    }
+
+    /// Takes a table that was unhooked from its parent with all that it leads to; the caller notes what may
+    /// be cached of it. Only the MMU can change it, and after the flush not even that.
+    #[inline]
+    pub fn add_unhooked(&mut self, pfn: Pfn) {
+        let link = self.unhooked.map_or(0, |before| before.0 + 1);
+        self.memory.frames().known(pfn).owner().store(link, Ordering::Relaxed);
+        self.unhooked = Some(pfn);
+    }
+
+    /// Flushes, and frees what was noted and chained so far, to make room.
+    pub fn relieve(&mut self) {
+        let pin = self.memory.platform().pin();
+        self.flush(&pin);
+        self.drop_noted();
+        self.free_folios(&pin);
+        drop(pin);
+        self.drop_cached();
+    }
+
+    /// Makes room for a run, where the flush is done already.
+    pub fn make_room_flushed(&mut self) {
+        if self.is_full() {
+            self.drop_noted();
+            self.drop_cached();
+        }
+    }
+
+    /// Flushes what was noted as stale so far.
+    pub fn flush(&mut self, pin: &Pin<'_, P>) {
+        if let Some(range) = self.stale.take() {
+            self.space.flush(self.memory.frames(), pin, range, self.cause);
+        }
+    }
+
+    /// Whether entries were made unusable that are still to be taken out of their tables.
+    pub fn has_absent(&self) -> bool {
+        self.absent.is_some() || !self.pending_splits.is_empty()
+    }
+
+    /// Whether entries are unusable, and in their tables, until the flush.
+    pub fn is_unsettled(&self) -> bool {
+        self.has_absent() || !self.restored.is_empty()
+    }
+
+    /// What is noted as stale, which this forgets.
+    pub(crate) fn take_stale(&mut self) -> Option<VirtRange> {
+        self.stale.take()
+    }
+
+    /// Whether something is noted as stale.
+    pub(crate) fn has_stale(&self) -> bool {
+        self.stale.is_some()
+    }
+
+    /// The entries that were made unusable and are to be taken out now.
+    pub(crate) fn take_absent(&mut self) -> Option<VirtRange> {
+        self.absent.take()
+    }
+
+    /// A large leaf that is to be split now, and the part of it that is to be unmapped.
+    pub(crate) fn pop_split(&mut self) -> Option<(HugeSlot, VirtRange)> {
+        self.pending_splits.pop()
+    }
+
+    /// Entries that are to be usable again.
+    pub(crate) fn pop_restored(&mut self) -> Option<VirtRange> {
+        self.restored.pop()
+    }
+
+    /// The table that was unhooked last.
+    pub(crate) fn pop_unhooked(&mut self) -> Option<Pfn> {
+        let table = self.unhooked?;
+        let link = self.memory.frames().known(table).owner().load(Ordering::Relaxed);
+        self.unhooked = link.checked_sub(1).map(Pfn);
+        Some(table)
+    }
+
+    /// Whether nothing is in it but slots.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let empty = self.folios.is_empty() && self.tables.is_empty() && self.noted.is_empty();
+        empty && self.unhooked.is_none() && self.stale.is_none() && self.zeros.is_none()
+    }
+
+    /// Frees everything. The flush is done, and nothing is unhooked or unusable any more.
+    pub(crate) fn free_all(mut self) {
+        let pin = self.memory.platform().pin();
+        self.drop_noted();
+        self.free_folios(&pin);
+        self.memory.frames().retire_chain(&pin, mem::take(&mut self.tables));
+        drop(pin);
+        self.drop_cached();
+    }
+
+    /// Counts the noted runs, and the entries of the huge page of zeros, as unmapped. The flush is done.
+    pub(crate) fn drop_noted(&mut self) {
+        if let Some((zero, entries)) = self.zeros.take() {
+            self.memory.put_huge_zero(zero, entries);
+        }
+        while let Some(Noted { pfn, pages }) = self.noted.pop() {
+            if pages > 0 {
+                self.unmap_flushed(pfn, pages);
+            } else {
+                let order = self.memory.frames().folio(pfn).order();
+                self.put(pfn, order);
+            }
+        }
+    }
+
+    /// Counts a run, no entry of which is in a TLB or can be changed by others, as unmapped.
+    #[inline]
+    pub fn unmap_flushed(&mut self, pfn: Pfn, pages: u32) {
+        self.unmap_locked(self.memory.frames().lock_folio(pfn), pages);
+    }
+
+    /// As [`unmap_flushed`](Self::unmap_flushed), with the counts locked already.
+    #[inline]
+    pub fn unmap_locked(&mut self, locked: LockedFolio<'_, P>, pages: u32) {
+        let folio = locked.folio();
+        let left = locked.remove_maps(pages);
+        match left {
+            MapsLeft::None => self.memory.undefer_split(&locked),
+            MapsLeft::Part if folio.kind() == Kind::Anonymous => self.memory.defer_split(&locked),
+            MapsLeft::Part | MapsLeft::Some => {}
+        }
+        drop(locked);
+        if left == MapsLeft::None {
+            self.put(folio.head(), folio.order());
+        }
+    }
+
+    /// Drops a reference, of the mappings of a folio or of another holder.
+    #[inline]
+    pub fn put(&mut self, head: Pfn, order: Order) {
+        self.memory.memcgs().put_folio(&mut self.folios, head, order);
+    }
+
+    /// Frees what is chained if there is a batch of it. The flush is done.
+    #[inline]
+    pub fn free_batch(&mut self) {
+        if self.folios.pages() >= BATCH {
+            let pin = self.memory.platform().pin();
+            self.free_folios(&pin);
+        }
+    }
+
+    fn free_folios(&mut self, pin: &Pin<'_, P>) {
+        let folios = mem::take(&mut self.folios);
+        if !folios.is_empty() {
+            self.memory.frames().free_chain(pin, folios);
+        }
+    }
+
+    /// Counts pages of the space as gone.
+    #[inline]
+    pub fn count_gone(&self, gone: Residency) {
+        if gone != Residency::default() {
+            self.space.residency.pages_unmapped(gone);
+        }
+    }
+}
+
+impl<P: Platform> fmt::Debug for Gather<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gather")
+            .field("stale", &self.stale)
+            .field("cause", &self.cause)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `pages` pages from `addr` on.
+#[inline]
+pub fn pages_from(addr: VirtAddr, pages: usize) -> VirtRange {
+    VirtRange::new(addr, VirtAddr(addr.0 + pages as u64 * PAGE_SIZE))
+}
+
+/// The page that holds `addr`.
+#[inline]
+pub fn page_of(addr: VirtAddr) -> VirtRange {
+    pages_from(addr.page_start(), 1)
+}

@@ -1,0 +1,42 @@
+//! Page tables: walks, changes, the gather, and the flushing of TLBs.
+//!
+//! [`Tables`] are the page tables of one space. They know frames, memcgs and swap through [`MemoryCore`], and no
+//! VMA: what they need of a mapping is passed as [`Permissions`] or [`NewPage`]. What is unmapped goes through a
+//! [`Gather`]. docs/tables.md describes them.
+//!
+//! # Modules, lowest first
+//!
+//! - `residency`: counts of resident pages and tables.
+//! - `huge_slot`: where a large leaf is.
+//! - `cpus`: which CPUs a flush has to reach.
+//! - `memory`: what all page tables of a machine share.
+//! - `space_tables`: the root of one space's tables, and what is kept with it.
+//! - `current`: the space that each CPU runs.
+//! - `gather`: frames and tables on their way back to the page-frame allocator.
+//! - `table`: finding, making, changing, moving and freeing tables and entries.
+
+#![no_std]
+
+#[cfg(any(test, loom))]
+extern crate std;
+
+mod cpus;
+mod current;
+mod gather;
+mod huge_slot;
+mod memory;
+mod residency;
+mod space_tables;
+mod table;
+
+pub use cpus::{FlushCause, SpaceCpus};
+pub use current::CurrentSpaces;
+pub use gather::{Gather, page_of, pages_from};
+pub use huge_slot::HugeSlot;
+pub use memory::{GatherTechnique, MemoryCore, RemapTechnique, TablesTechnique, Techniques};
+pub use residency::{Residency, ResidencyCounts, ResidencyFigures, raise};
+pub use space_tables::{SpaceId, SpaceTables};
+pub use table::{
+    Copying, Entries, Found, FreeableRange, LockedTable, NewPage, OwnerWord, Permissions, Place, Relocation,
+    Step, SwappedRun, Tables, Zap,
+};

@@ -1,0 +1,136 @@
+//! Partially mapped large folios: some of their pages are not mapped any more. They are split when memory
+//! runs short, which frees those pages; until then they cost nothing and may be freed whole without a split.
+//!
+//! A folio waits in a list of the machine, linked through the words of its second descriptor, and its first
+//! one has the flag [`FrameFlags::PARTLY_MAPPED`]. It enters and leaves under its head lock and the lock of
+//! the list: it leaves when its last page is unmapped, so what is found in the list is mapped.
+
+use super::MemoryCore;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{FolioCounter, Frame, FrameFlags, LockedFolio};
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// The list of folios some of whose pages are no longer mapped.
+#[derive(Debug, Default)]
+pub(super) struct DeferredSplits {
+    first: Option<Pfn>,
+    last: Option<Pfn>,
+    folios: u64,
+}
+
+/// A frame as a word that is zero for none.
+fn word(pfn: Option<Pfn>) -> u64 {
+    pfn.map_or(0, |pfn| pfn.0 + 1)
+}
+
+fn pfn(word: &AtomicU64) -> Option<Pfn> {
+    word.load(Ordering::Relaxed).checked_sub(1).map(Pfn)
+}
+
+impl<P: Platform> MemoryCore<P> {
+    /// The descriptor whose words link the folio `head`: a large folio has a second frame, whose words are
+    /// unused.
+    fn deferred_link(&self, head: Pfn) -> &Frame {
+        self.frames().known(head.offset(1))
+    }
+
+    /// A part of a large folio was unmapped: it waits to be split from now on, if it does not already.
+    pub fn defer_split(&self, locked: &LockedFolio<'_, P>) {
+        let folio = locked.folio();
+        let frame = folio.frame();
+        if frame.word().flags().contains(FrameFlags::PARTLY_MAPPED) {
+            return;
+        }
+        frame.set_flags(FrameFlags::PARTLY_MAPPED);
+        {
+            let mut list = self.deferred.lock();
+            let link = self.deferred_link(folio.head());
+            link.owner().store(0, Ordering::Relaxed);
+            link.private().store(word(list.last), Ordering::Relaxed);
+            match list.last {
+                Some(last) => {
+                    self.deferred_link(last).owner().store(word(Some(folio.head())), Ordering::Relaxed);
+                }
+                None => list.first = Some(folio.head()),
+            }
+            list.last = Some(folio.head());
+            list.folios += 1;
+        }
+        let pin = self.platform().pin();
+        self.frames().events().count_folio(&pin, folio.order(), FolioCounter::SplitDeferred, 1);
+        self.frames().events().count_folio(&pin, folio.order(), FolioCounter::NrAnonPartiallyMapped, 1);
+    }
+
+    /// The folio does not wait to be split any more, if it did: it is unmapped, or was split.
+    #[inline]
+    pub fn undefer_split(&self, locked: &LockedFolio<'_, P>) {
+        let folio = locked.folio();
+        if folio.is_large() && folio.frame().word().flags().contains(FrameFlags::PARTLY_MAPPED) {
+            self.take_off_deferred(folio.head(), folio.order());
+        }
+    }
+
+    #[cold]
+    fn take_off_deferred(&self, head: Pfn, order: Order) {
+        {
+            let mut list = self.deferred.lock();
+            let link = self.deferred_link(head);
+            let (next, previous) = (pfn(link.owner()), pfn(link.private()));
+            match previous {
+                Some(previous) => self.deferred_link(previous).owner().store(word(next), Ordering::Relaxed),
+                None => list.first = next,
+            }
+            match next {
+                Some(next) => self.deferred_link(next).private().store(word(previous), Ordering::Relaxed),
+                None => list.last = previous,
+            }
+            list.folios -= 1;
+        }
+        self.frames().known(head).clear_flags(FrameFlags::PARTLY_MAPPED);
+        let pin = self.platform().pin();
+        self.frames().events().count_folio(&pin, order, FolioCounter::NrAnonPartiallyMapped, -1);
+    }
+
+    /// Large folios that wait to be split.
+    pub fn deferred_splits(&self) -> u64 {
+        let _pin = self.platform().pin();
+        self.deferred.lock().folios
+    }
+
+    /// Takes the folio that waits longest off the list, with a reference to it.
+    pub fn hold_first_deferred(&self) -> Option<Pfn> {
+        let _pin = self.platform().pin();
+        loop {
+            let head = {
+                let list = self.deferred.lock();
+                let head = list.first?;
+                // It leaves the list before the mappings' reference is dropped, so it has one.
+                let held = self.frames().known(head).try_get();
+                debug_assert!(held, "a folio that waits to be split is free");
+                head
+            };
+            // The head lock comes before that of the list, so the folio is looked at again under it.
+            let locked = self.frames().lock_folio(head);
+            let waits = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
+            if waits {
+                self.undefer_split(&locked);
+                return Some(head);
+            }
+            drop(locked);
+            self.memcgs().release_folio(head);
+        }
+    }
+
+    /// Puts a folio that could not be split at the end of the list, if it is partly mapped still.
+    pub fn defer_again(&self, head: Pfn) {
+        let _pin = self.platform().pin();
+        let locked = self.frames().lock_folio(head);
+        let folio = locked.folio();
+        if folio.is_large()
+            && folio.head() == head
+            && (1..folio.order().pages()).contains(&u64::from(locked.maps()))
+        {
+            self.defer_split(&locked);
+        }
+    }
+}

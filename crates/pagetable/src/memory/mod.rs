@@ -1,0 +1,96 @@
+//! What all page tables of a machine share: frames, memcgs and swap, pages of zeros, the large folios that wait
+//! to be split, and the techniques.
+
+mod deferred;
+mod technique;
+
+pub use technique::{GatherTechnique, RemapTechnique, TablesTechnique, Techniques};
+
+use core::fmt;
+use deferred::DeferredSplits;
+use quire_arch::{LockClass, Order, Pfn, Platform};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Frames, Kind};
+use quire_memcg::Memcgs;
+use quire_swap::Swap;
+use quire_sync::SpinLock;
+
+/// Frames, memcgs and swap of one machine, and what its page tables share. It knows no address space.
+pub struct MemoryCore<P: Platform> {
+    swap: Swap<P>,
+    zero_page: Pfn,
+    deferred: SpinLock<DeferredSplits, P>,
+    techniques: Techniques,
+}
+
+impl<P: Platform> MemoryCore<P> {
+    /// Over the frames of `swap`; allocates the page of zeros.
+    ///
+    /// # Errors
+    ///
+    /// When there is no frame for that.
+    pub fn new(swap: Swap<P>, techniques: Techniques) -> Result<Self, AllocError> {
+        let frames = swap.frames();
+        let pin = frames.platform().pin();
+        let request = AllocRequest::new(Order::ZERO, FaultSite::new("spaces")).zeroed();
+        let zero_page = frames.allocate(&pin, request)?;
+        drop(pin);
+        let _ = frames.known(zero_page).classify(Kind::ZeroPage);
+        let deferred = SpinLock::new(LockClass::DeferredSplit, DeferredSplits::default());
+        Ok(Self { zero_page, deferred, techniques, swap })
+    }
+
+    /// The page-frame allocator.
+    #[inline]
+    pub fn frames(&self) -> &Frames<P> {
+        self.swap.frames()
+    }
+
+    /// The memcgs and their LRU lists.
+    #[inline]
+    pub fn memcgs(&self) -> &Memcgs<P> {
+        self.swap.memcgs()
+    }
+
+    /// Swap.
+    #[inline]
+    pub fn swap(&self) -> &Swap<P> {
+        &self.swap
+    }
+
+    /// The machine.
+    #[inline]
+    pub fn platform(&self) -> &P {
+        self.frames().platform()
+    }
+
+    /// The page of zeros that reads of untouched memory share.
+    #[inline]
+    pub fn zero_page(&self) -> Pfn {
+        self.zero_page
+    }
+
+    /// How the page tables are managed.
+    #[inline]
+    pub fn techniques(&self) -> Techniques {
+        self.techniques
+    }
+
+    /// Takes one more reference to the huge page of zeros `zero`, of which an entry is held in its place.
+    /// Returns false past the most references.
+    pub fn hold_huge_zero_again(&self, zero: Pfn) -> bool {
+        self.frames().known(zero).get(1)
+    }
+
+    /// Drops the references of `entries` entries that mapped the huge page of zeros `zero`, and that are in
+    /// no TLB.
+    pub fn put_huge_zero(&self, zero: Pfn, entries: u32) {
+        let last = self.frames().known(zero).put(entries);
+        debug_assert!(!last, "the huge page of zeros lost the reference of its owner");
+    }
+}
+
+impl<P: Platform> fmt::Debug for MemoryCore<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryCore").field("techniques", &self.techniques).finish_non_exhaustive()
+    }
+}

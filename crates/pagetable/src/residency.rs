@@ -1,0 +1,157 @@
+//! Resident pages by what they hold.
+
+use quire_frame::Kind;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// Pages of each kind, as `/proc/PID/status` tells them apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Residency {
+    /// Of private memory.
+    pub anonymous: u64,
+    /// Of files and shared memory.
+    pub file: u64,
+}
+
+impl Residency {
+    /// `pages` pages of one kind.
+    pub fn of(kind: Kind, pages: u64) -> Self {
+        let mut residency = Self::default();
+        residency.add(kind, pages);
+        residency
+    }
+
+    /// Adds `pages` pages of one kind.
+    #[inline]
+    pub fn add(&mut self, kind: Kind, pages: u64) {
+        match kind {
+            Kind::Anonymous => self.anonymous += pages,
+            _ => self.file += pages,
+        }
+    }
+}
+
+/// Running counts of the pages and tables of one space. Faults change them, so they are atomic additions. All
+/// loads are relaxed: each number stands alone. What other threads can find is added before the lock is
+/// released under which it became visible, and subtracted after it is gone, so no count falls below zero.
+#[derive(Debug, Default)]
+pub struct ResidencyCounts {
+    anonymous: AtomicU64,
+    file: AtomicU64,
+    swapped: AtomicU64,
+    peak_resident: AtomicU64,
+    tables: AtomicU64,
+    peak_tables: AtomicU64,
+}
+
+/// The counts at a moment, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResidencyFigures {
+    /// Resident private pages.
+    pub anonymous: u64,
+    /// Resident pages of files and shared memory.
+    pub file: u64,
+    /// Private pages that are paged out.
+    pub swapped: u64,
+    /// The most resident pages.
+    pub peak_resident: u64,
+    /// Page tables below the root.
+    pub tables: u64,
+    /// The most that were.
+    pub peak_tables: u64,
+}
+
+/// Notes `now` where it is more than the peak so far.
+pub fn raise(peak: &AtomicU64, now: u64) {
+    if now > peak.load(Ordering::Relaxed) {
+        peak.fetch_max(now, Ordering::Relaxed);
+    }
+}
+
+impl ResidencyCounts {
+    /// Counts a page in.
+    #[inline]
+    pub fn page_mapped(&self, anonymous: bool) {
+        let count = if anonymous { &self.anonymous } else { &self.file };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts `pages` of private memory in.
+    #[inline]
+    pub fn anonymous_mapped(&self, pages: u64) {
+        self.anonymous.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Counts pages in.
+    pub fn pages_mapped(&self, pages: Residency) {
+        self.anonymous.fetch_add(pages.anonymous, Ordering::Relaxed);
+        self.file.fetch_add(pages.file, Ordering::Relaxed);
+    }
+
+    /// Counts pages out.
+    pub fn pages_unmapped(&self, pages: Residency) {
+        // The peak is taken when the number is about to fall, not at each fault.
+        raise(&self.peak_resident, self.resident());
+        self.anonymous.fetch_sub(pages.anonymous, Ordering::Relaxed);
+        self.file.fetch_sub(pages.file, Ordering::Relaxed);
+    }
+
+    /// Counts `pages` whose entries name slots from now on.
+    pub fn swapped_out(&self, pages: u64) {
+        self.swapped.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Counts `pages` whose entries named slots and do so no more.
+    pub fn swap_gone(&self, pages: u64) {
+        self.swapped.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// A page of a private file mapping became private to the program.
+    pub fn file_page_made_anonymous(&self) {
+        self.file.fetch_sub(1, Ordering::Relaxed);
+        self.anonymous.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn resident(&self) -> u64 {
+        self.anonymous.load(Ordering::Relaxed) + self.file.load(Ordering::Relaxed)
+    }
+
+    /// Counts a table in.
+    pub fn table_made(&self) {
+        let now = self.tables.fetch_add(1, Ordering::Relaxed) + 1;
+        raise(&self.peak_tables, now);
+    }
+
+    /// Counts a table out.
+    pub fn table_gone(&self) {
+        self.tables.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The counts at this moment.
+    pub fn figures(&self) -> ResidencyFigures {
+        raise(&self.peak_resident, self.resident());
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ResidencyFigures {
+            anonymous: of(&self.anonymous),
+            file: of(&self.file),
+            swapped: of(&self.swapped),
+            peak_resident: of(&self.peak_resident),
+            tables: of(&self.tables),
+            peak_tables: of(&self.peak_tables),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_of_resident_memory_is_what_was_there_before_it_fell() {
+        let counts = ResidencyCounts::default();
+        counts.pages_mapped(Residency { anonymous: 5, file: 2 });
+        counts.pages_unmapped(Residency { anonymous: 4, file: 1 });
+        counts.page_mapped(true);
+        let figures = counts.figures();
+        assert_eq!((figures.peak_resident, figures.anonymous + figures.file), (7, 3));
+    }
+}

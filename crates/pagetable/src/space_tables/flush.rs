@@ -1,0 +1,53 @@
+//! Flushing the translations of a space.
+
+use super::SpaceTables;
+use crate::cpus::FlushCause;
+use quire_arch::{Pin, Platform, TlbFlush, VirtRange};
+use quire_frame::{Frames, VmEvent};
+
+/// Past this many pages a flush drops the whole space's translations instead of naming each page (Linux's
+/// `tlb_single_page_flush_ceiling`).
+const FLUSH_CEILING: u64 = 33;
+
+impl SpaceTables {
+    /// Makes sure that no CPU uses a translation of `range` that is older than this call, and returns when
+    /// that is so.
+    pub fn flush<P: Platform>(
+        &self,
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        range: VirtRange,
+        cause: FlushCause,
+    ) {
+        let reach = self.cpus.reach(pin.cpu());
+        let count = |event, count| frames.events().add(pin, event, count);
+        if reach.spared > 0 {
+            count(VmEvent::TlbCpuSpared, reach.spared as u64);
+        }
+        if reach.running.is_empty() {
+            return;
+        }
+        let asid = self.asid();
+        let whole = range.pages() > FLUSH_CEILING || cause != FlushCause::Move && self.cpus.is_moving();
+        let flush = if whole { TlbFlush::Space { asid } } else { TlbFlush::Range { asid, range } };
+        let mut others = reach.running;
+        others.remove(pin.cpu());
+        if others != reach.running {
+            if whole {
+                count(VmEvent::NrTlbLocalFlushAll, 1);
+            } else {
+                count(VmEvent::NrTlbLocalFlushOne, range.pages());
+            }
+        }
+        if others.is_empty() {
+            pin.platform().flush_local(pin, flush);
+            return;
+        }
+        let interrupted = others.len() as u64;
+        count(VmEvent::NrTlbRemoteFlush, 1);
+        count(VmEvent::NrTlbRemoteFlushReceived, interrupted);
+        count(cause.shootdowns(), 1);
+        count(cause.interrupts(), interrupted);
+        pin.platform().shootdown(pin, &reach.running, flush);
+    }
+}

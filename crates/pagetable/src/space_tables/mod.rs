@@ -1,0 +1,112 @@
+//! What the page tables of one space are, apart from its mappings.
+
+mod empty;
+mod flush;
+
+pub(crate) use empty::EmptyTableCache;
+
+use crate::cpus::SpaceCpus;
+use crate::residency::ResidencyCounts;
+use quire_arch::{Asid, Level, Pfn, Platform, VirtAddr};
+use quire_frame::Frames;
+use quire_memcg::MemcgId;
+use quire_sync::atomic::AtomicU64;
+use quire_sync::atomic::raw::Ordering;
+
+/// The number of an address space; never used again on the same machine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct SpaceId(u64);
+
+impl SpaceId {
+    /// The number as an identity, from 1.
+    pub const fn new(id: u64) -> Self {
+        Self(id)
+    }
+
+    /// The number itself, from 1.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The word by which the frame of a table names its space: even, so that it is no anon_vma's.
+    pub const fn owner_word(self) -> u64 {
+        self.0 << 1
+    }
+}
+
+/// The page tables of one space: their root, the CPUs that use them, and what is counted of them.
+#[derive(Debug)]
+pub struct SpaceTables {
+    id: SpaceId,
+    root: Pfn,
+    asid: Asid,
+    /// The CPUs that a flush has to reach.
+    pub cpus: SpaceCpus,
+    /// Pages and tables, as they are counted.
+    pub residency: ResidencyCounts,
+    pub(crate) spared: EmptyTableCache,
+    /// The memcg that new pages are charged to.
+    memcg: AtomicU64,
+}
+
+impl SpaceTables {
+    /// The tables of a new space. It is in the root memcg.
+    ///
+    /// # Safety
+    ///
+    /// `root` is a zeroed frame of kind `Table`, which is not freed while this, or what is made from it, is in
+    /// use.
+    pub unsafe fn new(id: SpaceId, root: Pfn, asid: Asid) -> Self {
+        Self {
+            id,
+            root,
+            asid,
+            cpus: SpaceCpus::new(),
+            residency: ResidencyCounts::default(),
+            spared: EmptyTableCache::default(),
+            memcg: AtomicU64::new(u64::from(MemcgId::ROOT.get())),
+        }
+    }
+
+    /// The number of the space.
+    #[inline]
+    pub fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    /// The frame of the topmost table.
+    #[inline]
+    pub fn root(&self) -> Pfn {
+        self.root
+    }
+
+    /// The tag of the translations.
+    #[inline]
+    pub fn asid(&self) -> Asid {
+        self.asid
+    }
+
+    /// The memcg that new pages are charged to.
+    #[inline]
+    pub fn memcg(&self) -> MemcgId {
+        MemcgId::from_bits(self.memcg.load(Ordering::Relaxed) as u16)
+    }
+
+    /// Notes another one, to which the caller has a reference, and returns the previous one, whose reference
+    /// the caller gets.
+    pub fn replace_memcg(&self, memcg: MemcgId) -> MemcgId {
+        MemcgId::from_bits(self.memcg.swap(u64::from(memcg.get()), Ordering::Relaxed) as u16)
+    }
+
+    /// Fills in the descriptor of a table that is not hooked yet. `start` is kept up to date only for tables
+    /// above the bottom: the address of a bottom table is never needed.
+    pub fn init_table<P: Platform>(&self, frames: &Frames<P>, table: Pfn, level: Level, start: VirtAddr) {
+        let frame = frames.known(table);
+        // Addresses of tables are page aligned, so the level fits below.
+        frame.index().store(start.0 | u64::from(level.0), Ordering::Relaxed);
+        frame.owner().store(self.id.owner_word(), Ordering::Relaxed);
+        frame.live().store(0, Ordering::Relaxed);
+        frame.private().store(0, Ordering::Relaxed);
+    }
+}

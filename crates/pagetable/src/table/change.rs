@@ -1,0 +1,151 @@
+//! Changing the permissions of mapped pages.
+
+use super::{HugeSlot, LockedTable, Place, Step, Tables};
+use crate::gather::Gather;
+use core::sync::atomic::Ordering;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_frame::Kind;
+
+/// What the pages of a mapping allow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Permissions {
+    /// The permissions of a leaf that need not be copied first.
+    pub leaf: LeafFlags,
+    /// Whether writes are seen by others: pages are not copied.
+    pub shared: bool,
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Gives every mapped page in `range` `permissions`. Translations that allowed more are noted
+    /// in `gather`.
+    pub fn protect(&self, range: VirtRange, permissions: Permissions, gather: &mut Gather<'_, P>) {
+        self.walk(range, &mut |place, part| {
+            let pin = self.pin();
+            match place {
+                Place::Table(table) => {
+                    let locked = self.lock(&pin, table, Level::PTE);
+                    if locked.is_empty() {
+                        return Step::Next;
+                    }
+                    self.protect_table(&locked, part, permissions, gather);
+                    Step::Next
+                }
+                Place::Huge(slot) if part != self.slot_range(slot) => Step::Split,
+                Place::Huge(slot) => {
+                    let locked = self.lock_slot(&pin, slot);
+                    match self.protect_huge(&locked, slot, permissions) {
+                        Some(true) => gather.add_stale(part),
+                        Some(false) => {}
+                        None => return Step::Again,
+                    }
+                    Step::Next
+                }
+            }
+        });
+    }
+
+    /// The same for the entries of one table, a run at a time: whether a folio is exclusive to the program is
+    /// read from its first descriptor once, and not at all where no write will be allowed.
+    fn protect_table(
+        &self,
+        locked: &LockedTable<'_, P>,
+        part: VirtRange,
+        permissions: Permissions,
+        gather: &mut Gather<'_, P>,
+    ) {
+        let start = P::Paging::index(part.start(), Level::PTE);
+        let end = start + part.pages() as usize;
+        let wanted = permissions.leaf;
+        let ask = wanted.contains(LeafFlags::WRITE) && !permissions.shared;
+        let mut stale: Option<(usize, usize)> = None;
+        let mut index = start;
+        while index < end {
+            let raw = locked.entries[index].load(Ordering::Relaxed);
+            let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else {
+                if raw != 0 && self.space.cpus.is_paging_out() {
+                    let (first, _) = stale.unwrap_or((index, index));
+                    stale = Some((first, index + 1));
+                }
+                index += 1;
+                continue;
+            };
+            let (pages, allowed) = if leaf.flags.contains(LeafFlags::SPECIAL) {
+                (1, wanted - LeafFlags::WRITE)
+            } else if ask {
+                let folio = self.memory.frames().lock_folio(leaf.pfn);
+                let own = folio.folio().kind() == Kind::Anonymous && folio.is_exclusive();
+                let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
+                let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
+                (pages, if own { wanted } else { wanted - LeafFlags::WRITE })
+            } else {
+                (1, wanted)
+            };
+            for nth in index..index + pages {
+                if Self::set_access(locked, (nth, Level::PTE), allowed) == Some(true) {
+                    let (first, _) = stale.unwrap_or((nth, nth));
+                    stale = Some((first, nth + 1));
+                }
+            }
+            index += pages;
+        }
+        if let Some((first, last)) = stale {
+            let at = |index: usize| VirtAddr(part.start().0 + (index - start) as u64 * PAGE_SIZE);
+            gather.add_stale(VirtRange::new(at(first), at(last)));
+        }
+    }
+
+    /// Gives the large leaf at `slot` `permissions`, and returns whether it allowed
+    /// more before; `None` if there is no leaf.
+    fn protect_huge(
+        &self,
+        locked: &LockedTable<'_, P>,
+        slot: HugeSlot,
+        permissions: Permissions,
+    ) -> Option<bool> {
+        let leaf = Self::huge_leaf(locked, slot)?;
+        let mut allowed = permissions.leaf;
+        if allowed.contains(LeafFlags::WRITE) && !self.is_writable_as_is(leaf, permissions.shared) {
+            allowed.remove(LeafFlags::WRITE);
+        }
+        Self::set_access(locked, (slot.index, Level::PMD), allowed)
+    }
+
+    /// Gives one leaf exactly the permissions `allowed`, and returns whether it allowed more before; `None`
+    /// if there is no leaf.
+    #[inline]
+    fn set_access(
+        locked: &LockedTable<'_, P>,
+        (index, level): (usize, Level),
+        allowed: LeafFlags,
+    ) -> Option<bool> {
+        let access = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
+        let slot = &locked.entries[index];
+        loop {
+            let raw = slot.load(Ordering::Relaxed);
+            let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return None };
+            let new = Leaf { pfn: leaf.pfn, flags: (leaf.flags - access) | allowed };
+            let encoded = P::Paging::encode(Entry::Leaf(new), level);
+            if encoded == raw {
+                return Some(false);
+            }
+            // Compare-exchange: the MMU may be setting accessed and dirty in this very moment.
+            if slot.compare_exchange(raw, encoded, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                let was_usable = leaf.flags.contains(LeafFlags::READ);
+                return Some(was_usable && !new.flags.contains(leaf.flags & access));
+            }
+        }
+    }
+
+    /// Whether a leaf may be made writable without a fault: not the zero page, and of private memory only a
+    /// page that is exclusive to the program. The table is locked.
+    fn is_writable_as_is(&self, leaf: Leaf, shared: bool) -> bool {
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            return false;
+        }
+        let frames = self.memory.frames();
+        shared || {
+            let folio = frames.folio(leaf.pfn);
+            folio.kind() == Kind::Anonymous && frames.lock_folio(leaf.pfn).is_exclusive()
+        }
+    }
+}

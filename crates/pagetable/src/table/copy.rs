@@ -1,0 +1,307 @@
+//! Sharing pages with a child.
+
+use super::{HugeSlot, LockedTable, NewPage, Permissions, Place, Step, Tables};
+use crate::gather::{Gather, pages_from};
+use crate::residency::Residency;
+use core::fmt;
+use core::sync::atomic::Ordering;
+use quire_arch::{
+    Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
+};
+use quire_frame::{AllocError, AllocRequest, Kind};
+
+/// What a child's mapping is made from.
+pub struct Copying<'v> {
+    /// The addresses of both mappings.
+    pub range: VirtRange,
+    /// What the parent's mapping allows.
+    pub parent: Permissions,
+    /// What a page that the child gets at an address begins as.
+    pub child: &'v dyn Fn(VirtAddr) -> NewPage,
+}
+
+impl fmt::Debug for Copying<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Copying")
+            .field("range", &self.range)
+            .field("parent", &self.parent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why the sharing of one table's pages stopped before its end.
+enum Stop {
+    /// The page at this index is pinned: what the device writes is the parent's, so the child gets a copy at
+    /// once.
+    Pinned(usize, Leaf),
+    /// A folio is mapped as often as can be counted.
+    Overflow,
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// Gives `child` every page that the mapping has here. What is private is shared until one of the two
+    /// writes to it: both lose the permission, and the parent's translations that allowed writes are noted in
+    /// `gather`. On failure the child holds part of them, which its exit unmaps.
+    ///
+    /// The caller holds this space's mmap lock for writing and has write-locked the VMA, so no fault changes
+    /// entries here; the child does not run yet.
+    pub fn copy_to(
+        &self,
+        child: &Tables<'_, P>,
+        copying: &Copying<'_>,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<(), AllocError> {
+        let mut result = Ok(());
+        self.walk(copying.range, &mut |place, part| {
+            if result.is_err() {
+                return Step::Next;
+            }
+            let copied = match place {
+                Place::Table(table) => {
+                    self.copy_table(child, table, part, copying, gather).map(|()| Step::Next)
+                }
+                Place::Huge(slot) if part != self.slot_range(slot) => Ok(Step::Split),
+                Place::Huge(slot) => self.copy_huge(child, slot, copying, gather),
+            };
+            copied.unwrap_or_else(|error| {
+                result = Err(error);
+                Step::Next
+            })
+        });
+        result
+    }
+
+    fn copy_table(
+        &self,
+        child: &Tables<'_, P>,
+        table: Pfn,
+        part: VirtRange,
+        copying: &Copying<'_>,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<(), AllocError> {
+        if self.is_empty(table) {
+            return Ok(());
+        }
+        // Nothing large was mapped in the child yet: it has no other mapping here.
+        let Some(target) = child.find_or_make(&self.pin(), part.start())? else { return Ok(()) };
+        // Noted first: also what was write-protected before a failure must be in no TLB.
+        if !copying.parent.shared && copying.parent.leaf.contains(LeafFlags::WRITE) {
+            gather.add_stale(part);
+        }
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
+        let mut from = first;
+        loop {
+            let stop = {
+                let pin = self.pin();
+                self.share_until(&pin, child, (table, target), (from, end), copying)
+            };
+            match stop {
+                None => break,
+                Some(Stop::Overflow) => return Err(AllocError::OutOfMemory),
+                Some(Stop::Pinned(index, leaf)) => {
+                    let addr = pages_from(part.start(), index - first).end();
+                    self.copy_pinned(child, (target, index), leaf, pages_from(addr, 1), copying)?;
+                    from = index + 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Shares a folio that one leaf maps, unless it is pinned: then it is split, and copied page by page.
+    fn copy_huge(
+        &self,
+        child: &Tables<'_, P>,
+        slot: HugeSlot,
+        copying: &Copying<'_>,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<Step, AllocError> {
+        let pin = self.pin();
+        let range = self.slot_range(slot);
+        let Some((target, deposit)) = child.place_huge(&pin, range.start())? else { return Ok(Step::Next) };
+        let step = {
+            let (here, there);
+            if slot.table < target.table {
+                here = self.lock_slot(&pin, slot);
+                there = child.lock_slot(&pin, target);
+            } else {
+                there = child.lock_slot(&pin, target);
+                here = self.lock_slot(&pin, slot);
+            }
+            match Self::huge_leaf(&here, slot) {
+                None => Ok(Step::Again),
+                Some(leaf) => match self.share_huge((&here, slot), leaf, child, copying) {
+                    Ok(Some(raw)) => {
+                        if leaf.flags.contains(LeafFlags::WRITE) {
+                            gather.add_stale(range);
+                        }
+                        child.deposit(target, deposit);
+                        LockedTable::<P>::put_raw(&there.entries[target.index], raw);
+                        there.count_installed(1);
+                        child.space.residency.table_made();
+                        return Ok(Step::Next);
+                    }
+                    Ok(None) => Ok(Step::Split),
+                    Err(error) => Err(error),
+                },
+            }
+        };
+        self.memory.memcgs().release_unused(&pin, deposit, Order::ZERO);
+        step
+    }
+
+    /// Counts what the large leaf at `slot` maps as mapped by `child` too, and returns the child's leaf, or
+    /// none if it is to be copied page by page.
+    fn share_huge(
+        &self,
+        (here, slot): (&LockedTable<'_, P>, HugeSlot),
+        leaf: Leaf,
+        child: &Tables<'_, P>,
+        copying: &Copying<'_>,
+    ) -> Result<Option<u64>, AllocError> {
+        let raw = here.entries[slot.index].load(Ordering::Relaxed);
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            // The child has not used it yet.
+            let unused = if leaf.flags.contains(LeafFlags::READ) { raw & !P::Paging::ACCESSED } else { raw };
+            return Ok(self.memory.hold_huge_zero_again(leaf.pfn).then_some(unused));
+        }
+        let folio = self.memory.frames().lock_folio(leaf.pfn);
+        if folio.folio().may_be_pinned() {
+            return Ok(None);
+        }
+        if !folio.add_maps(Self::huge_pages()) {
+            return Err(AllocError::OutOfMemory);
+        }
+        let private = !copying.parent.shared;
+        if private {
+            folio.no_longer_exclusive();
+        }
+        let kind = folio.folio().kind();
+        child.space.residency.pages_mapped(Residency::of(kind, u64::from(Self::huge_pages())));
+        child.count_whole_map(&self.pin(), leaf.pfn);
+        let protects = private && leaf.flags.contains(LeafFlags::READ);
+        Ok(Some(if protects { here.write_protect(slot.index) } else { raw }))
+    }
+
+    /// Shares the pages of entries `from..end` of the parent's table with the child's, and returns why it
+    /// stopped, if it did.
+    fn share_until(
+        &self,
+        pin: &Pin<'_, P>,
+        child: &Tables<'_, P>,
+        (table, target): (Pfn, Pfn),
+        (from, end): (usize, usize),
+        copying: &Copying<'_>,
+    ) -> Option<Stop> {
+        // Two tables are locked in the order of their frames.
+        let (here, there);
+        if table < target {
+            here = self.lock(pin, table, Level::PTE);
+            there = child.lock(pin, target, Level::PTE);
+        } else {
+            there = child.lock(pin, target, Level::PTE);
+            here = self.lock(pin, table, Level::PTE);
+        }
+        let mut shared = Residency::default();
+        let mut stop = None;
+        let mut index = from;
+        while index < end {
+            let raw = here.entries[index].load(Ordering::Relaxed);
+            index += match P::Paging::decode(raw, Level::PTE) {
+                Entry::None => 1,
+                Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
+                    match self.share_run((&here, &there), (index, end), (raw, leaf), copying, &mut shared) {
+                        Ok(pages) => pages,
+                        Err(found) => {
+                            stop = Some(found);
+                            break;
+                        }
+                    }
+                }
+                Entry::Swap(entry) => self.share_swapped((&here, &there), (index, end), entry, child),
+                other => {
+                    there.install(index, other);
+                    1
+                }
+            };
+        }
+        child.space.residency.pages_mapped(shared);
+        stop
+    }
+
+    /// Shares the run that starts with `leaf` at `index`, and returns its length.
+    #[inline]
+    fn share_run(
+        &self,
+        (here, there): (&LockedTable<'_, P>, &LockedTable<'_, P>),
+        (index, end): (usize, usize),
+        (raw, leaf): (u64, Leaf),
+        copying: &Copying<'_>,
+        shared: &mut Residency,
+    ) -> Result<usize, Stop> {
+        let present = leaf.flags.contains(LeafFlags::READ);
+        let folio = self.memory.frames().lock_folio(leaf.pfn);
+        let kind = folio.folio().kind();
+        let private = !copying.parent.shared;
+        if kind == Kind::Anonymous && folio.folio().may_be_pinned() {
+            return Err(Stop::Pinned(index, leaf));
+        }
+        let end = if present { end } else { index + 1 };
+        let most = self.run_bound((index, end), leaf.pfn, &folio);
+        if !folio.may_add(most as u32) {
+            return Err(Stop::Overflow);
+        }
+        if private {
+            folio.no_longer_exclusive();
+        }
+        self.fetch_ahead(here.entries, index, most);
+        // The run is found and shared in one pass. Each entry keeps its own bits. The child has not used the
+        // page yet.
+        let identity = raw & P::Paging::IDENTITY;
+        let mut pages = 0;
+        let pairs = here.entries[index..index + most].iter().zip(&there.entries[index..index + most]);
+        for (own, childs) in pairs {
+            let raw = own.load(Ordering::Relaxed);
+            if pages > 0 && raw & P::Paging::IDENTITY != P::Paging::frames_on(identity, pages) {
+                break;
+            }
+            let kept = if private && present { LockedTable::<P>::protect_entry(own, raw) } else { raw };
+            childs.store(if present { kept & !P::Paging::ACCESSED } else { kept }, Ordering::Release);
+            pages += 1;
+        }
+        let added = folio.add_maps(pages as u32);
+        debug_assert!(added, "there was room for more");
+        there.count_installed(pages as usize);
+        shared.add(kind, pages);
+        Ok(pages as usize)
+    }
+
+    /// Gives the child a copy of a pinned page, whose owner may go on writing it.
+    fn copy_pinned(
+        &self,
+        child: &Tables<'_, P>,
+        (target, index): (Pfn, usize),
+        leaf: Leaf,
+        page: VirtRange,
+        copying: &Copying<'_>,
+    ) -> Result<(), AllocError> {
+        let frames = self.memory.frames();
+        let pin = self.pin();
+        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
+        let copy = frames.allocate(&pin, request)?;
+        child.charge_anyway(&pin, copy, Order::ZERO);
+        // SAFETY: the copy is new and ours; the original stays pinned and mapped, so it is in RAM. It may be
+        // written to meanwhile, as `Platform::copy` allows.
+        unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
+        let new = (copying.child)(page.start());
+        new.init_page(frames.known(copy));
+        // Before reclaim can find the page and subtract it.
+        child.space.residency.page_mapped(true);
+        child
+            .lock(&pin, target, Level::PTE)
+            .install(index, Entry::Leaf(Leaf { pfn: copy, flags: leaf.flags }));
+        child.list_new(&pin, copy, new.locked);
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! Pages that programs lock: they are on a list of their own, which reclaim does not scan.
+//!
+//! The lists are what this is about. That a locked page stays in memory does not depend on it: reclaim looks
+//! at the mappings of a folio before it takes it, and finds the lock there. A folio is marked once however
+//! many mappings lock it. Whatever takes it out of one of them takes the mark off, too, as in Linux: where
+//! another still locks it reclaim marks it again when it finds it, but nothing would ever find it to take a
+//! mark off.
+
+use super::{LockedTable, Place, Step, Tables};
+use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pin, Platform, VirtRange};
+use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
+use quire_memcg::LruList;
+use quire_sync::atomic::raw::Ordering;
+
+const NONE: FrameFlags = FrameFlags::empty();
+
+impl<P: Platform> Tables<'_, P> {
+    /// Puts the private folios that lie in `range` on the unevictable list, or back on an evictable one. As
+    /// in Linux, what lies in it only in part is not locked, but unlocked: its mapping may have been split
+    /// since.
+    pub fn set_locked(&self, range: VirtRange, locks: bool) {
+        if !self.memory.memcgs().lists_anonymous() {
+            return;
+        }
+        self.walk(range, &mut |place, part| {
+            let pin = self.pin();
+            match place {
+                Place::Huge(slot) if locks && part != self.slot_range(slot) => {}
+                Place::Huge(slot) => {
+                    let locked = self.lock_slot(&pin, slot);
+                    if let Some(leaf) = Self::huge_leaf(&locked, slot)
+                        && !leaf.flags.contains(LeafFlags::SPECIAL)
+                    {
+                        self.set_folio_locked(&pin, &self.memory.frames().lock_folio(leaf.pfn), locks);
+                    }
+                }
+                Place::Table(table) => {
+                    let locked = self.lock(&pin, table, Level::PTE);
+                    self.set_locked_in(&pin, &locked, part, locks);
+                }
+            }
+            Step::Next
+        });
+    }
+
+    fn set_locked_in(&self, pin: &Pin<'_, P>, locked: &LockedTable<'_, P>, part: VirtRange, locks: bool) {
+        let mut index = P::Paging::index(part.start(), Level::PTE);
+        let end = index + part.pages() as usize;
+        while index < end && !locked.is_empty() {
+            let raw = locked.entries[index].load(Ordering::Relaxed);
+            let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else {
+                index += 1;
+                continue;
+            };
+            if leaf.flags.contains(LeafFlags::SPECIAL) {
+                index += 1;
+                continue;
+            }
+            let folio = self.memory.frames().lock_folio(leaf.pfn);
+            let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
+            let pages = self.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
+            if !locks || pages as u64 == folio.folio().order().pages() {
+                self.set_folio_locked(pin, &folio, locks);
+            }
+            index += pages;
+        }
+    }
+
+    /// A locked mapping has a page of `folio` no more; others may keep it. The page was taken out of the
+    /// mapping before: a thread that marks the folio for a locked mapping that it saw looks at the mappings
+    /// once more (`Spaces::referenced`).
+    pub fn unlock_folio(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>) {
+        if self.memory.memcgs().lists_anonymous() {
+            self.set_folio_locked(pin, folio, false);
+        }
+    }
+
+    fn set_folio_locked(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, locks: bool) {
+        let (frame, head) = (folio.folio().frame(), folio.folio().head());
+        if folio.folio().kind() != Kind::Anonymous {
+            return;
+        }
+        let (groups, events) = (self.memory.memcgs(), self.memory.frames().events());
+        let (list, marked, moved) = if locks {
+            (LruList::Unevictable, VmEvent::UnevictablePgsMlocked, VmEvent::UnevictablePgsCulled)
+        } else {
+            (LruList::InactiveAnon, VmEvent::UnevictablePgsMunlocked, VmEvent::UnevictablePgsRescued)
+        };
+        let pages = folio.folio().order().pages();
+        let (set, clear) = if locks { (FrameFlags::MLOCKED, NONE) } else { (NONE, FrameFlags::MLOCKED) };
+        if frame.change_flags(set, clear).is_some_and(|was| was.contains(FrameFlags::MLOCKED) != locks) {
+            events.add(pin, marked, pages);
+        }
+        // What reclaim has isolated at this moment it puts back on the right list, by the flag.
+        let elsewhere = groups.list_of(head).is_some_and(|now| (now == LruList::Unevictable) != locks);
+        if elsewhere && groups.move_to(pin, head, list, true) {
+            events.add(pin, moved, pages);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Looking which pages are there.
+
+use super::{Place, Step, Tables};
+use quire_arch::{
+    Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr, VirtRange,
+};
+use quire_swap::SlotId;
+use quire_sync::atomic::raw::Ordering;
+
+impl<P: Platform> Tables<'_, P> {
+    /// Calls `visit` with each stretch of `range`, in order, all of whose pages are in memory, or none.
+    pub fn look_present(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, bool)) {
+        let (mut from, mut state) = (range.start(), None);
+        let mut note = |at: VirtAddr, present: bool| {
+            if state != Some(present) {
+                if let Some(before) = state {
+                    visit(VirtRange::new(from, at), before);
+                }
+                (from, state) = (at, Some(present));
+            }
+        };
+        let mut at = range.start();
+        self.walk(range, &mut |place, part| {
+            if at < part.start() {
+                note(at, false);
+            }
+            let pin = self.pin();
+            match place {
+                Place::Huge(slot) => {
+                    if Self::huge_leaf(&self.lock_slot(&pin, slot), slot).is_none() {
+                        return Step::Again;
+                    }
+                    note(part.start(), true);
+                }
+                Place::Table(table) => {
+                    let locked = self.lock(&pin, table, Level::PTE);
+                    for (index, addr) in Self::pages(part) {
+                        let present = match locked.get(index) {
+                            Entry::Leaf(_) => true,
+                            Entry::Swap(entry) => self.memory.swap().is_in_memory(SlotId::of(entry)),
+                            _ => false,
+                        };
+                        note(addr, present);
+                    }
+                }
+            }
+            at = part.end();
+            Step::Next
+        });
+        if at < range.end() {
+            note(at, false);
+        }
+        if let Some(state) = state {
+            visit(VirtRange::new(from, range.end()), state);
+        }
+    }
+
+    /// The first page of `range` to which `access` would fault, or by which the access would not be noted: a
+    /// caller that populates memory for writes needs its contents from then on.
+    pub fn first_missing(&self, range: VirtRange, access: Access) -> Option<VirtAddr> {
+        let mut needs = access.needs();
+        needs.set(LeafFlags::DIRTY, access == Access::Write);
+        let (mut at, mut missing) = (range.start(), None);
+        self.walk(range, &mut |place, part| {
+            if missing.is_some() {
+                return Step::Next;
+            }
+            if at < part.start() {
+                missing = Some(at);
+                return Step::Next;
+            }
+            let pin = self.pin();
+            match place {
+                Place::Huge(slot) => match Self::huge_leaf(&self.lock_slot(&pin, slot), slot) {
+                    Some(leaf) if leaf.flags.contains(needs) => {}
+                    _ => missing = Some(part.start()),
+                },
+                Place::Table(table) => {
+                    let locked = self.lock(&pin, table, Level::PTE);
+                    missing = Self::pages(part).find_map(|(index, addr)| match locked.get(index) {
+                        Entry::Leaf(leaf) if leaf.flags.contains(needs) => None,
+                        _ => Some(addr),
+                    });
+                }
+            }
+            at = part.end();
+            Step::Next
+        });
+        missing.or((at < range.end()).then_some(at))
+    }
+
+    /// Calls `visit` with the entry of every page of `range`, in order. A large leaf is one call, with the
+    /// leaf of its first page, and so are the pages that a missing table would cover.
+    pub fn look(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, Entry)) {
+        let mut at = range.start();
+        self.walk(range, &mut |place, part| {
+            if at < part.start() {
+                visit(VirtRange::new(at, part.start()), Entry::None);
+            }
+            let pin = self.pin();
+            let table = match place {
+                Place::Table(table) => table,
+                Place::Huge(slot) => {
+                    let leaf = Self::huge_leaf(&self.lock_slot(&pin, slot), slot);
+                    let Some(leaf) = leaf else { return Step::Again };
+                    let before = (part.start().0 - self.slot_range(slot).start().0) / PAGE_SIZE;
+                    visit(part, Entry::Leaf(Leaf { pfn: leaf.pfn.offset(before), ..leaf }));
+                    at = part.end();
+                    return Step::Next;
+                }
+            };
+            let locked = self.lock(&pin, table, Level::PTE);
+            for (index, addr) in Self::pages(part) {
+                visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), locked.get(index));
+            }
+            at = part.end();
+            Step::Next
+        });
+        if at < range.end() {
+            visit(VirtRange::new(at, range.end()), Entry::None);
+        }
+    }
+
+    /// Whether an entry of `range` maps a page of the folio of `order` at `head`. Lock-free.
+    pub fn maps_some(&self, range: VirtRange, folio: (Pfn, Order)) -> bool {
+        self.count_mapped(range, folio, 1) > 0
+    }
+
+    /// How many pages of the folio of `order` at `head` the entries of `range` map; it is not looked for more
+    /// than `enough`. Lock-free.
+    pub fn count_mapped(&self, range: VirtRange, (head, order): (Pfn, Order), enough: u64) -> u64 {
+        let mut found = 0;
+        self.walk(range, &mut |place, part| {
+            let (table, level, first, entries) = match place {
+                Place::Table(table) => {
+                    (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)
+                }
+                Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
+            };
+            let pages = part.pages() / entries as u64;
+            for entry in &self.entries(table)[first..first + entries] {
+                if let Entry::Leaf(Leaf { pfn, flags }) =
+                    P::Paging::decode(entry.load(Ordering::Relaxed), level)
+                    && !flags.contains(LeafFlags::SPECIAL)
+                    && pfn.0.wrapping_sub(head.0) < order.pages()
+                {
+                    found += pages;
+                    if found >= enough {
+                        return Step::Stop;
+                    }
+                }
+            }
+            Step::Next
+        });
+        found
+    }
+}

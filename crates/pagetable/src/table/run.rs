@@ -1,0 +1,86 @@
+//! Runs: entries of a bottom table, one after the other, that map consecutive frames of one folio.
+//!
+//! A run is found from the entries. Of its folio only the first descriptor is looked at: its order says where
+//! a run must end at the latest, so that neighbouring folios are never taken for one. A run ends also where
+//! the caller's part of the table ends. Entries of one run map as the same kind of page, but each has its own
+//! permissions, accessed and dirty bits, and keeps them.
+
+use super::{Entries, Tables};
+use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, prefetch};
+use quire_frame::LockedFolio;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+impl<P: Platform> Tables<'_, P> {
+    /// The number of entries from `index` on, and before `end`, that make a run with the first of them, the
+    /// present leaf `raw`, which maps `pfn`, a page of `folio`.
+    ///
+    /// Entries past the first may be changing in this moment by the MMU's accessed and dirty bits only.
+    #[inline(always)]
+    pub fn run_length(
+        &self,
+        entries: &Entries,
+        (index, end): (usize, usize),
+        (raw, pfn): (u64, Pfn),
+        folio: &LockedFolio<'_, P>,
+    ) -> usize {
+        let most = self.run_bound((index, end), pfn, folio);
+        if most == 1 { 1 } else { Self::equal_entries(&entries[index..index + most], raw) }
+    }
+
+    /// The number of `entries`, the first of which is `raw`, that lead to consecutive frames and are equal
+    /// otherwise, but for permissions and what the MMU sets.
+    #[inline(never)]
+    fn equal_entries(entries: &[AtomicU64], raw: u64) -> usize {
+        let differing = |entry: &AtomicU64, expected| entry.load(Ordering::Relaxed) ^ expected;
+        let (mut rest, mut expected) = (entries, raw);
+        // Several are compared for one branch: most runs are as long as their folio.
+        while let Some((block, after)) = rest.split_first_chunk::<AT_ONCE>() {
+            let all = block
+                .iter()
+                .zip(0..)
+                .fold(0, |all, (entry, nth)| all | differing(entry, P::Paging::frames_on(expected, nth)));
+            if all & P::Paging::IDENTITY != 0 {
+                break;
+            }
+            (rest, expected) = (after, P::Paging::frames_on(expected, AT_ONCE as u64));
+        }
+        let goes_on = |(entry, nth): &(&AtomicU64, u64)| {
+            differing(entry, P::Paging::frames_on(expected, *nth)) & P::Paging::IDENTITY == 0
+        };
+        entries.len() - rest.len() + rest.iter().zip(0..).take_while(goes_on).count()
+    }
+}
+
+impl<P: Platform> Tables<'_, P> {
+    /// The most entries from `index` on, and before `end`, that can make a run with an entry that maps `pfn`,
+    /// a page of `folio`.
+    #[inline]
+    pub fn run_bound(&self, (index, end): (usize, usize), pfn: Pfn, folio: &LockedFolio<'_, P>) -> usize {
+        if !folio.folio().is_large() {
+            return 1;
+        }
+        let most = folio.folio().pages_from(pfn).min(self.memory.techniques().gather.longest_run());
+        (most as usize).min(end - index)
+    }
+}
+
+/// Entries that are compared at once.
+const AT_ONCE: usize = 8;
+
+/// Runs ahead of the one in hand whose folio's descriptor is fetched, and entries at least: about as many as
+/// are gone through while one comes from memory.
+const RUNS_AHEAD: usize = 4;
+const ENTRIES_AHEAD: usize = 8;
+
+impl<P: Platform> Tables<'_, P> {
+    /// The run of `pages` entries at `index` is in hand: fetches the descriptor of the folio that a later
+    /// entry maps, so that going through a table does not wait for each.
+    #[inline]
+    pub fn fetch_ahead(&self, entries: &Entries, index: usize, pages: usize) {
+        if let Some(entry) = entries.get(index + (RUNS_AHEAD * pages).max(ENTRIES_AHEAD))
+            && let Entry::Leaf(leaf) = P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE)
+        {
+            prefetch(self.memory.frames().known(leaf.pfn));
+        }
+    }
+}

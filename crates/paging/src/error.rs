@@ -1,0 +1,101 @@
+//! Why a page could not be made available, and what is needed for it.
+
+use core::fmt;
+use quire_arch::{Order, SwapEntry};
+use quire_frame::AllocError;
+use quire_memcg::{MemcgId, OverLimit};
+use quire_thp::OrderSet;
+
+/// Why an access to memory was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultError {
+    /// SIGSEGV with `SEGV_MAPERR`: nothing is mapped there.
+    NotMapped,
+    /// SIGSEGV with `SEGV_ACCERR`: the mapping does not allow the access.
+    AccessDenied,
+    /// SIGBUS: the contents cannot be read.
+    Bus,
+    /// No frame for the page or a table.
+    OutOfMemory(AllocError),
+    /// SIGKILL: memory was exhausted, and this program was chosen to give up what it has.
+    Killed,
+}
+
+impl From<AllocError> for FaultError {
+    fn from(error: AllocError) -> Self {
+        Self::OutOfMemory(error)
+    }
+}
+
+impl fmt::Display for FaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMapped => f.write_str("SIGSEGV (MAPERR)"),
+            Self::AccessDenied => f.write_str("SIGSEGV (ACCERR)"),
+            Self::Bus => f.write_str("SIGBUS"),
+            Self::OutOfMemory(error) => write!(f, "out of memory: {error}"),
+            Self::Killed => f.write_str("SIGKILL (out of memory)"),
+        }
+    }
+}
+
+impl core::error::Error for FaultError {}
+
+/// Why a page could not be made available under the lock that was held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The program gets this.
+    Fault(FaultError),
+    /// The VMA needs its anon_vma first, and that takes the mmap lock.
+    NeedsAnonVma,
+    /// The page is to be swapped in first.
+    Swapped(Swapped),
+    /// A memcg is at its limit.
+    OverLimit(OverLimit),
+}
+
+impl From<FaultError> for Refusal {
+    fn from(error: FaultError) -> Self {
+        Self::Fault(error)
+    }
+}
+
+impl From<OverLimit> for Refusal {
+    fn from(over: OverLimit) -> Self {
+        Self::OverLimit(over)
+    }
+}
+
+impl From<AllocError> for Refusal {
+    fn from(error: AllocError) -> Self {
+        Self::Fault(FaultError::OutOfMemory(error))
+    }
+}
+
+/// What a fault found in the place of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Swapped {
+    /// The entry.
+    pub entry: SwapEntry,
+    /// The orders that a folio for it may have, besides order 0: the policy allows them, and the entries
+    /// around it name the slots around it.
+    pub orders: OrderSet,
+}
+
+/// What is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// A block of frames.
+    Frames(Order),
+    /// Room under the limit of a memcg, in pages.
+    Memcg(MemcgId, u64),
+}
+
+/// Why a page could not be swapped in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapInError {
+    /// No memory for it: this is needed.
+    Short(AllocError, Need),
+    /// The device cannot read it.
+    Unreadable,
+}

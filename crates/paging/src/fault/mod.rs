@@ -1,0 +1,101 @@
+//! A fault as a value: where, for what, in which mapping, and what may be mapped for it.
+
+mod swapped;
+mod zeros;
+
+pub use zeros::Zeros;
+
+use crate::swapped_in::SwappedIn;
+use core::fmt;
+use quire_arch::{Access, Entry, LeafFlags, Order, Platform, VirtAddr};
+use quire_frame::{AllocRequest, Kind};
+use quire_rmap::{SpaceCore, SwapInWindow, VmFlags, VmaSnapshot};
+use quire_thp::{HugeControls, HugeUse, OrderSet};
+
+/// One fault: where, for what, and in which mapping.
+pub struct VmFault<'f, P: Platform> {
+    /// The space.
+    pub space: &'f SpaceCore,
+    /// The mapping.
+    pub vma: &'f VmaSnapshot,
+    /// The address.
+    pub addr: VirtAddr,
+    /// The access.
+    pub access: Access,
+    /// What was swapped in for it.
+    pub swapped: Option<&'f SwappedIn<'f, P>>,
+    /// How far the mapping's swap-ins reach.
+    pub window: &'f SwapInWindow,
+    /// The policy of large folios.
+    pub huge: &'f HugeControls,
+}
+
+impl<P: Platform> VmFault<'_, P> {
+    /// Whether it writes.
+    pub fn is_write(&self) -> bool {
+        self.access == Access::Write
+    }
+
+    /// Whether what it writes belongs to the program.
+    pub fn is_private(&self) -> bool {
+        !self.vma.flags.contains(VmFlags::SHARED)
+    }
+
+    /// What a new page will be. This depends on the mapping and the access, not on the entry.
+    pub fn kind(&self) -> Kind {
+        if self.is_write() && self.is_private() { Kind::Anonymous } else { Kind::File }
+    }
+
+    /// Whether the access to a page in this state takes memory of its own.
+    #[inline]
+    pub fn needs_folio(&self, entry: Entry) -> bool {
+        match entry {
+            Entry::None => self.is_write() || !self.vma.backing.is_anonymous(),
+            Entry::Leaf(leaf) => self.is_write() && leaf.flags.contains(LeafFlags::SPECIAL),
+            _ => false,
+        }
+    }
+
+    /// The permissions that the entry gets. More is allowed than before, so older translations do no harm:
+    /// they fault and find this. What is not known to be the program's own stays write-protected on a read.
+    pub fn allowed(&self) -> LeafFlags {
+        let mut allowed = self.vma.flags.leaf_flags();
+        if !self.is_write() && self.is_private() {
+            allowed.remove(LeafFlags::WRITE);
+        }
+        allowed.set(LeafFlags::DIRTY, self.is_write());
+        allowed
+    }
+
+    /// The orders that a new folio for it may have, besides order 0.
+    #[inline]
+    pub fn orders(&self) -> OrderSet {
+        if !self.huge.any_size(self.vma.flags) { OrderSet::EMPTY } else { self.large_orders() }
+    }
+
+    #[cold]
+    fn large_orders(&self) -> OrderSet {
+        if !self.is_private() || !self.vma.backing.is_anonymous() {
+            return OrderSet::EMPTY;
+        }
+        let policy = self.huge.policy();
+        let orders = policy.orders(HugeUse::Fault, self.vma.flags, self.space.huge_disable.load());
+        if orders.is_empty() { orders } else { orders.around(self.addr, self.vma.range) }
+    }
+
+    /// A request for a new large folio, with the effort that the policy allows.
+    pub fn large_request(&self, order: Order) -> AllocRequest {
+        let request = AllocRequest::anonymous().kind(Kind::Anonymous).order(order);
+        let effort = self.huge.policy().fault_effort(self.vma.flags);
+        if effort.may_drain() { request } else { request.without_drain() }
+    }
+}
+
+impl<P: Platform> fmt::Debug for VmFault<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VmFault")
+            .field("addr", &self.addr)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}

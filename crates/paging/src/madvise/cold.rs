@@ -1,0 +1,208 @@
+//! Making pages old, at a program's request (MADV_COLD, MADV_PAGEOUT).
+
+use super::{cut_own, split_own};
+use arrayvec::ArrayVec;
+use core::fmt;
+use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
+use quire_frame::{FrameFlags, Kind, LockedFolio};
+use quire_pagetable::{HugeSlot, LockedTable, Place, Step, Tables};
+use quire_sync::atomic::raw::Ordering;
+use quire_thp::Thp;
+
+/// What becomes of the pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ageing {
+    /// They are the next to be reclaimed when memory runs short.
+    Cold,
+    /// They are reclaimed now.
+    PageOut,
+}
+
+/// Folios that are paged out together.
+const BATCH: usize = 32;
+
+/// What is to be done after the lock of a table was released.
+enum Stop {
+    /// The batch is full, and this is where to go on.
+    Full(usize),
+    /// The folio, of which there is a reference, lies in the range only in part, or there is no swap: it is
+    /// split, and looked at again.
+    Split(usize, Pfn),
+}
+
+type Aged = ArrayVec<Pfn, BATCH>;
+
+/// The ageing of what some tables map.
+pub struct Cold<'s, P: Platform, F> {
+    /// The tables.
+    pub tables: Tables<'s, P>,
+    /// Large folios, to split them.
+    pub thp: Thp<'s, P>,
+    /// Whether the pages are reclaimed at once.
+    pub way: Ageing,
+    /// Pages folios out, each with a reference that it takes over.
+    pub page_out: F,
+}
+
+impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
+    /// Makes the folios that lie in `range` old. Those that others map too are left alone, as in Linux, and
+    /// those of files.
+    pub fn age(&self, range: VirtRange) {
+        let mut aged = Aged::new();
+        self.tables.walk(range, &mut |place, part| {
+            if aged.is_full() {
+                self.send(&mut aged);
+            }
+            match place {
+                Place::Huge(slot) if part != self.tables.slot_range(slot) => {
+                    return cut_own(&self.tables, slot);
+                }
+                Place::Huge(slot) => self.age_huge(slot, &mut aged),
+                Place::Table(table) => self.age_table(table, part, &mut aged),
+            }
+            Step::Next
+        });
+        self.send(&mut aged);
+    }
+
+    /// Pages out what was collected. No lock of a table is held.
+    fn send(&self, aged: &mut Aged) {
+        if !aged.is_empty() {
+            (self.page_out)(&mut aged.drain(..));
+        }
+    }
+
+    fn age_huge(&self, slot: HugeSlot, aged: &mut Aged) {
+        let mut split = None;
+        {
+            let pin = self.tables.pin();
+            let locked = self.tables.lock_slot(&pin, slot);
+            let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return };
+            if leaf.flags.contains(LeafFlags::SPECIAL) {
+                return;
+            }
+            let folio = self.tables.memory().frames().lock_folio(leaf.pfn);
+            if folio.folio().kind() != Kind::Anonymous || folio.maps() != Tables::<P>::huge_pages() {
+                return;
+            }
+            locked.unmark(slot.index, LeafFlags::ACCESSED);
+            if !self.lacks_swap_space(&folio) {
+                self.make_old(&pin, &folio, aged);
+            } else if folio.folio().frame().get(1) {
+                split = Some(folio.folio().head());
+            }
+        }
+        if let Some(head) = split {
+            split_own(self.thp, &self.tables, head);
+        }
+    }
+
+    fn age_table(&self, table: Pfn, part: VirtRange, aged: &mut Aged) {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
+        let mut from = first;
+        let mut split_at = None;
+        loop {
+            let stop = {
+                let pin = self.tables.pin();
+                let locked = self.tables.lock(&pin, table, Level::PTE);
+                self.age_until(&pin, &locked, (from, end), split_at, aged)
+            };
+            match stop {
+                None => return,
+                Some(Stop::Full(index)) => {
+                    self.send(aged);
+                    from = index;
+                }
+                Some(Stop::Split(index, head)) => {
+                    split_own(self.thp, &self.tables, head);
+                    (from, split_at) = (index, Some(index));
+                }
+            }
+        }
+    }
+
+    fn age_until(
+        &self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        (from, end): (usize, usize),
+        split_at: Option<usize>,
+        aged: &mut Aged,
+    ) -> Option<Stop> {
+        let mut index = from;
+        while index < end && !locked.is_empty() {
+            if aged.is_full() {
+                return Some(Stop::Full(index));
+            }
+            let raw = locked.entries[index].load(Ordering::Relaxed);
+            let Entry::Leaf(leaf) = P::Paging::decode(raw, Level::PTE) else {
+                index += 1;
+                continue;
+            };
+            if leaf.flags.contains(LeafFlags::SPECIAL) {
+                index += 1;
+                continue;
+            }
+            let folio = self.tables.memory().frames().lock_folio(leaf.pfn);
+            let run_end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
+            let pages = self.tables.run_length(locked.entries, (index, run_end), (raw, leaf.pfn), &folio);
+            let all = folio.folio().order().pages();
+            if folio.folio().kind() != Kind::Anonymous || u64::from(folio.maps()) > all {
+                index += pages;
+                continue;
+            }
+            if (pages as u64) < all {
+                if split_at != Some(index) && folio.folio().frame().get(1) {
+                    return Some(Stop::Split(index, folio.folio().head()));
+                }
+                index += pages;
+                continue;
+            }
+            if split_at != Some(index) && self.lacks_swap_space(&folio) && folio.folio().frame().get(1) {
+                return Some(Stop::Split(index, folio.folio().head()));
+            }
+            (index..index + pages).for_each(|at| locked.unmark(at, LeafFlags::ACCESSED));
+            self.make_old(pin, &folio, aged);
+            index += pages;
+        }
+        None
+    }
+
+    /// Whether a large folio is to be paged out and cannot be, since there is no swap space for it. As in
+    /// Linux it is split then, as one is for which there are no slots in a row.
+    fn lacks_swap_space(&self, folio: &LockedFolio<'_, P>) -> bool {
+        self.way == Ageing::PageOut
+            && folio.folio().is_large()
+            && !self.tables.memory().memcgs().lists_anonymous()
+            && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
+    }
+
+    fn make_old(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, aged: &mut Aged) {
+        let frame = folio.folio().frame();
+        let head = folio.folio().head();
+        let groups = self.tables.memory().memcgs();
+        let before = frame.clear_flags(FrameFlags::REFERENCED);
+        if before.is_some_and(|flags| flags.contains(FrameFlags::ACTIVE)) {
+            frame.set_flags(FrameFlags::WORKINGSET);
+        }
+        match self.way {
+            Ageing::Cold => {
+                groups.deactivate(pin, head);
+            }
+            // A folio that is on no list is isolated by another thread already.
+            Ageing::PageOut if groups.unlist_folio(pin, head) => {
+                if frame.get(1) {
+                    aged.push(head);
+                }
+            }
+            Ageing::PageOut => {}
+        }
+    }
+}
+
+impl<P: Platform, F> fmt::Debug for Cold<'_, P, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cold").field("way", &self.way).finish_non_exhaustive()
+    }
+}

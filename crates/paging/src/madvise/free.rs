@@ -1,0 +1,189 @@
+//! Pages whose contents are not needed any more (MADV_FREE).
+
+use super::{cut_own, split_own};
+use core::sync::atomic::Ordering;
+use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
+use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
+use quire_memcg::{LruList, MemcgStat};
+use quire_pagetable::{Gather, LockedTable, Place, Step, Tables, pages_from};
+use quire_thp::Thp;
+
+/// What became of the entries that were looked at.
+enum Freed {
+    /// So many are done with.
+    Entries(usize),
+    /// So many map a part of a large folio, to which there is a reference.
+    Part(usize, Pfn),
+}
+
+/// The marking of what some tables map.
+#[derive(Debug)]
+pub struct LazyFree<'s, P: Platform> {
+    /// The tables.
+    pub tables: Tables<'s, P>,
+    /// Large folios, to split them.
+    pub thp: Thp<'s, P>,
+}
+
+impl<P: Platform> LazyFree<'_, P> {
+    /// Marks the pages of `range` as such whose contents are not needed any more (MADV_FREE): what is written
+    /// to from now on is needed again, so accessed and dirty are cleared. A large folio that lies in the
+    /// range only in part is split; those that other processes map too are left alone. Old translations are
+    /// noted in `gather`, since they would not mark a write.
+    pub fn free_lazily(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
+        self.tables.walk(range, &mut |place, part| {
+            match place {
+                Place::Table(table) => self.free_in_table(table, part, gather),
+                Place::Huge(slot) if part != self.tables.slot_range(slot) => {
+                    return cut_own(&self.tables, slot);
+                }
+                Place::Huge(slot) => {
+                    let pin = self.tables.pin();
+                    let locked = self.tables.lock_slot(&pin, slot);
+                    let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return Step::Again };
+                    if !leaf.flags.contains(LeafFlags::SPECIAL) {
+                        let _ = self.free_run(&pin, &locked, (slot.index, slot.index + 1), Level::PMD);
+                        gather.add_stale(part);
+                    }
+                }
+            }
+            Step::Next
+        });
+    }
+
+    fn free_in_table(&self, table: Pfn, part: VirtRange, gather: &mut Gather<'_, P>) {
+        let first = P::Paging::index(part.start(), Level::PTE);
+        let end = first + part.pages() as usize;
+        let (mut index, mut split_at) = (first, None);
+        while index < end {
+            let whole = {
+                let pin = self.tables.pin();
+                let locked = self.tables.lock(&pin, table, Level::PTE);
+                self.free_until(&pin, &locked, (&mut index, end), (part, first), split_at, gather)
+            };
+            let Some(head) = whole else { return };
+            split_own(self.thp, &self.tables, head);
+            split_at = Some(index);
+        }
+    }
+
+    /// Goes on from `index` to `end`, or to a folio that is to be split, which it returns with a reference.
+    fn free_until(
+        &self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        (index, end): (&mut usize, usize),
+        (part, first): (VirtRange, usize),
+        split_at: Option<usize>,
+        gather: &mut Gather<'_, P>,
+    ) -> Option<Pfn> {
+        while *index < end {
+            let at = pages_from(part.start(), *index - first).end();
+            *index += match locked.get(*index) {
+                Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
+                    match self.free_run(pin, locked, (*index, end), Level::PTE) {
+                        Freed::Entries(entries) => {
+                            gather.add_stale(pages_from(at, entries));
+                            entries
+                        }
+                        // It could not be split.
+                        Freed::Part(entries, head) if split_at == Some(*index) => {
+                            self.tables.memory().memcgs().release_folio(head);
+                            entries
+                        }
+                        Freed::Part(_, head) => return Some(head),
+                    }
+                }
+                Entry::Swap(entry) => {
+                    let pages = self.tables.zap_swapped(locked, (*index, end), entry, gather);
+                    if self.tables.space().cpus.is_paging_out() {
+                        gather.add_stale(part);
+                    }
+                    pages
+                }
+                _ => 1,
+            };
+        }
+        None
+    }
+
+    /// The same for the run that starts with a leaf at `index`.
+    fn free_run(
+        &self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        (index, end): (usize, usize),
+        level: Level,
+    ) -> Freed {
+        let raw = locked.entries[index].load(Ordering::Relaxed);
+        let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return Freed::Entries(1) };
+        let folio = self.tables.memory().frames().lock_folio(leaf.pfn);
+        let (entries, pages) = if level == Level::PTE {
+            let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
+            let pages = self.tables.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
+            (pages, pages as u64)
+        } else {
+            (1, u64::from(Tables::<P>::huge_pages()))
+        };
+        let (head, frame) = (folio.folio().head(), folio.folio().frame());
+        if folio.folio().kind() != Kind::Anonymous {
+            return Freed::Entries(entries);
+        }
+        if pages < folio.folio().order().pages() {
+            return if frame.get(1) { Freed::Part(entries, head) } else { Freed::Entries(entries) };
+        }
+        // A large leaf is looked at as a whole. Another process that maps a smaller folio has entries of its
+        // own with dirty bits for its writes.
+        let alone = u64::from(folio.maps()) == pages;
+        if level == Level::PMD && !alone || !self.forget_writes(&folio, alone) {
+            return Freed::Entries(entries);
+        }
+        for at in index..index + entries {
+            locked.unmark(at, LeafFlags::ACCESSED | LeafFlags::DIRTY);
+        }
+        let flags = frame.word().flags();
+        if !flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::MLOCKED) {
+            frame.set_flags(FrameFlags::LAZY_FREE);
+            self.list_lazy(pin, head);
+        }
+        Freed::Entries(entries)
+    }
+
+    /// Takes a folio out of the swap cache and forgets that it is dirty, if no other entry maps it or names
+    /// its slots. False where that was needed and could not be.
+    fn forget_writes(&self, folio: &LockedFolio<'_, P>, alone: bool) -> bool {
+        let (head, frame) = (folio.folio().head(), folio.folio().frame());
+        let marks = FrameFlags::SWAP_CACHE | FrameFlags::DIRTY;
+        if !frame.word().flags().intersects(marks) {
+            return true;
+        }
+        if !alone {
+            return false;
+        }
+        if frame.word().flags().contains(FrameFlags::SWAP_CACHE)
+            && !self.tables.memory().swap().leave_if_unnamed(head)
+        {
+            return false;
+        }
+        // Reclaim, which may be bringing it into the swap cache, relies on the mark as long as it has the
+        // folio lock.
+        let Some(_guard) = self.tables.memory().frames().try_lock_folio_long(head) else { return false };
+        if frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
+            return false;
+        }
+        frame.clear_flags(FrameFlags::DIRTY);
+        true
+    }
+
+    /// Puts a folio where reclaim looks first: it takes no device to free it, so also a machine without one
+    /// lists it.
+    fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn) {
+        self.tables.memory().swap().count_pages(head, VmEvent::Pglazyfree, MemcgStat::Pglazyfree);
+        let groups = self.tables.memory().memcgs();
+        // Where all folios are listed, one that is on no list was isolated by reclaim, which puts it back on
+        // the right one.
+        if !groups.move_to(pin, head, LruList::InactiveFile, true) && !groups.lists_anonymous() {
+            groups.list_folio(pin, head, LruList::InactiveFile);
+        }
+    }
+}

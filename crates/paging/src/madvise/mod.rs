@@ -1,0 +1,33 @@
+//! What `madvise` does to pages that a program has: MADV_COLD, MADV_PAGEOUT, MADV_FREE.
+
+mod cold;
+mod free;
+
+pub use cold::{Ageing, Cold};
+pub use free::LazyFree;
+
+use quire_arch::{LeafFlags, Order, Pfn, Platform};
+use quire_frame::FrameFlags;
+use quire_pagetable::{HugeSlot, Step, Tables};
+use quire_thp::Thp;
+
+/// Splits a folio that no other process maps, and drops the reference to it. One that others map, or that
+/// cannot be split, is skipped.
+fn split_own<P: Platform>(thp: Thp<'_, P>, tables: &Tables<'_, P>, head: Pfn) {
+    let own = tables.memory().frames().known(head).word().flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE);
+    if own || !thp.is_mapped_elsewhere(head, tables.space()) {
+        let _ = thp.split_held(head, Order::ZERO, false);
+    }
+    tables.memory().memcgs().release_folio(head);
+}
+
+/// A part of what a large leaf maps is meant: the leaf is split if no other process has the folio, else
+/// left alone, as zeros are.
+fn cut_own<P: Platform>(tables: &Tables<'_, P>, slot: HugeSlot) -> Step {
+    let pin = tables.pin();
+    let locked = tables.lock_slot(&pin, slot);
+    let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return Step::Again };
+    let alone = !leaf.flags.contains(LeafFlags::SPECIAL)
+        && tables.memory().frames().lock_folio(leaf.pfn).maps() == Tables::<P>::huge_pages();
+    if alone { Step::Split } else { Step::Next }
+}

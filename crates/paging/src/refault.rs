@@ -1,0 +1,64 @@
+//! Refaults: whether the pages were paged out too soon.
+//!
+//! A list's age goes up by each page that leaves it at the end, and by each that is used again
+//! (`Memcgs::advance`). The shadow of a page says how old its list was when the page left; so the difference
+//! to now is the number of pages that left or were activated since: had the list been longer by as many, the
+//! page would not have been evicted. If that is no more than the number of active and of inactive file pages,
+//! one of those should have been evicted instead, and the page is activated at once (Linux's workingset
+//! detection, after Johannes Weiner).
+
+use quire_arch::{Pfn, Pin, Platform};
+use quire_frame::{FrameFlags, VmEvent};
+use quire_memcg::{LruList, MemcgId, MemcgStat};
+use quire_pagetable::MemoryCore;
+use quire_swap::Shadow;
+
+/// The refault distance: the difference to the age in a shadow, modulo the number of ages.
+fn distance(now: u64, then: u64) -> u64 {
+    now.wrapping_sub(then) & Shadow::MAX_AGE
+}
+
+/// The list for a folio that refaults with `shadow`.
+pub(crate) fn refault<P: Platform>(
+    memory: &MemoryCore<P>,
+    pin: &Pin<'_, P>,
+    head: Pfn,
+    shadow: Option<Shadow>,
+) -> LruList {
+    let Some(shadow) = shadow else { return LruList::InactiveAnon };
+    let groups = memory.memcgs();
+    let events = memory.frames().events();
+    let (group, node) = (MemcgId::from_bits(shadow.group()), shadow.node());
+    let pages = memory.frames().folio(head).order().pages();
+    let count = |event, stat| {
+        events.add(pin, event, pages);
+        groups.add_stat(pin, group, stat, pages as i64);
+    };
+    count(VmEvent::WorkingsetRefaultAnon, MemcgStat::WorkingsetRefaultAnon);
+    let sizes = groups.sizes(group, node);
+    // What could be reclaimed instead of a private page.
+    let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
+    let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
+    if distance(groups.age(group, node), shadow.age()) > kept {
+        return LruList::InactiveAnon;
+    }
+    groups.advance(group, node, pages);
+    count(VmEvent::WorkingsetActivateAnon, MemcgStat::WorkingsetActivateAnon);
+    if shadow.workingset() {
+        memory.frames().known(head).set_flags(FrameFlags::WORKINGSET);
+        count(VmEvent::WorkingsetRestoreAnon, MemcgStat::WorkingsetRestoreAnon);
+    }
+    LruList::ActiveAnon
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_wrap_around() {
+        assert_eq!(distance(10, 4), 6);
+        assert_eq!(distance(2, Shadow::MAX_AGE), 3);
+        assert_eq!(distance(Shadow::MAX_AGE + 8, 3), 4);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the mappings of a folio say about it before reclaim takes it: whether it was used, and whether a
+//! program locked it.
+
+use core::ops::ControlFlow;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
+use quire_pagetable::{Place, Step, Tables};
+use quire_rmap::{Mapped, Rmap};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+/// What the mappings of a folio say about its use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Referenced {
+    /// Mappings through which it was used since the last look.
+    pub mappings: u32,
+    /// Whether a program locked it.
+    pub lock: LockFound,
+}
+
+/// Whether the mappings of a folio are locked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum LockFound {
+    /// None is.
+    #[default]
+    None,
+    /// Those of some of its pages are. It stays, and is not marked as mlocked: its other pages may be
+    /// reclaimed once it is split.
+    Part,
+    /// One of all of it is.
+    Whole,
+}
+
+/// Reads from all mappings of the folio at `head` whether it was used, and clears their accessed bits.
+/// `None` where they cannot be looked at just now. The caller has a reference.
+pub fn referenced<P: Platform>(rmap: Rmap<'_, P>, head: Pfn) -> Option<Referenced> {
+    let mut found = Referenced::default();
+    let order = rmap.memory().frames().folio(head).order();
+    let walked = rmap.try_hold(head, |mappings| {
+        mappings.walk(|mapped| {
+            let Mapped { tables, vma, range, .. } = *mapped;
+            // A mapping that is locked may lie where one was that its pages were moved out of.
+            if vma.is_locked() {
+                let pages = tables.count_mapped(range, (head, order), order.pages());
+                if pages == order.pages() {
+                    found.lock = LockFound::Whole;
+                    return ControlFlow::Break(());
+                }
+                if pages > 0 {
+                    found.lock = LockFound::Part;
+                }
+            }
+            found.mappings += u32::from(test_and_clear_accessed(&tables, range, (head, order)));
+            ControlFlow::Continue(())
+        })
+    });
+    walked.map(|_| found)
+}
+
+/// Whether pages of the folio at `head` were used through the entries of `range`; the accessed bits are
+/// cleared. Lock-free: an entry changes only if it still is what was read. Translations stay: a page that
+/// is used through one of those only looks unused, as in Linux.
+fn test_and_clear_accessed<P: Platform>(
+    tables: &Tables<'_, P>,
+    range: VirtRange,
+    (head, order): (Pfn, Order),
+) -> bool {
+    let mut used = false;
+    tables.walk(range, &mut |place, part| {
+        let (table, level, first, entries) = match place {
+            Place::Table(table) => {
+                (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)
+            }
+            Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
+        };
+        for entry in &tables.entries(table)[first..first + entries] {
+            used |= clear_accessed::<P>(entry, level, (head, order));
+        }
+        Step::Next
+    });
+    used
+}
+
+/// Clears the accessed bit of one entry, if it maps a page of the folio, and returns whether it was set.
+fn clear_accessed<P: Platform>(entry: &AtomicU64, level: Level, (head, order): (Pfn, Order)) -> bool {
+    let mut raw = entry.load(Ordering::Relaxed);
+    loop {
+        let maps = match P::Paging::decode(raw, level) {
+            Entry::Leaf(Leaf { pfn, flags }) => {
+                let usable = flags & (LeafFlags::READ | LeafFlags::SPECIAL) == LeafFlags::READ;
+                usable && pfn.0.wrapping_sub(head.0) < order.pages()
+            }
+            _ => false,
+        };
+        if !maps || raw & P::Paging::ACCESSED == 0 {
+            return false;
+        }
+        let cleared = raw & !P::Paging::ACCESSED;
+        match entry.compare_exchange(raw, cleared, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => raw = now,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Reading folios that no thread waits for.
+
+use super::SwapIn;
+use crate::error::Need;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocError, FolioCounter, FrameFlags, VmEvent};
+use quire_memcg::{LruList, MemcgId};
+use quire_swap::{Inserted, Seen, Shadow, SlotId};
+use quire_thp::OrderSet;
+
+/// Why pages are read that no thread waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ahead {
+    /// They may be wanted: they take spare memory only, and it is counted how many were.
+    Guessed,
+    /// A program said that it will need them: other pages are reclaimed for them.
+    Wanted,
+}
+
+impl<P: Platform> SwapIn<'_, P> {
+    /// Begins to read the folio of `slot`, of the largest of `orders` that can be had, or of order 0; the
+    /// slot is a multiple of the largest. Returns how many pages are dealt with by that, or what is short.
+    pub fn begin_ahead(
+        self,
+        slot: SlotId,
+        orders: OrderSet,
+        ahead: Ahead,
+    ) -> Result<u64, (AllocError, Need)> {
+        let (mut order, seen) = match self.memory.swap().look(slot, orders.most()) {
+            Seen::Cached(page) => {
+                let folio = self.memory.frames().folio(page);
+                let pages = folio.pages_from(page);
+                self.memory.memcgs().release_folio(folio.head());
+                return Ok(pages);
+            }
+            Seen::Out { order, group } => (orders.up_to(order).most(), MemcgId::from_bits(group)),
+            Seen::Gone => return Ok(1),
+        };
+        loop {
+            let drains = ahead == Ahead::Wanted && order == Order::ZERO;
+            let (head, charged) = match self.try_swap_folio(order, (slot, seen), drains) {
+                Ok(had) => had,
+                Err(_) if order > Order::ZERO => {
+                    let pin = self.memory.platform().pin();
+                    self.memory.frames().events().count_folio(&pin, order, FolioCounter::SwpinFallback, 1);
+                    order = orders.below(order).most();
+                    continue;
+                }
+                Err(short) => return Err(short),
+            };
+            let frame = self.memory.frames().known(head);
+            let Some(guard) = self.memory.frames().try_lock_folio_long(head) else {
+                self.memory.memcgs().release_folio(head);
+                return Ok(order.pages());
+            };
+            // Before any thread can find it: a thread that wants it waits for the completion, and reaps it,
+            // instead of for the lock.
+            frame.set_flags(FrameFlags::READING);
+            let inserted = self.memory.swap().insert(slot, head);
+            if let Inserted::Won { shadow, group: now, .. } = inserted {
+                self.settle_charge(order, charged, MemcgId::from_bits(now));
+                self.note_ahead(head, shadow, ahead);
+                self.memory.swap().read_unattended(guard, head);
+                return Ok(order.pages());
+            }
+            frame.clear_flags(FrameFlags::READING);
+            drop(guard);
+            self.memory.memcgs().release_folio(head);
+            match inserted {
+                Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
+                    order = orders.below(order).most();
+                }
+                Inserted::Found(page) => {
+                    self.memory.memcgs().release_folio(self.memory.frames().folio(page).head());
+                    return Ok(1);
+                }
+                _ => return Ok(1),
+            }
+        }
+    }
+
+    /// A folio is about to be read that no thread waits for.
+    fn note_ahead(self, head: Pfn, shadow: Option<Shadow>, ahead: Ahead) {
+        let pin = self.memory.platform().pin();
+        match ahead {
+            Ahead::Guessed => {
+                self.memory.frames().known(head).set_flags(FrameFlags::READAHEAD);
+                self.memory.frames().events().add(&pin, VmEvent::SwapRa, 1);
+                self.memory.memcgs().list_folio(&pin, head, LruList::InactiveAnon);
+            }
+            Ahead::Wanted => self.note_wanted(&pin, head, shadow),
+        }
+    }
+}

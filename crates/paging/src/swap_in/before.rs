@@ -1,0 +1,81 @@
+//! What the technique before ([`SwapTechnique::Bypass`](quire_swap::SwapTechnique::Bypass)) does otherwise,
+//! to be measured against the present one.
+//!
+//! It reads past the cache from a device that is done at once: the slot is marked busy, and the shadow is
+//! looked up and cleared on its own. A thread that finds the mark sleeps a tick and tries again. Where
+//! several entries name the slot, and on devices that take their time, a page goes through the cache.
+
+use super::SwapIn;
+use crate::error::SwapInError;
+use crate::swapped_in::{CacheFate, SwappedIn};
+use core::cell::Cell;
+use quire_arch::{Order, Platform};
+use quire_memcg::MemcgId;
+use quire_swap::SlotId;
+use quire_sync::atomic::raw::Ordering;
+
+/// How long a loser sleeps, in nanoseconds: a tick of a kernel at 1000 Hz.
+const TICK: u64 = 1_000_000;
+
+impl<'s, P: Platform> SwapIn<'s, P> {
+    /// Whether the page of `slot` is read past the cache: no other entry names it, and the device is
+    /// synchronous.
+    pub(super) fn may_bypass(self, slot: SlotId) -> bool {
+        self.memory.swap().is_synchronous(slot) && self.memory.swap().count(slot) == 1
+    }
+
+    /// Reads the page of `slot` past the cache. `None` where another thread does.
+    pub(super) fn read_past_cache(
+        self,
+        slot: SlotId,
+        group: MemcgId,
+    ) -> Result<Option<SwappedIn<'s, P>>, SwapInError> {
+        let swap = self.memory.swap();
+        if !swap.try_begin_bypass(slot) {
+            self.wait_for_bypass();
+            return Ok(None);
+        }
+        let end = || swap.end_bypass(slot);
+        let (head, charged) = match self.new_swap_folio(Order::ZERO, (slot, group)) {
+            Ok(Some(made)) => made,
+            Ok(None) => {
+                end();
+                return Ok(None);
+            }
+            Err(error) => {
+                end();
+                return Err(error);
+            }
+        };
+        let Some(guard) = self.memory.frames().try_lock_folio_long(head) else {
+            end();
+            self.memory.memcgs().release_folio(head);
+            return Ok(None);
+        };
+        // The slot was charged to this memcg before it was busy, and is charged to no other while it is.
+        let group_now = MemcgId::from_bits(swap.group_of(slot));
+        self.settle_charge(Order::ZERO, charged, group_now);
+        self.memory.frames().known(head).memcg().store(group_now.get(), Ordering::Relaxed);
+        self.note_major(&self.memory.platform().pin(), head, swap.shadow_of(slot));
+        let then = Cell::new(CacheFate::PastCache);
+        let held =
+            SwappedIn { memory: self.memory, head, order: Order::ZERO, slot, guard: Some(guard), then };
+        match swap.read_past_cache(slot, head) {
+            Ok(()) => Ok(Some(held)),
+            Err(_) => Err(SwapInError::Unreadable),
+        }
+    }
+
+    /// Sleeps a tick, if another thread may be reading the page past the cache.
+    pub(super) fn wait_for_bypass(self) {
+        if !self.memory.swap().technique().bypasses() {
+            return;
+        }
+        let end = self.memory.platform().now() + TICK;
+        let mut attempt = u32::MAX / 2;
+        while self.memory.platform().now() < end {
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+}

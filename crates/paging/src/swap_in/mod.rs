@@ -1,0 +1,272 @@
+//! Swap-in: a fault that finds a swap entry.
+//!
+//! The fault drops all that it holds, brings the folio into the swap cache, and retries with it under its
+//! folio lock. Only then, and if the entry still names the slot, the page is mapped
+//! ([`VmFault::map_swapped`](crate::VmFault::map_swapped)): as long as the cache has the folio its slots are not free, so they cannot stand
+//! for other contents in the meantime.
+//!
+//! The thread that inserts the folio reads it. Every other thread that wants it finds it in the cache and
+//! sleeps until the reader releases the folio lock. What the technique before does otherwise is in
+//! [`before`], how much is read at once is up to [`SwapInWindow`](quire_rmap::SwapInWindow), and pages that
+//! need not be read are in `fault/zeros.rs`.
+
+mod ahead;
+mod before;
+
+pub use ahead::Ahead;
+
+use crate::error::{Need, SwapInError, Swapped};
+use crate::refault::refault;
+use crate::swapped_in::{CacheFate, SwappedIn};
+use core::cell::Cell;
+use core::fmt;
+use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::{AllocError, AllocRequest, FolioCounter, FrameFlags, Kind, VmEvent};
+use quire_memcg::{MemcgId, MemcgStat, OverLimit};
+use quire_pagetable::MemoryCore;
+use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
+use quire_sync::atomic::raw::Ordering;
+use quire_thp::OrderSet;
+
+/// Brings folios into the swap cache.
+pub struct SwapIn<'s, P: Platform> {
+    memory: &'s MemoryCore<P>,
+}
+
+impl<P: Platform> Clone for SwapIn<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for SwapIn<'_, P> {}
+
+impl<'s, P: Platform> SwapIn<'s, P> {
+    /// Of the machine that `memory` belongs to.
+    pub fn new(memory: &'s MemoryCore<P>) -> Self {
+        Self { memory }
+    }
+}
+
+impl<P: Platform> fmt::Debug for SwapIn<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SwapIn").finish_non_exhaustive()
+    }
+}
+
+impl<'s, P: Platform> SwapIn<'s, P> {
+    /// Brings what `wanted` names into the cache. `None` where it is to be looked for again. The caller is
+    /// not pinned and holds no locks but those of mappings.
+    #[cold]
+    pub fn swap_in(self, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, SwapInError> {
+        let slot = SlotId::of(wanted.entry);
+        let technique = self.memory.swap().technique();
+        let orders = if technique.leaves_when_mapped() { wanted.orders } else { OrderSet::EMPTY };
+        // Counted where it turns out to be so: a fault that finds the folio in the cache is a minor one.
+        let (mut order, group) = match self.memory.swap().look(slot, orders.most()) {
+            Seen::Cached(page) => return self.join(page, slot),
+            // The slots may be alike up to an order that the policy does not allow.
+            Seen::Out { order, group } => (orders.up_to(order).most(), MemcgId::from_bits(group)),
+            Seen::Gone => {
+                self.wait_for_bypass();
+                return Ok(None);
+            }
+        };
+        if technique.bypasses() && self.may_bypass(slot) {
+            return self.read_past_cache(slot, group);
+        }
+        loop {
+            let Some((head, charged)) = self.new_swap_folio(order, (slot, group))? else {
+                self.memory.frames().events().count_folio(
+                    &self.memory.platform().pin(),
+                    order,
+                    FolioCounter::SwpinFallback,
+                    1,
+                );
+                order = orders.below(order).most();
+                continue;
+            };
+            let Some(guard) = self.memory.frames().try_lock_folio_long(head) else {
+                self.memory.memcgs().release_folio(head);
+                return Ok(None);
+            };
+            let first = slot.block_start(order);
+            match self.memory.swap().insert(first, head) {
+                Inserted::Won { shadow, zero, group: now } => {
+                    self.settle_charge(order, charged, MemcgId::from_bits(now));
+                    self.note_major(&self.memory.platform().pin(), head, shadow);
+                    let read = match self.memory.swap().read_inserted(head, zero) {
+                        IoState::Done(result) => result,
+                        IoState::Begun => self.memory.swap().wait_read(head),
+                    };
+                    let then = Cell::new(CacheFate::Kept);
+                    let held =
+                        SwappedIn { memory: self.memory, head, order, slot: first, guard: Some(guard), then };
+                    return self.read_completed(held, read).map(Some);
+                }
+                other => {
+                    drop(guard);
+                    self.memory.memcgs().release_folio(head);
+                    match other {
+                        Inserted::Found(page) => return self.join(page, slot),
+                        // Each order is tried once.
+                        Inserted::Conflict | Inserted::NoMemory if order > Order::ZERO => {
+                            order = orders.below(order).most();
+                        }
+                        _ => return Ok(None),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the descriptor of a new folio that of an unmapped one.
+    pub(crate) fn init_unmapped(self, head: Pfn) {
+        let frame = self.memory.frames().known(head);
+        frame.map_count().store(0, Ordering::Relaxed);
+        frame.live().store(0, Ordering::Relaxed);
+        frame.owner().store(0, Ordering::Relaxed);
+    }
+
+    /// A folio of `order` for what is in a slot, and the memcg that it is charged to: that of the slot, which
+    /// was seen before. `None` where there is no folio of an order above 0.
+    fn new_swap_folio(
+        self,
+        order: Order,
+        slot: (SlotId, MemcgId),
+    ) -> Result<Option<(Pfn, MemcgId)>, SwapInError> {
+        match self.try_swap_folio(order, slot, order == Order::ZERO) {
+            Ok(had) => Ok(Some(had)),
+            Err(_) if order > Order::ZERO => Ok(None),
+            Err((cause, need)) => Err(SwapInError::Short(cause, need)),
+        }
+    }
+
+    /// The same, or what is short. Per-CPU lists are drained for it only with `drains`.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn try_swap_folio(
+        self,
+        order: Order,
+        slot: (SlotId, MemcgId),
+        drains: bool,
+    ) -> Result<(Pfn, MemcgId), (AllocError, Need)> {
+        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
+        let request = if drains { request } else { request.without_drain() };
+        let pin = self.memory.platform().pin();
+        let head =
+            self.memory.frames().allocate(&pin, request).map_err(|cause| (cause, Need::Frames(order)))?;
+        self.init_unmapped(head);
+        let group = match self.charge_for_slot(&pin, slot, order) {
+            Ok(group) => group,
+            Err(over) => {
+                self.memory.memcgs().release_unused(&pin, head, order);
+                if order > Order::ZERO {
+                    self.memory.frames().events().count_folio(
+                        &pin,
+                        order,
+                        FolioCounter::SwpinFallbackCharge,
+                        1,
+                    );
+                }
+                return Err((AllocError::OutOfMemory, Need::Memcg(over.memcg, order.pages())));
+            }
+        };
+        self.memory.frames().known(head).memcg().store(group.get(), Ordering::Relaxed);
+        if order > Order::ZERO {
+            self.memory.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
+        }
+        Ok((head, group))
+    }
+
+    /// Charges a folio to the memcg that has `slot`, which was `seen`, and returns which one it is by now:
+    /// since the look the slot may have been freed, and its memcg may have been removed. The slot keeps its
+    /// memcg, and the section keeps the number.
+    pub(crate) fn charge_for_slot(
+        self,
+        pin: &Pin<'_, P>,
+        (slot, seen): (SlotId, MemcgId),
+        order: Order,
+    ) -> Result<MemcgId, OverLimit> {
+        if seen.is_root() {
+            return Ok(seen);
+        }
+        let _section = self.memory.frames().epoch().enter(pin);
+        let group = MemcgId::from_bits(self.memory.swap().group_of(slot));
+        self.memory.memcgs().try_charge(pin, group, order.pages()).map(|()| group)
+    }
+
+    /// A folio that was charged to `charged` is in the cache for slots that may have been given to another
+    /// memcg since: that one has it now.
+    pub(crate) fn settle_charge(self, order: Order, charged: MemcgId, group: MemcgId) {
+        if group != charged {
+            let pin = self.memory.platform().pin();
+            self.memory.memcgs().charge_anyway(&pin, group, order.pages());
+            self.memory.memcgs().uncharge(&pin, charged, order.pages());
+        }
+    }
+
+    /// A folio is about to be read for a fault: a major one.
+    pub(crate) fn note_major(self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
+        self.memory.frames().events().add(pin, VmEvent::Pgmajfault, 1);
+        let group = MemcgId::from_bits(self.memory.frames().known(head).memcg().load(Ordering::Relaxed));
+        self.memory.memcgs().add_stat(pin, group, MemcgStat::Pgmajfault, 1);
+        self.note_wanted(pin, head, shadow);
+    }
+
+    /// A folio is about to be read that a program wants: its page goes on an LRU list.
+    pub(crate) fn note_wanted(self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
+        let list = refault(self.memory, pin, head, shadow);
+        self.memory.memcgs().list_folio(pin, head, list);
+    }
+
+    /// The device has completed the read of a folio of the cache.
+    fn read_completed(
+        self,
+        mut held: SwappedIn<'s, P>,
+        read: Result<(), DeviceError>,
+    ) -> Result<SwappedIn<'s, P>, SwapInError> {
+        if read.is_ok() {
+            return Ok(held);
+        }
+        // A thread that waits for the lock sees that it failed; a later fault tries the device again.
+        let left = self.memory.swap().discard_failed(held.head);
+        held.then.set(CacheFate::Failed);
+        drop(held.guard.take());
+        if left {
+            self.memory.memcgs().release_folio(held.head);
+        }
+        Err(SwapInError::Unreadable)
+    }
+
+    /// Waits for the folio of `page`, to which the caller has a reference: another thread may be reading it.
+    /// It may have left the cache meanwhile.
+    fn join(self, page: Pfn, slot: SlotId) -> Result<Option<SwappedIn<'s, P>>, SwapInError> {
+        let head = self.memory.frames().folio(page).head();
+        // No thread waits for a folio that was read ahead but one that wants it, so this one must reap the
+        // completion.
+        let _ = self.memory.swap().wait_read(head);
+        let guard = self.memory.frames().lock_folio_long(head);
+        let folio = self.memory.frames().folio(page);
+        let flags = folio.frame().word().flags();
+        let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+        let joined = SwappedIn {
+            memory: self.memory,
+            head: folio.head(),
+            order: folio.order(),
+            slot: first,
+            guard,
+            then: Cell::new(CacheFate::Kept),
+        };
+        if folio.head() != head {
+            // It was split: the reference is to its first part.
+            let mut joined = joined;
+            joined.head = head;
+            return Ok(None);
+        }
+        if flags.contains(FrameFlags::READ_FAILED) {
+            return Err(SwapInError::Unreadable);
+        }
+        let is_it = flags.contains(FrameFlags::SWAP_CACHE) && joined.page_of(slot).is_some();
+        Ok(is_it.then_some(joined))
+    }
+}

@@ -1,0 +1,125 @@
+//! A folio that was swapped in, and what becomes of it once its page was mapped, or was not.
+
+use core::cell::Cell;
+use core::fmt;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{FolioGuard, FrameFlags};
+use quire_pagetable::MemoryCore;
+use quire_swap::{SlotId, Swap};
+
+/// A folio of the swap cache, or one that was read past it, under its folio lock, with a reference.
+pub struct SwappedIn<'s, P: Platform> {
+    pub(crate) memory: &'s MemoryCore<P>,
+    pub(crate) head: Pfn,
+    pub(crate) order: Order,
+    pub(crate) slot: SlotId,
+    pub(crate) guard: Option<FolioGuard<'s, P>>,
+    /// What its mapping left to be done.
+    pub(crate) then: Cell<CacheFate>,
+}
+
+/// What there is to do about a folio after its page was mapped, or was not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CacheFate {
+    /// The cache keeps it.
+    Kept,
+    /// No entry names the slots any more, so it leaves the cache.
+    Removable,
+    /// It left the cache with the last entry that named it.
+    Removed,
+    /// It never was in the cache.
+    PastCache,
+    /// It could not be read, and has left the cache.
+    Failed,
+}
+
+impl<P: Platform> Drop for SwappedIn<'_, P> {
+    fn drop(&mut self) {
+        // If the folio is exclusive to the program now, a synchronous device writes it again as fast as it
+        // would be found. And a thread that cleared the last swap entry while this had the lock leaves the
+        // folio to this.
+        let then = self.then.get();
+        let left = match then {
+            CacheFate::Kept | CacheFate::Removable => {
+                !self.is_being_written() && self.memory.swap().remove_unnamed(self.head)
+            }
+            CacheFate::Removed => true,
+            CacheFate::PastCache => {
+                end_past_cache(self.memory.swap(), self.slot);
+                false
+            }
+            CacheFate::Failed => false,
+        };
+        drop(self.guard.take());
+        if left {
+            // The cache's reference; this one's own is still there.
+            let last = self.memory.frames().known(self.head).put(1);
+            debug_assert!(!last, "{:?} is held twice", self.head);
+        } else if matches!(then, CacheFate::Kept | CacheFate::Removable) {
+            self.memory.swap().leave_if_unnamed(self.head);
+        }
+        self.memory.memcgs().release_folio(self.head);
+    }
+}
+
+impl<P: Platform> fmt::Debug for SwappedIn<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SwappedIn")
+            .field("head", &self.head)
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Platform> SwappedIn<'_, P> {
+    /// Its first frame.
+    pub fn head(&self) -> Pfn {
+        self.head
+    }
+
+    fn is_being_written(&self) -> bool {
+        self.memory.frames().known(self.head).word().flags().contains(FrameFlags::WRITEBACK)
+    }
+
+    /// Entries that named `pages` slots from `start` on are gone. The lock of their table is held.
+    pub(crate) fn names_gone(&self, start: SlotId, pages: u64) {
+        let swap = self.memory.swap();
+        let is_all = pages == self.order.pages();
+        match self.then.get() {
+            CacheFate::Kept if is_all && swap.technique().leaves_when_mapped() => {
+                if swap.drop_counts_and_leave(self.head) {
+                    self.then.set(CacheFate::Removed);
+                }
+            }
+            CacheFate::Kept | CacheFate::Removable => {
+                if swap.drop_counts(start, pages as u32).cached_only {
+                    self.then.set(CacheFate::Removable);
+                }
+            }
+            CacheFate::PastCache => {
+                let _ = swap.drop_counts(start, pages as u32);
+            }
+            CacheFate::Removed | CacheFate::Failed => {
+                debug_assert!(false, "{start} was named once more after it was free");
+            }
+        }
+    }
+
+    /// Which page of the folio `slot` is. None once the folio has left the cache: the slot may be another
+    /// page's by now.
+    pub(crate) fn page_of(&self, slot: SlotId) -> Option<u64> {
+        if matches!(self.then.get(), CacheFate::Removed | CacheFate::Failed) {
+            return None;
+        }
+        let nth = slot.raw().wrapping_sub(self.slot.raw());
+        (nth < self.order.pages()).then_some(nth)
+    }
+}
+
+/// Ends the reading of a page past the cache, after it was mapped or was not.
+fn end_past_cache<P: Platform>(swap: &Swap<P>, slot: SlotId) {
+    if swap.count(slot) == 0 {
+        swap.clear_shadow(slot);
+    }
+    swap.end_bypass(slot);
+}

@@ -1,0 +1,89 @@
+//! The rmap: from a page of private memory to the mappings that can show it.
+//!
+//! Every VMA that has private pages belongs to an [`AnonVma`]. The anon_vmas of a process and of its children
+//! form a tree. A page names the anon_vma that it was faulted in for, and only VMAs of that anon_vma and of
+//! those below it can map it: `fork` gives the VMAs of the child an anon_vma below the parent's. One sleeping
+//! lock in the root (Linux's `anon_vma->root->rwsem`) orders everything: it is held exclusively to link,
+//! unlink or change a VMA, and shared by a walk.
+//!
+//! A VMA leaves its anon_vma before its tables are freed, so that a walker may rely on the tables of the VMAs
+//! that it meets. The anon_vma itself stays until the pages are out of the tables ([`Emptied`]). So a page
+//! that is mapped names an anon_vma that is not freed. A walker, which finds the page before it holds any
+//! lock, relies on that ([`walk`]).
+
+mod anon_vma_tree;
+mod walk;
+
+pub use anon_vma_tree::{AnonVmaTree, Branch, Emptied};
+pub use walk::{HeldMappings, Mapped};
+
+use crate::space_core::AnonVma;
+use core::fmt;
+use quire_arch::{Pin, Platform};
+use quire_frame::AllocError;
+use quire_pagetable::MemoryCore;
+use quire_slab::SlabCache;
+use quire_sync::atomic::AtomicU64;
+
+/// The anon_vmas of a machine.
+pub struct RmapState<P: Platform> {
+    anon_vmas: SlabCache<AnonVma, P>,
+    /// A number for each VMA that a fork copies, from 1.
+    next_branch: AtomicU64,
+}
+
+impl<P: Platform> RmapState<P> {
+    /// No anon_vma yet.
+    ///
+    /// # Errors
+    ///
+    /// When there is no frame for the slab cache.
+    pub fn new(memory: &MemoryCore<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
+        let anon_vmas = SlabCache::new(memory.frames(), pin, "anon_vma")?;
+        Ok(Self { anon_vmas, next_branch: AtomicU64::new(1) })
+    }
+
+    /// The slab cache of anon_vmas.
+    pub fn cache(&self) -> &SlabCache<AnonVma, P> {
+        &self.anon_vmas
+    }
+}
+
+impl<P: Platform> fmt::Debug for RmapState<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RmapState").finish_non_exhaustive()
+    }
+}
+
+/// The rmap of a machine, for those who have what it lies on.
+pub struct Rmap<'s, P: Platform> {
+    memory: &'s MemoryCore<P>,
+    state: &'s RmapState<P>,
+}
+
+impl<P: Platform> Clone for Rmap<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Rmap<'_, P> {}
+
+impl<'s, P: Platform> Rmap<'s, P> {
+    /// The rmap of the machine that both belong to.
+    pub fn new(memory: &'s MemoryCore<P>, state: &'s RmapState<P>) -> Self {
+        Self { memory, state }
+    }
+
+    /// What all page tables of the machine share.
+    #[inline]
+    pub fn memory(self) -> &'s MemoryCore<P> {
+        self.memory
+    }
+}
+
+impl<P: Platform> fmt::Debug for Rmap<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rmap").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,235 @@
+//! The walk: every mapping that can show a folio.
+//!
+//! A walker begins with nothing but a frame, so it has to get hold of the tree before it can take its lock:
+//!
+//! 1. In a section of the epoch it sees that the folio is mapped, and then reads which anon_vma owns it. Of a
+//!    folio that is mapped the anon_vma is not freed: [`Emptied`](super::Emptied) frees it only after the
+//!    entries are gone. If the folio is unmapped in this very moment, or even used anew, the anon_vma that
+//!    was read was freed later than the section began: had its epoch passed before, the walker would have
+//!    seen that the folio is not mapped. So the anon_vma is memory of an anon_vma until the section ends.
+//! 2. It takes a reference to the root, unless the last one is gone. Then it may sleep.
+//! 3. Under the root lock it looks again, as in 1. If the folio is mapped and owned by the same anon_vma of
+//!    the same tree, that anon_vma stays until the lock is released.
+//!
+//! What a walker finds under the lock is each mapping whole, before or after a change, and `mremap` moves
+//! pages under it. Only pages that are being unmapped may be missed: their mapping is gone before they are.
+
+use super::Rmap;
+use crate::space_core::{AnonVma, SpaceCore, VmaSnapshot};
+use core::fmt;
+use core::ops::ControlFlow;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::Ordering;
+use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
+use quire_frame::{Frame, Kind};
+use quire_pagetable::{MemoryCore, SpaceId, Tables};
+use quire_sync::EpochGuard;
+
+/// A tree that a walker keeps from being freed.
+struct RootRef<'s, P: Platform> {
+    rmap: Rmap<'s, P>,
+    root: NonNull<AnonVma>,
+}
+
+impl<P: Platform> Drop for RootRef<'_, P> {
+    fn drop(&mut self) {
+        // SAFETY: the reference was taken for this value.
+        unsafe { self.rmap.put_root(self.root) };
+    }
+}
+
+impl<'s, P: Platform> Rmap<'s, P> {
+    /// Calls `visit` for each mapping that may show pages of `folio`, the first frame of one of any order,
+    /// with the range in that mapping where they would be. The mappings of the anon_vma that owns the folio
+    /// come first. A `visit` that breaks ends the walk.
+    ///
+    /// The root lock is held shared meanwhile, so the mappings stay; entries may change under the lock of
+    /// their table, and tables may be freed, but a `visit` is in a section of the epoch. Pages of files and
+    /// of shared memory are found nowhere yet. The caller is not pinned and holds no lock of class Rmap or
+    /// later.
+    pub fn walk<B>(self, folio: Pfn, visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>) -> ControlFlow<B> {
+        self.hold(folio, |held| held.walk(visit)).unwrap_or(ControlFlow::Continue(()))
+    }
+
+    /// Calls `inside` with the root lock of `folio` held shared, so that its mappings stay and the walk can
+    /// be made with other locks held. `None` where the folio is not mapped, or has no rmap. The caller is as
+    /// for [`walk`](Self::walk).
+    pub fn hold<R>(self, folio: Pfn, inside: impl FnOnce(&HeldMappings<'s, P>) -> R) -> Option<R> {
+        let frame = self.memory.frames().frame(folio)?;
+        let (anon_vma, kept) = self.get_root(frame)?;
+        // SAFETY: a root stays for as long as it is kept.
+        let root = unsafe { kept.root.as_ref() };
+        let _guard = root.lock.read(self.memory.platform());
+        if self.owner_of(frame) != Some((anon_vma, kept.root)) {
+            return None;
+        }
+        Some(inside(&HeldMappings { memory: self.memory, frame, anon_vma }))
+    }
+
+    /// As [`hold`](Self::hold), for a caller that may hold locks of mappings, and perhaps the root
+    /// lock: it is only tried. `None` also where another thread has it.
+    pub fn try_hold<R>(self, folio: Pfn, inside: impl FnOnce(&HeldMappings<'s, P>) -> R) -> Option<R> {
+        let frame = self.memory.frames().frame(folio)?;
+        let (anon_vma, kept) = self.get_root(frame)?;
+        // SAFETY: a root stays for as long as it is kept.
+        let root = unsafe { kept.root.as_ref() };
+        let _guard = root.lock.try_read(self.memory.platform())?;
+        if self.owner_of(frame) != Some((anon_vma, kept.root)) {
+            return None;
+        }
+        Some(inside(&HeldMappings { memory: self.memory, frame, anon_vma }))
+    }
+
+    /// The anon_vma that owns what `frame` holds, and a reference to its root.
+    fn get_root(self, frame: &Frame) -> Option<(NonNull<AnonVma>, RootRef<'s, P>)> {
+        let pin = self.memory.platform().pin();
+        let section = self.memory.frames().epoch().enter(&pin);
+        let (anon_vma, root) = self.owner_in(&section, frame)?;
+        // SAFETY: see the head of this file.
+        let held = unsafe { root.as_ref() }.try_hold();
+        held.then(|| (anon_vma, RootRef { rmap: self, root }))
+    }
+
+    /// The anon_vma that owns the private page in `frame`, and the root of its tree, if the page is mapped
+    /// just now.
+    fn owner_of(self, frame: &Frame) -> Option<(NonNull<AnonVma>, NonNull<AnonVma>)> {
+        let pin = self.memory.platform().pin();
+        self.owner_in(&self.memory.frames().epoch().enter(&pin), frame)
+    }
+
+    /// The same in a section of the epoch, in which both may be read.
+    fn owner_in(
+        self,
+        _section: &EpochGuard<'_>,
+        frame: &Frame,
+    ) -> Option<(NonNull<AnonVma>, NonNull<AnonVma>)> {
+        // First the count, then the owner; acquire pairs with the releases in `init_page`.
+        if frame.map_count().load(Ordering::Acquire) == 0 || frame.kind() != Kind::Anonymous {
+            return None;
+        }
+        let anon_vma = AnonVma::of_owner(frame.owner().load(Ordering::Acquire))?;
+        // SAFETY: see the head of this file.
+        let root = NonNull::from(unsafe { anon_vma.as_ref() }.root());
+        Some((anon_vma, root))
+    }
+
+    /// Calls `visit` with each place where a page of `folio`, the first frame of one of any order, is mapped:
+    /// the space and the address. Returns how many mappings were looked at; the walk ends when all are found
+    /// that there were when it began.
+    ///
+    /// A page that is mapped all the time is found, also while it moves. Pages of files and of shared memory
+    /// are not found yet. `visit` is called with the lock of a table held, and takes no locks.
+    pub fn for_each_map(self, folio: Pfn, mut visit: impl FnMut(SpaceId, VirtAddr)) -> usize {
+        let Some(frame) = self.memory.frames().frame(folio) else { return 0 };
+        let mut missing = frame.map_count().load(Ordering::Relaxed);
+        let mut looked_at = 0;
+        let _ = self.walk(folio, |mapped| {
+            let Mapped { tables, vma: facts, range, .. } = *mapped;
+            looked_at += 1;
+            let first = facts.page_offset_at(range.start()) - frame.index().load(Ordering::Relaxed);
+            tables.look(range, |part, entry| {
+                let page = Pfn(folio.0 + first + (part.start().0 - range.start().0) / PAGE_SIZE);
+                let is_it = |leaf: Leaf| leaf.pfn == page && !leaf.flags.contains(LeafFlags::SPECIAL);
+                if matches!(entry, Entry::Leaf(leaf) if is_it(leaf)) {
+                    visit(mapped.space.id(), part.start());
+                    missing = missing.saturating_sub((part.len() / PAGE_SIZE) as u32);
+                }
+            });
+            if missing == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        looked_at
+    }
+}
+
+/// One mapping that can show pages of a folio, as a walk visits it.
+#[derive(Clone, Copy)]
+pub struct Mapped<'a, P: Platform> {
+    /// The tables of its space.
+    pub tables: Tables<'a, P>,
+    /// Its space.
+    pub space: &'a SpaceCore,
+    /// The mapping.
+    pub vma: &'a VmaSnapshot,
+    /// Where in the mapping the pages would be.
+    pub range: VirtRange,
+}
+
+/// The mappings that can show a folio, under the lock of their tree held shared.
+pub struct HeldMappings<'s, P: Platform> {
+    memory: &'s MemoryCore<P>,
+    frame: &'s Frame,
+    anon_vma: NonNull<AnonVma>,
+}
+
+impl<P: Platform> HeldMappings<'_, P> {
+    /// As [`Rmap::walk`].
+    pub fn walk<B>(&self, visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>) -> ControlFlow<B> {
+        self.walk_pages(self.frame.word().order().pages(), visit)
+    }
+
+    /// The same for the folio and what follows it, `pages` pages together: the parts of a folio that was
+    /// split meanwhile.
+    pub fn walk_pages<B>(
+        &self,
+        pages: u64,
+        mut visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let first = self.frame.index().load(Ordering::Relaxed);
+        // SAFETY: it owns a mapped page under the lock of its tree; see the head of this file.
+        let start = unsafe { self.anon_vma.as_ref() };
+        debug_assert_ne!(start.refs.load(Ordering::Relaxed), 0, "a walk from an anon_vma that was freed");
+        let mut at = start;
+        loop {
+            // SAFETY: the root lock is held.
+            for vma in unsafe { at.vmas.holding(first, first.saturating_add(pages - 1)) } {
+                // SAFETY: a VMA that is in an anon_vma is live.
+                let vma = unsafe { vma.as_ref() };
+                let Some(core) = vma.membership().core() else { continue };
+                // SAFETY: a VMA in an anon_vma belongs to a space of this machine, which lives until its VMAs
+                // are gone.
+                let core = unsafe { core.as_ref() };
+                let facts = vma.facts();
+                if let Some(range) = facts.range_of(first, pages) {
+                    // Its tables may be freed meanwhile.
+                    let pin = self.memory.platform().pin();
+                    let _epoch = self.memory.frames().epoch().enter(&pin);
+                    let tables = Tables::new(self.memory, &core.tables);
+                    visit(&Mapped { tables, space: core, vma: &facts, range })?;
+                }
+            }
+            // The next anon_vma in the subtree below `start`: no recursion, since programs decide its depth.
+            let Some(next) = next_below(at, start) else { return ControlFlow::Continue(()) };
+            at = next;
+        }
+    }
+}
+
+/// The anon_vma after `at` in the subtree at `top`: parents come before their children. The root lock is
+/// held.
+fn next_below<'g>(at: &'g AnonVma, top: &'g AnonVma) -> Option<&'g AnonVma> {
+    // SAFETY: an anon_vma on its parent's list is live while the root lock is held.
+    let live = |anon_vma: NonNull<AnonVma>| unsafe { anon_vma.as_ref() };
+    if let Some(child) = at.first_child.get() {
+        return Some(live(child));
+    }
+    let mut at = at;
+    while !ptr::eq(at, top) {
+        if let Some(sibling) = at.next.get() {
+            return Some(live(sibling));
+        }
+        at = at.parent()?;
+    }
+    None
+}
+
+impl<P: Platform> fmt::Debug for Mapped<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapped").field("vma", self.vma).field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+impl<P: Platform> fmt::Debug for HeldMappings<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldMappings").finish_non_exhaustive()
+    }
+}

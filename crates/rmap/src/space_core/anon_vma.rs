@@ -1,0 +1,231 @@
+//! The `anon_vma`: VMAs whose private pages belong together.
+
+use super::{Vma, VmaSnapshot};
+use core::cell::Cell;
+use core::fmt;
+use core::ptr::{self, NonNull};
+use quire_arch::LockClass;
+use quire_sync::RwSleepLock;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_vma_tree::intervals::IntervalTree;
+
+/// A link between anon_vmas. Used under the root lock.
+pub(crate) type AnonVmaLink = Cell<Option<NonNull<AnonVma>>>;
+
+/// Set in the owner of a page that an anon_vma owns. Frames of other kinds are owned by other things, and the
+/// word stays when a frame is freed. So a walker that finds a frame between two uses must see that this is no
+/// anon_vma.
+const OWNS: u64 = 1;
+
+/// VMAs whose private pages belong together.
+///
+/// An anon_vma is *fresh* until its first VMA enters; then it is on its parent's list. It is *emptied* when
+/// its last VMA leaves, and no VMA enters it again: only the child of a VMA that is in an anon_vma can. It is
+/// freed when the thread that emptied it has released it and it has no children any more.
+pub struct AnonVma {
+    /// One until it is released, one for each child; in a root also one for each walker. But for walkers',
+    /// changed under the root lock held exclusively.
+    pub(crate) refs: AtomicU32,
+    /// The root lock; used in the root.
+    pub(crate) lock: RwSleepLock,
+    /// `None` in the root itself. As the parent, it never changes.
+    root: Option<NonNull<Self>>,
+    pub(crate) parent: Option<NonNull<Self>>,
+    pub(crate) first_child: AnonVmaLink,
+    /// The children of one parent, in no order.
+    pub(crate) previous: AnonVmaLink,
+    pub(crate) next: AnonVmaLink,
+    pub(crate) vmas: IntervalTree<Vma>,
+    pub(crate) stats: TreeStats,
+    /// The next on a list of [`Emptied`](super::Emptied).
+    pub(crate) next_emptied: AnonVmaLink,
+    pub(crate) scratch: Scratch,
+}
+
+/// The size of a tree, in its root. Written under the root lock. It decides nothing but whether an anon_vma
+/// is worth its memory, so it may be read without.
+#[derive(Default)]
+pub(crate) struct TreeStats {
+    /// VMAs in all anon_vmas.
+    pub(crate) vmas: AtomicU64,
+    /// Memcgs without any.
+    pub(crate) empty: AtomicU64,
+}
+
+// SAFETY: what is neither atomic nor fixed is read and written only under the root lock, or by the one that
+// emptied the anon_vma, or by the auditor of a quiet machine.
+unsafe impl Send for AnonVma {}
+// SAFETY: as above.
+unsafe impl Sync for AnonVma {}
+
+impl AnonVma {
+    /// A fresh anon_vma below `parent`, or the root of a new tree.
+    pub(crate) fn new(parent: Option<&Self>) -> Self {
+        Self {
+            refs: AtomicU32::new(1),
+            lock: RwSleepLock::new(LockClass::Rmap),
+            root: parent.map(|parent| NonNull::from(parent.root())),
+            parent: parent.map(NonNull::from),
+            first_child: Cell::new(None),
+            previous: Cell::new(None),
+            next: Cell::new(None),
+            vmas: IntervalTree::new(),
+            stats: TreeStats::default(),
+            next_emptied: Cell::new(None),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// The word by which a frame names this anon_vma.
+    ///
+    /// The address is exposed, and [`of_owner`](Self::of_owner) makes it a pointer again, which may be used for
+    /// as long as the anon_vma is not freed: until then what was exposed is the only object there.
+    #[inline]
+    pub(crate) fn owner_of(anon_vma: NonNull<Self>) -> u64 {
+        anon_vma.as_ptr().expose_provenance() as u64 | OWNS
+    }
+
+    /// The anon_vma that an owner names, if it names one.
+    pub(crate) fn of_owner(owner: u64) -> Option<NonNull<Self>> {
+        let address = (owner & !OWNS) as usize;
+        if owner & OWNS == 0 { None } else { NonNull::new(ptr::with_exposed_provenance_mut(address)) }
+    }
+
+    /// The root of the tree.
+    pub(crate) fn root(&self) -> &Self {
+        // SAFETY: an anon_vma holds its parent, and so its root, until it is freed; the root was retired no
+        // sooner, for readers that are in the epoch.
+        self.root.map_or(self, |root| unsafe { root.as_ref() })
+    }
+
+    pub(crate) fn parent(&self) -> Option<&Self> {
+        // SAFETY: an anon_vma holds its parent until it is freed.
+        self.parent.map(|parent| unsafe { parent.as_ref() })
+    }
+
+    /// Whether `other` is this anon_vma or one of those above it. The machine is quiet, or the root lock is
+    /// held.
+    pub(crate) fn descends_from(&self, other: NonNull<Self>) -> bool {
+        let mut at = Some(self);
+        while let Some(anon_vma) = at {
+            if ptr::eq(anon_vma, other.as_ptr()) {
+                return true;
+            }
+            at = anon_vma.parent();
+        }
+        false
+    }
+
+    /// Puts `vma` in, which will be as `facts` say. The root lock is held exclusively.
+    pub(crate) fn enter(&self, vma: &Vma, facts: &VmaSnapshot) {
+        if self.vmas.is_empty()
+            && let Some(parent) = self.parent()
+        {
+            parent.link_child(self);
+        }
+        let (first, last) = facts.page_offsets();
+        // SAFETY: the root lock is held exclusively; a VMA in a tree leaves its anon_vma before it is
+        // retired.
+        unsafe { self.vmas.insert(NonNull::from(vma), first, last) };
+        let vmas = &self.root().stats.vmas;
+        vmas.store(vmas.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Takes `vma` out, and returns whether it was the last one. The root lock is held exclusively.
+    pub(crate) fn leave(&self, vma: &Vma) -> bool {
+        // SAFETY: the root lock is held exclusively, and the VMA names this anon_vma.
+        unsafe { self.vmas.remove(NonNull::from(vma)) };
+        let stats = &self.root().stats;
+        stats.vmas.store(stats.vmas.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        let emptied = self.vmas.is_empty();
+        if emptied {
+            stats.empty.store(stats.empty.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        emptied
+    }
+
+    /// Notes that `vma`, which is in this anon_vma, will be as `facts` say. The root lock is held
+    /// exclusively.
+    pub(crate) fn change(&self, vma: &Vma, facts: &VmaSnapshot) {
+        let (first, last) = facts.page_offsets();
+        // SAFETY: the root lock is held exclusively, and the VMA names this anon_vma.
+        unsafe { self.vmas.change(NonNull::from(vma), first, last) };
+    }
+
+    /// Makes `child` a child of this anon_vma. The root lock is held exclusively.
+    fn link_child(&self, child: &Self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+        let first = self.first_child.replace(Some(NonNull::from(child)));
+        child.next.set(first);
+        if let Some(first) = first {
+            // SAFETY: an anon_vma on its parent's list is live.
+            unsafe { first.as_ref() }.previous.set(Some(NonNull::from(child)));
+        }
+    }
+
+    /// Takes this anon_vma off its parent's list. The root lock is held exclusively.
+    pub(crate) fn unlink_child(&self, parent: &Self) {
+        let (previous, next) = (self.previous.get(), self.next.get());
+        match previous {
+            // SAFETY: an anon_vma on its parent's list is live.
+            Some(previous) => unsafe { previous.as_ref() }.next.set(next),
+            None => parent.first_child.set(next),
+        }
+        if let Some(next) = next {
+            // SAFETY: as above.
+            unsafe { next.as_ref() }.previous.set(previous);
+        }
+    }
+
+    /// One more reference to a root for a walker, unless the last one is gone.
+    pub(crate) fn try_hold(&self) -> bool {
+        let more = |refs: u32| if refs == 0 { None } else { refs.checked_add(1) };
+        // Relaxed: what the reference protects is read under the root lock.
+        self.refs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Drops a reference and returns whether it was the last one.
+    pub(crate) fn put(&self) -> bool {
+        // Release, and acquire for the last one: it comes after all that was done under the others.
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+impl fmt::Debug for AnonVma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnonVma")
+            .field("refs", &self.refs)
+            .field("vmas", &self.vmas.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The auditor's scratch in an anon_vma; zero outside of audits.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Counted among the anon_vmas.
+    pub(crate) seen: Cell<bool>,
+    /// Held against the recount.
+    pub(crate) checked: Cell<bool>,
+    /// VMAs that name the anon_vma.
+    pub(crate) vmas: Cell<u64>,
+    /// Memcgs that name it as their parent.
+    pub(crate) children: Cell<u64>,
+    /// In a root: VMAs of the tree.
+    pub(crate) tree_vmas: Cell<u64>,
+    /// In a root: anon_vmas of the tree without VMAs.
+    pub(crate) tree_empty: Cell<u64>,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_names_an_anon_vma_or_none() {
+        assert_eq!((AnonVma::of_owner(0), AnonVma::of_owner(42)), (None, None));
+        let anon_vma = AnonVma::new(None);
+        let pointer = NonNull::from(&anon_vma);
+        assert_eq!(AnonVma::of_owner(AnonVma::owner_of(pointer)), Some(pointer));
+    }
+}

@@ -1,0 +1,49 @@
+//! The place of a VMA in its anon_vma.
+
+use super::{SpaceCore, Vma};
+use core::cell::Cell;
+use core::ptr::NonNull;
+use quire_vma_tree::intervals::{Member, Place};
+
+/// A VMA's part in its anon_vma. Read and written under the root lock.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    place: Place<Vma>,
+    /// The core of the VMA's space, for walks.
+    core: Cell<Option<NonNull<SpaceCore>>>,
+}
+
+// SAFETY: the core is shared data, and the cell is used only under the root lock.
+unsafe impl Send for Membership {}
+// SAFETY: as above.
+unsafe impl Sync for Membership {}
+
+impl Membership {
+    pub(crate) const fn new() -> Self {
+        Self { place: Place::new(), core: Cell::new(None) }
+    }
+
+    /// The page offsets that the anon_vma's tree has the VMA at.
+    pub(crate) fn interval(&self) -> (u64, u64) {
+        self.place.interval()
+    }
+
+    pub(crate) fn is_linked(&self) -> bool {
+        self.place.is_linked()
+    }
+
+    pub(crate) fn core(&self) -> Option<NonNull<SpaceCore>> {
+        self.core.get()
+    }
+
+    pub(crate) fn set_core(&self, core: &SpaceCore) {
+        self.core.set(Some(NonNull::from(core)));
+    }
+}
+
+// SAFETY: the place is a field.
+unsafe impl Member for Vma {
+    fn place(&self) -> &Place<Self> {
+        &self.membership().place
+    }
+}

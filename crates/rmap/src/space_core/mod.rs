@@ -1,0 +1,164 @@
+//! What all handles of one space share: its mappings, and the anon_vmas that these are in.
+//!
+//! A VMA, the anon_vma that it is in and the core of its space point at one another, so they are one module.
+
+mod anon_vma;
+mod mappings;
+mod membership;
+mod merge;
+mod vma;
+
+pub use anon_vma::AnonVma;
+pub(crate) use anon_vma::{AnonVmaLink, Scratch};
+pub use mappings::Mappings;
+pub use merge::Proposal;
+pub use vma::{AnonVmaRef, Backing, Vma, VmaSnapshot};
+
+use crate::flags::VmFlags;
+use crate::fork_sequence::ForkSequence;
+use crate::huge_disable::AtomicHugeDisable;
+use crate::layout::{AtomicLimits, Layout, Limits};
+use crate::lock::LockSequence;
+use crate::rights::AtomicExecGain;
+use crate::usage::Usage;
+use core::cell::Cell;
+use core::fmt;
+use core::ptr::NonNull;
+use quire_arch::LockClass;
+use quire_memcg::MemcgId;
+use quire_pagetable::{SpaceId, SpaceTables};
+use quire_sync::RwSleepLock;
+use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use quire_vma_tree::tree::RangeTree;
+
+/// A core's place on the list of all spaces. Read and written under the list's lock.
+#[derive(Debug)]
+pub struct SpaceLink(Cell<Neighbour>, Cell<Neighbour>);
+
+type Neighbour = Option<NonNull<SpaceCore>>;
+
+impl SpaceLink {
+    /// Puts it between two.
+    pub fn set_between(&self, previous: Neighbour, next: Neighbour) {
+        self.0.set(previous);
+        self.1.set(next);
+    }
+
+    /// Changes the one before it.
+    pub fn set_previous(&self, previous: Neighbour) {
+        self.0.set(previous);
+    }
+
+    /// Changes the one after it.
+    pub fn set_next(&self, next: Neighbour) {
+        self.1.set(next);
+    }
+
+    /// The one before it and the one after.
+    pub fn get(&self) -> (Neighbour, Neighbour) {
+        (self.0.get(), self.1.get())
+    }
+}
+
+/// What all handles of one space share.
+pub struct SpaceCore {
+    /// Its page tables.
+    pub tables: SpaceTables,
+    /// Handles; at 0 it exits.
+    pub handles: AtomicUsize,
+    /// Held for writing to change mappings, shared to rely on them as a whole.
+    pub mmap_lock: RwSleepLock,
+    /// Counts what writers of mappings do.
+    pub sequence: LockSequence,
+    /// Its mappings.
+    pub vmas: RangeTree<Vma>,
+    /// Where things lie.
+    pub layout: Layout,
+    /// How much it may hold.
+    pub limits: AtomicLimits,
+    /// What its mappings come to.
+    pub usage: Usage,
+    /// The program break. Changed under the mmap lock.
+    pub brk: AtomicU64,
+    /// Flags that every new mapping gets (`mlockall(MCL_FUTURE)`). Changed under the mmap lock.
+    pub default_flags: AtomicU64,
+    /// Whether it gets large folios.
+    pub huge_disable: AtomicHugeDisable,
+    /// Whether memory may become executable.
+    pub exec_gain: AtomicExecGain,
+    /// How its owner wants it to be judged when memory is exhausted.
+    pub oom_score_adj: AtomicU32,
+    /// Whether the program was killed, since memory was exhausted.
+    pub killed: AtomicU32,
+    /// Its forks.
+    pub forks: ForkSequence,
+    /// Its place on the list of all spaces.
+    pub link: SpaceLink,
+}
+
+// SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the
+// lock of the list of spaces.
+unsafe impl Sync for SpaceCore {}
+// SAFETY: as above; nothing in a core belongs to a thread.
+unsafe impl Send for SpaceCore {}
+
+impl SpaceCore {
+    /// A new space with these tables, without mappings, and with one handle.
+    pub fn new(tables: SpaceTables, layout: Layout, limits: Limits) -> Self {
+        Self {
+            tables,
+            handles: AtomicUsize::new(1),
+            mmap_lock: RwSleepLock::new(LockClass::Mmap),
+            sequence: LockSequence::new(),
+            vmas: RangeTree::new(),
+            layout,
+            limits: AtomicLimits::new(limits),
+            usage: Usage::default(),
+            brk: AtomicU64::new(layout.brk.0),
+            default_flags: AtomicU64::new(0),
+            huge_disable: AtomicHugeDisable::default(),
+            exec_gain: AtomicExecGain::default(),
+            oom_score_adj: AtomicU32::new(0),
+            killed: AtomicU32::new(0),
+            forks: ForkSequence::default(),
+            link: SpaceLink(Cell::new(None), Cell::new(None)),
+        }
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn id(&self) -> SpaceId {
+        self.tables.id()
+    }
+
+    /// One more handle for a caller that has none, unless the last one is gone already.
+    #[inline]
+    pub fn try_hold(&self) -> bool {
+        let more = |handles: usize| if handles == 0 { None } else { Some(handles + 1) };
+        // Relaxed: the core was found under the list's lock.
+        self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// The memcg that new pages are charged to.
+    #[inline]
+    pub fn memcg(&self) -> MemcgId {
+        self.tables.memcg()
+    }
+
+    /// Whether nothing is given to this space any more.
+    #[inline]
+    pub fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire) != 0
+    }
+
+    /// Flags that every new mapping gets.
+    pub fn default_flags(&self) -> VmFlags {
+        VmFlags::from_bits_truncate(self.default_flags.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for SpaceCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpaceCore").field("id", &self.id()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,329 @@
+//! VMAs: one for each mapping of an address space.
+
+use super::anon_vma::AnonVma;
+use super::membership::Membership;
+use crate::flags::VmFlags;
+use crate::lock::VmaLock;
+use crate::readahead::Readahead;
+use crate::swap_window::SwapInWindow;
+use core::fmt;
+use core::ptr::{self, NonNull};
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
+use quire_pagetable::{NewPage, OwnerWord, Permissions};
+use quire_sync::atomic::raw::{AtomicPtr, AtomicU64, Ordering};
+
+/// What a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct Backing(u64);
+
+impl Backing {
+    /// Zero-filled memory of the program's own.
+    pub const ANONYMOUS: Self = Self(0);
+    const SHARED_ANONYMOUS: u64 = 1 << 63;
+
+    /// The file that the embedder knows as `id`, below 2^63 - 1.
+    pub const fn file(id: u64) -> Self {
+        Self((id & (Self::SHARED_ANONYMOUS - 1)).saturating_add(1))
+    }
+
+    /// Memory without a file that is shared with children, number `id`.
+    pub const fn shared_anonymous(id: u64) -> Self {
+        Self(id | Self::SHARED_ANONYMOUS)
+    }
+
+    /// Whether pages belong to the program alone and start as zeros.
+    #[inline]
+    pub const fn is_anonymous(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The embedder's number for the file, if a file it is.
+    pub const fn file_id(self) -> Option<u64> {
+        if self.0 == 0 || self.0 & Self::SHARED_ANONYMOUS != 0 { None } else { Some(self.0 - 1) }
+    }
+}
+
+/// A VMA's part in an [`AnonVma`]: where its private pages belong. It is given at the first private page,
+/// shared by mergeable neighbours, and decides which VMAs may merge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AnonVmaRef {
+    anon_vma: Option<NonNull<AnonVma>>,
+    /// 0 where the anon_vma was made by a fault; else the number of the copy that a fork made. Parts of one
+    /// VMA of a child have one number, so they may merge again; two VMAs of a child never do, also where they
+    /// are in one anon_vma.
+    branch: u64,
+}
+
+impl AnonVmaRef {
+    /// No private page yet.
+    pub const NONE: Self = Self { anon_vma: None, branch: 0 };
+
+    /// In an anon_vma that a fault made.
+    pub(crate) const fn new(anon_vma: NonNull<AnonVma>) -> Self {
+        Self { anon_vma: Some(anon_vma), branch: 0 }
+    }
+
+    /// In an anon_vma as a child process has it: pages may still be shared with the parent's. `branch` is a
+    /// number that no other VMA has, and not 0.
+    pub(crate) const fn inherited(anon_vma: NonNull<AnonVma>, branch: u64) -> Self {
+        Self { anon_vma: Some(anon_vma), branch }
+    }
+
+    /// Whether there is an anon_vma.
+    #[inline]
+    pub const fn is_some(self) -> bool {
+        self.anon_vma.is_some()
+    }
+
+    /// The anon_vma. It is live for as long as a VMA in a tree names it.
+    #[inline]
+    pub(crate) const fn anon_vma(self) -> Option<NonNull<AnonVma>> {
+        self.anon_vma
+    }
+
+    /// The word by which a page that only VMAs of this anon_vma and of those below it may map names it.
+    #[inline]
+    pub fn owner_word(self) -> OwnerWord {
+        // SAFETY: the VMA that names the anon_vma keeps it, and it is not freed while pages that name it are
+        // mapped (`Emptied`).
+        self.anon_vma
+            .map_or(OwnerWord::NONE, |anon_vma| unsafe { OwnerWord::new(AnonVma::owner_of(anon_vma)) })
+    }
+
+    /// The same for a page that all of the tree may map.
+    pub fn root_owner_word(self) -> OwnerWord {
+        let Some(anon_vma) = self.anon_vma else { return OwnerWord::NONE };
+        // SAFETY: the VMA that names the anon_vma keeps it, and so its root.
+        let root = NonNull::from(unsafe { anon_vma.as_ref() }.root());
+        // SAFETY: as in `owner_word`.
+        unsafe { OwnerWord::new(AnonVma::owner_of(root)) }
+    }
+
+    /// Whether pages of this anon_vma may be shared with a parent process.
+    pub const fn is_inherited(self) -> bool {
+        self.branch != 0
+    }
+}
+
+/// A mapping. The fields are written under the mmap lock and the VMA's write lock; they may be read under
+/// either, shared, or under none by a reader that checks them again under a lock.
+pub struct Vma {
+    /// Its own lock.
+    pub lock: VmaLock,
+    start: AtomicU64,
+    end: AtomicU64,
+    flags: AtomicU64,
+    /// Offset in pages into what is mapped; for private anonymous memory the page number of the address at
+    /// which it was first mapped.
+    page_offset: AtomicU64,
+    backing: AtomicU64,
+    anon: AtomicPtr<AnonVma>,
+    branch: AtomicU64,
+    membership: Membership,
+    /// What is guessed about the next pages.
+    pub readahead: Readahead,
+    /// How far its swap-ins reach.
+    pub swap_window: SwapInWindow,
+}
+
+/// Everything about a VMA but its lock, as a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VmaSnapshot {
+    /// Its addresses.
+    pub range: VirtRange,
+    /// Its flags.
+    pub flags: VmFlags,
+    /// The page offset of its start.
+    pub page_offset: u64,
+    /// What it shows.
+    pub backing: Backing,
+    /// Its part in an anon_vma.
+    pub anon: AnonVmaRef,
+}
+
+impl VmaSnapshot {
+    /// The page offset of `addr`, which may also lie outside of the range.
+    pub fn page_offset_at(&self, addr: VirtAddr) -> u64 {
+        let pages = (addr.0 as i64).wrapping_sub(self.range.start().0 as i64) >> PAGE_SHIFT;
+        self.page_offset.wrapping_add(pages as u64)
+    }
+
+    /// The first and the last page offset.
+    pub fn page_offsets(&self) -> (u64, u64) {
+        (self.page_offset, self.page_offset.saturating_add(self.range.pages().saturating_sub(1)))
+    }
+
+    /// Where the `pages` pages from page offset `first` on are in this mapping, as far as they are.
+    pub fn range_of(&self, first: u64, pages: u64) -> Option<VirtRange> {
+        let from = first.max(self.page_offset);
+        let to = first.saturating_add(pages).min(self.page_offset.saturating_add(self.range.pages()));
+        if from >= to {
+            return None;
+        }
+        let start = self.range.start().0 + (from - self.page_offset) * PAGE_SIZE;
+        Some(VirtRange::new(VirtAddr(start), VirtAddr(start + (to - from) * PAGE_SIZE)))
+    }
+
+    /// This VMA's anon_vma, if `other`, its neighbour, may use it too.
+    pub fn anon_vma_to_share(&self, other: &Self) -> Option<AnonVmaRef> {
+        let (low, high) =
+            if self.range.start() < other.range.start() { (self, other) } else { (other, self) };
+        let alike = low.range.end() == high.range.start()
+            && low.backing == high.backing
+            && (low.flags ^ high.flags).difference(VmFlags::ACCESS).is_empty()
+            && low.page_offset_at(high.range.start()) == high.page_offset;
+        (alike && self.anon.is_some() && !self.anon.is_inherited()).then_some(self.anon)
+    }
+
+    /// What a page that is about to be mapped at `addr` gets from the mapping.
+    #[inline]
+    pub fn new_page(&self, addr: VirtAddr) -> NewPage {
+        NewPage {
+            leaf: self.flags.leaf_flags(),
+            index: self.page_offset_at(addr),
+            owner: self.anon.owner_word(),
+            locked: self.is_locked(),
+        }
+    }
+
+    /// What the pages of the mapping allow.
+    pub fn permissions(&self) -> Permissions {
+        self.flags.permissions()
+    }
+
+    /// Whether its pages are to stay in memory.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        self.flags.contains(VmFlags::LOCKED)
+    }
+
+    /// The lowest address that a new mapping above which this one lies may end at: a stack keeps a gap free.
+    pub fn start_with_guard(&self) -> VirtAddr {
+        let gap = if self.flags.is_stack() { crate::layout::STACK_GUARD_GAP } else { 0 };
+        VirtAddr(self.range.start().0.saturating_sub(gap))
+    }
+}
+
+impl Vma {
+    /// A VMA that no thread can reach yet.
+    pub fn new(facts: VmaSnapshot) -> Self {
+        Self {
+            lock: VmaLock::new(),
+            start: AtomicU64::new(facts.range.start().0),
+            end: AtomicU64::new(facts.range.end().0),
+            flags: AtomicU64::new(facts.flags.bits()),
+            page_offset: AtomicU64::new(facts.page_offset),
+            backing: AtomicU64::new(facts.backing.0),
+            anon: AtomicPtr::new(as_ptr(facts.anon.anon_vma)),
+            branch: AtomicU64::new(facts.anon.branch),
+            membership: Membership::new(),
+            readahead: Readahead::default(),
+            swap_window: SwapInWindow::default(),
+        }
+    }
+
+    // The fields are relaxed where nothing else is said: the lock under which they are read orders them.
+
+    /// Its addresses.
+    #[inline]
+    pub fn range(&self) -> VirtRange {
+        VirtRange::new(
+            VirtAddr(self.start.load(Ordering::Relaxed)),
+            VirtAddr(self.end.load(Ordering::Relaxed)),
+        )
+    }
+
+    /// Its flags.
+    #[inline]
+    pub fn flags(&self) -> VmFlags {
+        VmFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// What it shows.
+    #[inline]
+    pub fn backing(&self) -> Backing {
+        Backing(self.backing.load(Ordering::Relaxed))
+    }
+
+    /// Its part in an anon_vma.
+    #[inline]
+    pub fn anon(&self) -> AnonVmaRef {
+        AnonVmaRef {
+            // A fault may hold none of the locks that were held when the anon_vma was set: pairs with the
+            // release in `set_anon_once`.
+            anon_vma: NonNull::new(self.anon.load(Ordering::Acquire)),
+            branch: self.branch.load(Ordering::Relaxed),
+        }
+    }
+
+    /// All of it but its lock.
+    #[inline]
+    pub fn facts(&self) -> VmaSnapshot {
+        VmaSnapshot {
+            range: self.range(),
+            flags: self.flags(),
+            page_offset: self.page_offset.load(Ordering::Relaxed),
+            backing: self.backing(),
+            anon: self.anon(),
+        }
+    }
+
+    /// Its links in its anon_vma. Used under the root lock.
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Gives the VMA its first anon_vma, one that a fault made, and returns whether it had none: of two
+    /// faults that try at once, one wins.
+    pub(crate) fn set_anon_once(&self, anon: AnonVmaRef) -> bool {
+        debug_assert!(!anon.is_inherited(), "no other process has pages of a VMA without an anon_vma");
+        let anon_vma = as_ptr(anon.anon_vma);
+        // Release: a thread that sees the anon_vma sees it filled in.
+        self.anon.compare_exchange(ptr::null_mut(), anon_vma, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
+    /// Changes the VMA to `facts`. The caller has write-locked it, or no other thread can reach it yet.
+    pub fn set(&self, facts: VmaSnapshot) {
+        self.start.store(facts.range.start().0, Ordering::Relaxed);
+        self.end.store(facts.range.end().0, Ordering::Relaxed);
+        self.flags.store(facts.flags.bits(), Ordering::Relaxed);
+        self.page_offset.store(facts.page_offset, Ordering::Relaxed);
+        self.backing.store(facts.backing.0, Ordering::Relaxed);
+        self.anon.store(as_ptr(facts.anon.anon_vma), Ordering::Relaxed);
+        self.branch.store(facts.anon.branch, Ordering::Relaxed);
+    }
+}
+
+fn as_ptr(anon_vma: Option<NonNull<AnonVma>>) -> *mut AnonVma {
+    anon_vma.map_or(ptr::null_mut(), NonNull::as_ptr)
+}
+
+impl fmt::Debug for Vma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.facts().fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folio_is_clipped_to_each_mapping() {
+        let facts = VmaSnapshot {
+            range: VirtRange::new(VirtAddr(0x10_0000), VirtAddr(0x10_4000)),
+            flags: VmFlags::READ,
+            page_offset: 100,
+            backing: Backing::ANONYMOUS,
+            anon: AnonVmaRef::NONE,
+        };
+        let range = |start, end| Some(VirtRange::new(VirtAddr(start), VirtAddr(end)));
+        assert_eq!(facts.range_of(100, 1), range(0x10_0000, 0x10_1000));
+        assert_eq!(facts.range_of(96, 16), range(0x10_0000, 0x10_4000));
+        assert_eq!(facts.range_of(96, 6), range(0x10_0000, 0x10_2000));
+        assert_eq!(facts.range_of(103, 512), range(0x10_3000, 0x10_4000));
+        assert_eq!(facts.range_of(104, 1), None);
+        assert_eq!(facts.range_of(92, 8), None);
+    }
+}

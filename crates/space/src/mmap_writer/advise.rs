@@ -1,0 +1,229 @@
+//! `madvise`.
+
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use quire_arch::Pfn;
+use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_pagetable::{FlushCause, FreeableRange, Gather, Zap};
+use quire_paging::Ageing;
+use quire_paging::Cold;
+use quire_paging::LazyFree;
+use quire_rmap::{VmFlags, Vma, VmaSnapshot, may_split};
+use quire_thp::{CollapseError, CollapseLimits, HugeUse, huge_borders};
+
+/// Advice for a range (`MADV_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Advice {
+    /// No special treatment.
+    Normal,
+    /// Expect random reads.
+    Random,
+    /// Expect sequential reads.
+    Sequential,
+    /// Will be needed soon.
+    WillNeed,
+    /// Drop the contents.
+    DontNeed,
+    /// Drop the contents, also of locked memory.
+    DontNeedLocked,
+    /// The contents may be dropped under pressure.
+    Free,
+    /// Not to be copied on fork.
+    DontFork,
+    /// To be copied on fork.
+    DoFork,
+    /// Zero-filled in a child.
+    WipeOnFork,
+    /// Copied to a child.
+    KeepOnFork,
+    /// May be merged with equal pages.
+    Mergeable,
+    /// Not to be merged.
+    Unmergeable,
+    /// Use large folios.
+    HugePage,
+    /// Use none.
+    NoHugePage,
+    /// Make each whole aligned block one large folio now.
+    Collapse,
+    /// Leave out of core dumps.
+    DontDump,
+    /// Put into core dumps.
+    DoDump,
+    /// Not needed soon.
+    Cold,
+    /// Page out now.
+    PageOut,
+    /// Fault in for reading.
+    PopulateRead,
+    /// Fault in for writing.
+    PopulateWrite,
+}
+
+/// What an advice does to one mapping.
+enum Effect {
+    /// Nothing that can be seen.
+    None,
+    /// New flags.
+    Flags(VmFlags),
+    /// The pages are freed.
+    Drop,
+    /// The pages may be freed when memory runs short.
+    Free,
+    /// They become old, or are reclaimed at once.
+    Age(Ageing),
+    /// Blocks become large folios.
+    Collapse,
+}
+
+impl<'s, P: Platform> MmapWriter<'s, P> {
+    pub(crate) fn advise(&mut self, range: VirtRange, advice: Advice) -> Result<(), Error> {
+        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
+        let result = self.advise_mappings(range, advice, &mut gather);
+        self.tables().finish(gather);
+        result
+    }
+
+    fn advise_mappings(
+        &mut self,
+        range: VirtRange,
+        advice: Advice,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<(), Error> {
+        let mut at = range.start();
+        let mut hole = false;
+        while at < range.end() {
+            let Some(vma) = self.first_in(VirtRange::new(at, range.end())) else {
+                return Err(Error::NotMapped);
+            };
+            hole |= vma.range().start() > at;
+            let part = vma.range().intersect(VirtRange::new(at, range.end()));
+            at = part.end();
+            self.advise_part(vma, part, advice, gather)?;
+        }
+        if hole { Err(Error::NotMapped) } else { Ok(()) }
+    }
+
+    fn advise_part(
+        &mut self,
+        vma: &'s Vma,
+        part: VirtRange,
+        advice: Advice,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<(), Error> {
+        let facts = vma.facts();
+        let drops = matches!(advice, Advice::DontNeed | Advice::DontNeedLocked);
+        if drops && facts.flags.contains(VmFlags::HUGETLB) {
+            // There is nothing to drop; the end is rounded down.
+            return if may_split(&facts, part.start()) { Ok(()) } else { Err(Error::WrongMapping) };
+        }
+        match effect(&facts, advice)? {
+            Effect::None => Ok(()),
+            Effect::Flags(flags) => self.modify(vma, part, flags).map(|_| ()).map_err(|error| match error {
+                Error::NoFrames(cause) => Error::TryAgain(cause),
+                Error::MapCountLimit => Error::MapCountLimitAgain,
+                other => other,
+            }),
+            Effect::Collapse => self.collapse_part(vma, part),
+            Effect::Free => {
+                let lazy = LazyFree { tables: self.tables(), thp: self.spaces.thp() };
+                lazy.free_lazily(part, gather);
+                Ok(())
+            }
+            Effect::Age(way) => {
+                let page_out = |folios: &mut dyn Iterator<Item = Pfn>| {
+                    self.spaces.reclaim().page_out(self.spaces, folios);
+                };
+                Cold { tables: self.tables(), thp: self.spaces.thp(), way, page_out }.age(part);
+                Ok(())
+            }
+            Effect::Drop => {
+                // Faults may go on: they come before or after, and the table locks keep each page whole.
+                let locked = vma.flags().contains(VmFlags::LOCKED);
+                self.tables().zap(part, if locked { Zap::LockedContents } else { Zap::Contents }, gather);
+                self.tables().free_empty(part, FreeableRange(part), gather);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<'s, P: Platform> MmapWriter<'s, P> {
+    /// Collapses each aligned block in `part` of `vma`. As Linux's, it goes on after a block where nothing
+    /// can be done, and returns the last failure; but a block without a table ends it.
+    fn collapse_part(&mut self, vma: &'s Vma, part: VirtRange) -> Result<(), Error> {
+        let facts = vma.facts();
+        let policy = self.spaces.huge().policy();
+        let orders = policy.orders(HugeUse::Collapse, facts.flags, self.core.huge_disable.load());
+        if !facts.backing.is_anonymous() || !facts.anon.is_some() || orders.fitting(facts.range).is_empty() {
+            return Err(Error::WrongMapping);
+        }
+        let (mut at, end) = huge_borders::<P>(part.start(), part.end());
+        let block = P::Paging::entry_bytes(Level::PMD);
+        // Linux compares with this number even where the end lies before the start.
+        let mut missing = end.0.wrapping_sub(at.0) / block;
+        let mut last = Error::WrongMapping;
+        while at < end {
+            match self.collapse_block(vma, at, CollapseLimits::NONE) {
+                Ok(()) => missing -= 1,
+                Err(CollapseError::Unfit) => last = Error::WrongMapping,
+                Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
+                Err(CollapseError::Busy) => return Err(Error::Busy),
+                Err(CollapseError::OutOfMemory(error)) => return Err(error.into()),
+            }
+            at = VirtAddr(at.0 + block);
+        }
+        if missing == 0 { Ok(()) } else { Err(last) }
+    }
+}
+
+/// VMAs whose pages are not on LRU lists.
+const UNLISTED: VmFlags = VmFlags::LOCKED.union(VmFlags::PFNMAP).union(VmFlags::HUGETLB);
+
+/// What `advice` does to a mapping, or why it does not fit.
+fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
+    let flags = vma.flags;
+    let reading = VmFlags::SEQ_READ | VmFlags::RAND_READ;
+    let refuse_if =
+        |refused: bool, effect: Effect| if refused { Err(Error::WrongMapping) } else { Ok(effect) };
+    // Shared memory outlives the advice, and so far it is nowhere but in the tables.
+    let drop = if flags.contains(VmFlags::SHARED) { Effect::None } else { Effect::Drop };
+    match advice {
+        Advice::Normal => Ok(Effect::Flags(flags - reading)),
+        Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),
+        Advice::Sequential => Ok(Effect::Flags((flags - reading) | VmFlags::SEQ_READ)),
+        // These never get here: they change no mapping.
+        Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite => Ok(Effect::None),
+        Advice::DontNeed => refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), drop),
+        Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), drop),
+        Advice::Free => refuse_if(
+            !vma.backing.is_anonymous() || flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP),
+            Effect::Free,
+        ),
+        Advice::Cold => refuse_if(flags.intersects(UNLISTED), Effect::Age(Ageing::Cold)),
+        Advice::PageOut => refuse_if(flags.intersects(UNLISTED), Effect::Age(Ageing::PageOut)),
+        Advice::Collapse => Ok(Effect::Collapse),
+        Advice::DontFork => Ok(Effect::Flags(flags | VmFlags::DONTCOPY)),
+        Advice::DoFork => refuse_if(flags.contains(VmFlags::IO), Effect::Flags(flags - VmFlags::DONTCOPY)),
+        Advice::WipeOnFork => refuse_if(
+            !vma.backing.is_anonymous() || flags.contains(VmFlags::SHARED),
+            Effect::Flags(flags | VmFlags::WIPEONFORK),
+        ),
+        Advice::KeepOnFork => Ok(Effect::Flags(flags - VmFlags::WIPEONFORK)),
+        Advice::DontDump => Ok(Effect::Flags(flags | VmFlags::DONTDUMP)),
+        Advice::DoDump => {
+            let special = flags.intersects(VmFlags::SPECIAL) && !flags.contains(VmFlags::HUGETLB);
+            refuse_if(special, Effect::Flags(flags - VmFlags::DONTDUMP))
+        }
+        Advice::Mergeable | Advice::Unmergeable => {
+            let skipped = VmFlags::SHARED | VmFlags::MAYSHARE | VmFlags::SPECIAL;
+            if flags.intersects(skipped) {
+                return Ok(Effect::None);
+            }
+            let merge = advice == Advice::Mergeable;
+            Ok(Effect::Flags(if merge { flags | VmFlags::MERGEABLE } else { flags - VmFlags::MERGEABLE }))
+        }
+        Advice::HugePage => Ok(Effect::Flags((flags - VmFlags::NOHUGEPAGE) | VmFlags::HUGEPAGE)),
+        Advice::NoHugePage => Ok(Effect::Flags((flags - VmFlags::HUGEPAGE) | VmFlags::NOHUGEPAGE)),
+    }
+}

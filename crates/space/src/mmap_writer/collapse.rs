@@ -1,0 +1,64 @@
+//! Collapsing a block of a mapping.
+
+use super::MmapWriter;
+use quire_arch::{Level, PagingFormat, Platform, VirtAddr};
+use quire_pagetable::{FlushCause, Found, Gather, HugeSlot, Tables};
+use quire_rmap::Vma;
+use quire_thp::HugeUse;
+use quire_thp::{Collapse, CollapseError, CollapseLimits};
+
+impl<'s, P: Platform> MmapWriter<'s, P> {
+    /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an
+    /// anon_vma. A block that one leaf maps already is left as it is.
+    pub(crate) fn collapse_block(
+        &mut self,
+        vma: &'s Vma,
+        start: VirtAddr,
+        limits: CollapseLimits,
+    ) -> Result<(), CollapseError> {
+        let tables = self.tables();
+        let table = match tables.lookup(start) {
+            Found::Huge(_) => return Ok(()),
+            Found::Nothing => return Err(CollapseError::NoTable),
+            Found::Table(table) => table,
+        };
+        let Some((order, pmd)) = Tables::<P>::huge_order().zip(tables.find_pmd(start)) else {
+            return Err(CollapseError::Unfit);
+        };
+        let (collapse, facts) = (Collapse(tables), vma.facts());
+        // A first look costs nothing if it fails.
+        collapse.check(table, limits)?;
+        self.lock_vma(vma);
+        let _family = self.lock_anon_vmas([facts.anon]);
+        collapse.check(table, limits)?;
+        let (head, deposit) = collapse.allocate(start, order).map_err(CollapseError::OutOfMemory)?;
+        let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
+        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Collapse);
+        let result =
+            collapse.replace_by_leaf(slot, table, (head, deposit), &facts.new_page(start), &mut gather);
+        self.tables().finish(gather);
+        result
+    }
+
+    /// Collapses the block at `start` if it is, still, in a mapping that khugepaged may collapse. Returns
+    /// whether it did.
+    pub(crate) fn collapse_if_allowed(
+        &mut self,
+        start: VirtAddr,
+        limits: CollapseLimits,
+    ) -> Result<bool, CollapseError> {
+        let Some(vma) = self.find(start) else { return Ok(false) };
+        let facts = vma.facts();
+        let end = VirtAddr(start.0 + P::Paging::entry_bytes(Level::PMD));
+        let orders = self.spaces.huge().policy().orders(
+            HugeUse::Khugepaged,
+            facts.flags,
+            self.core.huge_disable.load(),
+        );
+        let fits = facts.backing.is_anonymous() && facts.anon.is_some() && end <= facts.range.end();
+        if !fits || orders.is_empty() || self.tables().find(start).is_none() {
+            return Ok(false);
+        }
+        self.collapse_block(vma, start, limits).map(|()| true)
+    }
+}

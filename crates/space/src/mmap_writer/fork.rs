@@ -1,0 +1,54 @@
+//! `fork`.
+
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use quire_arch::{Platform, VirtAddr};
+use quire_frame::AllocError;
+use quire_pagetable::{Copying, FlushCause, Gather};
+use quire_rmap::SpaceCore;
+use quire_rmap::{AnonVmaRef, Branch, VmFlags, VmaSnapshot};
+
+impl<P: Platform> MmapWriter<'_, P> {
+    pub(crate) fn copy_to(&self, child: &SpaceCore) -> Result<(), Error> {
+        let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Fork);
+        self.core.forks.begin();
+        let result = self.copy_mappings(child, &mut gather);
+        self.core.forks.end();
+        // Also after a failure: what may be written no more must not be writable in any TLB.
+        self.tables().finish(gather);
+        result
+    }
+
+    fn copy_mappings(&self, child: &SpaceCore, gather: &mut Gather<'_, P>) -> Result<(), Error> {
+        let mut to = MmapWriter::begin(self.spaces, child);
+        let mut at = VirtAddr(0);
+        while let Some(vma) = self.first_ending_after(at) {
+            let facts = vma.facts();
+            at = facts.range.end();
+            if facts.flags.contains(VmFlags::DONTCOPY) {
+                continue;
+            }
+            let branch = self.child_group(&facts)?;
+            let copy = VmaSnapshot { flags: facts.flags - VmFlags::LOCK_MASK, anon: branch.anon(), ..facts };
+            to.adopt(copy)?;
+            branch.keep();
+            // Pages of files that were never written to can be read again by the child, and what is wiped on
+            // fork has no anon_vma there.
+            if !copy.flags.contains(VmFlags::SHARED) && !copy.anon.is_some() {
+                continue;
+            }
+            self.lock_range(vma.range());
+            let new_page = |addr| copy.new_page(addr);
+            let copying = Copying { range: facts.range, parent: facts.permissions(), child: &new_page };
+            self.tables().copy_to(&to.tables(), &copying, gather)?;
+        }
+        Ok(())
+    }
+
+    /// The anon_vma of a child's VMA: marked, since its pages may still be shared with the parent's.
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn child_group(&self, parent: &VmaSnapshot) -> Result<Branch<'_, P>, AllocError> {
+        let wiped = parent.flags.contains(VmFlags::WIPEONFORK);
+        self.spaces.rmap().branch(if wiped { AnonVmaRef::NONE } else { parent.anon })
+    }
+}

@@ -1,0 +1,50 @@
+//! `mlock`, `munlock` and their kin.
+
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use quire_arch::{Platform, VirtAddr, VirtRange};
+use quire_rmap::VmFlags;
+
+impl<P: Platform> MmapWriter<'_, P> {
+    /// Pages in `range` that are locked.
+    pub(crate) fn locked_in(&self, range: VirtRange) -> u64 {
+        let mut pages = 0;
+        let mut at = range.start();
+        while let Some(vma) = self.first_in(VirtRange::new(at, range.end())) {
+            let part = vma.range().intersect(range);
+            if vma.flags().contains(VmFlags::LOCKED) {
+                pages += part.pages();
+            }
+            at = part.end();
+        }
+        pages
+    }
+
+    /// Gives every mapping in `range` the lock flags `wanted`.
+    pub(crate) fn set_lock(&mut self, range: VirtRange, wanted: VmFlags) -> Result<(), Error> {
+        let mut at = range.start();
+        while at < range.end() {
+            let vma = self.find(at).ok_or(Error::NotMapped)?;
+            let part = VirtRange::new(at, vma.range().end().min(range.end()));
+            at = part.end();
+            let flags = vma.flags();
+            if !flags.intersects(VmFlags::SPECIAL) {
+                self.modify(vma, part, (flags - VmFlags::LOCK_MASK) | wanted)?;
+                // Faults that come meanwhile list what they map by the flag.
+                self.tables().set_locked(part, wanted.contains(VmFlags::LOCKED));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for all mappings; one that can not be changed is left as it is.
+    pub(crate) fn set_lock_of_all(&mut self, wanted: VmFlags) {
+        let mut at = VirtAddr(0);
+        while let Some(vma) = self.first_ending_after(at) {
+            let range = vma.range();
+            at = range.end();
+            // A whole mapping is changed, so nothing is split and nothing allocated.
+            let _ = self.set_lock(range, wanted);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! `mmap`.
+
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use bitflags::bitflags;
+use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
+use quire_rmap::{AnonVmaRef, Backing, HugePages, Proposal, Protection, Rights, VmFlags};
+
+bitflags! {
+    /// How a mapping is made.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct MapFlags: u32 {
+        /// Changes are shared with others (`MAP_SHARED`); without it the mapping is private.
+        const SHARED = 1 << 0;
+        /// Exactly at the address, replacing what is there (`MAP_FIXED`).
+        const FIXED = 1 << 1;
+        /// Exactly at the address, if nothing is there (`MAP_FIXED_NOREPLACE`).
+        const FIXED_NOREPLACE = 1 << 2;
+        /// A stack that grows downwards (`MAP_GROWSDOWN`).
+        const GROWSDOWN = 1 << 3;
+        /// Pages are faulted in and stay (`MAP_LOCKED`).
+        const LOCKED = 1 << 4;
+        /// Not counted against the commit limit (`MAP_NORESERVE`).
+        const NORESERVE = 1 << 5;
+        /// Pages are faulted in at once (`MAP_POPULATE`).
+        const POPULATE = 1 << 6;
+        /// With POPULATE: do not (`MAP_NONBLOCK`).
+        const NONBLOCK = 1 << 7;
+        /// In the first 2 GiB of addresses (`MAP_32BIT`).
+        const BELOW_2G = 1 << 8;
+        /// A thread's stack: no large folios (`MAP_STACK`).
+        const STACK = 1 << 9;
+    }
+}
+
+impl MapFlags {
+    /// The address is not a hint.
+    pub const fn is_fixed(self) -> bool {
+        self.intersects(Self::FIXED.union(Self::FIXED_NOREPLACE))
+    }
+}
+
+/// The file that a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MappedFile {
+    /// The embedder's number for the file; equal numbers are the same file.
+    pub id: u64,
+    /// First page of the file that is mapped.
+    pub page_offset: u64,
+    /// The descriptor allows writing.
+    pub writable: bool,
+    /// What `mprotect` may allow later. A file system that is mounted without execution takes EXECUTE away, a
+    /// seal WRITE of what is shared.
+    pub may: Protection,
+    /// The offsets that a byte of the file can have lie below this: 2^63 for regular files, 2^64 - 1 for
+    /// devices.
+    pub max_bytes: u64,
+    /// The file system wants large mappings aligned for huge pages (ext4, xfs, btrfs).
+    pub huge_alignment: bool,
+}
+
+impl MappedFile {
+    /// `max_bytes` of regular files, block devices and sockets.
+    pub const REGULAR_BYTES: u64 = i64::MAX as u64;
+    /// `max_bytes` of all others.
+    pub const DEVICE_BYTES: u64 = u64::MAX;
+
+    /// File `id` from its page `page_offset` on, with everything allowed.
+    pub const fn new(id: u64, page_offset: u64) -> Self {
+        let max_bytes = Self::REGULAR_BYTES;
+        Self { id, page_offset, writable: true, may: Protection::all(), max_bytes, huge_alignment: false }
+    }
+
+    /// Whether `pages` pages from `page_offset` on have offsets that the file can have.
+    fn has(&self, pages: u64) -> bool {
+        let bytes = pages << PAGE_SHIFT;
+        bytes <= self.max_bytes && self.page_offset <= (self.max_bytes - bytes) >> PAGE_SHIFT
+    }
+}
+
+/// What `mmap` is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapRequest {
+    /// Where: a hint, or the place itself with a FIXED flag. 0 is no hint.
+    pub addr: VirtAddr,
+    /// Bytes; rounded up to whole pages.
+    pub len: u64,
+    /// What the program may do.
+    pub protection: Protection,
+    /// How.
+    pub flags: MapFlags,
+    /// The file, or anonymous memory.
+    pub file: Option<MappedFile>,
+    /// Huge pages, and the first of the mapping in their own file. Only without a file.
+    pub huge_pages: Option<(HugePages, u64)>,
+    /// What the embedder found wrong with the file or the kind of mapping. Linux looks at that after it has
+    /// chosen an address, so it is reported only then.
+    pub objection: Option<Error>,
+}
+
+impl MapRequest {
+    /// Private anonymous memory anywhere.
+    pub const fn anonymous(len: u64, protection: Protection) -> Self {
+        Self {
+            addr: VirtAddr(0),
+            len,
+            protection,
+            flags: MapFlags::empty(),
+            file: None,
+            huge_pages: None,
+            objection: None,
+        }
+    }
+
+    /// The same at `addr`, with `flags`.
+    pub const fn at(self, addr: VirtAddr, flags: MapFlags) -> Self {
+        Self { addr, flags: self.flags.union(flags), ..self }
+    }
+}
+
+impl<P: Platform> MmapWriter<'_, P> {
+    /// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA.
+    pub(crate) fn map_request(&mut self, request: &MapRequest, range: VirtRange) -> Result<VmFlags, Error> {
+        let limits = self.core.limits.load();
+        if self.mappings() > limits.mappings {
+            return Err(Error::MapCountLimit);
+        }
+        if request.flags.contains(MapFlags::FIXED_NOREPLACE) && self.first_in(range).is_some() {
+            return Err(Error::Occupied);
+        }
+        if request.flags.contains(MapFlags::LOCKED)
+            && !self.rights.contains(Rights::LOCK)
+            && limits.locked == 0
+        {
+            return Err(Error::NotPermitted);
+        }
+        let mut flags = self.flags_for(request);
+        if !self.may_lock_more(flags, range.pages()) {
+            return Err(Error::LockLimitAgain);
+        }
+        let huge_file = request.huge_pages.map(|(_, page_offset)| MappedFile::new(0, page_offset));
+        if request.file.or(huge_file).is_some_and(|file| !file.has(range.pages())) {
+            return Err(Error::OffsetOverflow);
+        }
+        // The file's own operation is called last.
+        let late = request.objection.filter(|objection| objection.is_of_the_operation());
+        if let Some(objection) = request.objection.filter(|_| late.is_none()) {
+            return Err(objection);
+        }
+        if request.flags.contains(MapFlags::GROWSDOWN)
+            && (request.file.or(huge_file).is_some() || request.flags.contains(MapFlags::SHARED))
+        {
+            return Err(Error::BadFlags);
+        }
+        self.check_exec_gain(flags, flags)?;
+
+        let occupied = self.first_in(range).is_some();
+        if occupied {
+            self.may_cut(range)?;
+        }
+        let replaced = if occupied { self.replaced_by(range) } else { Replaced::default() };
+        self.may_expand(flags, range.pages() - replaced.pages)?;
+        let mut refused = late.map_or(Ok(()), Err);
+        if let Some((size, page_offset)) = request.huge_pages {
+            flags -= VmFlags::LOCK_MASK;
+            refused = Self::reserve_huge(size, page_offset, flags);
+        }
+        if let Err(error) = refused {
+            // Linux has unmapped by now what was to be replaced.
+            self.unmap_checked(range)?;
+            return Err(error);
+        }
+        let mut charge = 0;
+        if flags.is_accountable() {
+            charge = range.pages() - replaced.accounted.min(range.pages());
+            self.spaces.commit().charge(charge)?;
+            flags |= VmFlags::ACCOUNT;
+        }
+        let (backing, page_offset) = match request.file {
+            Some(file) => (Backing::file(file.id), file.page_offset),
+            None if request.flags.contains(MapFlags::SHARED) || huge_file.is_some() => {
+                let offset = huge_file.map_or(0, |file| file.page_offset);
+                (Backing::shared_anonymous(self.spaces.new_number()), offset)
+            }
+            None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
+        };
+        let proposal = Proposal { range, flags, page_offset, backing, anon: AnonVmaRef::NONE };
+        let mut neighbours = self.neighbours_for(&proposal);
+        let splits = if occupied { self.vmas_to_unmap(range) } else { 0 };
+        let mut prepared = match self.prepare(neighbours.vmas_needed() + splits) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.spaces.commit().release(charge);
+                return Err(error.into());
+            }
+        };
+        if flags.contains(VmFlags::ACCOUNT) {
+            // What is replaced gives its own charge back in `unmap`, so the new mapping takes that part over.
+            self.spaces.commit().charge_unchecked(range.pages() - charge);
+        }
+        if occupied {
+            self.unmap(range, &mut prepared);
+            // The same choice as before, but what is left of a mapping that was split may be another VMA now.
+            neighbours = self.neighbours_for(&proposal);
+        }
+        let _ = self.map(&proposal, neighbours, &mut prepared);
+        Ok(flags)
+    }
+
+    fn flags_for(&self, request: &MapRequest) -> VmFlags {
+        let asked = request.flags;
+        let mut flags =
+            VmFlags::from_protection(request.protection) | VmFlags::MAY_ACCESS | self.core.default_flags();
+        flags.set(VmFlags::GROWSDOWN, asked.contains(MapFlags::GROWSDOWN));
+        flags.set(VmFlags::NOHUGEPAGE, asked.contains(MapFlags::STACK));
+        if asked.contains(MapFlags::LOCKED) {
+            flags |= VmFlags::LOCKED;
+        }
+        if let Some(file) = request.file {
+            flags.set(VmFlags::MAYWRITE, file.may.contains(Protection::WRITE));
+            flags.set(VmFlags::MAYEXEC, file.may.contains(Protection::EXECUTE));
+        }
+        if asked.contains(MapFlags::SHARED) {
+            flags |= VmFlags::SHARED | VmFlags::MAYSHARE;
+            if request.file.is_some_and(|file| !file.writable) {
+                flags -= VmFlags::SHARED | VmFlags::MAYWRITE;
+            }
+        }
+        flags.set(VmFlags::HUGE_ALIGNED, request.file.is_some_and(|file| file.huge_alignment));
+        let honoured = request.huge_pages.is_some() || self.spaces.commit().honours_noreserve();
+        flags.set(VmFlags::NORESERVE, asked.contains(MapFlags::NORESERVE) && honoured);
+        if let Some((size, _)) = request.huge_pages {
+            flags |= size.flags();
+        }
+        flags
+    }
+
+    /// What a mapping at `range` would replace.
+    fn replaced_by(&self, range: VirtRange) -> Replaced {
+        let mut replaced = Replaced::default();
+        let mut at = range.start();
+        while let Some(vma) = self.first_in(VirtRange::new(at, range.end())) {
+            let part = vma.range().intersect(range);
+            replaced.pages += part.pages();
+            if vma.flags().contains(VmFlags::ACCOUNT) {
+                replaced.accounted += part.pages();
+            }
+            at = part.end();
+        }
+        replaced
+    }
+}
+
+/// Pages that are unmapped when a mapping takes their place.
+#[derive(Default)]
+struct Replaced {
+    pages: u64,
+    accounted: u64,
+}

@@ -1,0 +1,168 @@
+//! Where a new mapping goes: Linux's choice of addresses, exactly.
+
+use super::map::{MapFlags, MapRequest};
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_rmap::Vma;
+use quire_rmap::{HugePages, Rights};
+
+/// Where user space ends unless a program asks for more by a hint above it (five-level tables): 47 bits.
+const DEFAULT_WINDOW: u64 = (1 << 47) - PAGE_SIZE;
+/// `MAP_32BIT` puts a mapping here.
+const BELOW_2G: VirtRange = VirtRange::new(VirtAddr(0x4000_0000), VirtAddr(0x8000_0000));
+
+impl<P: Platform> MmapWriter<'_, P> {
+    /// The address for a mapping of `len` bytes as `request` asks.
+    pub(crate) fn place(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Result<VirtAddr, Error> {
+        let user_end = P::Paging::USER_END.0;
+        if len > user_end {
+            return Err(Error::OutOfRange);
+        }
+        let addr = if let Some((size, page_offset)) = request.huge_pages {
+            self.place_huge_pages(request, hint, len, size, page_offset)?
+        } else if request.flags.is_fixed() {
+            hint
+        } else {
+            self.place_huge(request, hint, len).map_or_else(|| self.place_free(request, hint, len), Ok)?
+        };
+        if addr.0 > user_end - len {
+            return Err(Error::OutOfRange);
+        }
+        if !addr.is_page_aligned() {
+            return Err(Error::Unaligned);
+        }
+        if addr < self.core.layout.fixed_min && !self.rights.contains(Rights::MAP_LOW) {
+            return Err(Error::NotPermitted);
+        }
+        Ok(addr)
+    }
+
+    /// A place aligned for huge pages, where the mapping could use them: private anonymous memory of whole
+    /// huge pages without a hint, and files whose file system asks for it. `None` where that does not work
+    /// out.
+    fn place_huge(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Option<VirtAddr> {
+        let huge = Order::PMD.bytes();
+        let file_offset = match &request.file {
+            Some(file) if file.huge_alignment => file.page_offset.wrapping_mul(PAGE_SIZE),
+            None if !request.flags.contains(MapFlags::SHARED) && hint.0 == 0 && len.is_multiple_of(huge) => 0,
+            _ => return None,
+        };
+        // The part of the file that huge pages could hold. Offsets are signed in Linux, and those of devices
+        // may wrap: the order of the two ends is that of the signed numbers, and their distance that of the
+        // unsigned ones.
+        let end = file_offset.wrapping_add(len).cast_signed();
+        let first_huge = (file_offset.wrapping_add(huge - 1) & !(huge - 1)).cast_signed();
+        if end <= first_huge || (end.wrapping_sub(first_huge) as u64) < huge {
+            return None;
+        }
+        let padded = len.checked_add(huge)?;
+        file_offset.checked_add(padded)?;
+        let found = self.place_free(request, hint, padded).ok()?;
+        if found == hint {
+            return Some(found);
+        }
+        let shift = file_offset.wrapping_sub(found.0) & (huge - 1);
+        // Searched from the top, so the highest of the two places that fit is taken.
+        let shift = if shift == 0 && self.core.layout.top_down { huge } else { shift };
+        Some(VirtAddr(found.0 + shift))
+    }
+
+    /// A place for huge pages: aligned for them, at an offset of their file too.
+    fn place_huge_pages(
+        &self,
+        request: &MapRequest,
+        hint: VirtAddr,
+        len: u64,
+        size: HugePages,
+        page_offset: u64,
+    ) -> Result<VirtAddr, Error> {
+        if request.flags.is_fixed() {
+            return if hint.is_aligned(size.bytes()) { Ok(hint) } else { Err(Error::Unaligned) };
+        }
+        // A hint that wraps is none.
+        let hint = VirtAddr(size.align_up(hint.0));
+        if let Some(found) = self.place_free(request, hint, len).ok().filter(|found| *found == hint) {
+            return Ok(found);
+        }
+        let mask = size.bytes() - PAGE_SIZE;
+        let padded = len.checked_add(mask).ok_or(Error::NoRoom)?;
+        let found = self.place_free(request, VirtAddr(0), padded)?;
+        let offset = page_offset.wrapping_mul(PAGE_SIZE);
+        Ok(if self.core.layout.top_down && !request.flags.contains(MapFlags::BELOW_2G) {
+            let highest = found.0 + mask;
+            VirtAddr(highest - (highest.wrapping_sub(offset) & mask))
+        } else {
+            VirtAddr(found.0 + (offset.wrapping_sub(found.0) & mask))
+        })
+    }
+
+    /// A free place: the hint's if it is free, else the highest (or lowest) one.
+    fn place_free(&self, request: &MapRequest, hint: VirtAddr, len: u64) -> Result<VirtAddr, Error> {
+        let layout = &self.core.layout;
+        let user_end = P::Paging::USER_END.0;
+        if len > user_end {
+            return Err(Error::OutOfRange);
+        }
+        let below_2g = request.flags.contains(MapFlags::BELOW_2G);
+        if layout.top_down && !below_2g {
+            if hint.0 != 0 && hint_is_valid(hint.0, len, user_end) && self.is_free(hint, len) {
+                return Ok(hint);
+            }
+            let mut window = layout.top_down_window();
+            if hint.0 > DEFAULT_WINDOW {
+                let end = VirtAddr(window.end().0 + user_end.saturating_sub(DEFAULT_WINDOW));
+                window = VirtRange::new(window.start(), end);
+            }
+            if let Some(found) = self.search_down(len, window) {
+                return Ok(found);
+            }
+        }
+        let window = if below_2g {
+            BELOW_2G
+        } else {
+            let end = if hint.0 > DEFAULT_WINDOW { user_end } else { user_end.min(DEFAULT_WINDOW) };
+            VirtRange::new(layout.mmap_legacy_base, VirtAddr(end))
+        };
+        if hint.0 != 0 && hint.0 <= window.end().0.saturating_sub(len) && self.is_free(hint, len) {
+            return Ok(hint);
+        }
+        let window = VirtRange::new(window.start().max(layout.mmap_min), window.end());
+        self.search_up(len, window).ok_or(Error::NoRoom)
+    }
+
+    /// Whether nothing lies in the `len` bytes from `addr`, the guard gap of a stack above them included.
+    fn is_free(&self, addr: VirtAddr, len: u64) -> bool {
+        self.first_ending_after(addr).is_none_or(|next| addr.0 + len <= next.facts().start_with_guard().0)
+    }
+
+    fn search_down(&self, len: u64, mut window: VirtRange) -> Option<VirtAddr> {
+        loop {
+            let gap = self.highest_gap(len, window)?;
+            match self.first_ending_after(gap.end()).map(Vma::facts) {
+                // The mapping above is a stack that wants a gap below it.
+                Some(next) if next.flags.is_stack() && next.start_with_guard() < gap.end() => {
+                    window = VirtRange::new(window.start(), next.start_with_guard());
+                }
+                _ => return Some(VirtAddr(gap.end().0 - len)),
+            }
+        }
+    }
+
+    fn search_up(&self, len: u64, mut window: VirtRange) -> Option<VirtAddr> {
+        loop {
+            let gap = self.lowest_gap(len, window)?;
+            match self.first_ending_after(gap.start()).map(Vma::facts) {
+                Some(next) if next.flags.is_stack() && next.start_with_guard().0 < gap.start().0 + len => {
+                    window = VirtRange::new(next.range.end(), window.end());
+                }
+                _ => return Some(gap.start()),
+            }
+        }
+    }
+}
+
+/// Whether a hint lies in user space and not across the border of the default window.
+fn hint_is_valid(hint: u64, len: u64, user_end: u64) -> bool {
+    user_end - len >= hint && (hint > DEFAULT_WINDOW) == (hint + len > DEFAULT_WINDOW)
+}

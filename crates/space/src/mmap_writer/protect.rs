@@ -1,0 +1,81 @@
+//! `mprotect`.
+
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use quire_arch::{Platform, VirtRange};
+use quire_pagetable::Gather;
+use quire_rmap::{Protection, VmFlags, Vma};
+
+impl<'s, P: Platform> MmapWriter<'s, P> {
+    pub(crate) fn protect_range(
+        &mut self,
+        range: VirtRange,
+        protection: Protection,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<(), Error> {
+        let mut at = range.start();
+        while at < range.end() {
+            let vma = self.find(at).ok_or(Error::NotMapped)?;
+            let part = VirtRange::new(at, vma.range().end().min(range.end()));
+            at = part.end();
+            self.protect_part(vma, part, protection, gather)?;
+        }
+        Ok(())
+    }
+
+    fn protect_part(
+        &mut self,
+        vma: &'s Vma,
+        part: VirtRange,
+        protection: Protection,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<(), Error> {
+        let facts = vma.facts();
+        let old = facts.flags;
+        let mut new = (old - VmFlags::ACCESS) | VmFlags::from_protection(protection);
+        // Each access must have its MAY flag, four bits up.
+        let may = VmFlags::from_bits_truncate((old & VmFlags::MAY_ACCESS).bits() >> 4);
+        if !may.contains(new & VmFlags::ACCESS) {
+            return Err(Error::AccessDenied);
+        }
+        self.check_exec_gain(old, new)?;
+        if new == old {
+            return Ok(());
+        }
+        let pages = part.pages();
+        let mut charged = 0;
+        let mut released = 0;
+        if new.contains(VmFlags::WRITE) {
+            if let Err(error) = self.may_expand(new, pages)
+                && self.may_expand(old, pages).is_ok()
+            {
+                return Err(error);
+            }
+            let counted = VmFlags::ACCOUNT | VmFlags::WRITE | VmFlags::SHARED | VmFlags::NORESERVE;
+            if !old.intersects(counted) {
+                self.spaces.commit().charge(pages)?;
+                charged = pages;
+                new |= VmFlags::ACCOUNT;
+            }
+        } else if old.contains(VmFlags::ACCOUNT) && facts.backing.is_anonymous() && !facts.anon.is_some() {
+            // Nothing was ever written there and now nothing can be.
+            released = pages;
+            new -= VmFlags::ACCOUNT;
+        }
+        let vma = match self.modify(vma, part, new) {
+            Ok(vma) => vma,
+            Err(error) => {
+                self.spaces.commit().release(charged);
+                return Err(error);
+            }
+        };
+        self.spaces.commit().release(released);
+        self.tables().protect(part, new.permissions(), gather);
+        let locked = VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED;
+        if old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
+            // Locked memory that becomes writable gets its own pages now. As in Linux, it may also fail to.
+            let _ = self.faults().populate_part(vma, part, None);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,388 @@
+//! `mremap`.
+
+use super::map::{MapFlags, MapRequest, MappedFile};
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use bitflags::bitflags;
+use quire_arch::addr::page_align_up;
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_pagetable::{FreeableRange, Gather, Relocation};
+use quire_rmap::{AnonVmaRef, HugePages, Proposal, Protection, VmFlags, Vma, VmaSnapshot};
+
+bitflags! {
+    /// How a mapping may be moved (`MREMAP_*`, with Linux's values).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct RemapFlags: u32 {
+        /// It may get another address.
+        const MAYMOVE = 1;
+        /// It gets the address that is given.
+        const FIXED = 2;
+        /// The old range stays mapped, without its pages.
+        const DONTUNMAP = 4;
+    }
+}
+
+/// The arguments of one call, checked and rounded.
+#[derive(Clone, Copy)]
+pub(crate) struct Remap {
+    pub(crate) old: VirtRange,
+    new_len: u64,
+    flags: RemapFlags,
+    target: VirtAddr,
+}
+
+/// What is left to do once the locks are released.
+pub(crate) struct Remapped {
+    pub(crate) addr: VirtAddr,
+    /// New pages of a locked mapping.
+    pub(crate) populate: Option<VirtRange>,
+}
+
+impl Remap {
+    pub(crate) fn new<P: Platform>(
+        addr: VirtAddr,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        target: VirtAddr,
+    ) -> Result<Self, Error> {
+        let user_end = P::Paging::USER_END.0;
+        if !addr.is_page_aligned() {
+            return Err(Error::Unaligned);
+        }
+        // A length that wraps when it is rounded becomes zero, as Linux's does.
+        let old_len = page_align_up(old_len).unwrap_or(0);
+        let new_len = page_align_up(new_len).unwrap_or(0);
+        if new_len == 0 {
+            return Err(Error::ZeroLength);
+        }
+        if new_len > user_end {
+            return Err(Error::BadArgument);
+        }
+        // One that wraps ends behind every mapping: what there is at the address is asked first, and cutting
+        // off fails.
+        let end = addr.0.checked_add(old_len);
+        let old = VirtRange::new(addr, VirtAddr(end.unwrap_or(!(PAGE_SIZE - 1))));
+        let remap = Self { old, new_len, flags, target };
+        if !remap.names_target() {
+            return Ok(remap);
+        }
+        if target.0 > user_end - new_len {
+            return Err(Error::BadArgument);
+        }
+        if !target.is_page_aligned() {
+            return Err(Error::Unaligned);
+        }
+        let resized = old_len != new_len;
+        if !flags.contains(RemapFlags::MAYMOVE) || flags.contains(RemapFlags::DONTUNMAP) && resized {
+            return Err(Error::BadFlags);
+        }
+        if addr.0.wrapping_add(old_len) > target.0 && target.0 + new_len > addr.0 {
+            return Err(Error::BadArgument);
+        }
+        Ok(remap)
+    }
+
+    /// Whether the call says where the mapping goes.
+    fn names_target(&self) -> bool {
+        self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
+    }
+
+    /// Rounds the lengths to whole huge pages. A mapping of those cannot grow.
+    fn round_to(&mut self, size: HugePages) -> Result<(), Error> {
+        let old_len = size.align_up(self.old.len());
+        self.new_len = size.align_up(self.new_len);
+        // The target is looked at even where it is not used.
+        let aligned = self.addr().is_aligned(size.bytes()) && self.target.is_aligned(size.bytes());
+        if !aligned || self.new_len > old_len {
+            return Err(Error::BadArgument);
+        }
+        self.old = VirtRange::from_len(self.addr(), old_len).ok_or(Error::BadArgument)?;
+        Ok(())
+    }
+
+    pub(crate) fn addr(&self) -> VirtAddr {
+        self.old.start()
+    }
+
+    fn grown(&self) -> u64 {
+        self.new_len.saturating_sub(self.old.len())
+    }
+}
+
+impl<'s, P: Platform> MmapWriter<'s, P> {
+    pub(crate) fn remap(&mut self, mut remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+        if remap.names_target() {
+            let limit = self.core.limits.load().mappings;
+            if self.mappings() + 2 >= limit.saturating_sub(3) {
+                return Err(Error::MapCountLimit);
+            }
+            if remap.flags.contains(RemapFlags::FIXED) && remap.old.len() == remap.new_len {
+                return self.move_several(remap, gather);
+            }
+        }
+        if let Some(size) = self.find(remap.addr()).and_then(|vma| HugePages::of(vma.flags())) {
+            remap.round_to(size)?;
+        }
+        let vma = self.check(&remap)?;
+        if remap.names_target() {
+            return self.remap_to(remap, gather);
+        }
+        if remap.grown() > 0 {
+            return self.expand(vma, remap, gather);
+        }
+        let kept = VirtAddr(remap.addr().0 + remap.new_len);
+        if kept < remap.old.end() {
+            self.unmap_tail(VirtRange::new(kept, remap.old.end()), gather)?;
+        }
+        Ok(Remapped { addr: remap.addr(), populate: None })
+    }
+
+    /// Finds the mapping and checks what does not depend on where it moves.
+    fn check(&self, remap: &Remap) -> Result<&'s Vma, Error> {
+        let vma = self.find(remap.addr()).ok_or(Error::BadAddress)?;
+        let facts = vma.facts();
+        let shared = facts.flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
+        if remap.old.is_empty() && !shared {
+            return Err(Error::BadArgument);
+        }
+        let rigid = facts.flags.intersects(VmFlags::DONTEXPAND | VmFlags::PFNMAP);
+        if remap.flags.contains(RemapFlags::DONTUNMAP) && rigid {
+            return Err(Error::WrongMapping);
+        }
+        if remap.grown() == 0 && !remap.names_target() {
+            return Ok(vma);
+        }
+        // What is only cut off may reach into other mappings.
+        let kept = remap.old.len().min(remap.new_len);
+        if kept > facts.range.end().0 - remap.addr().0 {
+            return Err(Error::BadAddress);
+        }
+        if remap.grown() == 0 {
+            return Ok(vma);
+        }
+        if facts.page_offset_at(remap.addr()).checked_add(remap.new_len >> PAGE_SHIFT).is_none() {
+            return Err(Error::BadArgument);
+        }
+        if rigid {
+            return Err(Error::BadAddress);
+        }
+        let grown = remap.grown() >> PAGE_SHIFT;
+        if !self.may_lock_more(facts.flags, grown) {
+            return Err(Error::LockLimitAgain);
+        }
+        self.may_expand(facts.flags, grown)?;
+        Ok(vma)
+    }
+
+    fn unmap_tail(&mut self, range: VirtRange, gather: &mut Gather<'s, P>) -> Result<(), Error> {
+        if range.end() > P::Paging::USER_END {
+            return Err(Error::BadArgument);
+        }
+        self.unmap_checked_into(range, gather)
+    }
+
+    /// Moves every mapping in the old range, with the gaps between them, without changing sizes.
+    fn move_several(&mut self, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+        let mut moved: Option<Remapped> = None;
+        let mut at = remap.addr();
+        while let Some(vma) = self.first_in(VirtRange::new(at, remap.old.end())) {
+            let part = vma.range().intersect(remap.old);
+            if moved.is_none() && part.start() > remap.addr() {
+                break;
+            }
+            at = part.end();
+            let target = VirtAddr(remap.target.0 + (part.start().0 - remap.addr().0));
+            let mut one = Remap { old: part, new_len: part.len(), target, ..remap };
+            if let Some(size) = HugePages::of(vma.flags()) {
+                one.round_to(size)?;
+            }
+            self.check(&one)?;
+            let result = self.remap_to(one, gather)?;
+            moved.get_or_insert(result);
+        }
+        moved.ok_or(Error::BadAddress)
+    }
+
+    /// Moves one mapping to the target that the call names.
+    fn remap_to(&mut self, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+        let target = VirtRange::new(remap.target, VirtAddr(remap.target.0 + remap.new_len));
+        let fixed = remap.flags.contains(RemapFlags::FIXED);
+        if fixed && self.first_in(target).is_some() {
+            // What moves here can be used as soon as it is here. No thread may still use what was mapped here
+            // once another uses the new pages.
+            let aside = self.tables().set_aside(gather);
+            let unmapped = self.unmap_checked_into(target, gather);
+            self.tables().settle_since(aside, gather);
+            unmapped?;
+            // An old range that wraps is not seen to overlap, and may have lost its mapping here.
+            self.find(remap.addr()).ok_or(Error::BadAddress)?;
+        }
+        let mut old = remap.old;
+        if old.len() > remap.new_len {
+            let kept = VirtAddr(old.start().0 + remap.new_len);
+            self.unmap_tail(VirtRange::new(kept, old.end()), gather)?;
+            old = VirtRange::new(old.start(), kept);
+        }
+        let vma = self.find(old.start()).ok_or(Error::BadAddress)?;
+        if remap.flags.contains(RemapFlags::DONTUNMAP) {
+            self.may_expand(vma.flags(), old.pages())?;
+        }
+        self.relocate(vma, Remap { old, ..remap }, gather)
+    }
+
+    /// Grows a mapping where it is if that is possible, else elsewhere.
+    fn expand(&mut self, vma: &'s Vma, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
+        let facts = vma.facts();
+        let end = VirtAddr(remap.addr().0.saturating_add(remap.new_len));
+        let grown = VirtRange::new(remap.old.end(), end);
+        let in_place = remap.old.end() == facts.range.end()
+            && end <= P::Paging::USER_END
+            && !remap.old.is_empty()
+            && self.first_in(grown).is_none();
+        if !in_place {
+            if !remap.flags.contains(RemapFlags::MAYMOVE) {
+                return Err(Error::CannotGrow);
+            }
+            return self.relocate(vma, remap, gather);
+        }
+        if facts.flags.contains(VmFlags::ACCOUNT) {
+            self.spaces.commit().charge(grown.pages())?;
+        }
+        self.extend_up(vma, end);
+        let populate = facts.flags.contains(VmFlags::LOCKED).then_some(grown);
+        Ok(Remapped { addr: remap.addr(), populate })
+    }
+
+    /// The place for a mapping like `facts` that is to be moved.
+    fn place_moved(&self, facts: &VmaSnapshot, remap: &Remap) -> Result<VirtAddr, Error> {
+        let mut flags = MapFlags::empty();
+        flags.set(MapFlags::FIXED, remap.flags.contains(RemapFlags::FIXED));
+        flags.set(MapFlags::SHARED, facts.flags.contains(VmFlags::MAYSHARE));
+        let hint = if remap.names_target() { remap.target } else { VirtAddr(0) };
+        let file = facts.backing.file_id().map(|id| MappedFile {
+            huge_alignment: facts.flags.contains(VmFlags::HUGE_ALIGNED),
+            ..MappedFile::new(id, facts.page_offset_at(remap.addr()))
+        });
+        let request = MapRequest { flags, file, ..MapRequest::anonymous(remap.new_len, Protection::empty()) };
+        self.place(&request, hint, remap.new_len)
+    }
+
+    /// Moves pages and mapping. The target is free. On failure everything is where it was.
+    fn relocate(
+        &mut self,
+        vma: &'s Vma,
+        remap: Remap,
+        gather: &mut Gather<'s, P>,
+    ) -> Result<Remapped, Error> {
+        let facts = vma.facts();
+        let old = remap.old;
+        let to = self.place_moved(&facts, &remap)?;
+        if self.mappings() >= self.core.limits.load().mappings.saturating_sub(3) {
+            return Err(Error::MapCountLimit);
+        }
+        let target = VirtRange::new(to, VirtAddr(to.0 + remap.new_len));
+        let keep = remap.flags.contains(RemapFlags::DONTUNMAP);
+        let accounted = facts.flags.contains(VmFlags::ACCOUNT);
+        let charge = match (accounted, keep) {
+            (false, _) => 0,
+            (true, true) => target.pages(),
+            (true, false) => remap.grown() / PAGE_SIZE,
+        };
+        self.spaces.commit().charge(charge)?;
+
+        let unfaulted = facts.backing.is_anonymous() && !facts.anon.is_some();
+        let page_offset = if unfaulted { to.0 >> PAGE_SHIFT } else { facts.page_offset_at(remap.addr()) };
+        let proposal = Proposal {
+            range: target,
+            flags: facts.flags,
+            page_offset,
+            backing: facts.backing,
+            anon: facts.anon,
+        };
+        // No fault gets into either range from here until the section ends: what the move finds is what it
+        // was prepared for.
+        self.lock_range(old);
+        // One for the target, and one in case that the source is in the middle of a mapping, which a merge
+        // with the target may bring about.
+        if gather.is_unsettled() {
+            // They are in tables that may move.
+            self.tables().settle(gather);
+        }
+        let job = Relocation {
+            from: old,
+            to,
+            room: self.gap_of_move(vma, old, target),
+            target_room: self.gap_around(target),
+        };
+        // Else a table that was spared would move along, and be found by no call that looks for it.
+        self.tables().free_spared(old, gather);
+        let ready = self.prepare(2).map_err(Error::from).and_then(|prepared| {
+            let pin = self.spaces.platform().pin();
+            self.tables().prepare_move(&pin, &job).map_err(Error::from).map(|()| prepared)
+        });
+        let mut prepared = match ready {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // Tables that were made for it.
+                self.tables().unmap(target, FreeableRange(self.gap_around(target)), gather);
+                self.spaces.commit().release(charge);
+                return Err(error);
+            }
+        };
+        let neighbours = self.neighbours_for(&proposal);
+        // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never
+        // at none. If it unmaps the page there before this call flushes, it flushes every address
+        // (`begin_moves`).
+        let root_lock = self.map(&proposal, neighbours, &mut prepared);
+        self.core.tables.cpus.begin_moves();
+        self.tables().relocate(&job, gather);
+        drop(root_lock);
+        if keep {
+            self.tables().free_empty(old, FreeableRange(old), gather);
+            self.keep_source(old);
+        } else if !old.is_empty() {
+            if accounted {
+                // Unmapping gives the charge of the old range back; the new one has taken it over.
+                self.spaces.commit().charge_unchecked(old.pages());
+            }
+            self.unmap_into(old, &mut prepared, gather);
+        }
+        let locked = facts.flags.contains(VmFlags::LOCKED) && remap.grown() > 0;
+        let populate = locked.then(|| VirtRange::new(VirtAddr(to.0 + old.len()), target.end()));
+        Ok(Remapped { addr: to, populate })
+    }
+
+    /// The source of a move stays mapped without its pages: it is not locked any more, and if all of it has
+    /// moved it has no anon_vma. As in Linux it stays a mapping of its own, whatever it could merge with now.
+    fn keep_source(&mut self, old: VirtRange) {
+        let Some(vma) = self.find(old.start()) else { return };
+        let facts = vma.facts();
+        let flags = facts.flags - VmFlags::LOCK_MASK;
+        let anon = if facts.range == old { AnonVmaRef::NONE } else { facts.anon };
+        self.core.usage.reclass(facts.flags, flags, facts.range.pages());
+        let root_lock = self.lock_anon_vmas([facts.anon]);
+        self.set_vma(vma, VmaSnapshot { flags, anon, ..facts }, &root_lock);
+        drop(root_lock);
+        if facts.flags.contains(VmFlags::LOCKED) {
+            // The whole mapping, of which a part may have moved.
+            self.tables().set_locked(facts.range, false);
+        }
+    }
+
+    /// The range around `old`, a part of `vma`, in which nothing else is mapped, without `target`, where it
+    /// moves to.
+    fn gap_of_move(&self, vma: &Vma, old: VirtRange, target: VirtRange) -> VirtRange {
+        let whole = vma.range();
+        let below = self.last_starting_before(whole.start()).map_or(VirtAddr(0), |vma| vma.range().end());
+        let above =
+            self.first_ending_after(whole.end()).map_or(P::Paging::USER_END, |vma| vma.range().start());
+        let below = if whole.start() < old.start() { old.start() } else { below };
+        let above = if whole.end() > old.end() { old.end() } else { above };
+        if target.start() < old.start() {
+            VirtRange::new(below.max(target.end()), above)
+        } else {
+            VirtRange::new(below, above.min(target.start()))
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Stacks that grow on a fault.
+
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
+use quire_rmap::Vma;
+use quire_rmap::{STACK_GUARD_GAP, VmFlags};
+
+impl<P: Platform> MmapWriter<'_, P> {
+    /// Grows the stack above `addr` down over it, if there is one and its limits and its neighbour allow
+    /// that.
+    pub(crate) fn grow_stack(&mut self, addr: VirtAddr) -> Result<(), Error> {
+        let vma = self.first_ending_after(addr).ok_or(Error::NotMapped)?;
+        let facts = vma.facts();
+        if facts.range.contains(addr) {
+            // Another thread grew it first.
+            return Ok(());
+        }
+        let start = addr.page_start();
+        if !facts.flags.is_stack() || start < self.core.layout.mmap_min {
+            return Err(Error::NotMapped);
+        }
+        if let Some(below) = self.last_starting_before(start).map(Vma::facts)
+            && !below.flags.is_stack()
+            && below.flags.intersects(VmFlags::ACCESS)
+            && start.0 - below.range.end().0 < STACK_GUARD_GAP
+        {
+            return Err(Error::NoRoom);
+        }
+        // A stack that grows has an anon_vma, as in Linux, also if it is only read.
+        self.faults().give_anon_vma(vma)?;
+        let grow = (facts.range.start().0 - start.0) / PAGE_SIZE;
+        if grow > facts.page_offset {
+            return Err(Error::NoRoom);
+        }
+        self.may_expand(facts.flags, grow)?;
+        if facts.range.end().0 - start.0 > self.core.limits.load().stack {
+            return Err(Error::NoRoom);
+        }
+        if !self.may_lock_more(facts.flags, grow) {
+            return Err(Error::LockLimit);
+        }
+        // A stack that is not charged for must fit too; only the promise is not kept.
+        self.spaces.commit().charge(grow)?;
+        if !facts.flags.contains(VmFlags::ACCOUNT) {
+            self.spaces.commit().release(grow);
+        }
+        self.extend_down(vma, start);
+        Ok(())
+    }
+}

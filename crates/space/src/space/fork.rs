@@ -1,0 +1,35 @@
+//! `fork`.
+
+use crate::error::Error;
+use crate::mmap_writer::MmapWriter;
+use crate::space::Space;
+use quire_arch::Platform;
+use quire_sync::atomic::Ordering;
+
+impl<'m, P: Platform> Space<'m, P> {
+    /// A copy of this space for a child process: every mapping that is not kept from it, with its pages.
+    /// Private pages are shared until one of the two writes; pinned ones are copied at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CommitLimit`] or [`Error::NoFrames`]; nothing is left behind.
+    pub fn fork(&self) -> Result<Space<'m, P>, Error> {
+        self.with_reclaim(|| Ok(self.fork_once()?))
+    }
+
+    fn fork_once(&self) -> Result<Space<'m, P>, Error> {
+        let core = self.core();
+        // The child is dropped on every early return, which frees whatever it got so far. Locks are not
+        // inherited, nor is MCL_FUTURE.
+        let child = Self::create(self.spaces, core.layout, core.limits.load())?.acting_with(self.rights());
+        let section = MmapWriter::begin(self.spaces, core);
+        child.core().brk.store(self.program_break().0, Ordering::Relaxed);
+        child.set_huge_disable(self.huge_disable());
+        child.set_exec_gain(self.exec_gain().inherited())?;
+        child.set_oom_score_adj(self.oom_score_adj());
+        // If the memcg is removed at this moment, the child stays in the root.
+        let _ = child.set_memcg(self.memcg());
+        section.copy_to(child.core())?;
+        Ok(child)
+    }
+}

@@ -1,0 +1,44 @@
+//! `mmap`.
+
+use crate::error::Error;
+use crate::mmap_writer::MapFlags;
+use crate::mmap_writer::MapRequest;
+use crate::space::Space;
+use quire_arch::addr::page_align_up;
+use quire_arch::{Platform, VirtAddr, VirtRange};
+use quire_rmap::VmFlags;
+
+impl<P: Platform> Space<'_, P> {
+    /// Maps memory and returns its address.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mmap`; nothing is changed then.
+    pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
+        let len = request.huge_pages.map_or(request.len, |(size, _)| size.align_up(request.len));
+        if len == 0 {
+            return Err(Error::ZeroLength);
+        }
+        let len = page_align_up(len).filter(|&len| len != 0).ok_or(Error::OutOfRange)?;
+        let layout = &self.core().layout;
+        let hint = match request.addr {
+            addr if request.flags.is_fixed() => addr,
+            VirtAddr(0) => VirtAddr(0),
+            addr => match addr.page_start() {
+                VirtAddr(0) => VirtAddr(0),
+                start => start.max(layout.mmap_min),
+            },
+        };
+        let (range, flags) = self.with_reclaim(|| {
+            let mut section = self.writer();
+            let addr = section.place(request, hint, len)?;
+            let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
+            Ok((range, section.map_request(request, range)?))
+        })?;
+        let populate = request.flags & (MapFlags::POPULATE | MapFlags::NONBLOCK) == MapFlags::POPULATE;
+        if populate || flags.contains(VmFlags::LOCKED) {
+            self.populate(range);
+        }
+        Ok(range.start())
+    }
+}

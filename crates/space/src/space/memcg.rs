@@ -1,0 +1,38 @@
+//! The memcg of a space.
+
+use super::Space;
+use core::fmt;
+use quire_arch::Platform;
+use quire_memcg::{MemcgError, MemcgId};
+
+/// Why a space could not change its memcg.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemcgChangeError(pub MemcgError);
+
+impl fmt::Display for MemcgChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the space cannot enter the memcg: {}", self.0)
+    }
+}
+
+impl core::error::Error for MemcgChangeError {}
+
+impl<P: Platform> Space<'_, P> {
+    /// The memcg that new pages of this space are charged to.
+    pub fn memcg(&self) -> MemcgId {
+        self.core().memcg()
+    }
+
+    /// Moves the space to another memcg. What it has stays charged to the old one, as in Linux; the root,
+    /// which a space begins in unless its parent was elsewhere, charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`MemcgChangeError`], when there is no such memcg.
+    pub fn set_memcg(&self, group: MemcgId) -> Result<(), MemcgChangeError> {
+        let groups = self.spaces.memcgs();
+        groups.hold(group).map_err(MemcgChangeError)?;
+        groups.release(self.core().tables.replace_memcg(group));
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! `mincore`.
+
+use super::page_range;
+use crate::error::Error;
+use crate::space::Space;
+use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
+
+impl<P: Platform> Space<'_, P> {
+    /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it is in memory.
+    /// The zero page counts.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mincore`; pages before a hole have been reported then.
+    pub fn mincore(&self, addr: VirtAddr, len: u64, mut tell: impl FnMut(bool)) -> Result<(), Error> {
+        if addr.is_page_aligned() && addr.0.checked_add(len).is_none_or(|end| end > P::Paging::USER_END.0) {
+            return Err(Error::OutOfRange);
+        }
+        let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
+        let mut at = range.start();
+        while at < range.end() {
+            let mut pages = 0;
+            let rest = VirtRange::new(at, range.end()).pages();
+            self.mincore_of_mapping(at, rest, |present| {
+                pages += 1;
+                tell(present);
+            })?;
+            at = VirtAddr(at.0 + (pages << PAGE_SHIFT));
+        }
+        Ok(())
+    }
+
+    /// Calls `tell` for at least one and at most `pages` pages from `addr` on: those of the mapping that
+    /// `addr` lies in. `addr` is the start of a page in user space.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] if nothing is mapped at `addr`.
+    pub fn mincore_of_mapping(
+        &self,
+        addr: VirtAddr,
+        pages: u64,
+        mut tell: impl FnMut(bool),
+    ) -> Result<(), Error> {
+        let core = self.core();
+        let mappings = core.read_mappings(self.spaces.platform());
+        let vma = mappings.find(addr).ok_or(Error::NotMapped)?;
+        let wanted = addr.0.saturating_add(pages.saturating_mul(1 << PAGE_SHIFT));
+        let part = VirtRange::new(addr, vma.range().end().min(VirtAddr(wanted)));
+        self.tables().look_present(part, |run, present| {
+            for _ in 0..run.pages() {
+                tell(present);
+            }
+        });
+        Ok(())
+    }
+}

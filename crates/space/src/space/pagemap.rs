@@ -1,0 +1,61 @@
+//! What `/proc/PID/pagemap` shows.
+
+use crate::space::Space;
+use quire_arch::{Entry, LeafFlags, Platform, VirtRange};
+use quire_frame::Kind;
+use quire_swap::{DeviceId, SlotId};
+
+/// What is at a page of an address space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PageState {
+    /// The zero page.
+    Zero,
+    /// An anonymous page.
+    Anonymous,
+    /// A page of a file or of shared memory.
+    File,
+    /// A page that was paged out. It may be in memory nevertheless, in the swap cache.
+    Swapped {
+        /// The device.
+        device: DeviceId,
+        /// Its number there.
+        slot: u64,
+    },
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Calls `visit` with the pages in `range` that are in memory or were paged out, lowest first: those of
+    /// one entry of the tables at a time, so that more than one page at once is what a PMD entry maps.
+    pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
+        let core = self.core();
+        let frames = self.spaces.frames();
+        let mappings = core.read_mappings(self.spaces.platform());
+        for vma in mappings.iter() {
+            let part = vma.range().intersect(range);
+            if part.is_empty() {
+                continue;
+            }
+            self.tables().look(part, |pages, entry| {
+                let leaf = match entry {
+                    Entry::Leaf(leaf) => leaf,
+                    Entry::Swap(entry) => {
+                        let slot = SlotId::of(entry);
+                        return visit(
+                            pages,
+                            PageState::Swapped { device: slot.device(), slot: slot.number() },
+                        );
+                    }
+                    _ => return,
+                };
+                let state = if leaf.flags.contains(LeafFlags::SPECIAL) {
+                    PageState::Zero
+                } else if frames.folio(leaf.pfn).kind() == Kind::Anonymous {
+                    PageState::Anonymous
+                } else {
+                    PageState::File
+                };
+                visit(pages, state);
+            });
+        }
+    }
+}

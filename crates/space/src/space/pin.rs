@@ -1,0 +1,159 @@
+//! Pinning pages for devices.
+
+use crate::cow::{copy_on_write, hold, is_own, must_copy};
+use crate::space::Space;
+use crate::spaces::Spaces;
+use core::fmt;
+use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::{AllocError, FrameChain};
+use quire_pagetable::page_of;
+use quire_pagetable::{FlushCause, Found, HugeSlot, Tables};
+use quire_paging::{FaultError, Refusal};
+use quire_rmap::{VmFlags, Vma, VmaSnapshot};
+
+/// A page of a space that a device may read and write until this is dropped: it stays where it is, whatever
+/// the program does, and the program sees what the device writes until it unmaps the page. After a `fork` the
+/// child has a copy.
+#[must_use = "the pin ends when this is dropped"]
+pub struct PinnedPage<'m, P: Platform> {
+    pub(super) spaces: &'m Spaces<P>,
+    pub(super) pfn: Pfn,
+}
+
+impl<P: Platform> PinnedPage<'_, P> {
+    /// Its frame.
+    pub fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+
+    /// Ends a pin. The folio enters `chain` if this was the last reference.
+    pub(super) fn unpin(spaces: &Spaces<P>, chain: &mut FrameChain, pfn: Pfn) {
+        let (head, order) = spaces.frames().unpin_folio(pfn);
+        spaces.memcgs().put_folio(chain, head, order);
+    }
+}
+
+impl<P: Platform> Drop for PinnedPage<'_, P> {
+    fn drop(&mut self) {
+        if self.pfn == self.spaces.zero_page() {
+            return;
+        }
+        let pin = self.spaces.platform().pin();
+        let mut chain = FrameChain::new();
+        PinnedPage::unpin(self.spaces, &mut chain, self.pfn);
+        self.spaces.frames().free_chain(&pin, chain);
+    }
+}
+
+impl<P: Platform> fmt::Debug for PinnedPage<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PinnedPage").field(&self.pfn).finish()
+    }
+}
+
+impl<'m, P: Platform> Space<'m, P> {
+    /// Pins the page at `addr`, so that a device can read it, and with [`Access::Write`] also write it. A
+    /// private page that other processes map too is copied first, so that what is pinned is exclusive to the
+    /// program.
+    ///
+    /// # Errors
+    ///
+    /// What an access of the program would get.
+    pub fn pin_page(&self, addr: VirtAddr, access: Access) -> Result<PinnedPage<'m, P>, FaultError> {
+        if let Some(pinned) = self.pin_page_fast(addr, access) {
+            return Ok(pinned);
+        }
+        let core = self.core();
+        loop {
+            {
+                let mappings = core.read_mappings(self.spaces.platform());
+                let vma = mappings.find(addr).ok_or(FaultError::NotMapped)?;
+                self.faults().resolve_locked(vma, addr, access)?;
+                if let Some(pfn) = self.pin_mapped(vma, addr, access)? {
+                    return Ok(PinnedPage { spaces: self.spaces, pfn });
+                }
+            }
+        }
+    }
+
+    /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None`: look again.
+    fn pin_mapped(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Option<Pfn>, FaultError> {
+        let tables = self.tables();
+        let facts = vma.facts();
+        let index = P::Paging::index(addr, Level::PTE);
+        let pin = self.spaces.platform().pin();
+        let table = match tables.lookup(addr) {
+            Found::Table(table) => table,
+            Found::Huge(slot) => return self.pin_huge(slot, index as u64, &facts, access),
+            Found::Nothing => return Ok(None),
+        };
+        let locked = tables.lock(&pin, table, Level::PTE);
+        let Entry::Leaf(leaf) = locked.get(index) else { return Ok(None) };
+        if !leaf.flags.contains(access.needs()) {
+            return Ok(None);
+        }
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            return Ok(Some(leaf.pfn));
+        }
+        let private = !facts.flags.contains(VmFlags::SHARED);
+        if private
+            && leaf.flags.contains(LeafFlags::WRITE)
+            && self.spaces.frames().folio(leaf.pfn).is_large()
+            && !is_own(&tables, &locked, index, leaf.pfn)
+        {
+            // A part of the folio is shared with a child that did not get this part. What is pinned must be
+            // the program's own also when a later write asks for that, so it is copied.
+            locked.write_protect(index);
+            tables.space().flush(self.spaces.frames(), &pin, page_of(addr), FlushCause::CopyOnWrite);
+            return Ok(None);
+        }
+        if private && must_copy(&tables, &locked, index, leaf, &facts) {
+            let Some(held) = hold(&tables, leaf.pfn) else { return Ok(None) };
+            drop(locked);
+            return match copy_on_write(&tables, &held, (table, index), &facts, addr) {
+                Err(Refusal::Fault(error)) => Err(error),
+                Err(Refusal::OverLimit(_)) => Err(FaultError::OutOfMemory(AllocError::OutOfMemory)),
+                Ok(()) | Err(Refusal::NeedsAnonVma | Refusal::Swapped(_)) => Ok(None),
+            };
+        }
+        self.pin_once_more(leaf.pfn).map(Some)
+    }
+
+    /// The same for the page `nth` of what a large leaf maps. A folio that others see is split first.
+    fn pin_huge(
+        &self,
+        slot: HugeSlot,
+        nth: u64,
+        facts: &VmaSnapshot,
+        access: Access,
+    ) -> Result<Option<Pfn>, FaultError> {
+        let tables = self.tables();
+        let frames = self.spaces.frames();
+        let pin = self.spaces.platform().pin();
+        let locked = tables.lock_slot(&pin, slot);
+        let Some(leaf) = Tables::huge_leaf(&locked, slot) else { return Ok(None) };
+        if !leaf.flags.contains(access.needs()) {
+            return Ok(None);
+        }
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            // It reads the same, and is always there.
+            return Ok(Some(self.spaces.zero_page()));
+        }
+        let own = facts.flags.contains(VmFlags::SHARED) || {
+            let folio = frames.lock_folio(leaf.pfn);
+            folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
+        };
+        if !own {
+            drop(locked);
+            tables.split_huge(slot);
+            return Ok(None);
+        }
+        self.pin_once_more(leaf.pfn.offset(nth)).map(Some)
+    }
+
+    /// Adds a pin. Past the most references there is no memory for it, as in Linux.
+    fn pin_once_more(&self, pfn: Pfn) -> Result<Pfn, FaultError> {
+        let pinned = self.spaces.frames().pin_folio(pfn);
+        if pinned { Ok(pfn) } else { Err(FaultError::OutOfMemory(AllocError::OutOfMemory)) }
+    }
+}

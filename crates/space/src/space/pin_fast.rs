@@ -1,0 +1,92 @@
+//! Pinning without a lock.
+//!
+//! The walk is under the epoch, so the tables that it finds are tables, and what it reads may be old by the
+//! time that it has read it. So the page is pinned first, whatever it has become, and then everything is
+//! looked at again:
+//!
+//! - *The entries* are what they were: the page was not unmapped or copied, nor has its table moved, since. A
+//!   thread that unmaps or copies the page after that finds it pinned. (A collapse unhooks the table, then
+//!   looks for pins.)
+//! - *The folio* is the one that the frame lay in: it was not split, nor freed and used anew, before it was
+//!   pinned.
+//! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with
+//!   a barrier between its note and that look, and one between the pin and the look for the note, one of the
+//!   two sees the other (Linux has `write_protect_seq` for this).
+//!
+//! Where any of it fails, or the page is not certain to be exclusive to the program, the slow path has the
+//! locks to find out.
+
+use super::pin::PinnedPage;
+use crate::space::Space;
+use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::{Folio, FrameChain, Kind, Pinned};
+use quire_pagetable::{Found, Tables};
+use quire_sync::atomic::raw::Ordering as EntryOrdering;
+use quire_sync::atomic::{Ordering, fence};
+
+/// What a walk without locks found: where, and the entry itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    table: Pfn,
+    index: usize,
+    raw: u64,
+    pfn: Pfn,
+    writable: bool,
+}
+
+/// The entry that maps `addr` for `access`. Under the epoch.
+fn see<P: Platform>(tables: &Tables<'_, P>, addr: VirtAddr, access: Access) -> Option<Seen> {
+    let (table, index, level) = match tables.lookup(addr) {
+        Found::Table(table) => (table, P::Paging::index(addr, Level::PTE), Level::PTE),
+        Found::Huge(slot) => (slot.table, slot.index, Level::PMD),
+        Found::Nothing => return None,
+    };
+    let raw = tables.entries(table)[index].load(EntryOrdering::Acquire);
+    let Entry::Leaf(leaf) = P::Paging::decode(raw, level) else { return None };
+    let usable = leaf.flags.contains(access.needs()) && !leaf.flags.contains(LeafFlags::SPECIAL);
+    let nth = if level == Level::PTE { 0 } else { P::Paging::index(addr, Level::PTE) as u64 };
+    let writable = leaf.flags.contains(LeafFlags::WRITE);
+    usable.then_some(Seen { table, index, raw, pfn: leaf.pfn.offset(nth), writable })
+}
+
+impl<'m, P: Platform> Space<'m, P> {
+    /// Pins the page at `addr` as [`pin_page`](Self::pin_page) does, if that takes no fault and no lock: for
+    /// a caller that may not sleep. `None` says that the slow way has to find out.
+    pub fn pin_page_fast(&self, addr: VirtAddr, access: Access) -> Option<PinnedPage<'m, P>> {
+        let pin = self.spaces.platform().pin();
+        let _epoch = self.spaces.frames().epoch().enter(&pin);
+        let forks = &self.core().forks;
+        let number = forks.read()?;
+        let seen = see(&self.tables(), addr, access)?;
+        let folio = match self.spaces.frames().try_pin_folio(seen.pfn) {
+            Pinned::Folio(folio) => folio,
+            Pinned::Nothing => return None,
+            Pinned::Another(head) => {
+                self.end_pin(head);
+                return None;
+            }
+        };
+        // Pairs with those of a fork and of a collapse, between what they change and their looks for pins.
+        fence(Ordering::SeqCst);
+        if see(&self.tables(), addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
+            return Some(PinnedPage { spaces: self.spaces, pfn: seen.pfn });
+        }
+        self.end_pin(seen.pfn);
+        None
+    }
+
+    /// Ends a pin that was of no use.
+    #[cold]
+    fn end_pin(&self, pfn: Pfn) {
+        let pin = self.spaces.platform().pin();
+        let mut chain = FrameChain::new();
+        PinnedPage::unpin(self.spaces, &mut chain, pfn);
+        self.spaces.frames().free_chain(&pin, chain);
+    }
+}
+
+/// Whether a page of `folio`, which is pinned, is certain to be exclusive to the program, so that no later
+/// write gets a copy.
+fn is_own(folio: &Folio<'_>) -> bool {
+    folio.kind() == Kind::Anonymous && folio.is_exclusive()
+}

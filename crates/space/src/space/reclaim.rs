@@ -1,0 +1,35 @@
+//! Calls that are made again after a reclaim.
+
+use super::Space;
+use crate::error::{Error, Refused};
+use crate::spaces::FIRST_RECLAIM;
+use quire_arch::Platform;
+use quire_frame::AllocError;
+
+/// Attempts of a call. The last one follows a reclaim of [`FIRST_RECLAIM`] times 2^14 pages, 2 GiB.
+const CALL_ATTEMPTS: u32 = 16;
+
+impl<P: Platform> Space<'_, P> {
+    /// Makes a call, and makes it again after a reclaim while it fails for want of frames and reclaim finds
+    /// some.
+    ///
+    /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and
+    /// is not pinned, and each attempt looks at the space anew. A failure that the fault plan injects is not
+    /// a shortage.
+    pub(crate) fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, Refused>) -> Result<R, Error> {
+        let mut attempt = 1;
+        loop {
+            let error = match call() {
+                Ok(result) => return Ok(result),
+                Err(Refused::Final(error)) => return Err(error),
+                Err(Refused::Repeatable(error)) => error,
+            };
+            let is_shortage = error == Error::NoFrames(AllocError::OutOfMemory);
+            let wanted = FIRST_RECLAIM << (attempt - 1);
+            if !is_shortage || attempt == CALL_ATTEMPTS || !self.spaces.reclaim_for_call(wanted) {
+                return Err(error);
+            }
+            attempt += 1;
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `mremap`.
+
+use crate::error::Error;
+use crate::error::Refused;
+use crate::mmap_writer::{Remap, RemapFlags};
+use crate::space::Space;
+use quire_arch::{Platform, VirtAddr};
+use quire_pagetable::{FlushCause, Gather};
+
+impl<P: Platform> Space<'_, P> {
+    /// Moves or resizes the mapping at `addr` and returns its address.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mremap`. A failure to get memory leaves every page where it was.
+    pub fn mremap(
+        &self,
+        addr: VirtAddr,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        target: VirtAddr,
+    ) -> Result<VirtAddr, Error> {
+        let remapped = self.with_reclaim(|| {
+            let remap = Remap::new::<P>(addr, old_len, new_len, flags, target)?;
+            let mut section = self.writer();
+            // Of several mappings some may have moved when the next one finds no memory; they must not move
+            // again.
+            let is_one = section.find(remap.addr()).is_none_or(|vma| remap.old.end() <= vma.range().end());
+            let usage = &self.core().usage;
+            let peak = usage.peak_mapped();
+            // One flush for all that the call moves and unmaps.
+            let mut gather = Gather::new(self.spaces.memory(), &self.core().tables, FlushCause::Move);
+            let remapped = section.remap(remap, &mut gather);
+            self.tables().finish(gather);
+            self.core().tables.cpus.end_moves();
+            usage.end_move(peak);
+            remapped.map_err(if is_one { Refused::Repeatable } else { Refused::Final })
+        })?;
+        if let Some(range) = remapped.populate {
+            self.populate(range);
+        }
+        Ok(remapped.addr)
+    }
+}

@@ -1,0 +1,145 @@
+//! What `/proc/PID/smaps` shows.
+
+use crate::space::{Mapping, Space};
+use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Platform, VirtRange};
+use quire_frame::{FrameFlags, Kind};
+use quire_pagetable::Tables;
+use quire_rmap::VmFlags;
+use quire_rmap::Vma;
+use quire_swap::SlotId;
+use quire_sync::atomic::raw::Ordering;
+use quire_thp::HugeUse;
+
+/// A mapping and the pages in it, in bytes. What is called shared here is mapped more than once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MappingFigures {
+    /// The mapping.
+    pub mapping: Mapping,
+    /// In memory; the page of zeros does not count here or below.
+    pub resident: u64,
+    /// Of that, this mapping's share: each page divided by how often it is mapped.
+    pub share: u64,
+    /// Of the share, what was written to.
+    pub share_dirty: u64,
+    /// Shared pages that were not written to.
+    pub shared_clean: u64,
+    /// Shared pages that were.
+    pub shared_dirty: u64,
+    /// Other pages that were not written to.
+    pub private_clean: u64,
+    /// Other pages that were.
+    pub private_dirty: u64,
+    /// Pages that were used since the accessed bits were last cleared.
+    pub referenced: u64,
+    /// Pages that belong to no file.
+    pub anonymous: u64,
+    /// Pages whose contents are not needed (MADV_FREE) and that were not written to since.
+    pub lazy_free: u64,
+    /// Anonymous pages that PMD entries map.
+    pub anonymous_huge: u64,
+    /// Pages that were paged out.
+    pub swapped: u64,
+    /// Of those, this mapping's share.
+    pub swapped_share: u64,
+    /// Whether a large folio could be mapped here.
+    pub huge_eligible: bool,
+}
+
+/// Bits behind the point of a share while it is added up.
+const SHARE_SHIFT: u32 = 12;
+
+impl MappingFigures {
+    /// The share, if the mapping is locked.
+    pub fn locked_share(&self) -> u64 {
+        if self.mapping.flags.contains(VmFlags::LOCKED) { self.share } else { 0 }
+    }
+
+    fn new(mapping: Mapping, huge_eligible: bool) -> Self {
+        Self {
+            mapping,
+            resident: 0,
+            share: 0,
+            share_dirty: 0,
+            shared_clean: 0,
+            shared_dirty: 0,
+            private_clean: 0,
+            private_dirty: 0,
+            referenced: 0,
+            anonymous: 0,
+            lazy_free: 0,
+            anonymous_huge: 0,
+            swapped: 0,
+            swapped_share: 0,
+            huge_eligible,
+        }
+    }
+
+    /// Adds up the pages of `range`. Until [`finish`](Self::finish) shares have bits behind the point.
+    fn count<P: Platform>(&mut self, tables: &Tables<'_, P>, range: VirtRange) {
+        tables.look(range, |pages, entry| match entry {
+            Entry::Leaf(leaf) => self.add(tables, pages, leaf),
+            Entry::Swap(entry) => {
+                let names = tables.memory().swap().count(SlotId::of(entry)).max(1);
+                self.swapped += PAGE_SIZE;
+                self.swapped_share += (PAGE_SIZE << SHARE_SHIFT) / u64::from(names);
+            }
+            _ => {}
+        });
+    }
+
+    fn add<P: Platform>(&mut self, tables: &Tables<'_, P>, pages: VirtRange, leaf: Leaf) {
+        if leaf.flags.contains(LeafFlags::SPECIAL) {
+            return;
+        }
+        let bytes = pages.len();
+        let folio = tables.memory().frames().folio(leaf.pfn);
+        let flags = folio.frame().word().flags();
+        let maps = u64::from(folio.frame().map_count().load(Ordering::Relaxed));
+        let mapped = maps.div_ceil(folio.order().pages()).max(1);
+        let share = (bytes << SHARE_SHIFT) / mapped;
+        self.resident += bytes;
+        self.share += share;
+        let is_dirty = leaf.flags.contains(LeafFlags::DIRTY) || flags.contains(FrameFlags::DIRTY);
+        if is_dirty {
+            self.share_dirty += share;
+        }
+        *match (mapped > 1, is_dirty) {
+            (true, false) => &mut self.shared_clean,
+            (true, true) => &mut self.shared_dirty,
+            (false, false) => &mut self.private_clean,
+            (false, true) => &mut self.private_dirty,
+        } += bytes;
+        if leaf.flags.contains(LeafFlags::ACCESSED) || flags.contains(FrameFlags::REFERENCED) {
+            self.referenced += bytes;
+        }
+        if folio.kind() == Kind::Anonymous {
+            self.anonymous += bytes;
+            self.lazy_free += if flags.contains(FrameFlags::LAZY_FREE) && !is_dirty { bytes } else { 0 };
+            self.anonymous_huge += if bytes > PAGE_SIZE { bytes } else { 0 };
+        }
+    }
+
+    fn finish(&mut self) {
+        for share in [&mut self.share, &mut self.share_dirty, &mut self.swapped_share] {
+            *share >>= SHARE_SHIFT;
+        }
+    }
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Calls `visit` with each mapping, lowest first, and what is in it at this moment.
+    pub fn for_each_mapping_figures(&self, mut visit: impl FnMut(&MappingFigures)) {
+        let core = self.core();
+        let tables = self.tables();
+        let mappings = core.read_mappings(self.spaces.platform());
+        for facts in mappings.iter().map(Vma::facts) {
+            let orders =
+                self.spaces.huge().policy().orders(HugeUse::Smaps, facts.flags, core.huge_disable.load());
+            let eligible = facts.backing.is_anonymous() && !orders.fitting(facts.range).is_empty();
+            let mut figures = MappingFigures::new(Mapping::of(&facts), eligible);
+            figures.count(&tables, facts.range);
+            figures.finish();
+            visit(&figures);
+        }
+    }
+}

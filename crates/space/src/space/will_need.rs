@@ -1,0 +1,71 @@
+//! `madvise` with MADV_WILLNEED.
+
+use crate::error::Error;
+use crate::space::Space;
+use core::ops::ControlFlow;
+use quire_arch::{Order, Platform, VirtRange};
+use quire_paging::Ahead;
+use quire_paging::SwapIn;
+use quire_rmap::{VmFlags, Vma};
+use quire_swap::SlotId;
+use quire_thp::{HugeUse, OrderSet};
+
+impl<P: Platform> Space<'_, P> {
+    /// Begins to read what of `range` is on swap devices. Nothing is waited for, and nothing is mapped: a
+    /// fault on a page finds it in the swap cache. Where memory is short, or a device fails, the page stays
+    /// swapped out.
+    pub(super) fn will_need(&self, range: VirtRange) -> Result<(), Error> {
+        let core = self.core();
+        let (mut at, mut hole, mut room) = (range.start(), false, true);
+        while at < range.end() {
+            // The mmap lock is released between VMAs, so that writers get their turn.
+            let mappings = core.read_mappings(self.spaces.platform());
+            let next = mappings.first_ending_after(at);
+            let vma = next.filter(|vma| vma.range().start() < range.end()).ok_or(Error::NotMapped)?;
+            hole |= vma.range().start() > at;
+            let part = vma.range().intersect(VirtRange::new(at, range.end()));
+            at = part.end();
+            room = room && self.read_swapped(vma, part).is_continue();
+        }
+        if hole { Err(Error::NotMapped) } else { Ok(()) }
+    }
+
+    /// The same for `part` of one mapping, whose folios are read as large as a fault could have them. Stops
+    /// when memory is short.
+    fn read_swapped(&self, vma: &Vma, part: VirtRange) -> ControlFlow<()> {
+        let facts = vma.facts();
+        // As in Linux: of a file's mapping only the file is read.
+        if !facts.backing.is_anonymous() || facts.flags.contains(VmFlags::SHARED) {
+            return ControlFlow::Continue(());
+        }
+        let orders = if self.spaces.swap().technique().leaves_when_mapped() {
+            let policy = self.spaces.huge().policy();
+            policy.orders(HugeUse::Fault, facts.flags, self.core().huge_disable.load())
+        } else {
+            OrderSet::EMPTY
+        };
+        let mut from = part.start();
+        while let Some(run) = self.tables().first_swapped(VirtRange::new(from, part.end())) {
+            let mut nth = 0;
+            while nth < run.pages {
+                if self.core().is_killed() {
+                    return ControlFlow::Break(());
+                }
+                let (slot, addr) = (SlotId::of(run.entry).plus(nth), run.page(nth));
+                let fits = |order: &Order| {
+                    slot.number().is_multiple_of(order.pages())
+                        && addr.0.is_multiple_of(order.bytes())
+                        && nth + order.pages() <= run.pages
+                };
+                let orders = orders.iter().find(fits).map_or(OrderSet::EMPTY, |order| orders.up_to(order));
+                match SwapIn::new(self.spaces.memory()).begin_ahead(slot, orders, Ahead::Wanted) {
+                    Ok(pages) => nth += pages,
+                    Err((cause, need)) if self.spaces.free_some(cause, need) => {}
+                    Err(_) => return ControlFlow::Break(()),
+                }
+            }
+            from = run.page(run.pages);
+        }
+        ControlFlow::Continue(())
+    }
+}

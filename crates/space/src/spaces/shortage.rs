@@ -1,0 +1,109 @@
+//! What is done about a shortage of memory by a thread that holds nothing but perhaps the mmap lock.
+
+use super::{OomAction, Spaces};
+use quire_arch::{Order, Platform};
+use quire_frame::{AllocError, VmEvent};
+use quire_paging::SwapIn;
+use quire_paging::SwapInError;
+use quire_paging::Swapped;
+use quire_paging::{FaultError, Need, Refusal, SwappedIn};
+use quire_thp::OrderSet;
+
+/// Frames that a thread tries to free when it finds no memory.
+const FREED_AT_ONCE: u64 = 512;
+
+/// Pages that a call wants reclaimed before its second attempt. Each further attempt wants twice as many:
+/// what a call undoes when it fails is free again, so it gets further each time.
+pub(crate) const FIRST_RECLAIM: u64 = 32;
+
+impl<'s, P: Platform> Spaces<P> {
+    /// Frees about `wanted` pages, and returns whether any came free. The time that it takes is counted.
+    #[cold]
+    pub(crate) fn reclaim_for_call(&self, wanted: u64) -> bool {
+        let need = Need::Frames(Order::ZERO);
+        self.stalled(|| {
+            if !self.make_room(AllocError::OutOfMemory, need) {
+                return false;
+            }
+            let mut freed = FIRST_RECLAIM;
+            while freed < wanted {
+                match self.reclaim().make_room(self, need) {
+                    0 => break,
+                    more => freed += more,
+                }
+            }
+            true
+        })
+    }
+
+    /// Makes it worth trying again, perhaps with a folio that was swapped in, or returns the error that the
+    /// program gets. How long that takes is counted: the program is stalled for want of memory.
+    pub(crate) fn resolve_refusal(
+        &'s self,
+        refusal: Refusal,
+    ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        let (cause, need) = match refusal {
+            Refusal::Swapped(wanted) => return self.stalled(|| self.swap_in(wanted)),
+            Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
+            Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over.memcg, 1)),
+            Refusal::Fault(error) => return Err(error),
+            // The slow path makes one before it looks.
+            Refusal::NeedsAnonVma => return Ok(None),
+        };
+        // Others may be faster to take what that freed.
+        let made = self.stalled(|| self.make_room(cause, need));
+        if made { Ok(None) } else { Err(FaultError::OutOfMemory(cause)) }
+    }
+
+    /// Brings what `wanted` names into the cache, and frees memory for it where it is short.
+    pub(crate) fn swap_in(&'s self, mut wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+        loop {
+            match SwapIn::new(self.memory()).swap_in(wanted) {
+                Ok(came) => return Ok(came),
+                Err(SwapInError::Unreadable) => return Err(FaultError::Bus),
+                Err(SwapInError::Short(cause, need)) if !self.make_room(cause, need) => {
+                    return Err(FaultError::OutOfMemory(cause));
+                }
+                // Nothing large was to be had.
+                Err(SwapInError::Short(..)) => wanted.orders = OrderSet::EMPTY,
+            }
+        }
+    }
+
+    /// Does `work`, and counts the time that it takes.
+    fn stalled<R>(&self, work: impl FnOnce() -> R) -> R {
+        let began = self.platform().now();
+        let result = work();
+        let took = self.platform().now().saturating_sub(began);
+        self.frames().events().add(&self.platform().pin(), VmEvent::MemstallNs, took);
+        result
+    }
+
+    /// Frees memory, or kills a program to free its memory, if that is what the machine does. Returns whether
+    /// it is worth trying again. The caller is not pinned.
+    #[cold]
+    pub(crate) fn make_room(&self, cause: AllocError, need: Need) -> bool {
+        self.free_some(cause, need)
+            || cause == AllocError::OutOfMemory
+                && self.oom_action() == OomAction::Kill
+                && self.reclaim().out_of_memory(self, need)
+    }
+
+    /// Frees memory: first what is not needed (what waited for this fault to leave the epoch, the huge page
+    /// of zeros if it is not mapped, parts of folios that wait to be split), then by reclaim. Returns whether
+    /// there was any. The caller is not pinned.
+    pub(crate) fn free_some(&self, cause: AllocError, need: Need) -> bool {
+        let mut freed = 0;
+        if let Need::Frames(_) = need {
+            if cause == AllocError::OutOfMemory {
+                freed += self.frames().reap_all(&self.platform().pin());
+            }
+            freed += self.shrink_huge_zero();
+            freed += self.split_deferred(FREED_AT_ONCE.saturating_sub(freed));
+        }
+        if freed > 0 || cause != AllocError::OutOfMemory {
+            return freed > 0;
+        }
+        self.reclaim().make_room(self, need) > 0
+    }
+}

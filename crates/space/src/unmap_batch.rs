@@ -1,0 +1,102 @@
+//! Spaces out of which reclaim unmaps folios: their flush is put off, so that one serves for several folios.
+
+use crate::mmap_writer::MmapWriter;
+use crate::space::Space;
+use crate::spaces::Spaces;
+use arrayvec::ArrayVec;
+use core::fmt;
+use core::ptr::{self, NonNull};
+use quire_arch::{Level, PagingFormat, Pfn, Platform, VirtRange};
+use quire_pagetable::FlushCause;
+use quire_paging::{PteReplacement, UnmapSink, Unmapped, unmap_folio};
+use quire_rmap::SpaceCore;
+use quire_swap::SlotId;
+use quire_sync::atomic::raw::Ordering;
+
+/// Spaces whose flush is put off together.
+const SPACES: usize = 8;
+
+/// Spaces out of which folios were unmapped and whose TLBs are still to be flushed.
+#[must_use = "what was unmapped is in use until the batch is flushed"]
+pub struct UnmapBatch<'s, P: Platform> {
+    spaces: &'s Spaces<P>,
+    stale: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
+    /// Ranges that one table each covers, and that are left empty.
+    emptied: ArrayVec<(Space<'s, P>, VirtRange), SPACES>,
+}
+
+impl<'s, P: Platform> UnmapBatch<'s, P> {
+    /// A batch of nothing.
+    pub fn new(spaces: &'s Spaces<P>) -> Self {
+        Self { spaces, stale: ArrayVec::new_const(), emptied: ArrayVec::new_const() }
+    }
+
+    /// Unmaps the folio at `head`, which is in the swap cache: each entry names its slot from then on. The
+    /// caller has the folio lock and a reference, and flushes before it releases the lock.
+    pub fn unmap_to_swap(&mut self, head: Pfn) -> Unmapped {
+        let slot = SlotId::from_raw(self.spaces.frames().known(head).private().load(Ordering::Relaxed));
+        unmap_folio(self.spaces.rmap(), head, PteReplacement::Swap(slot), self)
+    }
+
+    /// Unmaps the folio at `head`, whose contents are not needed unless they were written to again: then it
+    /// stays. Otherwise as [`unmap_to_swap`](Self::unmap_to_swap).
+    pub fn unmap_to_discard(&mut self, head: Pfn) -> Unmapped {
+        unmap_folio(self.spaces.rmap(), head, PteReplacement::Nothing, self)
+    }
+
+    /// Flushes: what was unmapped through this batch is in no TLB. The caller holds no locks but folio locks,
+    /// and those of mappings.
+    pub fn flush(&mut self) {
+        while let Some((space, range)) = self.stale.pop() {
+            {
+                let pin = self.spaces.platform().pin();
+                let core = space.core();
+                core.tables.flush(self.spaces.frames(), &pin, range, FlushCause::PageOut);
+                core.tables.cpus.end_pageout();
+            }
+        }
+        while let Some((space, range)) = self.emptied.pop() {
+            // Another thread is changing mappings just now: the next call on this range finds the table.
+            if let Some(mut writer) = MmapWriter::try_begin(self.spaces, space.core()) {
+                writer.free_emptied(range);
+            }
+        }
+    }
+}
+
+impl<P: Platform> UnmapSink for UnmapBatch<'_, P> {
+    fn add_stale(&mut self, core: &SpaceCore, range: VirtRange) {
+        if let Some((_, noted)) = self.stale.iter_mut().find(|(space, _)| ptr::eq(space.core(), core)) {
+            *noted = VirtRange::new(noted.start().min(range.start()), noted.end().max(range.end()));
+            return;
+        }
+        if self.stale.is_full() {
+            let pin = self.spaces.platform().pin();
+            core.tables.flush(self.spaces.frames(), &pin, range, FlushCause::PageOut);
+        } else if core.try_hold() {
+            core.tables.cpus.begin_pageout();
+            self.stale.push((Space::adopt(self.spaces, NonNull::from(core)), range));
+        }
+        // Else the space exits: no CPU runs it, and the next space with its tag flushes first.
+    }
+
+    fn add_emptied(&mut self, core: &SpaceCore, range: VirtRange) {
+        let table = P::Paging::table_range(range.start(), Level::PTE);
+        let noted = self.emptied.iter().any(|(space, at)| ptr::eq(space.core(), core) && *at == table);
+        if !noted && !self.emptied.is_full() && core.try_hold() {
+            self.emptied.push((Space::adopt(self.spaces, NonNull::from(core)), table));
+        }
+    }
+}
+
+impl<P: Platform> Drop for UnmapBatch<'_, P> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl<P: Platform> fmt::Debug for UnmapBatch<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnmapBatch").field("spaces", &self.stale.len()).finish_non_exhaustive()
+    }
+}

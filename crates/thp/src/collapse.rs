@@ -1,0 +1,183 @@
+//! Collapse: the pages of an aligned block become one large folio, mapped by one PMD entry.
+//!
+//! The mmap lock is held for writing and the VMA is write-locked, so no fault is in the block; the root lock
+//! is held exclusively, so no walk of the rmap is. The table is unhooked and flushed, so the MMU is out of
+//! it. Only a fast pin may have come since the first look for pins; so there is another, and if it finds one
+//! the table is hooked again. Then pages are copied, and the leaf takes the table's place. The old table is
+//! freed with all that it maps through the gather, as any table that is unhooked whole.
+
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
+use quire_memcg::MemcgStat;
+use quire_pagetable::{Gather, HugeSlot, NewPage, Tables};
+use quire_sync::atomic::fence;
+use quire_sync::atomic::raw::Ordering;
+
+/// What a collapse may not do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CollapseLimits {
+    /// Empty entries and pages of zeros that may become memory.
+    pub none: u32,
+    /// Pages that other spaces map too, and that would be copied.
+    pub shared: u32,
+    /// Whether a block that was not used lately is left alone.
+    pub must_be_used: bool,
+}
+
+impl CollapseLimits {
+    /// A program's own request.
+    pub const NONE: Self = Self { none: u32::MAX, shared: u32::MAX, must_be_used: false };
+}
+
+/// Why a block was not collapsed. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CollapseError {
+    /// Nothing was ever mapped there.
+    NoTable,
+    /// Something else than private pages is there, or more of something than the limits allow.
+    Unfit,
+    /// A page is pinned, or another thread has a reference for a moment.
+    Busy,
+    /// No memory for the folio or the table that is deposited for it.
+    OutOfMemory(AllocError),
+}
+
+/// A collapse of blocks that these tables map.
+#[derive(Debug)]
+pub struct Collapse<'s, P: Platform>(pub Tables<'s, P>);
+
+impl<P: Platform> Collapse<'_, P> {
+    /// Whether what `table` maps may be collapsed.
+    pub fn check(&self, table: Pfn, limits: CollapseLimits) -> Result<(), CollapseError> {
+        let frames = self.0.memory().frames();
+        let pin = self.0.pin();
+        let locked = self.0.lock(&pin, table, Level::PTE);
+        let (mut none, mut shared, mut used) = (0, 0, false);
+        for index in 0..P::Paging::entries(Level::PTE) {
+            match locked.get(index) {
+                Entry::None => none += 1,
+                Entry::Leaf(leaf) if leaf.flags.contains(LeafFlags::SPECIAL) => none += 1,
+                Entry::Leaf(leaf) => {
+                    let folio = frames.folio(leaf.pfn);
+                    if folio.kind() != Kind::Anonymous {
+                        return Err(CollapseError::Unfit);
+                    }
+                    if folio.frame().refs() != 1 {
+                        return Err(CollapseError::Busy);
+                    }
+                    let alone = frames.lock_folio(leaf.pfn).is_exclusive();
+                    shared += u32::from(!alone);
+                    used |= leaf.flags.contains(LeafFlags::ACCESSED);
+                }
+                _ => return Err(CollapseError::Unfit),
+            }
+        }
+        let fits = none <= limits.none && shared <= limits.shared && (used || !limits.must_be_used);
+        if fits { Ok(()) } else { Err(CollapseError::Unfit) }
+    }
+
+    /// A folio of `order` for the block at `start`, charged to its memcg, and a table to deposit.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for either.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn allocate(&self, start: VirtAddr, order: Order) -> Result<(Pfn, Pfn), AllocError> {
+        let frames = self.0.memory().frames();
+        let pin = self.0.pin();
+        let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous).order(order);
+        let made = frames.allocate(&pin, request).and_then(|head| match self.0.new_deposit(&pin, start) {
+            Ok(deposit) => Ok((head, deposit)),
+            Err(error) => {
+                self.0.memory().memcgs().release_unused(&pin, head, order);
+                Err(error)
+            }
+        });
+        if let Ok((head, _)) = made {
+            self.0.charge_anyway(&pin, head, order);
+        }
+        let event = if made.is_ok() { VmEvent::ThpCollapseAlloc } else { VmEvent::ThpCollapseAllocFailed };
+        frames.events().add(&pin, event, 1);
+        if made.is_ok() {
+            self.0.count_for_memcg(&pin, MemcgStat::ThpCollapseAlloc);
+        }
+        made
+    }
+
+    /// Copies what `table` maps to the new folio `head` and puts a leaf in its place. The table goes to
+    /// `gather`. Where a page was pinned meanwhile all stays as it is.
+    pub fn replace_by_leaf(
+        &self,
+        slot: HugeSlot,
+        table: Pfn,
+        (head, deposit): (Pfn, Pfn),
+        new: &NewPage,
+        gather: &mut Gather<'_, P>,
+    ) -> Result<(), CollapseError> {
+        let tables = self.0;
+        let platform = tables.memory().platform();
+        {
+            let pin = self.0.pin();
+            let hooked = tables.lock_slot(&pin, slot).take(slot.index);
+            // What the MMU wrote until here is in the pages; from here on it writes no more.
+            gather.add_stale(tables.slot_range(slot));
+            gather.flush(&pin);
+            // Pairs with the fence in `pin_page_fast`: a pin from before this is seen here, and a thread that
+            // pins a page later sees that the table is gone.
+            fence(Ordering::SeqCst);
+            if self.maps_held_page(table) {
+                tables.lock_slot(&pin, slot).install(slot.index, hooked);
+                self.0.memory().memcgs().release_unused(&pin, deposit, Order::ZERO);
+                self.0.memory().memcgs().release_unused(
+                    &pin,
+                    head,
+                    self.0.memory().frames().folio(head).order(),
+                );
+                return Err(CollapseError::Busy);
+            }
+            gather.add_unhooked(table);
+        }
+        let entries = &self.0.entries(table)[..P::Paging::entries(Level::PTE)];
+        for (nth, entry) in entries.iter().enumerate() {
+            let to = head.offset(nth as u64);
+            match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
+                Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
+                    // SAFETY: the new folio is ours; the old page is mapped by the unhooked table, so it is
+                    // in RAM, and no thread can write to it.
+                    unsafe { platform.copy(pfn, to, Order::ZERO) };
+                    if new.locked {
+                        tables.unlock_folio(&tables.pin(), &tables.memory().frames().lock_folio(pfn));
+                    }
+                }
+                // SAFETY: the new folio is ours.
+                _ => unsafe { platform.zero(to, Order::ZERO) },
+            }
+        }
+        let pin = self.0.pin();
+        let installed = tables.install_huge(&pin, slot, (head, deposit), new);
+        debug_assert!(installed, "something was mapped in a block under collapse");
+        tables.list_new(&pin, head, new.locked);
+        if let Some(order) = Tables::<P>::huge_order() {
+            self.0.memory().frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
+        }
+        Ok(())
+    }
+
+    /// Whether `table`, which no other thread can change, maps a folio with references beyond those of its
+    /// mappings.
+    fn maps_held_page(&self, table: Pfn) -> bool {
+        let entries = &self.0.entries(table)[..P::Paging::entries(Level::PTE)];
+        entries.iter().any(|entry| match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
+            Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
+                self.0.memory().frames().folio(pfn).frame().refs() != 1
+            }
+            _ => false,
+        })
+    }
+}
+
+/// The first border of large leaves at or after `addr`, and the last at or before.
+pub fn huge_borders<P: Platform>(start: VirtAddr, end: VirtAddr) -> (VirtAddr, VirtAddr) {
+    let mask = P::Paging::entry_bytes(Level::PMD) - 1;
+    (VirtAddr(start.0.saturating_add(mask) & !mask), VirtAddr(end.0 & !mask))
+}

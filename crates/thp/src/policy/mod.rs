@@ -1,0 +1,17 @@
+//! The policy of large folios: what was set, and what follows from it for one mapping.
+//!
+//! [`HugeControls`] are the files of Linux's `/sys/kernel/mm/transparent_hugepage` as values; their texts are
+//! in the crate `quire-mm`. Nothing here allocates, waits or looks at a page: a fault asks which orders it
+//! may try and how hard, and tries them itself.
+
+mod controls;
+mod khugepaged;
+mod orders;
+mod switches;
+mod words;
+
+pub use controls::{HugeConfig, HugeControls};
+pub use khugepaged::{KhugepagedConfig, KhugepagedSetting, OutOfRange};
+pub use orders::OrderSet;
+pub use switches::{HugeEffort, HugePolicy, HugeUse};
+pub use words::{HugeDefrag, HugeEnabled, SizeEnabled};

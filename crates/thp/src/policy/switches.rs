@@ -1,0 +1,379 @@
+//! All switches at one moment, and what follows from them.
+
+use super::orders::OrderSet;
+use super::words::{HugeDefrag, HugeEnabled, SizeEnabled};
+use core::fmt;
+use quire_arch::Order;
+use quire_rmap::{HugeDisable, VmFlags};
+
+/// What large folios are wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HugeUse {
+    /// A page fault. Any order; the block around the address must lie in the mapping ([`OrderSet::around`]).
+    Fault,
+    /// The daemon that collapses page tables. The PMD's order only; the mapping must have private pages.
+    Khugepaged,
+    /// A program's own request to collapse (`MADV_COLLAPSE`). As the one before, but the switches do not
+    /// matter.
+    Collapse,
+    /// What smaps shows as `THPeligible`: whether there is any order with a block in the mapping
+    /// ([`OrderSet::fitting`]).
+    Smaps,
+}
+
+/// How hard to try for a large folio, from cheap to dear.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum HugeEffort {
+    /// Take what is free.
+    Free,
+    /// That, and if there is none, wake kswapd.
+    Wake,
+    /// Make room oneself (reclaim and compaction), but give up early.
+    Try,
+    /// Make room oneself, and try again.
+    Insist,
+}
+
+impl HugeEffort {
+    /// Whether an allocation may collect what CPUs keep back before it fails.
+    pub const fn may_drain(self) -> bool {
+        matches!(self, Self::Try | Self::Insist)
+    }
+}
+
+/// All switches at one moment: the words of `enabled`, `defrag` and each size, and the two that are on or
+/// off.
+///
+/// It is one word, so that a fault loads it once and sees a policy that was set, not half of one and half of
+/// another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct HugePolicy(u64);
+
+/// Sizes with a word of their own: three sets of orders. An order is in one of them at most.
+const ALWAYS: u32 = 0;
+const MADVISE: u32 = 16;
+const INHERIT: u32 = 32;
+/// The common words, as the numbers of the variants.
+const ENABLED: u32 = 48;
+const DEFRAG: u32 = 52;
+/// One bit each.
+const ZERO_PAGE: u32 = 56;
+const SHRINK_UNDERUSED: u32 = 57;
+
+const _: () = assert!(HugeEnabled::ALL.len() <= 16 && HugeDefrag::ALL.len() <= 16);
+
+impl HugePolicy {
+    /// What Linux boots with where it is built for `madvise`: programs get large folios where they ask for
+    /// them, as large as a PMD entry's only. `use_zero_page` and `shrink_underused` are on.
+    pub const MADVISE: Self = Self(0)
+        .with_enabled(HugeEnabled::Madvise)
+        .with_defrag(HugeDefrag::Madvise)
+        .with_sizes(OrderSet::PMD, SizeEnabled::Inherit)
+        .with_zero_page(true)
+        .with_shrink_underused(true);
+
+    pub(super) const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(super) const fn word(self) -> u64 {
+        self.0
+    }
+
+    const fn with_bits(self, shift: u32, width: u32, bits: u64) -> Self {
+        let mask = ((1 << width) - 1) << shift;
+        Self((self.0 & !mask) | (bits << shift))
+    }
+
+    const fn sizes(self, shift: u32) -> OrderSet {
+        OrderSet::from_bits((self.0 >> shift) as u16)
+    }
+
+    /// With another common word.
+    #[must_use]
+    pub const fn with_enabled(self, enabled: HugeEnabled) -> Self {
+        self.with_bits(ENABLED, 4, enabled as u64)
+    }
+
+    /// The common word.
+    pub const fn enabled(self) -> HugeEnabled {
+        HugeEnabled::ALL[(self.0 >> ENABLED & 0xf) as usize]
+    }
+
+    /// With another word on what a fault does when none is free.
+    #[must_use]
+    pub const fn with_defrag(self, defrag: HugeDefrag) -> Self {
+        self.with_bits(DEFRAG, 4, defrag as u64)
+    }
+
+    /// What a fault does when none is free.
+    pub const fn defrag(self) -> HugeDefrag {
+        HugeDefrag::ALL[(self.0 >> DEFRAG & 0xf) as usize]
+    }
+
+    /// With another word for each order of `orders` that anonymous memory comes in.
+    #[must_use]
+    pub const fn with_sizes(self, orders: OrderSet, word: SizeEnabled) -> Self {
+        let orders = orders.intersection(OrderSet::ANONYMOUS);
+        self.with_set(ALWAYS, orders, matches!(word, SizeEnabled::Always))
+            .with_set(MADVISE, orders, matches!(word, SizeEnabled::Madvise))
+            .with_set(INHERIT, orders, matches!(word, SizeEnabled::Inherit))
+    }
+
+    /// With `orders` in the set at `shift`, or without.
+    const fn with_set(self, shift: u32, orders: OrderSet, is_in: bool) -> Self {
+        let others = self.sizes(shift).difference(orders);
+        let set = if is_in { others.union(orders) } else { others };
+        self.with_bits(shift, 16, set.bits() as u64)
+    }
+
+    /// The word for folios of `order`; [`SizeEnabled::Never`] for an order that anonymous memory does not
+    /// come in.
+    pub const fn size(self, order: Order) -> SizeEnabled {
+        if self.sizes(ALWAYS).contains(order) {
+            SizeEnabled::Always
+        } else if self.sizes(MADVISE).contains(order) {
+            SizeEnabled::Madvise
+        } else if self.sizes(INHERIT).contains(order) {
+            SizeEnabled::Inherit
+        } else {
+            SizeEnabled::Never
+        }
+    }
+
+    /// With the huge zero page, or without.
+    #[must_use]
+    pub const fn with_zero_page(self, on: bool) -> Self {
+        self.with_bits(ZERO_PAGE, 1, on as u64)
+    }
+
+    /// Whether a read fault maps a shared huge page of zeros (`use_zero_page`).
+    pub const fn zero_page(self) -> bool {
+        self.0 >> ZERO_PAGE & 1 != 0
+    }
+
+    /// With the splitting of underused folios, or without.
+    #[must_use]
+    pub const fn with_shrink_underused(self, on: bool) -> Self {
+        self.with_bits(SHRINK_UNDERUSED, 1, on as u64)
+    }
+
+    /// Whether folios that are mostly zeros are split when memory runs short (`shrink_underused`).
+    pub const fn shrink_underused(self) -> bool {
+        self.0 >> SHRINK_UNDERUSED & 1 != 0
+    }
+
+    /// The orders that `purpose` may use in a private anonymous mapping with `flags`, wherever in it. Which
+    /// of them fit is a question to the set.
+    ///
+    /// A stack is as good as any other memory, as in Linux. (There, `exec` keeps large folios from the stack
+    /// that it still builds; here a loader of programs can set NOHUGEPAGE.)
+    #[inline]
+    pub fn orders(self, purpose: HugeUse, flags: VmFlags, disable: HugeDisable) -> OrderSet {
+        let advised = flags.contains(VmFlags::HUGEPAGE);
+        let enabled = match purpose {
+            HugeUse::Collapse => OrderSet::ANONYMOUS,
+            HugeUse::Fault | HugeUse::Khugepaged | HugeUse::Smaps => self.enabled_orders(advised),
+        };
+        // Most machines and mappings leave here.
+        if enabled.is_empty() || flags.contains(VmFlags::NOHUGEPAGE) {
+            return OrderSet::EMPTY;
+        }
+        let disabled = match disable {
+            HugeDisable::No => false,
+            HugeDisable::ExceptAdvised => !advised && purpose != HugeUse::Collapse,
+            HugeDisable::Completely => true,
+        };
+        let collapses = matches!(purpose, HugeUse::Khugepaged | HugeUse::Collapse);
+        if disabled || collapses && flags.intersects(VmFlags::SPECIAL) {
+            return OrderSet::EMPTY;
+        }
+        if collapses { enabled.intersection(OrderSet::PMD) } else { enabled }
+    }
+
+    /// The orders that the switches allow in a mapping that is `advised` to have some, or not.
+    #[inline]
+    pub(super) const fn enabled_orders(self, advised: bool) -> OrderSet {
+        let mut orders = self.sizes(ALWAYS);
+        if advised {
+            orders = orders.union(self.sizes(MADVISE));
+        }
+        let inherited = match self.enabled() {
+            HugeEnabled::Always => true,
+            HugeEnabled::Madvise => advised,
+            HugeEnabled::Never => false,
+        };
+        if inherited { orders.union(self.sizes(INHERIT)) } else { orders }
+    }
+
+    /// How hard a fault in a mapping with `flags` tries, for any order.
+    pub const fn fault_effort(self, flags: VmFlags) -> HugeEffort {
+        match (self.defrag(), flags.contains(VmFlags::HUGEPAGE)) {
+            (HugeDefrag::Always | HugeDefrag::DeferMadvise | HugeDefrag::Madvise, true) => HugeEffort::Insist,
+            (HugeDefrag::Always, false) => HugeEffort::Try,
+            (HugeDefrag::Defer, _) | (HugeDefrag::DeferMadvise, false) => HugeEffort::Wake,
+            (HugeDefrag::Madvise, false) | (HugeDefrag::Never, _) => HugeEffort::Free,
+        }
+    }
+}
+
+impl Default for HugePolicy {
+    /// [`HugePolicy::MADVISE`]: memory that was not asked for is not spent.
+    fn default() -> Self {
+        Self::MADVISE
+    }
+}
+
+impl fmt::Debug for HugePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HugePolicy")
+            .field("enabled", &self.enabled())
+            .field("defrag", &self.defrag())
+            .field("always", &self.sizes(ALWAYS))
+            .field("madvise", &self.sizes(MADVISE))
+            .field("inherit", &self.sizes(INHERIT))
+            .field("zero_page", &self.zero_page())
+            .field("shrink_underused", &self.shrink_underused())
+            .finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PLAIN: VmFlags = VmFlags::READ.union(VmFlags::WRITE);
+    const ADVISED: VmFlags = PLAIN.union(VmFlags::HUGEPAGE);
+    const REFUSED: VmFlags = PLAIN.union(VmFlags::NOHUGEPAGE);
+    const KIB64: OrderSet = OrderSet::from_bits(1 << 4);
+
+    fn faults(policy: HugePolicy, flags: VmFlags) -> OrderSet {
+        policy.orders(HugeUse::Fault, flags, HugeDisable::No)
+    }
+
+    #[test]
+    fn switches_do_not_disturb_each_other() {
+        let mut policy = HugePolicy::default();
+        assert_eq!(policy.enabled(), HugeEnabled::Madvise);
+        assert_eq!(policy.defrag(), HugeDefrag::Madvise);
+        assert!(policy.zero_page() && policy.shrink_underused());
+        for order in Order::ALL {
+            let inherits = order == Order::PMD;
+            assert_eq!(policy.size(order), if inherits { SizeEnabled::Inherit } else { SizeEnabled::Never });
+        }
+        for &enabled in HugeEnabled::ALL {
+            for &defrag in HugeDefrag::ALL {
+                for &size in SizeEnabled::ALL {
+                    for (zero, shrink) in [(false, false), (false, true), (true, false), (true, true)] {
+                        policy = policy
+                            .with_shrink_underused(shrink)
+                            .with_zero_page(zero)
+                            .with_sizes(KIB64, size)
+                            .with_defrag(defrag)
+                            .with_enabled(enabled);
+                        assert_eq!((policy.enabled(), policy.defrag()), (enabled, defrag));
+                        assert_eq!((policy.zero_page(), policy.shrink_underused()), (zero, shrink));
+                        for order in Order::ALL {
+                            let expected = match order.get() {
+                                4 => size,
+                                9 => SizeEnabled::Inherit,
+                                _ => SizeEnabled::Never,
+                            };
+                            assert_eq!(policy.size(order), expected, "order {order} of {policy:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_anonymous_memory_does_not_have_cannot_be_switched_on() {
+        let policy = HugePolicy::default().with_sizes(OrderSet::from_bits(u16::MAX), SizeEnabled::Always);
+        assert_eq!(faults(policy, PLAIN), OrderSet::ANONYMOUS);
+        assert_eq!(policy.size(Order::ZERO), SizeEnabled::Never);
+    }
+
+    /// What Linux 6.18 showed as `THPeligible` and gave to faults, for each common word: plain and advised.
+    #[test]
+    fn a_size_follows_its_own_word_or_the_common_one() {
+        for (enabled, inherited) in [
+            (HugeEnabled::Always, [true, true]),
+            (HugeEnabled::Madvise, [false, true]),
+            (HugeEnabled::Never, [false, false]),
+        ] {
+            for (size, allowed) in [
+                (SizeEnabled::Always, [true, true]),
+                (SizeEnabled::Inherit, inherited),
+                (SizeEnabled::Madvise, [false, true]),
+                (SizeEnabled::Never, [false, false]),
+            ] {
+                let policy = HugePolicy::default().with_enabled(enabled).with_sizes(KIB64, size);
+                for purpose in [HugeUse::Fault, HugeUse::Smaps] {
+                    for (flags, allowed) in [(PLAIN, allowed[0]), (ADVISED, allowed[1]), (REFUSED, false)] {
+                        let orders = policy.orders(purpose, flags, HugeDisable::No);
+                        assert_eq!(orders.intersection(KIB64).is_empty(), !allowed, "{policy:?}, {flags:?}");
+                    }
+                }
+                assert_eq!(faults(policy, ADVISED).contains(Order::PMD), inherited[1]);
+                assert_eq!(faults(policy, PLAIN).contains(Order::PMD), inherited[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn collapses_make_pmd_folios_only_and_madv_collapse_ignores_the_switches() {
+        let always = HugePolicy::default()
+            .with_enabled(HugeEnabled::Always)
+            .with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Inherit);
+        let never = HugePolicy::default().with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Never);
+        let orders = |policy: HugePolicy, purpose, flags| policy.orders(purpose, flags, HugeDisable::No);
+        assert_eq!(orders(always, HugeUse::Khugepaged, PLAIN), OrderSet::PMD);
+        assert_eq!(orders(never, HugeUse::Khugepaged, ADVISED), OrderSet::EMPTY);
+        for policy in [always, never] {
+            assert_eq!(orders(policy, HugeUse::Collapse, PLAIN), OrderSet::PMD);
+            assert_eq!(orders(policy, HugeUse::Collapse, REFUSED), OrderSet::EMPTY);
+        }
+        for special in [VmFlags::IO, VmFlags::PFNMAP, VmFlags::DONTEXPAND] {
+            for purpose in [HugeUse::Khugepaged, HugeUse::Collapse] {
+                assert_eq!(orders(always, purpose, PLAIN | special), OrderSet::EMPTY);
+            }
+            assert_eq!(orders(always, HugeUse::Fault, PLAIN | special), OrderSet::ANONYMOUS);
+        }
+    }
+
+    #[test]
+    fn a_process_can_disable_large_folios() {
+        let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
+        for purpose in [HugeUse::Fault, HugeUse::Khugepaged, HugeUse::Collapse, HugeUse::Smaps] {
+            let orders = |flags, disable| policy.orders(purpose, flags, disable);
+            let unadvised = if purpose == HugeUse::Collapse { OrderSet::PMD } else { OrderSet::EMPTY };
+            for flags in [PLAIN, ADVISED] {
+                assert_eq!(orders(flags, HugeDisable::No), OrderSet::PMD);
+                assert_eq!(orders(flags, HugeDisable::Completely), OrderSet::EMPTY);
+            }
+            assert_eq!(orders(PLAIN, HugeDisable::ExceptAdvised), unadvised);
+            assert_eq!(orders(ADVISED, HugeDisable::ExceptAdvised), OrderSet::PMD);
+            assert_eq!(orders(REFUSED, HugeDisable::ExceptAdvised), OrderSet::EMPTY);
+        }
+    }
+
+    #[test]
+    fn a_fault_tries_as_hard_as_it_was_told() {
+        for (defrag, plain, advised) in [
+            (HugeDefrag::Always, HugeEffort::Try, HugeEffort::Insist),
+            (HugeDefrag::Defer, HugeEffort::Wake, HugeEffort::Wake),
+            (HugeDefrag::DeferMadvise, HugeEffort::Wake, HugeEffort::Insist),
+            (HugeDefrag::Madvise, HugeEffort::Free, HugeEffort::Insist),
+            (HugeDefrag::Never, HugeEffort::Free, HugeEffort::Free),
+        ] {
+            let policy = HugePolicy::default().with_defrag(defrag);
+            assert_eq!(
+                (policy.fault_effort(PLAIN), policy.fault_effort(ADVISED)),
+                (plain, advised),
+                "{defrag:?}"
+            );
+        }
+    }
+}

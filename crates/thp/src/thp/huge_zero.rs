@@ -1,0 +1,68 @@
+//! The huge page of zeros: a block of the PMD's order that one entry of a PMD table maps where a program
+//! reads memory that it never wrote to.
+//!
+//! It is allocated by the first fault that wants it. [`ThpState`](super::ThpState) holds one reference to it and each entry that
+//! maps it one more. So a thread that has such an entry under the lock of its table can take another
+//! reference without further locks, and only [`Thp::shrink_huge_zero`] drops the last. An entry's
+//! reference is dropped when no TLB can have the entry any more. The entries are
+//! [`SPECIAL`](quire_arch::LeafFlags::SPECIAL), as those of the small page of zeros: there is no folio, the
+//! rmap does not know them, and no program is charged for them.
+
+use super::Thp;
+use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::{AllocError, AllocRequest, FaultSite, Kind, VmEvent};
+
+impl<P: Platform> Thp<'_, P> {
+    /// Takes a reference to the huge page of zeros, which is of `order`, for an entry to come. Allocates the
+    /// page if there is none.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn hold_huge_zero(self, pin: &Pin<'_, P>, order: Order) -> Result<Pfn, AllocError> {
+        let held = |zero: Pfn| {
+            self.memory().hold_huge_zero_again(zero).then_some(zero).ok_or(AllocError::OutOfMemory)
+        };
+        if let Some(zero) = *self.state.huge_zero.lock() {
+            // That of the state cannot be dropped while the lock is held.
+            return held(zero);
+        }
+        let request = AllocRequest::new(order, FaultSite::new("huge_zero")).zeroed().kind(Kind::ZeroPage);
+        let events = self.memory().frames().events();
+        let new = self.memory().frames().allocate(pin, request).inspect_err(|_| {
+            events.add(pin, VmEvent::ThpZeroPageAllocFailed, 1);
+        })?;
+        let mut slot = self.state.huge_zero.lock();
+        if let Some(zero) = *slot {
+            // Another CPU was faster.
+            let held = held(zero);
+            drop(slot);
+            self.memory().memcgs().release_unused(pin, new, order);
+            return held;
+        }
+        *slot = Some(new);
+        events.add(pin, VmEvent::ThpZeroPageAlloc, 1);
+        held(new)
+    }
+
+    /// The huge page of zeros, if there is one at this moment.
+    pub fn huge_zero_page(self) -> Option<Pfn> {
+        let _pin = self.memory().platform().pin();
+        *self.state.huge_zero.lock()
+    }
+
+    /// Frees the huge page of zeros if no entry maps it, and returns the number of frames freed: what Linux's
+    /// shrinker does when memory runs short. The caller holds no lock of class
+    /// [`HugeZero`](quire_arch::LockClass::HugeZero) or later.
+    pub fn shrink_huge_zero(self) -> u64 {
+        let pin = self.memory().platform().pin();
+        let unused = {
+            let mut slot = self.state.huge_zero.lock();
+            // With the reference of the state alone there is no entry that a fork could copy, and faults take
+            // the lock.
+            slot.take_if(|zero| self.memory().frames().known(*zero).refs() == 1)
+        };
+        unused.map_or(0, |zero| {
+            let order = self.memory().frames().known(zero).word().order();
+            self.memory().memcgs().release_unused(&pin, zero, order);
+            order.pages()
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! Splitting large folios while they are mapped.
+
+use super::Thp;
+use core::ops::ControlFlow;
+use core::ptr;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
+use quire_frame::{FolioCounter, FolioSplit, FrameChain, FrameFlags, SplitError};
+use quire_pagetable::{Found, Place, SpaceTables, Step, Tables};
+use quire_rmap::Mapped;
+use quire_sync::atomic::raw::Ordering;
+
+/// Times that a split is tried while others map and unmap pages.
+const ATTEMPTS: u32 = 3;
+
+impl<P: Platform> Thp<'_, P> {
+    /// Splits the folio at `head`, to which the caller holds one reference; with `unless_mapped` only if some
+    /// page of it is not mapped. Returns the number of frames freed.
+    pub fn split_held(self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
+        // Of two that split one folio, the second finds it split.
+        let Some(_locked) = self.memory().frames().lock_folio_long(head) else {
+            return Err(SplitError::NotLarger);
+        };
+        self.split_locked(head, to, unless_mapped)
+    }
+
+    /// The same for a caller that has the folio lock.
+    pub fn split_locked(self, head: Pfn, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
+        let order = self.memory().frames().folio(head).order();
+        if to >= order {
+            return Err(SplitError::NotLarger);
+        }
+        if self.memory().frames().known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
+            // Its slots are one block as long as it is one folio.
+            if !self.memory().swap().remove_unnamed(head) {
+                return Err(SplitError::Busy);
+            }
+            self.memory().memcgs().release_folio(head);
+        }
+        let mut result = Err(SplitError::Busy);
+        for _ in 0..ATTEMPTS {
+            // Large leaves become tables first: what they map is counted page by page.
+            let _ = self.rmap.walk(head, |mapped| -> ControlFlow<()> {
+                let tables = mapped.tables;
+                if let Found::Huge(slot) = tables.lookup(mapped.range.start())
+                    && tables.slot_maps(slot, head, order)
+                {
+                    tables.split_huge(slot);
+                }
+                ControlFlow::Continue(())
+            });
+            result = self.try_split(head, order, to, unless_mapped);
+            if result != Err(SplitError::Busy) {
+                break;
+            }
+        }
+        let pin = self.memory().platform().pin();
+        let events = self.memory().frames().events();
+        match result {
+            Ok(_) => {
+                events.count_folio(&pin, order, FolioCounter::Split, 1);
+            }
+            Err(SplitError::Busy) => events.count_folio(&pin, order, FolioCounter::SplitFailed, 1),
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Splits the large folio at `head` into folios of order `to`. The caller has the folio lock and one
+    /// reference, which is to the first part then.
+    ///
+    /// # Errors
+    ///
+    /// [`SplitError`]; then the folio is as it was.
+    pub fn split_isolated(self, head: Pfn, to: Order) -> Result<u64, SplitError> {
+        let order = self.memory().frames().folio(head).order();
+        let freed = self.split_locked(head, to, false)?;
+        // The folio is on no list, and neither are its parts.
+        for part in (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1) {
+            self.memory().memcgs().list_if_mapped(Pfn(part));
+        }
+        Ok(freed)
+    }
+
+    /// Splits folios that wait for it, those that wait longest first and each at most once, until `wanted`
+    /// frames were freed. Returns how many were. The caller is not pinned and holds no lock of class Rmap or
+    /// later.
+    pub fn split_deferred(self, wanted: u64) -> u64 {
+        let mut freed = 0;
+        for _ in 0..self.memory().deferred_splits() {
+            if freed >= wanted {
+                break;
+            }
+            let Some(head) = self.memory().hold_first_deferred() else { break };
+            let result = self.split_held(head, Order::ZERO, true);
+            freed += *result.as_ref().unwrap_or(&0);
+            if result == Err(SplitError::Busy) {
+                self.memory().defer_again(head);
+            }
+            self.memory().memcgs().release_folio(head);
+        }
+        freed
+    }
+
+    /// Whether another space than `space` maps a page of the folio at `head`, to which the caller has a
+    /// reference. The caller is as for [`Rmap::walk`](quire_rmap::Rmap::walk).
+    pub fn is_mapped_elsewhere(self, head: Pfn, space: &SpaceTables) -> bool {
+        let order = self.memory().frames().folio(head).order();
+        let walked = self.rmap.walk(head, |mapped| {
+            let Mapped { tables, range, .. } = *mapped;
+            if !ptr::eq(tables.space(), space) && tables.maps_some(range, (head, order)) {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        walked.is_break()
+    }
+
+    fn try_split(self, head: Pfn, order: Order, to: Order, unless_mapped: bool) -> Result<u64, SplitError> {
+        let frames = self.memory().frames();
+        let mut unmapped = FrameChain::new();
+        let mut waited = false;
+        let result = self.rmap.hold(head, |mappings| {
+            let pin = self.memory().platform().pin();
+            let locked = frames.lock_folio(head);
+            if locked.folio().head() != head || locked.folio().order() != order {
+                return Err(SplitError::NotLarger);
+            }
+            // The links are where the parts' own words will be.
+            waited = locked.folio().frame().word().flags().contains(FrameFlags::PARTLY_MAPPED);
+            self.memory().undefer_split(&locked);
+            let mut split = frames.begin_split(locked);
+            let counted = mappings.walk(|mapped| count_maps(&mapped.tables, &mut split, mapped.range));
+            if counted.is_break() {
+                return Err(SplitError::Busy);
+            }
+            self.memory().memcgs().split_folio(&pin, split, (to, 1, unless_mapped), &mut unmapped)?;
+            if to == Order::ZERO && !unless_mapped {
+                self.share_zeros(mappings, (head, order), &mut unmapped);
+            }
+            Ok(())
+        });
+        if waited && !matches!(result, Some(Ok(()))) {
+            self.memory().defer_again(head);
+        }
+        let freed = unmapped.pages();
+        let pin = self.memory().platform().pin();
+        frames.free_chain(&pin, unmapped);
+        result.unwrap_or(Err(SplitError::Busy))?;
+        // Folios of the new order, but for those that went.
+        let parts = (order.pages() - freed) >> to.get();
+        frames.events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
+        if to > Order::ZERO {
+            frames.events().count_folio(&pin, to, FolioCounter::NrAnon, parts as i64);
+        }
+        // The first part goes with the caller's reference.
+        let first = frames.known(head).map_count().load(Ordering::Relaxed);
+        Ok(if first == 0 { freed + to.pages() } else { freed })
+    }
+}
+
+/// Counts the entries of `range` that map pages of the folio. Breaks at a large leaf that maps it.
+fn count_maps<P: Platform>(
+    tables: &Tables<'_, P>,
+    split: &mut FolioSplit<'_, P>,
+    range: VirtRange,
+) -> ControlFlow<()> {
+    let (head, order) = (split.folio().head(), split.folio().order());
+    let pages = order.pages();
+    let mut flow = ControlFlow::Continue(());
+    // The head lock is held, so no table lock may be taken, and none is needed: what maps the folio stays.
+    tables.walk(range, &mut |place, part| {
+        let table = match place {
+            Place::Table(table) => table,
+            Place::Huge(slot) => {
+                if tables.slot_maps(slot, head, order) {
+                    flow = ControlFlow::Break(());
+                }
+                return Step::Next;
+            }
+        };
+        let entries = tables.entries(table);
+        let first = P::Paging::index(part.start(), Level::PTE);
+        for entry in &entries[first..first + (part.len() / PAGE_SIZE) as usize] {
+            if let Entry::Leaf(Leaf { pfn, flags }) =
+                P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE)
+                && !flags.contains(LeafFlags::SPECIAL)
+                && pfn.0.wrapping_sub(head.0) < pages
+            {
+                split.count_map(pfn.0 - head.0);
+            }
+        }
+        Step::Next
+    });
+    flow
+}

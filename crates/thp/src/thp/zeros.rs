@@ -1,0 +1,147 @@
+//! Pages of zeros in a large folio that was split: the shared page of zeros takes their place, as in Linux.
+//!
+//! Programs get 2 MiB and write to a few pages of them. Once the folio is split, what was never written to
+//! costs nothing any more.
+
+use super::Thp;
+use core::ops::ControlFlow;
+use core::sync::atomic::AtomicU64 as Word;
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
+use quire_frame::{FrameChain, FrameFlags, Kind, MapsLeft};
+use quire_pagetable::{FlushCause, MemoryCore, Place, Residency, Step, pages_from};
+use quire_rmap::{HeldMappings, Mapped};
+use quire_sync::atomic::fence;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+/// Entries of one table.
+const ENTRIES: usize = 512;
+
+impl<P: Platform> Thp<'_, P> {
+    /// Maps the shared page in the place of those pages that are full of zeros, of all that the folio of
+    /// `order` at `head` had before it was split just now. What is not mapped any more enters `unmapped`.
+    /// `mappings` are those of the folio; the caller has its folio lock and a reference, and no lock of a
+    /// table.
+    pub(super) fn share_zeros(
+        self,
+        mappings: &HeldMappings<'_, P>,
+        (head, order): (Pfn, Order),
+        unmapped: &mut FrameChain,
+    ) {
+        let _ = mappings.walk_pages(order.pages(), |mapped| -> ControlFlow<()> {
+            // Locked memory is to stay what it is.
+            if !mapped.vma.is_locked() {
+                mapped.tables.walk(mapped.range, &mut |place, part| {
+                    if let Place::Table(table) = place {
+                        share_in_table(mapped, (table, part), (head, order), unmapped);
+                    }
+                    Step::Next
+                });
+            }
+            ControlFlow::Continue(())
+        });
+    }
+}
+
+/// Whether a page, which an entry of a locked table maps, is all zeros at this moment.
+fn is_full_of_zeros<P: Platform>(memory: &MemoryCore<P>, page: Pfn) -> bool {
+    const WORDS: usize = PAGE_SIZE as usize / size_of::<u64>();
+    // Contents are no part of what the models explore.
+    let base = memory.platform().direct_map(page).cast::<Word>();
+    // SAFETY: the page lies in RAM, is aligned, and stays while it is mapped. Programs write to it as
+    // hardware does, so it is read by atomics.
+    let words = unsafe { core::slice::from_raw_parts(base.as_ptr(), WORDS) };
+    words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+}
+
+/// The same for the entries of one table.
+fn share_in_table<P: Platform>(
+    mapped: &Mapped<'_, P>,
+    (table, part): (Pfn, VirtRange),
+    folio: (Pfn, Order),
+    unmapped: &mut FrameChain,
+) {
+    let Mapped { tables, vma, .. } = *mapped;
+    let memory = tables.memory();
+    let pin = tables.pin();
+    let locked = tables.lock(&pin, table, Level::PTE);
+    if locked.is_empty() || locked.is_dead() {
+        return;
+    }
+    let first = P::Paging::index(part.start(), Level::PTE);
+    let entries = &locked.entries[first..first + part.pages() as usize];
+    // First they are made not present, then comes one flush, then the check that counts: no thread can be
+    // writing then. A thread that faults waits for the lock of the table.
+    let (mut chosen, mut opened) = ([0_u64; ENTRIES / 64], [0_u64; ENTRIES / 64]);
+    let mut stale: Option<(usize, usize)> = None;
+    for (nth, entry) in entries.iter().enumerate() {
+        if page_at::<P>(entry, folio).is_some_and(|page| is_full_of_zeros(memory, page)) {
+            chosen[nth / 64] |= 1 << (nth % 64);
+            opened[nth / 64] |= u64::from(make_entry_absent::<P>(entry)) << (nth % 64);
+            stale = Some((stale.map_or(nth, |(first, _)| first), nth + 1));
+        }
+    }
+    let Some((from, to)) = stale else { return };
+    // Pairs with the one of a fast pin, between its reference and its second look at the entry.
+    fence(Ordering::SeqCst);
+    let range = pages_from(pages_from(part.start(), from).end(), to - from);
+    tables.space().flush(memory.frames(), &pin, range, FlushCause::Split);
+    let flags = (vma.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::SPECIAL;
+    let zeros = P::Paging::encode(Entry::Leaf(Leaf { pfn: memory.zero_page(), flags }), Level::PTE);
+    let mut gone = 0;
+    for (nth, entry) in entries.iter().enumerate() {
+        let is_in = |set: &[u64]| set[nth / 64] & 1 << (nth % 64) != 0;
+        let Some(page) = page_at::<P>(entry, folio).filter(|_| is_in(&chosen)) else { continue };
+        if is_to_be_shared(memory, page) {
+            entry.store(zeros, Ordering::Release);
+            gone += 1;
+            unmap_zeros(memory, page, unmapped);
+        } else if is_in(&opened) {
+            locked.widen(first + nth, LeafFlags::READ);
+        }
+    }
+    tables.space().residency.pages_unmapped(Residency::of(Kind::Anonymous, gone));
+}
+
+/// Whether the shared page can stand for a page that no MMU can reach through the entry in question.
+fn is_to_be_shared<P: Platform>(memory: &MemoryCore<P>, page: Pfn) -> bool {
+    let folio = memory.frames().folio(page);
+    let locked = folio.frame().word().flags().contains(FrameFlags::MLOCKED);
+    let single = folio.kind() == Kind::Anonymous && !folio.is_large();
+    single && !locked && !folio.may_be_pinned() && is_full_of_zeros(memory, page)
+}
+
+/// An entry maps a page no more.
+fn unmap_zeros<P: Platform>(memory: &MemoryCore<P>, page: Pfn, unmapped: &mut FrameChain) {
+    let left = memory.frames().lock_folio(page).remove_maps(1);
+    if left == MapsLeft::None {
+        // The mappings' reference.
+        memory.memcgs().put_folio(unmapped, page, Order::ZERO);
+    }
+}
+
+/// The page that an entry maps, if it is one that the folio had.
+fn page_at<P: Platform>(entry: &AtomicU64, (head, order): (Pfn, Order)) -> Option<Pfn> {
+    match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
+        Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
+            (pfn.0.wrapping_sub(head.0) < order.pages()).then_some(pfn)
+        }
+        _ => None,
+    }
+}
+
+/// Makes a leaf unusable for the MMU, keeping all else. Returns false if it was so before.
+fn make_entry_absent<P: Platform>(entry: &AtomicU64) -> bool {
+    let mut raw = entry.load(Ordering::Relaxed);
+    // The MMU may be setting accessed and dirty, which are kept.
+    while let Entry::Leaf(Leaf { pfn, flags }) = P::Paging::decode(raw, Level::PTE) {
+        if !flags.contains(LeafFlags::READ) {
+            return false;
+        }
+        let absent = P::Paging::encode(Entry::Leaf(Leaf { pfn, flags: flags - LeafFlags::READ }), Level::PTE);
+        match entry.compare_exchange(raw, absent, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => raw = now,
+        }
+    }
+    false
+}
