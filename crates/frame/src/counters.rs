@@ -1,6 +1,7 @@
 //! Event counters, one set a CPU.
 
 use crate::folio_counters::{FolioCounter, FolioSet};
+use crate::zone_id::ZoneKind;
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Order, Pin, Platform};
@@ -42,14 +43,14 @@ vm_events! {
     Pswpin = "pswpin",
     /// Pages written to swap devices.
     Pswpout = "pswpout",
-    /// Frames given out from [`ZoneKind::Dma32`](crate::ZoneKind::Dma32).
+    /// Frames given out from [`ZoneKind::Dma32`].
     PgallocDma32 = "pgalloc_dma32",
-    /// Frames given out from [`ZoneKind::Normal`](crate::ZoneKind::Normal).
+    /// Frames given out from [`ZoneKind::Normal`].
     PgallocNormal = "pgalloc_normal",
-    /// Allocations that could have used [`ZoneKind::Dma32`](crate::ZoneKind::Dma32) at the highest, found
+    /// Allocations that could have used [`ZoneKind::Dma32`] at the highest, found
     /// nothing and had to drain what holds free memory back.
     AllocstallDma32 = "allocstall_dma32",
-    /// As the one before, for [`ZoneKind::Normal`](crate::ZoneKind::Normal).
+    /// As the one before, for [`ZoneKind::Normal`].
     AllocstallNormal = "allocstall_normal",
     /// Frames given back.
     Pgfree = "pgfree",
@@ -233,6 +234,45 @@ vm_events! {
     TlbInterruptExit = "tlb_interrupt_exit",
 }
 
+impl VmEvent {
+    /// The counter of frames given out from `zone`.
+    pub(crate) const fn allocation(zone: ZoneKind) -> Self {
+        match zone {
+            ZoneKind::Dma32 => Self::PgallocDma32,
+            ZoneKind::Normal => Self::PgallocNormal,
+        }
+    }
+
+    /// The counter of allocations that stall, for such as may use zones up to `highest`.
+    pub(crate) const fn stall(highest: ZoneKind) -> Self {
+        match highest {
+            ZoneKind::Dma32 => Self::AllocstallDma32,
+            ZoneKind::Normal => Self::AllocstallNormal,
+        }
+    }
+
+    /// The event that counts the same as `counter`, of folios as large as a PMD entry's only.
+    const fn of_pmd_folios(counter: FolioCounter) -> Option<Self> {
+        match counter {
+            FolioCounter::AnonFaultAlloc => Some(Self::ThpFaultAlloc),
+            FolioCounter::AnonFaultFallback => Some(Self::ThpFaultFallback),
+            FolioCounter::AnonFaultFallbackCharge => Some(Self::ThpFaultFallbackCharge),
+            FolioCounter::Split => Some(Self::ThpSplitPage),
+            FolioCounter::SplitFailed => Some(Self::ThpSplitPageFailed),
+            FolioCounter::SplitDeferred => Some(Self::ThpDeferredSplitPage),
+            FolioCounter::Swpout => Some(Self::ThpSwpout),
+            FolioCounter::SwpoutFallback => Some(Self::ThpSwpoutFallback),
+            // Linux counts those of swap with the folios of the size only.
+            FolioCounter::Zswpout
+            | FolioCounter::Swpin
+            | FolioCounter::SwpinFallback
+            | FolioCounter::SwpinFallbackCharge
+            | FolioCounter::NrAnon
+            | FolioCounter::NrAnonPartiallyMapped => None,
+        }
+    }
+}
+
 /// Number of events.
 const COUNT: usize = VmEvent::ALL.len();
 
@@ -294,7 +334,7 @@ impl VmEvents {
         let mine = self.sets.mine(pin);
         mine.folios.add(order, counter, change);
         if order == Order::PMD
-            && let Some(event) = counter.pmd_event()
+            && let Some(event) = VmEvent::of_pmd_folios(counter)
         {
             mine.add(event, change as u64);
         }

@@ -1,6 +1,6 @@
 //! What can go wrong, each cause apart.
 
-use crate::map::Kind;
+use crate::kind::Kind;
 use core::fmt;
 use quire_arch::{Order, Pfn};
 

@@ -1,6 +1,5 @@
 //! What is counted for each size of large folio, one set a CPU.
 
-use crate::counters::VmEvent;
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::Order;
@@ -62,29 +61,6 @@ folio_counters! {
     NrAnon = "nr_anon",
     /// Of these, folios that are partly unmapped: one less when such a folio is freed, split or collapsed.
     NrAnonPartiallyMapped = "nr_anon_partially_mapped",
-}
-
-impl FolioCounter {
-    /// The event of `/proc/vmstat` that counts the same, of folios as large as a PMD entry's only.
-    pub(crate) const fn pmd_event(self) -> Option<VmEvent> {
-        match self {
-            Self::AnonFaultAlloc => Some(VmEvent::ThpFaultAlloc),
-            Self::AnonFaultFallback => Some(VmEvent::ThpFaultFallback),
-            Self::AnonFaultFallbackCharge => Some(VmEvent::ThpFaultFallbackCharge),
-            Self::Split => Some(VmEvent::ThpSplitPage),
-            Self::SplitFailed => Some(VmEvent::ThpSplitPageFailed),
-            Self::SplitDeferred => Some(VmEvent::ThpDeferredSplitPage),
-            Self::Swpout => Some(VmEvent::ThpSwpout),
-            Self::SwpoutFallback => Some(VmEvent::ThpSwpoutFallback),
-            // Linux counts those of swap with the folios of the size only.
-            Self::Zswpout
-            | Self::Swpin
-            | Self::SwpinFallback
-            | Self::SwpinFallbackCharge
-            | Self::NrAnon
-            | Self::NrAnonPartiallyMapped => None,
-        }
-    }
 }
 
 /// Number of counters.

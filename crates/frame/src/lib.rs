@@ -3,10 +3,30 @@
 //! [`Frames`] takes a machine's RAM into use. It describes every frame in the memory map ([`Frame`],
 //! [`MemoryMap`]), keeps free memory in zones with buddy lists, hands it out through per-CPU lists, holds
 //! back what lock-free readers may still look at (the limbo), and takes back what caches of objects do not
-//! need ([`FrameCache`]). An auditor recounts all of it. docs/frame.md says which lock guards what and how each
-//! failure is undone.
+//! need ([`FrameCache`]). An auditor recounts all of it. docs/frame.md says which lock guards what and how
+//! each failure is undone.
 //!
 //! Nothing here allocates from anywhere else, and giving memory back never allocates.
+//!
+//! # Modules, lowest first
+//!
+//! - `faults`: failures on purpose.
+//! - `zone_id`: numbers and kinds of zones.
+//! - `kind`: what a frame is.
+//! - `folio_counters`: what is counted for each size of large folio.
+//! - `counters`: event counters, one set a CPU.
+//! - `error`: what can go wrong, each cause apart.
+//! - `map`: the memory map: one descriptor a frame, and what finds it.
+//! - `request`: what an allocation asks for.
+//! - `chain`: blocks that are given back together.
+//! - `frame_list`: lists of free blocks.
+//! - `limbo`: frames that lock-free readers may still be looking at.
+//! - `folio`: blocks that programs map, and lists of them.
+//! - `pcp`: the lists of free blocks that each CPU keeps for itself.
+//! - `zone`: zones, with their buddy lists and watermarks.
+//! - `violation`: what the auditor can find.
+//! - `frames`: one machine's memory, put together: allocating, giving back, draining, hot-unplug, folios,
+//!   the audit.
 
 #![no_std]
 
@@ -16,14 +36,15 @@ extern crate self as quire_frame;
 #[cfg(test)]
 extern crate std;
 
-mod audit;
 mod chain;
 mod counters;
 mod error;
 mod faults;
 mod folio;
 mod folio_counters;
+mod frame_list;
 mod frames;
+mod kind;
 mod limbo;
 mod map;
 mod pcp;
@@ -32,19 +53,24 @@ mod request;
 #[path = "../tests/common/mod.rs"]
 #[allow(dead_code, reason = "shared with the integration tests, which use more of it")]
 mod testing;
+mod violation;
 mod zone;
+mod zone_id;
 
-pub use audit::{Counted, FrameViolation, ListDemand, ListName};
 pub use chain::FrameChain;
 pub use counters::{VmEvent, VmEvents};
 pub use error::{AllocError, BootError, FreeError, HotplugError, KindError};
 pub use faults::{FaultAim, FaultCaller, FaultClass, FaultPlan, FaultSite, Faults};
-pub use folio::{
-    Folio, FolioGuard, FolioList, FolioSplit, LockedFolio, MAX_MAPS, MapsLeft, Pinned, SplitError,
-};
+pub use folio::{Folio, FolioList, LockedFolio, MAX_MAPS, MapsLeft};
 pub use folio_counters::FolioCounter;
-pub use frames::{CacheNode, FrameCache, FrameConfig, FrameTotals, Frames, MachineId, PcpReport};
-pub use map::{Frame, FrameFlags, Kind, MAX_REFS, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
+pub use frames::{
+    CacheNode, FolioGuard, FolioSplit, FrameCache, FrameConfig, FrameTotals, Frames, ListDemand, MachineId,
+    PcpReport, Pinned, SplitError,
+};
+pub use kind::Kind;
+pub use map::{Frame, FrameFlags, MAX_REFS, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
 pub use pcp::PcpTechnique;
 pub use request::AllocRequest;
-pub use zone::{BuddyCounts, Watermarks, ZoneId, ZoneKind, ZoneReport};
+pub use violation::{Counted, FrameViolation, ListName};
+pub use zone::{BuddyCounts, Watermarks, ZoneReport};
+pub use zone_id::{ZoneId, ZoneKind};

@@ -1,18 +1,10 @@
 //! What an allocation asks for.
 
 use crate::faults::FaultSite;
-use crate::map::{Kind, Migratetype};
-use crate::zone::ZoneKind;
+use crate::kind::Kind;
+use crate::map::Migratetype;
+use crate::zone_id::ZoneKind;
 use quire_arch::Order;
-
-impl FaultSite {
-    /// Page tables.
-    pub const TABLE: Self = Self::new("table");
-    /// Anonymous memory of programs.
-    pub const ANONYMOUS: Self = Self::new("anonymous");
-    /// Frames for slab caches; their objects have the cache's name as their site.
-    pub const SLAB: Self = Self::new("slab");
-}
 
 /// A request for one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

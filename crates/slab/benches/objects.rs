@@ -1,4 +1,5 @@
-//! Nanoseconds for each allocation and free of an object: from a slab cache and from the heap, with one thread.
+//! Nanoseconds for each allocation and free of an object, from a slab cache and from the heap, with one
+//! thread.
 //!
 //! `cargo bench -p quire-slab`. Each figure is the minimum and the median of many rounds, so that what else
 //! runs on the machine shows as distance between the two.

@@ -26,6 +26,13 @@ pub struct FaultSite {
 }
 
 impl FaultSite {
+    /// Page tables.
+    pub const TABLE: Self = Self::new("table");
+    /// Anonymous memory of programs.
+    pub const ANONYMOUS: Self = Self::new("anonymous");
+    /// Frames for slab caches; their objects have the cache's name as their site.
+    pub const SLAB: Self = Self::new("slab");
+
     /// The site `name`. Equal names are one site. Meant for constants: it hashes the name.
     pub const fn new(name: &'static str) -> Self {
         Self { name, id: hash(name) }

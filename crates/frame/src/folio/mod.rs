@@ -13,26 +13,22 @@
 //!   needs no lock: its count is one word. A large folio can become several small ones, never the other way,
 //!   so after the head lock was taken it is looked at again.
 //!
-//! The head lock spins. For long work there is the *folio lock*, for which one sleeps ([`FolioGuard`]).
+//! The head lock spins. For long work there is the *folio lock*, for which one sleeps
+//! ([`FolioGuard`](crate::FolioGuard)).
 //!
 //! Counting is without regard to who maps: which pages are mapped, and by whom, is found by the rmap.
 
 mod counts;
-mod given_back;
 mod list;
-mod lock;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
 mod models;
-mod split;
 
 pub use counts::MAX_MAPS;
 pub use list::FolioList;
-pub use lock::FolioGuard;
-pub use split::{FolioSplit, SplitError};
 
-use crate::frames::Frames;
-use crate::map::{Frame, FrameFlags, Kind};
+use crate::kind::Kind;
+use crate::map::{Frame, FrameFlags, MemoryMap};
 use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{LockClass, Order, Pfn, Platform};
@@ -47,6 +43,17 @@ pub struct Folio<'m> {
 }
 
 impl<'m> Folio<'m> {
+    /// The folio that `pfn` lies in. The caller keeps it from being given back.
+    #[inline]
+    pub(crate) fn of<P: Platform>(map: &'m MemoryMap, pfn: Pfn) -> Self {
+        let frame = map.known(pfn);
+        let word = frame.word();
+        if word.kind() == Kind::Tail {
+            return folio_of_tail::<P>(map, pfn);
+        }
+        Self { head: pfn, order: word.order(), frame }
+    }
+
     /// Its first frame.
     #[inline]
     pub fn head(&self) -> Pfn {
@@ -78,7 +85,7 @@ impl<'m> Folio<'m> {
     }
 
     /// Whether a device may be reading or writing it: it has so many references that some are probably pins
-    /// ([`Frames::pin_folio`]).
+    /// ([`Frames::pin_folio`](crate::Frames::pin_folio)).
     #[inline]
     pub fn may_be_pinned(&self) -> bool {
         self.frame.refs() >= PIN
@@ -123,6 +130,26 @@ pub struct LockedFolio<'m, P: Platform> {
 }
 
 impl<'m, P: Platform> LockedFolio<'m, P> {
+    /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back,
+    /// and is pinned.
+    #[inline]
+    pub(crate) fn lock(map: &'m MemoryMap, pfn: Pfn) -> Self {
+        loop {
+            let folio = Folio::of::<P>(map, pfn);
+            if !folio.is_large() {
+                return Self { folio, execution: PhantomData };
+            }
+            folio.frame.lock_word().lock::<P>(LockClass::Folio);
+            let locked = Self { folio, execution: PhantomData };
+            // It may have been split while the lock was waited for. If not, `pfn` lies in it still: the
+            // caller keeps it from being given back, so nothing else can have come to be here.
+            let now = folio.frame.word();
+            if now.kind() != Kind::Tail && now.order() == folio.order {
+                return locked;
+            }
+        }
+    }
+
     /// The folio.
     #[inline]
     pub fn folio(&self) -> Folio<'m> {
@@ -203,7 +230,7 @@ impl<P: Platform> Drop for LockedFolio<'_, P> {
     #[inline]
     fn drop(&mut self) {
         if self.folio.is_large() {
-            // SAFETY: `Frames::lock_folio` took it for a large folio, and for no other.
+            // SAFETY: `lock` took it for a large folio, and for no other.
             unsafe { self.folio.frame.lock_word().unlock::<P>(LockClass::Folio) };
         }
     }
@@ -215,102 +242,29 @@ impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
     }
 }
 
-/// What [`Frames::try_pin_folio`] pinned.
-#[derive(Clone, Copy, Debug)]
-#[must_use = "what is pinned is to be let go"]
-pub enum Pinned<'m> {
-    /// The folio that the frame lies in.
-    Folio(Folio<'m>),
-    /// Another one, which starts here: the frame was used anew. The caller ends that pin.
-    Another(Pfn),
-    /// Nothing.
-    Nothing,
-}
-
 /// References that a pin takes. All mappings of a folio hold one together, and others hardly hold any for
 /// long, so a folio with so many is pinned (Linux tells pins from references the same way,
 /// `GUP_PIN_COUNTING_BIAS`).
-const PIN: u32 = 1024;
+pub(crate) const PIN: u32 = 1024;
 
-impl<P: Platform> Frames<P> {
-    /// The folio that `pfn` lies in. The caller keeps it from being given back.
-    #[inline]
-    pub fn folio(&self, pfn: Pfn) -> Folio<'_> {
-        let frame = self.known(pfn);
-        let word = frame.word();
-        if word.kind() == Kind::Tail {
-            return self.folio_of_tail(pfn);
+/// A tail does not say where its block starts. The first frame that is no tail among those that a larger
+/// and larger block with `pfn` in it could start at is the block's: all nearer ones lie inside of it.
+#[inline(never)]
+fn folio_of_tail<P: Platform>(map: &MemoryMap, pfn: Pfn) -> Folio<'_> {
+    let mut attempt = 0;
+    loop {
+        let heads = Order::ALL.iter().map(|order| pfn.block_start(*order));
+        let found = heads.map(|head| (head, map.known(head))).find_map(|(head, frame)| {
+            let word = frame.word();
+            (word.kind() != Kind::Tail).then_some(Folio { head, order: word.order(), frame })
+        });
+        match found {
+            // One that does not reach so far was just cut off: parts become folios from the last to the
+            // first, so that of `pfn` is one by now.
+            Some(folio) if folio.pages_from(folio.head) <= pfn.0 - folio.head.0 => P::relax(attempt),
+            Some(folio) => return folio,
+            None => return Folio { head: pfn, order: Order::ZERO, frame: map.known(pfn) },
         }
-        Folio { head: pfn, order: word.order(), frame }
-    }
-
-    /// A tail does not say where its block starts. The first frame that is no tail among those that a larger
-    /// and larger block with `pfn` in it could start at is the block's: all nearer ones lie inside of it.
-    #[inline(never)]
-    fn folio_of_tail(&self, pfn: Pfn) -> Folio<'_> {
-        let mut attempt = 0;
-        loop {
-            let heads = Order::ALL.iter().map(|order| pfn.block_start(*order));
-            let found = heads.map(|head| (head, self.known(head))).find_map(|(head, frame)| {
-                let word = frame.word();
-                (word.kind() != Kind::Tail).then_some(Folio { head, order: word.order(), frame })
-            });
-            match found {
-                // One that does not reach so far was just cut off: parts become folios from the last to the
-                // first, so that of `pfn` is one by now.
-                Some(folio) if folio.pages_from(folio.head) <= pfn.0 - folio.head.0 => P::relax(attempt),
-                Some(folio) => return folio,
-                None => return Folio { head: pfn, order: Order::ZERO, frame: self.known(pfn) },
-            }
-            attempt = attempt.saturating_add(1);
-        }
-    }
-
-    /// Pins the folio that `pfn` lies in, so that a device can read and write it: it stays where it is, and a
-    /// child gets a copy. The caller keeps it from being given back. Returns false past the most references.
-    pub fn pin_folio(&self, pfn: Pfn) -> bool {
-        self.folio(pfn).frame.get(PIN)
-    }
-
-    /// As [`pin_folio`](Self::pin_folio) for a caller that keeps nothing from being given back, and found
-    /// `pfn` in an entry a moment ago. What else the folio is that it pinned the caller has to look at again.
-    /// Until the caller drops a wrong one, a thread that frees it leaves that to the caller.
-    pub fn try_pin_folio(&self, pfn: Pfn) -> Pinned<'_> {
-        let folio = self.folio(pfn);
-        if !folio.frame.try_get_mapped(PIN) {
-            return Pinned::Nothing;
-        }
-        // It may have been given back and used anew, or been split, before it was pinned. Now it stays as it
-        // is.
-        let now = self.folio(pfn);
-        if now.head == folio.head { Pinned::Folio(now) } else { Pinned::Another(folio.head) }
-    }
-
-    /// Ends a pin of the folio that `pfn` lies in, but for one reference, which the caller drops
-    /// ([`put_folio`](Self::put_folio)). Returns its first frame and its order.
-    pub fn unpin_folio(&self, pfn: Pfn) -> (Pfn, Order) {
-        let folio = self.folio(pfn);
-        folio.frame.put(PIN - 1);
-        (folio.head, folio.order)
-    }
-
-    /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back,
-    /// and is pinned.
-    #[inline]
-    pub fn lock_folio(&self, pfn: Pfn) -> LockedFolio<'_, P> {
-        loop {
-            let folio = self.folio(pfn);
-            if !folio.is_large() {
-                return LockedFolio { folio, execution: PhantomData };
-            }
-            folio.frame.lock_word().lock::<P>(LockClass::Folio);
-            let locked = LockedFolio { folio, execution: PhantomData };
-            // It may have been split while the lock was waited for. If not, `pfn` lies in it still: the
-            // caller keeps it from being given back, so nothing else can have come to be here.
-            let now = folio.frame.word();
-            if now.kind() != Kind::Tail && now.order() == folio.order {
-                return locked;
-            }
-        }
+        attempt = attempt.saturating_add(1);
     }
 }

@@ -2,8 +2,9 @@
 //! loom` runs them.
 
 use super::{Folio, MapsLeft};
-use crate::map::{Frame, FrameFlags, Kind, Migratetype, Word};
-use crate::zone::ZoneId;
+use crate::kind::Kind;
+use crate::map::{Frame, FrameFlags, Migratetype, Word};
+use crate::zone_id::ZoneId;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;

@@ -6,25 +6,8 @@ use crate::error::AllocError;
 use crate::faults::FaultClass;
 use crate::map::FrameIndex;
 use crate::request::AllocRequest;
-use crate::zone::{Zone, ZoneKind};
+use crate::zone::Zone;
 use quire_arch::{Pfn, Pin, Platform};
-
-impl VmEvent {
-    pub(super) const fn allocation(zone: ZoneKind) -> Self {
-        match zone {
-            ZoneKind::Dma32 => Self::PgallocDma32,
-            ZoneKind::Normal => Self::PgallocNormal,
-        }
-    }
-
-    /// The counter of allocations that stall, for such as may use zones up to `highest`.
-    const fn stall(highest: ZoneKind) -> Self {
-        match highest {
-            ZoneKind::Dma32 => Self::AllocstallDma32,
-            ZoneKind::Normal => Self::AllocstallNormal,
-        }
-    }
-}
 
 impl<P: Platform> Frames<P> {
     /// Allocates a block. It has one reference, no flags, no maps and the kind that was asked for; the rest
@@ -36,8 +19,8 @@ impl<P: Platform> Frames<P> {
     /// # Errors
     ///
     /// [`AllocError::OutOfMemory`] when every list is empty or at its watermark after all that holds free
-    /// memory back (per-CPU lists, limbo, caches, reserves) was drained; [`AllocError::Injected`] by the fault
-    /// plan. Nothing else was changed.
+    /// memory back (per-CPU lists, limbo, caches, reserves) was drained; [`AllocError::Injected`] by the
+    /// fault plan. Nothing else was changed.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, pin: &Pin<'_, P>, request: AllocRequest) -> Result<Pfn, AllocError> {

@@ -5,11 +5,13 @@ use super::{FrameConfig, Frames, MachineId};
 use crate::counters::{EventSet, VmEvents};
 use crate::error::BootError;
 use crate::faults::Faults;
+use crate::kind::Kind;
 use crate::limbo::LimboLists;
 use crate::map::boot::{BootMemory, Booted, Extra, boot};
-use crate::map::{Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
+use crate::map::{MemoryMap, Migratetype, PAGEBLOCK_ORDER};
 use crate::pcp::{PcpLimits, PcpSet};
-use crate::zone::{Watermarks, Zone, ZoneId, ZoneKind, Zonelist, Zones, default_min_free_kib};
+use crate::zone::{Watermarks, Zone, Zonelist, Zones, default_min_free_kib};
+use crate::zone_id::{ZoneId, ZoneKind};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{LockClass, MAX_NODES, NodeId, Order, Pfn, PfnRange, Platform};
 use quire_sync::{CachePadded, Epoch, EpochSlot, SpinLock};
@@ -147,7 +149,7 @@ fn fill_zones<P: Platform>(
 }
 
 /// The zone of the page block that starts at `block`, or `None` if it is all hole.
-pub(crate) fn zone_of_block(map: &MemoryMap, block: Pfn) -> Option<ZoneId> {
+pub(super) fn zone_of_block(map: &MemoryMap, block: Pfn) -> Option<ZoneId> {
     let frames = (block.0..block.0 + PAGEBLOCK_ORDER.pages()).map(Pfn);
     let ram = frames.into_iter().find(|&pfn| map.known(pfn).kind() != Kind::Hole)?;
     Some(map.known(ram).zone())

@@ -4,7 +4,7 @@
 //! auditor recounts them. The rest is in quire-slab.
 
 use super::Frames;
-use crate::audit::FrameViolation;
+use crate::violation::FrameViolation;
 use core::any::Any;
 use core::ptr::{self, NonNull};
 use quire_arch::{Pin, Platform};
@@ -18,8 +18,8 @@ pub trait FrameCache<P: Platform>: Any + Send + Sync {
     /// Gives back every frame that no object needs, those that CPUs keep included, and returns how many.
     fn shrink(&self, frames: &Frames<P>, pin: &Pin<'_, P>) -> u64;
 
-    /// Marks each of the cache's blocks with [`Frames::audit_block`], and checks what it has on them. The
-    /// machine is quiet.
+    /// Marks each of the cache's blocks with [`ListDemand::check`](crate::ListDemand::check), and checks what
+    /// it has on them. The machine is quiet.
     fn audit(&self, frames: &Frames<P>, report: &mut dyn FnMut(FrameViolation));
 }
 

@@ -2,7 +2,8 @@
 
 use super::Frames;
 use crate::counters::VmEvent;
-use crate::map::{FrameIndex, Kind, Migratetype, Word};
+use crate::kind::Kind;
+use crate::map::{FrameIndex, Migratetype, Word};
 use crate::pcp::{CHUNK_BLOCKS, Chunk, LARGE_ORDER, PcpLists, PcpSet, ReturnChain};
 use crate::zone::Zone;
 use quire_arch::{CpuId, Order, Pin, Platform, prefetch};

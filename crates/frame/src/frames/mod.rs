@@ -1,10 +1,13 @@
 //! [`Frames`]: one machine's memory, put together.
 
 mod allocate;
+mod audit;
 mod background;
 mod boot;
 mod caches;
 mod drain;
+mod folio_lock;
+mod folios;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
 mod models;
@@ -13,20 +16,25 @@ mod refill;
 mod release;
 mod report;
 mod retire;
+mod split;
 #[cfg(not(loom))]
 #[cfg(test)]
 mod tests;
 
-pub(crate) use boot::zone_of_block;
+pub use audit::ListDemand;
 pub use caches::{CacheNode, FrameCache};
+pub use folio_lock::FolioGuard;
+pub use folios::Pinned;
 pub use report::{FrameTotals, PcpReport};
+pub use split::{FolioSplit, SplitError};
 
 use crate::counters::VmEvents;
 use crate::faults::Faults;
 use crate::limbo::LimboLists;
 use crate::map::{Frame, MemoryMap, Migratetype};
 use crate::pcp::{PcpSwitch, PcpTechnique};
-use crate::zone::{Zone, ZoneId, Zonelist, Zones};
+use crate::zone::{Zone, Zonelist, Zones};
+use crate::zone_id::ZoneId;
 use caches::CacheList;
 use core::fmt;
 use quire_arch::{MAX_NODES, Pfn, PfnRange, Platform};

@@ -2,8 +2,8 @@
 
 use super::Frames;
 use super::caches::{CacheList, CacheNode, FrameCache};
-use crate::audit::FrameViolation;
 use crate::testing::Machine;
+use crate::violation::FrameViolation;
 use core::any::Any;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;

@@ -16,7 +16,8 @@
 
 use super::Frames;
 use crate::error::HotplugError;
-use crate::map::{Kind, PAGEBLOCK_ORDER};
+use crate::kind::Kind;
+use crate::map::PAGEBLOCK_ORDER;
 use crate::zone::{Zone, page_blocks};
 use quire_arch::{Pfn, PfnRange, Pin, Platform};
 

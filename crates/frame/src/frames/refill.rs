@@ -2,7 +2,8 @@
 
 use super::Frames;
 use crate::counters::VmEvent;
-use crate::map::{Frame, FrameIndex, Kind, Migratetype, Word};
+use crate::kind::Kind;
+use crate::map::{Frame, FrameIndex, Migratetype, Word};
 use crate::pcp::{CHUNK_BLOCKS, PcpLists, PcpSet};
 use crate::request::AllocRequest;
 use crate::zone::{Buddy, Zone};

@@ -1,8 +1,10 @@
 //! Numbers about frames.
 
 use super::Frames;
-use crate::map::{Kind, Migratetype};
-use crate::zone::{Zone, ZoneId, ZoneReport};
+use crate::kind::Kind;
+use crate::map::Migratetype;
+use crate::zone::{Zone, ZoneReport};
+use crate::zone_id::ZoneId;
 use quire_arch::{CpuId, Platform};
 use quire_sync::SpinStatistics;
 

@@ -2,11 +2,13 @@
 
 use super::Frames;
 use crate::chain::FrameChain;
-use crate::map::{Kind, Migratetype, PAGEBLOCK_ORDER};
+use crate::kind::Kind;
+use crate::map::{Migratetype, PAGEBLOCK_ORDER};
 use crate::pcp::PcpTechnique;
 use crate::request::AllocRequest;
 use crate::testing::{Machine, TEST, assert_sound, frames, run_on};
-use crate::zone::{Zone, ZoneKind};
+use crate::zone::Zone;
+use crate::zone_id::ZoneKind;
 use quire_arch::{Order, Pfn, PfnRange, Platform};
 
 /// 128 MiB: enough for the budget of a list to hold a page block.

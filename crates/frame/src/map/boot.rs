@@ -3,9 +3,9 @@
 use super::descriptor::Frame;
 use super::memory_map::{Arrays, MemoryMap, PAGEBLOCK_ORDER, RamRange, slot, slots};
 use super::migratetype::Migratetype;
-use super::word::Kind;
 use crate::error::BootError;
-use crate::zone::{ZoneId, ZoneKind};
+use crate::kind::Kind;
+use crate::zone_id::{ZoneId, ZoneKind};
 use core::ptr::NonNull;
 use quire_arch::{MAX_CPUS, MAX_NODES, PAGE_SIZE, Pfn, PfnRange, Platform};
 use quire_sync::atomic::raw::AtomicU8;

@@ -1,9 +1,12 @@
 //! The descriptor of one frame.
 
+mod folio_lock;
+
 use super::migratetype::Migratetype;
-use super::word::{FrameFlags, Kind, Word};
+use super::word::{FrameFlags, Word};
 use crate::error::{FreeError, KindError};
-use crate::zone::ZoneId;
+use crate::kind::Kind;
+use crate::zone_id::ZoneId;
 // A hint orders nothing, so no model has to see it.
 use core::sync::atomic::AtomicU16;
 use quire_arch::{CpuId, Order};

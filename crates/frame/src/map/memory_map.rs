@@ -2,7 +2,7 @@
 
 use super::descriptor::{Frame, FrameIndex};
 use super::migratetype::Migratetype;
-use super::word::Kind;
+use crate::kind::Kind;
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SHIFT, Pfn, PfnRange};
 use quire_sync::atomic::raw::{AtomicU8, Ordering};

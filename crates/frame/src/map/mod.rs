@@ -13,4 +13,4 @@ pub use descriptor::Frame;
 pub(crate) use descriptor::{FrameIndex, LockCheck};
 pub use memory_map::{MemoryMap, PAGEBLOCK_ORDER};
 pub use migratetype::Migratetype;
-pub use word::{FrameFlags, Kind, MAX_REFS, Word};
+pub use word::{FrameFlags, MAX_REFS, Word};

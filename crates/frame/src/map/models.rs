@@ -2,9 +2,10 @@
 
 use super::descriptor::{Frame, LockCheck};
 use super::migratetype::Migratetype;
-use super::word::{FrameFlags, Kind, Word};
+use super::word::{FrameFlags, Word};
 use crate::error::FreeError;
-use crate::zone::ZoneId;
+use crate::kind::Kind;
+use crate::zone_id::ZoneId;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::Order;

@@ -2,8 +2,9 @@
 
 use super::limits::PcpLimits;
 use super::tuning::Tuning;
-use crate::map::{Frame, FrameIndex, Kind, MemoryMap, Migratetype, Word};
-use crate::zone::FrameList;
+use crate::frame_list::FrameList;
+use crate::kind::Kind;
+use crate::map::{Frame, FrameIndex, MemoryMap, Migratetype, Word};
 use quire_arch::{Order, Pfn};
 
 /// Blocks that move between lists and zone under one hold of the zone's lock.
@@ -105,6 +106,22 @@ impl PcpLists {
     #[inline]
     pub(crate) fn high(&self) -> u64 {
         self.tuning.high
+    }
+
+    /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
+    /// fetch. Here and below, `bound` is what the zone allows each CPU just now.
+    pub(crate) fn miss(&mut self, order: Order, bound: u64) -> u64 {
+        self.tuning.miss(self.limits.bounded(bound), order)
+    }
+
+    /// Notes that a free of `order` exceeds the budget, and returns how many base pages to give back.
+    pub(crate) fn overflow(&mut self, order: Order, bound: u64) -> u64 {
+        self.tuning.overflow(self.limits.bounded(bound), order)
+    }
+
+    /// A tick. Returns how many base pages the CPU must give back, and whether it has use for more.
+    pub(crate) fn tick(&mut self, bound: u64) -> (u64, bool) {
+        self.tuning.tick(self.limits.bounded(bound), self.pages)
     }
 
     /// Base pages on the lists.

@@ -1,8 +1,9 @@
 //! Loom models of the stack of returned blocks. `scripts/models.sh loom` runs them.
 
 use super::returned::{ReturnChain, Returned};
-use crate::map::{Frame, FrameIndex, Kind};
-use crate::zone::ZoneId;
+use crate::kind::Kind;
+use crate::map::{Frame, FrameIndex};
+use crate::zone_id::ZoneId;
 use loom::sync::Arc;
 use loom::thread;
 use quire_sync::atomic::force_failures;

@@ -126,8 +126,8 @@ impl Returned {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::map::Kind;
-    use crate::zone::ZoneId;
+    use crate::kind::Kind;
+    use crate::zone_id::ZoneId;
 
     #[test]
     fn a_word_keeps_to_its_limit_and_does_not_overflow() {

@@ -12,7 +12,8 @@
 //! Linux tunes `high` since 6.7 between the same bounds, for order 0 and upwards by the same signs (Y. Huang,
 //! "mm: PCP high auto-tuning", 2023).
 
-use super::lists::{CHUNK_BLOCKS, PcpLists};
+use super::limits::PcpLimits;
+use super::lists::CHUNK_BLOCKS;
 use quire_arch::Order;
 
 /// Ticks after which an unused CPU's lists are empty.
@@ -43,57 +44,49 @@ impl Tuning {
     pub(super) fn new(high: u64) -> Self {
         Self { high, growth: [0; Order::COUNT], missed: false, used: false, idle: 0 }
     }
-}
 
-impl PcpLists {
     /// Notes that a list of `order` is empty and that nothing was returned, and returns how many blocks to
-    /// fetch. Here and below, `bound` is what the zone allows each CPU just now.
-    pub(crate) fn miss(&mut self, order: Order, bound: u64) -> u64 {
-        let limits = self.limits().bounded(bound);
+    /// fetch. Here and below, `limits` are within what the zone allows each CPU just now.
+    pub(super) fn miss(&mut self, limits: PcpLimits, order: Order) -> u64 {
         let base = (limits.batch >> order.get()).max(1);
-        let tuning = &mut self.tuning;
-        tuning.missed = true;
+        self.missed = true;
         if limits.is_fixed() {
-            tuning.high = limits.high_min;
+            self.high = limits.high_min;
             return base;
         }
-        let growth = &mut tuning.growth[order.index()];
+        let growth = &mut self.growth[order.index()];
         let most = ((limits.high_max / MOST_PART) >> order.get()).clamp(1, CHUNK_BLOCKS as u64);
         let blocks = (base << *growth).min(most);
         *growth = (*growth + 1).min(MAX_GROWTH);
-        tuning.high = (tuning.high + (blocks << order.get())).min(limits.high_max);
+        self.high = (self.high + (blocks << order.get())).min(limits.high_max);
         blocks
     }
 
     /// Notes that a free of `order` exceeds the budget, and returns how many base pages to give back.
-    pub(crate) fn overflow(&mut self, order: Order, bound: u64) -> u64 {
-        let limits = self.limits().bounded(bound);
-        let tuning = &mut self.tuning;
-        let growth = &mut tuning.growth[order.index()];
+    pub(super) fn overflow(&mut self, limits: PcpLimits, order: Order) -> u64 {
+        let growth = &mut self.growth[order.index()];
         *growth = growth.saturating_sub(1);
-        tuning.high = tuning.high.min(limits.high_max);
-        let most = (tuning.high / MOST_PART).max(order.pages());
+        self.high = self.high.min(limits.high_max);
+        let most = (self.high / MOST_PART).max(order.pages());
         ((CHUNK_BLOCKS as u64) << order.get()).min(most).max(limits.batch)
     }
 
-    /// A tick. Returns how many base pages the CPU must give back, and whether it has use for more.
-    pub(crate) fn tick(&mut self, bound: u64) -> (u64, bool) {
-        let limits = self.limits().bounded(bound);
-        let pages = self.pages();
-        let tuning = &mut self.tuning;
-        let used = core::mem::take(&mut tuning.used);
-        let missed = core::mem::take(&mut tuning.missed);
-        tuning.idle = if used { 0 } else { tuning.idle.saturating_add(1) };
+    /// A tick, with `pages` base pages on the lists. Returns how many of them the CPU must give back, and
+    /// whether it has use for more.
+    pub(super) fn tick(&mut self, limits: PcpLimits, pages: u64) -> (u64, bool) {
+        let used = core::mem::take(&mut self.used);
+        let missed = core::mem::take(&mut self.missed);
+        self.idle = if used { 0 } else { self.idle.saturating_add(1) };
         if !missed || limits.is_fixed() {
-            tuning.growth = [0; Order::COUNT];
-            tuning.high = (tuning.high - (tuning.high >> DECAY_SHIFT)).max(limits.high_min);
+            self.growth = [0; Order::COUNT];
+            self.high = (self.high - (self.high >> DECAY_SHIFT)).max(limits.high_min);
         }
-        tuning.high =
-            if tuning.idle >= TICKS_TO_EMPTY { limits.high_min } else { tuning.high.min(limits.high_max) };
-        let kept = match tuning.idle {
-            0 => tuning.high,
+        self.high =
+            if self.idle >= TICKS_TO_EMPTY { limits.high_min } else { self.high.min(limits.high_max) };
+        let kept = match self.idle {
+            0 => self.high,
             TICKS_TO_EMPTY.. => 0,
-            _ => tuning.high.min(pages / 2),
+            _ => self.high.min(pages / 2),
         };
         (pages.saturating_sub(kept), missed)
     }

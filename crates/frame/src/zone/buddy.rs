@@ -8,10 +8,17 @@
 //!   descriptor;
 //! - no two free buddies of one order exist below the largest order.
 
-use super::ZoneId;
-use super::frame_list::FrameList;
+mod fallback;
+mod isolate;
+mod reserve;
+
+pub(crate) use isolate::page_blocks;
+
 use crate::counters::{EventSet, VmEvent};
-use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
+use crate::frame_list::FrameList;
+use crate::kind::Kind;
+use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
+use crate::zone_id::ZoneId;
 use quire_arch::{Order, Pfn, PfnRange};
 
 /// Free blocks of a zone, for buddyinfo and pagetypeinfo: by order, then by migratetype.

@@ -1,20 +1,12 @@
 //! Zones: the ranges of frames that are allocated from apart, each with its buddy lists and watermarks.
 
 mod buddy;
-mod fallback;
-mod frame_list;
-mod id;
-mod isolate;
 mod report;
-mod reserve;
 mod watermark;
 mod zonelist;
 
-pub(crate) use buddy::Buddy;
 pub use buddy::BuddyCounts;
-pub(crate) use frame_list::FrameList;
-pub use id::{ZoneId, ZoneKind};
-pub(crate) use isolate::page_blocks;
+pub(crate) use buddy::{Buddy, page_blocks};
 pub use report::ZoneReport;
 pub use watermark::Watermarks;
 pub(crate) use watermark::{Levels, default_min_free_kib};
@@ -22,6 +14,7 @@ pub(crate) use zonelist::{Zonelist, Zones};
 
 use crate::map::PAGEBLOCK_ORDER;
 use crate::pcp::{PcpLimits, PcpSet};
+use crate::zone_id::ZoneId;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use quire_arch::{LockClass, Pfn, PfnRange, Platform};

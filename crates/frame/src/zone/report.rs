@@ -1,7 +1,8 @@
 //! A zone in numbers.
 
-use super::{BuddyCounts, Watermarks, ZoneKind};
+use super::{BuddyCounts, Watermarks};
 use crate::map::{Migratetype, PAGEBLOCK_ORDER};
+use crate::zone_id::ZoneKind;
 use quire_arch::{NodeId, Order, PfnRange};
 use quire_sync::SpinStatistics;
 

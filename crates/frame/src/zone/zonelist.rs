@@ -1,6 +1,7 @@
 //! All zones of a machine, and in which order a CPU asks them.
 
-use super::{Zone, ZoneId, ZoneKind};
+use super::Zone;
+use crate::zone_id::{ZoneId, ZoneKind};
 use core::ptr::NonNull;
 use quire_arch::{NodeId, Platform};
 

@@ -1,8 +1,9 @@
 //! A cache without its type: slots in, slots out.
 //!
 //! A slot is in one of five places: in use; on a CPU's front (free or retired); in the depot; on the free
-//! list of its slab. A slab's descriptor holds its state while its kind is [`Kind::Slab`](quire_frame::Kind::Slab):
-//! `owner` the cache, `private` the first free slot's offset plus one, `live` the number of free slots.
+//! list of its slab. A slab's descriptor holds its state while its kind is
+//! [`Kind::Slab`](quire_frame::Kind::Slab): `owner` the cache, `private` the first free slot's offset plus
+//! one, `live` the number of free slots.
 
 mod census;
 mod report;

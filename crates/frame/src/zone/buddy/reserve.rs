@@ -6,7 +6,7 @@
 //! ordinary request fails. What is free in the reserve is on lists of its own, which only those requests look
 //! at; from then on what is freed in it goes there and not to a CPU's list.
 
-use super::buddy::Buddy;
+use super::Buddy;
 use super::isolate::page_blocks;
 use crate::counters::EventSet;
 use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER};

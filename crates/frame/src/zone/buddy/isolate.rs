@@ -1,8 +1,9 @@
 //! Page blocks whose free memory is not given out, because their range is about to be taken out of use.
 
-use super::buddy::Buddy;
+use super::Buddy;
 use crate::counters::EventSet;
-use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
+use crate::kind::Kind;
+use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
 use quire_arch::{Order, Pfn, PfnRange};
 
 impl Buddy {

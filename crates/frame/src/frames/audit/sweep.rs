@@ -1,11 +1,12 @@
 //! The second pass: every frame.
 
 use super::Report;
-use super::violation::{Counted, FrameViolation};
 use crate::frames::Frames;
-use crate::frames::zone_of_block;
-use crate::map::{Frame, Kind, Migratetype, PAGEBLOCK_ORDER};
-use crate::zone::ZoneId;
+use crate::frames::boot::zone_of_block;
+use crate::kind::Kind;
+use crate::map::{Frame, Migratetype, PAGEBLOCK_ORDER};
+use crate::violation::{Counted, FrameViolation};
+use crate::zone_id::ZoneId;
 use core::sync::atomic::Ordering;
 use quire_arch::{Pfn, Platform};
 

@@ -1,7 +1,8 @@
 //! What the auditor can find.
 
-use crate::map::{Kind, Migratetype};
-use crate::zone::ZoneId;
+use crate::kind::Kind;
+use crate::map::Migratetype;
+use crate::zone_id::ZoneId;
 use core::fmt;
 use quire_arch::{CpuId, Order, Pfn};
 

@@ -9,13 +9,13 @@ mod lists;
 mod sweep;
 #[cfg(test)]
 mod tests;
-mod violation;
 
 pub use lists::ListDemand;
-pub use violation::{Counted, FrameViolation, ListName};
 
-use crate::frames::Frames;
-use crate::map::{Frame, Kind};
+use super::Frames;
+use crate::kind::Kind;
+use crate::map::Frame;
+use crate::violation::FrameViolation;
 use core::sync::atomic::Ordering;
 use quire_arch::{Pfn, Platform};
 

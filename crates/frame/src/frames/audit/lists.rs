@@ -1,12 +1,14 @@
 //! The first pass: every list.
 
 use super::Report;
-use super::violation::{Counted, FrameViolation, ListName};
 use crate::chain::walk;
 use crate::frames::Frames;
-use crate::map::{FrameIndex, Kind, Migratetype, PAGEBLOCK_ORDER};
+use crate::kind::Kind;
+use crate::map::{FrameIndex, Migratetype, PAGEBLOCK_ORDER};
 use crate::pcp::PcpSet;
-use crate::zone::{Zone, ZoneId};
+use crate::violation::{Counted, FrameViolation, ListName};
+use crate::zone::Zone;
+use crate::zone_id::ZoneId;
 use core::sync::atomic::Ordering;
 use quire_arch::{CpuId, Order, Pfn, Platform};
 

@@ -6,9 +6,10 @@
 //! smallest piece there is instead and leaves the block's type alone. Linux estimates what is in use from the
 //! kind of page; here every given-out frame carries the type of its request, so the count is exact.
 
-use super::buddy::Buddy;
+use super::Buddy;
 use crate::counters::{EventSet, VmEvent};
-use crate::map::{FrameIndex, Kind, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
+use crate::kind::Kind;
+use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
 use quire_arch::{Order, Pfn, PfnRange};
 
 /// A piece of at least half the page block's order may take the block over.

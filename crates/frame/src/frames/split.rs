@@ -11,10 +11,11 @@
 //! they are on none. Each is charged to the folio's memcg. Parts that no thread maps are not: their charge is
 //! the caller's to give back.
 
-use super::{Folio, LockedFolio};
+use super::Frames;
 use crate::chain::FrameChain;
-use crate::frames::Frames;
-use crate::map::{Frame, FrameFlags, Kind};
+use crate::folio::{Folio, LockedFolio};
+use crate::kind::Kind;
+use crate::map::{Frame, FrameFlags};
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 use quire_sync::atomic::Ordering;
@@ -67,7 +68,7 @@ impl<P: Platform> FolioSplit<'_, P> {
 
     /// The descriptor of page `nth`.
     fn page(&self, nth: u64) -> &Frame {
-        self.frames.known(Pfn(self.locked.folio.head.0 + nth))
+        self.frames.known(Pfn(self.locked.folio().head().0 + nth))
     }
 
     /// An entry maps page `nth` of the folio.
@@ -119,7 +120,8 @@ impl<P: Platform> FolioSplit<'_, P> {
         unmapped: &mut FrameChain,
         mut list: impl FnMut(Pfn) -> bool,
     ) -> Result<(), SplitError> {
-        let Folio { head, order, frame } = self.locked.folio;
+        let folio = self.locked.folio();
+        let (head, order, frame) = (folio.head(), folio.order(), folio.frame());
         let word = frame.word();
         if word.kind() != Kind::Anonymous || to >= order {
             return Err(SplitError::NotLarger);
@@ -144,7 +146,7 @@ impl<P: Platform> FolioSplit<'_, P> {
             FrameFlags::ANONYMOUS_EXCLUSIVE,
             to > Order::ZERO && flags.contains(FrameFlags::ANONYMOUS_EXCLUSIVE),
         );
-        // From the last part to the first: see `Frames::folio_of_tail`.
+        // From the last part to the first: see `folio_of_tail`.
         for part in (0..order.pages() >> to.get()).rev() {
             let first = part << to.get();
             let mut maps = 0;
@@ -183,7 +185,7 @@ impl<P: Platform> FolioSplit<'_, P> {
 impl<P: Platform> Drop for FolioSplit<'_, P> {
     fn drop(&mut self) {
         if self.counted > 0 {
-            for nth in 1..self.locked.folio.order.pages() {
+            for nth in 1..self.locked.folio().order().pages() {
                 self.page(nth).map_count().store(0, Ordering::Relaxed);
             }
         }

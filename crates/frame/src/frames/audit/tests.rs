@@ -1,13 +1,14 @@
 //! Every kind of damage, planted, is found.
 
-use super::{Counted, FrameViolation, ListName};
 use crate::chain::FrameChain;
 use crate::frames::Frames;
-use crate::map::{FrameIndex, Kind, Migratetype, PAGEBLOCK_ORDER, Word};
+use crate::kind::Kind;
+use crate::map::{FrameIndex, Migratetype, PAGEBLOCK_ORDER, Word};
 use crate::pcp::{PcpTechnique, ReturnChain};
 use crate::request::AllocRequest;
 use crate::testing::{Machine, TEST, assert_sound, frames, violations};
-use crate::zone::ZoneKind;
+use crate::violation::{Counted, FrameViolation, ListName};
+use crate::zone_id::ZoneKind;
 use core::sync::atomic::Ordering;
 use quire_arch::{LockClass, Order, Pfn, PfnRange, Platform};
 

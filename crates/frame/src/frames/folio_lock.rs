@@ -1,0 +1,71 @@
+//! The folio lock: for long work on one folio, e.g. splitting it. A thread that waits for it sleeps.
+//!
+//! It is two bits of the state word: see `map/descriptor/folio_lock.rs`. Between the look at the bits and the
+//! sleep no wake-up is lost, since [`Platform::park`] looks once more under the lock that `unpark` takes.
+
+use super::Frames;
+use crate::map::{Frame, FrameFlags};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr;
+use quire_arch::{Pfn, Platform};
+
+/// A folio under its folio lock.
+#[must_use = "the lock is given back when the guard is dropped"]
+pub struct FolioGuard<'m, P: Platform> {
+    frames: &'m Frames<P>,
+    frame: &'m Frame,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<P: Platform> Frames<P> {
+    /// Takes the folio lock of the folio that starts at `head`, to which the caller holds a reference. Sleeps
+    /// while another thread else has it, so the caller is not pinned. `None` if no folio starts there.
+    pub fn lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
+        let frame = self.frame(head)?;
+        let key = ptr::from_ref(frame).addr();
+        let locked = frame.lock_folio_with(|still| self.platform().park(key, still));
+        locked.then(|| FolioGuard { frames: self, frame, not_send: PhantomData })
+    }
+
+    /// As [`lock_folio_long`](Self::lock_folio_long), but does not wait.
+    pub fn try_lock_folio_long(&self, head: Pfn) -> Option<FolioGuard<'_, P>> {
+        let frame = self.frame(head)?;
+        // A guard that is made and dropped because the lock was not had would unlock another thread's.
+        frame.try_lock_folio().then(|| FolioGuard { frames: self, frame, not_send: PhantomData })
+    }
+}
+
+impl<P: Platform> FolioGuard<'_, P> {
+    /// The lock stays held, until a thread [adopts](Frames::adopt_folio_lock) it.
+    pub fn leave_held(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl<P: Platform> Frames<P> {
+    /// The folio lock of the folio at `head`, which another thread [left held](FolioGuard::leave_held) for
+    /// the caller alone.
+    pub fn adopt_folio_lock(&self, head: Pfn) -> FolioGuard<'_, P> {
+        let frame = self.known(head);
+        debug_assert!(
+            frame.word().flags().contains(FrameFlags::LOCKED),
+            "the lock of {head:?} was not left held"
+        );
+        FolioGuard { frames: self, frame, not_send: PhantomData }
+    }
+}
+
+impl<P: Platform> Drop for FolioGuard<'_, P> {
+    fn drop(&mut self) {
+        if self.frame.unlock_folio() {
+            self.frames.platform().unpark(ptr::from_ref(self.frame).addr());
+        }
+    }
+}
+
+impl<P: Platform> fmt::Debug for FolioGuard<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FolioGuard").field("word", &self.frame.word()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,84 @@
+//! Folios of a machine: found, pinned, locked and given back.
+
+use super::Frames;
+use crate::chain::FrameChain;
+use crate::error::FreeError;
+use crate::folio::{Folio, LockedFolio, PIN};
+use quire_arch::{Order, Pfn, Platform};
+
+/// What [`Frames::try_pin_folio`] pinned.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "what is pinned is to be let go"]
+pub enum Pinned<'m> {
+    /// The folio that the frame lies in.
+    Folio(Folio<'m>),
+    /// Another one, which starts here: the frame was used anew. The caller ends that pin.
+    Another(Pfn),
+    /// Nothing.
+    Nothing,
+}
+
+impl<P: Platform> Frames<P> {
+    /// The folio that `pfn` lies in. The caller keeps it from being given back.
+    #[inline]
+    pub fn folio(&self, pfn: Pfn) -> Folio<'_> {
+        Folio::of::<P>(&self.map, pfn)
+    }
+
+    /// Pins the folio that `pfn` lies in, so that a device can read and write it: it stays where it is, and a
+    /// child gets a copy. The caller keeps it from being given back. Returns false past the most references.
+    pub fn pin_folio(&self, pfn: Pfn) -> bool {
+        self.folio(pfn).frame().get(PIN)
+    }
+
+    /// As [`pin_folio`](Self::pin_folio) for a caller that keeps nothing from being given back, and found
+    /// `pfn` in an entry a moment ago. What else the folio is that it pinned the caller has to look at again.
+    /// Until the caller drops a wrong one, a thread that frees it leaves that to the caller.
+    pub fn try_pin_folio(&self, pfn: Pfn) -> Pinned<'_> {
+        let folio = self.folio(pfn);
+        if !folio.frame().try_get_mapped(PIN) {
+            return Pinned::Nothing;
+        }
+        // It may have been given back and used anew, or been split, before it was pinned. Now it stays as it
+        // is.
+        let now = self.folio(pfn);
+        if now.head() == folio.head() { Pinned::Folio(now) } else { Pinned::Another(folio.head()) }
+    }
+
+    /// Ends a pin of the folio that `pfn` lies in, but for one reference, which the caller drops
+    /// ([`put_folio`](Self::put_folio)). Returns its first frame and its order.
+    pub fn unpin_folio(&self, pfn: Pfn) -> (Pfn, Order) {
+        let folio = self.folio(pfn);
+        folio.frame().put(PIN - 1);
+        (folio.head(), folio.order())
+    }
+
+    /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back,
+    /// and is pinned.
+    #[inline]
+    pub fn lock_folio(&self, pfn: Pfn) -> LockedFolio<'_, P> {
+        LockedFolio::lock(&self.map, pfn)
+    }
+
+    /// Drops a reference to the folio of `order` that starts at `pfn`. If it was the last one, the folio
+    /// enters `chain`, and the result is true.
+    ///
+    /// # Errors
+    ///
+    /// As for [`gather`](Self::gather): the folio is still mapped, or no such block was given out. The
+    /// reference is gone nevertheless.
+    pub fn put_folio(&self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
+        // While others hold it, one of them may be splitting it, and keeps counts in its inner frames: those
+        // are looked at only when this is the last reference.
+        if self.known(pfn).refs() > 1 && !self.known(pfn).put(1) {
+            return Ok(false);
+        }
+        match self.gather(chain, pfn, order) {
+            Ok(()) => Ok(true),
+            // Another thread took one since the look.
+            Err(FreeError::Referenced { .. }) if !self.known(pfn).put(1) => Ok(false),
+            Err(FreeError::Referenced { .. }) => self.gather(chain, pfn, order).map(|()| true),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What frames are.
+
+/// What a frame is just now. Every frame of the memory map is exactly one of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// No RAM is here.
+    Hole = 0,
+    /// The memory map itself and the other boot memory; never given out.
+    Reserved = 1,
+    /// First frame of a free block on one of its zone's lists.
+    Free = 2,
+    /// First frame of a free block on one of a CPU's lists.
+    Pcp = 3,
+    /// Inside a block, free or given out; the block's first frame says which.
+    Tail = 4,
+    /// Given back, on its way to a list: in a [`FrameChain`](crate::FrameChain) or in the hands of the
+    /// allocator.
+    Gathered = 5,
+    /// Given back, but lock-free readers may still look at it: waits for an epoch.
+    Limbo = 6,
+    /// Taken out of use with the range that it lies in.
+    Offline = 7,
+    /// Given out; its user has not said what for.
+    Allocated = 8,
+    /// Holds objects of a slab cache.
+    Slab = 9,
+    /// Holds a slab cache's own data with its per-CPU parts.
+    CacheArea = 10,
+    /// A page table.
+    Table = 11,
+    /// Anonymous memory of a program.
+    Anonymous = 12,
+    /// The shared page of zeros.
+    ZeroPage = 13,
+    /// A page of a file or of shared memory that a program maps.
+    File = 14,
+    /// What swap knows of its slots, and what devices in RAM hold.
+    Swap = 15,
+    /// What is known of memcgs.
+    Memcg = 16,
+}
+
+impl Kind {
+    /// Every kind, in the order of its number.
+    pub const ALL: [Self; 17] = [
+        Self::Hole,
+        Self::Reserved,
+        Self::Free,
+        Self::Pcp,
+        Self::Tail,
+        Self::Gathered,
+        Self::Limbo,
+        Self::Offline,
+        Self::Allocated,
+        Self::Slab,
+        Self::CacheArea,
+        Self::Table,
+        Self::Anonymous,
+        Self::ZeroPage,
+        Self::File,
+        Self::Swap,
+        Self::Memcg,
+    ];
+
+    /// Whether the frame is allocated.
+    #[inline]
+    pub const fn is_given_out(self) -> bool {
+        self as u8 >= Self::Allocated as u8
+    }
+
+    /// Whether a block starts at a frame of this kind, so that its word's order counts.
+    #[inline]
+    pub const fn is_head(self) -> bool {
+        !matches!(self, Self::Hole | Self::Reserved | Self::Tail | Self::Offline)
+    }
+
+    /// Whether a user of frames may set the kind.
+    #[inline]
+    pub(crate) const fn is_for_users(self) -> bool {
+        self.is_given_out() && !self.is_slab_internal()
+    }
+
+    /// Whether the kind belongs to the slabs, which alone set and clear it.
+    #[inline]
+    pub(crate) const fn is_slab_internal(self) -> bool {
+        matches!(self, Self::Slab | Self::CacheArea)
+    }
+
+    /// The kind with this number.
+    #[inline]
+    pub(crate) const fn from_number(number: usize) -> Self {
+        // A number past the last kind is never stored.
+        if number < Self::ALL.len() { Self::ALL[number] } else { Self::Hole }
+    }
+}
