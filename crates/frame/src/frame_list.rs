@@ -34,6 +34,12 @@ impl FrameList {
     }
 
     #[inline]
+    pub(crate) fn last(&self) -> Option<FrameIndex> {
+        self.last.some()
+    }
+
+    /// Adds a frame at the front.
+    #[inline]
     pub(crate) fn push(&mut self, map: &MemoryMap, (index, frame): (FrameIndex, &Frame)) {
         frame.set_prev(FrameIndex::NONE);
         frame.set_next(self.first);
@@ -42,6 +48,19 @@ impl FrameList {
             None => self.last = index,
         }
         self.first = index;
+        self.count += 1;
+    }
+
+    /// Adds a frame at the back.
+    #[inline]
+    pub(crate) fn push_back(&mut self, map: &MemoryMap, (index, frame): (FrameIndex, &Frame)) {
+        frame.set_prev(self.last);
+        frame.set_next(FrameIndex::NONE);
+        match self.last.some() {
+            Some(last) => map.at(last).set_next(index),
+            None => self.first = index,
+        }
+        self.last = index;
         self.count += 1;
     }
 

@@ -19,7 +19,7 @@
 //! - `map`: the memory map: one descriptor a frame, and what finds it.
 //! - `request`: what an allocation asks for.
 //! - `chain`: blocks that are given back together.
-//! - `frame_list`: lists of free blocks.
+//! - `frame_list`: lists that a frame can be taken out of anywhere.
 //! - `limbo`: frames that lock-free readers may still be looking at.
 //! - `folio`: blocks that programs map, and lists of them.
 //! - `pcp`: the lists of free blocks that each CPU keeps for itself.

@@ -8,7 +8,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FrameCache, Frames, Kind, MachineId};
+use quire_frame::{AllocError, FrameCache, Frames, MachineId};
 
 /// Objects of type `T` on the frames of a machine.
 ///
@@ -39,14 +39,8 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     pub fn new(frames: &Frames<P>, pin: &Pin<'_, P>, name: &'static str) -> Result<Self, AllocError> {
         let layout = Layout::new::<Slot<T>>();
         const { assert!(Geometry::fits(Layout::new::<Slot<T>>()), "no slab can hold objects of this type") };
-        let cpus = frames.platform().cpu_count();
-        let fits = |order: &Order| order.bytes() >= CacheCore::<P>::bytes(cpus) as u64;
-        let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
-        let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
-        // SAFETY: the block is this call's.
-        let classified = unsafe { frames.known(pfn).classify_slab(Kind::CacheArea) };
-        debug_assert!(classified.is_ok(), "a block that was just allocated can become a cache's");
-        let geometry = Geometry::of(layout, Some(Slot::<T>::LINK), cpus);
+        let (pfn, order) = CacheCore::allocate_area(frames, pin, 1)?;
+        let geometry = Geometry::of(layout, Some(Slot::<T>::LINK), frames.platform().cpu_count());
         let drop = core::mem::needs_drop::<T>().then_some(drop_object::<T> as unsafe fn(SlotPtr));
         let spec = CacheSpec { name, geometry, drop, area: Some((pfn, order)) };
         // SAFETY: the block is this call's, page aligned, and large enough. It is never given back, so the

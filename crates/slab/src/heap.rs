@@ -7,7 +7,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pin, Platform};
-use quire_frame::{AllocError, AllocRequest, FaultSite, FrameCache, Frames, Kind, MachineId};
+use quire_frame::{AllocError, AllocRequest, FaultSite, FrameCache, Frames, MachineId};
 
 /// Memory of any size on the frames of a machine: up to 8 KiB from caches of Linux's `kmalloc` sizes, more as
 /// blocks of frames, up to the largest order.
@@ -42,12 +42,7 @@ impl<P: Platform> Heap<P> {
     pub fn new(frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
         let cpus = frames.platform().cpu_count();
         let each = CacheCore::<P>::bytes(cpus);
-        let fits = |order: &Order| order.bytes() >= (each * CLASSES.len()) as u64;
-        let order = Order::ALL.into_iter().find(fits).ok_or(AllocError::OutOfMemory)?;
-        let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
-        // SAFETY: the block is this call's.
-        let classified = unsafe { frames.known(pfn).classify_slab(Kind::CacheArea) };
-        debug_assert!(classified.is_ok(), "a block that was just allocated can become a cache's");
+        let (pfn, order) = CacheCore::allocate_area(frames, pin, CLASSES.len())?;
         let base = frames.platform().direct_map(pfn);
         let classes = core::array::from_fn(|number| {
             let (size, name) = CLASSES[number];

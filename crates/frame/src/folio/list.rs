@@ -4,7 +4,7 @@
 //! list it is, [`FrameFlags::LRU`](crate::FrameFlags::LRU) included, belongs to the crate that owns the
 //! lists; this is only the linking.
 
-use crate::chain::walk;
+use crate::frame_list::FrameList;
 use crate::map::{FrameIndex, MemoryMap};
 use quire_arch::Pfn;
 
@@ -13,11 +13,9 @@ use quire_arch::Pfn;
 /// The front is where folios enter, the back where the oldest is.
 #[derive(Debug)]
 pub struct FolioList {
-    first: FrameIndex,
-    last: FrameIndex,
+    list: FrameList,
     /// What a walk comes to next.
     hand: FrameIndex,
-    folios: u32,
 }
 
 impl Default for FolioList {
@@ -29,80 +27,55 @@ impl Default for FolioList {
 impl FolioList {
     /// A list of nothing.
     pub const fn new() -> Self {
-        Self { first: FrameIndex::NONE, last: FrameIndex::NONE, hand: FrameIndex::NONE, folios: 0 }
+        Self { list: FrameList::EMPTY, hand: FrameIndex::NONE }
     }
 
     /// Whether nothing is on the list.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.first == FrameIndex::NONE
+        self.list.is_empty()
     }
 
     /// Folios on the list.
     #[inline]
     pub fn folios(&self) -> u32 {
-        self.folios
+        self.list.count() as u32
     }
 
     /// The folio at the front.
     #[inline]
     pub fn first(&self, map: &MemoryMap) -> Option<Pfn> {
-        self.first.some().map(|index| map.pfn(index))
+        self.list.first().map(|index| map.pfn(index))
     }
 
     /// The oldest folio.
     #[inline]
     pub fn last(&self, map: &MemoryMap) -> Option<Pfn> {
-        self.last.some().map(|index| map.pfn(index))
+        self.list.last().map(|index| map.pfn(index))
     }
 
     /// Puts the folio at `head`, which is on no list, to the front.
     #[inline]
     pub fn push_front(&mut self, map: &MemoryMap, head: Pfn) {
-        self.link(map, map.index(head), (FrameIndex::NONE, self.first));
+        let index = map.index(head);
+        self.list.push(map, (index, map.at(index)));
     }
 
     /// Puts the folio at `head`, which is on no list, to the back.
     #[inline]
     pub fn push_back(&mut self, map: &MemoryMap, head: Pfn) {
-        self.link(map, map.index(head), (self.last, FrameIndex::NONE));
-    }
-
-    fn link(&mut self, map: &MemoryMap, index: FrameIndex, (prev, next): (FrameIndex, FrameIndex)) {
-        let frame = map.at(index);
-        frame.set_prev(prev);
-        frame.set_next(next);
-        self.join(map, prev, index);
-        match next.some() {
-            Some(next) => map.at(next).set_prev(index),
-            None => self.last = index,
-        }
-        self.folios += 1;
-    }
-
-    /// Makes `next` what comes after `prev`.
-    fn join(&mut self, map: &MemoryMap, prev: FrameIndex, next: FrameIndex) {
-        match prev.some() {
-            Some(prev) => map.at(prev).set_next(next),
-            None => self.first = next,
-        }
+        let index = map.index(head);
+        self.list.push_back(map, (index, map.at(index)));
     }
 
     /// Takes the folio at `head`, which is on this list, off it.
     #[inline]
     pub fn remove(&mut self, map: &MemoryMap, head: Pfn) {
         let index = map.index(head);
-        let frame = map.at(index);
-        let (prev, next) = (frame.prev(), frame.next());
         if self.hand == index {
-            self.hand = prev;
+            self.hand = map.at(index).prev();
         }
-        self.join(map, prev, next);
-        match next.some() {
-            Some(next) => map.at(next).set_prev(prev),
-            None => self.last = prev,
-        }
-        self.folios -= 1;
+        self.list.remove(map, index);
     }
 
     /// Takes the oldest folio off.
@@ -116,7 +89,7 @@ impl FolioList {
     /// Begins a walk at the oldest folio.
     #[inline]
     pub fn begin_walk(&mut self) {
-        self.hand = self.last;
+        self.hand = self.list.last().unwrap_or(FrameIndex::NONE);
     }
 
     /// The next folio of the walk, which goes to the front; none once it has come there. Whatever else is put
@@ -137,6 +110,6 @@ impl FolioList {
     /// The folios from the front to the back. On a damaged list it ends after one more than are said to be on
     /// it.
     pub fn iter<'m>(&self, map: &'m MemoryMap) -> impl Iterator<Item = Pfn> + use<'m> {
-        walk(map, self.first, u64::from(self.folios)).map(|index| map.pfn(index))
+        self.list.iter(map).map(|index| map.pfn(index))
     }
 }

@@ -17,7 +17,9 @@ use crate::slabs::Slabs;
 use crate::slot::{SlotList, SlotPtr};
 use core::ptr::NonNull;
 use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
-use quire_frame::{AllocError, CacheNode, FaultClass, FaultSite, FrameCache, FrameViolation, Frames};
+use quire_frame::{
+    AllocError, AllocRequest, CacheNode, FaultClass, FaultSite, FrameCache, FrameViolation, Frames, Kind,
+};
 use quire_sync::{CachePadded, PerCpu, SpinGuard, SpinLock};
 
 /// Bytes in a batch, and bounds on its number of slots. A CPU keeps two.
@@ -60,17 +62,36 @@ impl<P: Platform> CacheCore<P> {
         size_of::<CachePadded<Self>>() + PerCpu::<SpinLock<Front, P>>::bytes(cpus)
     }
 
-    /// Makes a cache at `base`.
+    /// A block for `count` caches.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn allocate_area(
+        frames: &Frames<P>,
+        pin: &Pin<'_, P>,
+        count: usize,
+    ) -> Result<(Pfn, Order), AllocError> {
+        let bytes = Self::bytes(frames.platform().cpu_count()) * count;
+        let order = Order::ALL.into_iter().find(|order| order.bytes() >= bytes as u64);
+        let order = order.ok_or(AllocError::OutOfMemory)?;
+        let pfn = frames.allocate(pin, AllocRequest::slab(order))?;
+        // SAFETY: the block is this call's.
+        let classified = unsafe { frames.known(pfn).classify_slab(Kind::CacheArea) };
+        debug_assert!(classified.is_ok(), "a block that was just allocated can become a cache's");
+        Ok((pfn, order))
+    }
+
+    /// Makes a cache at `base`, and adds it to the machine's.
     ///
     /// # Safety
     ///
-    /// [`bytes`](Self::bytes)`(cpus)` bytes at `base`, aligned for [`CachePadded`], are the cache's as long
-    /// as it is used.
-    pub(crate) unsafe fn build(base: NonNull<u8>, spec: CacheSpec, cpus: usize) -> NonNull<Self> {
+    /// [`bytes`](Self::bytes) bytes at `base`, aligned for [`CachePadded`], lie on the machine of `frames`
+    /// and are the cache's as long as that is there.
+    pub(crate) unsafe fn install(frames: &Frames<P>, base: NonNull<u8>, spec: CacheSpec) -> NonNull<Self> {
         let batch = (BATCH_BYTES / spec.geometry.slot).clamp(BATCH_SLOTS.0, BATCH_SLOTS.1);
+        let cpus = frames.platform().cpu_count();
         let new_front = |_| SpinLock::new(LockClass::Slab, Front::default());
         let core = base.cast::<Self>();
-        // SAFETY: the core, padded, and the fronts behind it are the bytes that the caller hands over.
+        // SAFETY: the core, padded, and the fronts behind it are the bytes that the caller hands over. The node
+        // is added once, when the cache is complete.
         unsafe {
             core.write(Self {
                 name: spec.name,
@@ -83,23 +104,9 @@ impl<P: Platform> CacheCore<P> {
                 slabs: SpinLock::new(LockClass::Slab, Slabs::EMPTY),
                 node: CacheNode::new(core),
             });
+            frames.add_cache(&core.as_ref().node);
         }
         core
-    }
-
-    /// Makes a cache on `frames`, as [`build`](Self::build), and adds it to the machine's.
-    ///
-    /// # Safety
-    ///
-    /// As for [`build`](Self::build); the bytes lie on that machine, and are the cache's as long as it is
-    /// there.
-    pub(crate) unsafe fn install(frames: &Frames<P>, base: NonNull<u8>, spec: CacheSpec) -> NonNull<Self> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let core = Self::build(base, spec, frames.platform().cpu_count());
-            frames.add_cache(&core.as_ref().node);
-            core
-        }
     }
 
     #[inline]
