@@ -28,6 +28,7 @@ use launch::Child;
 use output::Output;
 use perf::PerfSession;
 use proc::system;
+use rustix::process::Signal;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -82,7 +83,7 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
         Ok((followed, output, calls, faults)) => finish(&followed, output, target, calls, faults),
         Err(error) => {
             // The child has not begun; it must not begin unfollowed.
-            signals::send(pid, libc::SIGKILL);
+            signals::send(pid, Signal::KILL);
             Err(error)
         }
     }

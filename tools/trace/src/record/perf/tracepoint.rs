@@ -3,10 +3,11 @@
 //! Their numbers are in tracefs. If it is not mounted, a detached mount is made: it has no place in the file
 //! system, no other process sees it, and it goes away with its descriptor.
 
-use crate::record::sys::check;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::OwnedFd;
 
 /// A tracepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +29,6 @@ pub(super) struct FieldOffsets {
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const NAMES: [&str; 2] = ["page_fault_user", "page_fault_kernel"];
 
-/// `FSCONFIG_CMD_CREATE`.
-const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
-
 impl Tracepoint {
     /// The two page-fault tracepoints: faults of user mode and of the kernel.
     pub(super) fn find_page_faults() -> io::Result<[Self; 2]> {
@@ -45,7 +43,7 @@ impl Tracepoint {
 
     fn find_in_detached_mount() -> io::Result<[Self; 2]> {
         let mount = detached_mount()?;
-        find(&|path| read_at(mount.as_raw_fd(), &path))
+        find(&|path| read_at(&mount, &path))
     }
 }
 
@@ -78,32 +76,15 @@ fn parse(id: &str, format: &str) -> Option<Tracepoint> {
     Some(Tracepoint { id: id.trim().parse().ok()?, fields })
 }
 
-fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
-    let fd = check(result)? as RawFd;
-    // SAFETY: the call succeeded, so this is an open descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 fn detached_mount() -> io::Result<OwnedFd> {
-    const CLOEXEC: libc::c_uint = 1;
-    // SAFETY: the name is a C string literal.
-    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, c"tracefs".as_ptr(), CLOEXEC) })?;
-    let none = std::ptr::null::<libc::c_char>();
-    let fd = context.as_raw_fd();
-    // SAFETY: this command takes no key and no value.
-    check(unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, none, none, 0) })?;
-    // SAFETY: the call takes numbers only.
-    owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, CLOEXEC, 0) })
+    let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
-fn read_at(directory: RawFd, path: &str) -> io::Result<String> {
-    let path = std::ffi::CString::new(path)?;
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: the path is a live C string.
-    let file = owned(i64::from(unsafe { libc::openat(directory, path.as_ptr(), flags) }))?;
-    let mut text = String::new();
-    fs::File::from(file).read_to_string(&mut text)?;
-    Ok(text)
+fn read_at(directory: &OwnedFd, path: &str) -> io::Result<String> {
+    let file = openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    io::read_to_string(fs::File::from(file))
 }
 
 #[cfg(test)]

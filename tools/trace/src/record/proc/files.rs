@@ -3,9 +3,8 @@
 use super::trial::{self, Asked};
 use crate::event::{FileFacts, FileKind};
 use crate::record::sys::Tid;
-use std::ffi::CString;
+use rustix::fs::StatVfsMountFlags;
 use std::fs;
-use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -83,17 +82,8 @@ fn open_mode(tid: Tid, fd: i32) -> i32 {
 
 /// The type of the file system, and whether it forbids execution.
 fn file_system(path: &str) -> (i64, bool) {
-    let Ok(path) = CString::new(path) else {
-        return (0, false);
-    };
-    let mut system = MaybeUninit::<libc::statfs>::zeroed();
-    let mut mount = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: the path is a live C string; both structures are plain numbers, so that their zeroed state,
-    // which they keep if a call fails, is valid too.
-    let (system, mount) = unsafe {
-        libc::statfs(path.as_ptr(), system.as_mut_ptr());
-        libc::statvfs(path.as_ptr(), mount.as_mut_ptr());
-        (system.assume_init(), mount.assume_init())
-    };
-    (system.f_type, mount.f_flag & libc::ST_NOEXEC != 0)
+    let system = rustix::fs::statfs(path).map_or(0, |system| system.f_type);
+    let no_exec =
+        rustix::fs::statvfs(path).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
+    (system, no_exec)
 }

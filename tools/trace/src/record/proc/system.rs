@@ -3,7 +3,6 @@
 use crate::event::ThpMode;
 use std::ffi::CStr;
 use std::fs;
-use std::mem::MaybeUninit;
 
 /// A number from a file of `/proc/sys`.
 pub(crate) fn sysctl(name: &str) -> Option<u64> {
@@ -51,15 +50,7 @@ pub(crate) fn cpus() -> Vec<i32> {
 
 /// The kernel's release and the machine's name.
 pub(crate) fn kernel() -> (String, String) {
-    let mut names = MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: uname fills the structure, whose zeroed state is valid too: arrays of characters.
-    let names = unsafe {
-        libc::uname(names.as_mut_ptr());
-        names.assume_init()
-    };
-    let text = |bytes: &[libc::c_char]| {
-        let bytes: Vec<u8> = bytes.iter().map(|byte| byte.cast_unsigned()).collect();
-        CStr::from_bytes_until_nul(&bytes).map_or(String::new(), |text| text.to_string_lossy().into_owned())
-    };
-    (text(&names.release), text(&names.machine))
+    let names = rustix::system::uname();
+    let text = |name: &CStr| name.to_string_lossy().into_owned();
+    (text(names.release()), text(names.machine()))
 }

@@ -3,7 +3,8 @@
 use crate::event::MapTrial;
 use crate::record::sys::Tid;
 use crate::record::sys::descriptor::{self, Untouched};
-use std::io;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::OwnedFd;
 
 const PAGE: u64 = 4096;
@@ -13,8 +14,8 @@ const LONGEST: u64 = 1 << 44;
 /// What a call of `mmap` asks a file for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
-    /// `MAP_SHARED` or `MAP_PRIVATE`.
-    kind: i32,
+    /// Shared or private.
+    kind: MapFlags,
     len: u64,
     offset: u64,
 }
@@ -23,7 +24,7 @@ impl Asked {
     /// From the arguments of the call.
     pub(crate) fn from_args(args: &[u64; 6]) -> Self {
         let shared = matches!(args[3] as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
-        let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        let kind = if shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
         Self { kind, len: args[1], offset: args[5] }
     }
 
@@ -35,9 +36,8 @@ impl Asked {
         Self { len: PAGE, offset: 0, ..self }
     }
 
-    fn map(self, file: &OwnedFd, prot: i32) -> io::Result<Untouched> {
-        let flags = self.kind | libc::MAP_NORESERVE;
-        Untouched::map(file, self.len as usize, prot, flags, self.offset.cast_signed())
+    fn map(self, file: &OwnedFd, prot: ProtFlags) -> Result<Untouched, Errno> {
+        Untouched::map(file, self.len as usize, prot, self.kind | MapFlags::NORESERVE, self.offset)
     }
 }
 
@@ -47,38 +47,38 @@ pub(crate) fn attempt(tid: Tid, fd: i32, asked: Asked) -> Option<MapTrial> {
     let file = descriptor::take(tid, fd).ok()?;
     let sensible = (1..LONGEST).contains(&asked.len) && asked.offset.is_multiple_of(PAGE);
     let mut asked = if sensible { asked } else { asked.first_page() };
-    let mut mapping = asked.map(&file, libc::PROT_NONE);
+    let mut mapping = asked.map(&file, ProtFlags::empty());
     // That the offset or the length is too large says nothing about the file.
-    let smaller = match mapping.as_ref().err().and_then(io::Error::raw_os_error) {
-        Some(libc::EOVERFLOW) => Some(asked.first_page()),
-        Some(libc::ENOMEM) => Some(asked.one_page()),
+    let smaller = match mapping.as_ref().err() {
+        Some(&Errno::OVERFLOW) => Some(asked.first_page()),
+        Some(&Errno::NOMEM) => Some(asked.one_page()),
         _ => None,
     };
     if let Some(smaller) = smaller {
         asked = smaller;
-        mapping = asked.map(&file, libc::PROT_NONE);
+        mapping = asked.map(&file, ProtFlags::empty());
     }
     let mapping = match mapping {
         Ok(mapping) => mapping,
         Err(error) => {
-            let refused = errno(&error);
+            let refused = errno(error);
             // The mount's refusal to execute comes first.
-            let execute = asked.map(&file, libc::PROT_READ | libc::PROT_EXEC).err().as_ref().and_then(errno);
+            let execute = asked.map(&file, ProtFlags::READ | ProtFlags::EXEC).err().and_then(errno);
             let exec_refused = execute.filter(|_| execute != refused);
             return Some(MapTrial { refused, write_refused: None, exec_refused });
         }
     };
     let refused = |prot| {
         let denied = mapping.denies(prot);
-        denied.then(|| asked.map(&file, prot).err().as_ref().and_then(errno)).flatten()
+        denied.then(|| asked.map(&file, prot).err().and_then(errno)).flatten()
     };
     Some(MapTrial {
         refused: None,
-        write_refused: refused(libc::PROT_READ | libc::PROT_WRITE),
-        exec_refused: refused(libc::PROT_READ | libc::PROT_EXEC),
+        write_refused: refused(ProtFlags::READ | ProtFlags::WRITE),
+        exec_refused: refused(ProtFlags::READ | ProtFlags::EXEC),
     })
 }
 
-fn errno(error: &io::Error) -> Option<u16> {
-    error.raw_os_error().and_then(|errno| u16::try_from(errno).ok())
+fn errno(error: Errno) -> Option<u16> {
+    u16::try_from(error.raw_os_error()).ok()
 }

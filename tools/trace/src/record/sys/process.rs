@@ -1,6 +1,8 @@
 //! Processes of the recorder's own.
 
 use super::{check, pipe};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, WaitOptions, waitpid};
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -49,12 +51,10 @@ pub(crate) unsafe fn in_background(body: impl FnOnce()) -> io::Result<()> {
         }
     }
     check(i64::from(middle))?;
-    let mut status = 0;
-    // SAFETY: `status` is a live local; the child is ours and ends at once.
-    while unsafe { libc::waitpid(middle, &raw mut status, libc::__WALL) } == -1
-        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-    {}
-    if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EAGAIN)) }
+    // The child is ours and ends at once.
+    let ended = retry_on_intr(|| waitpid(Pid::from_raw(middle), WaitOptions::empty())).ok().flatten();
+    let failed = ended.is_some_and(|(_, status)| status.exit_status() != Some(0));
+    if failed { Err(Errno::AGAIN.into()) } else { Ok(()) }
 }
 
 /// Closes all descriptors of this process but two.

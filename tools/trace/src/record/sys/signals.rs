@@ -3,6 +3,8 @@
 //! Ctrl-C goes to the recorder and to the program alike. The program decides what becomes of it; the recorder
 //! only notes it, so that the trace is finished whatever happens.
 
+use super::Tid;
+use rustix::process::{Signal, getpid, kill_process};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 static SEEN: [AtomicU32; NOTED.len()] = [const { AtomicU32::new(0) }; NOTED.len()];
 
 /// Signals that are counted.
-pub(crate) const NOTED: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+pub(crate) const NOTED: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 /// Signals that would stop or end the recorder at the terminal's wish; the program gets them as well.
 const IGNORED: [i32; 4] = [libc::SIGQUIT, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
@@ -31,7 +33,7 @@ struct Users {
 
 extern "C" fn note(signal: libc::c_int) {
     // Only an atomic addition: allowed in a signal handler.
-    if let Some(place) = NOTED.iter().position(|noted| *noted == signal) {
+    if let Some(place) = NOTED.iter().position(|noted| noted.as_raw() == signal) {
         SEEN[place].fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -46,7 +48,8 @@ impl SignalGuard {
         let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
         if users.count == 0 {
             let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
-            let noted = NOTED.into_iter().chain([tick_signal()]).map(|signal| (signal, handler));
+            let noted =
+                NOTED.map(Signal::as_raw).into_iter().chain([tick_signal()]).map(|signal| (signal, handler));
             let ignored = IGNORED.into_iter().map(|signal| (signal, libc::SIG_IGN));
             for (signal, handler) in noted.chain(ignored) {
                 let old = set(signal, handler);
@@ -89,19 +92,18 @@ pub(crate) fn seen() -> [u32; NOTED.len()] {
 }
 
 /// Sends a signal to a process.
-pub(crate) fn send(pid: super::Tid, signal: i32) {
-    // SAFETY: kill has no memory preconditions. A process that is gone already is no error here.
-    unsafe { libc::kill(pid, signal) };
+pub(crate) fn send(pid: Tid, signal: Signal) {
+    // A process that is gone already is no error here.
+    let _ = super::pid(pid).map(|pid| kill_process(pid, signal));
 }
 
 /// Sends a signal to one thread.
-pub(crate) fn send_thread(pid: super::Tid, tid: super::Tid, signal: i32) {
+pub(crate) fn send_thread(pid: Tid, tid: Tid, signal: i32) {
     // SAFETY: tgkill has no memory preconditions.
     unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
 }
 
 /// Stops this process, as the terminal's stop signal would have.
 pub(crate) fn stop_self() {
-    // SAFETY: raising a signal in this process has no memory preconditions.
-    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+    let _ = kill_process(getpid(), Signal::STOP);
 }

@@ -1,24 +1,24 @@
 //! Clocks, and the tick that keeps the recorder from waiting too long.
 
 use super::check;
+use rustix::thread::gettid;
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
 /// Nanoseconds of CLOCK_MONOTONIC: the clock that the kernel stamps page faults with, too.
 pub(crate) fn now() -> u64 {
-    clock(libc::CLOCK_MONOTONIC)
+    clock(ClockId::Monotonic)
 }
 
 /// CPU time of the calling thread, in nanoseconds.
 pub(crate) fn thread_cpu() -> u64 {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+    clock(ClockId::ThreadCPUTime)
 }
 
-fn clock(id: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a live local that the call fills; these clocks always exist.
-    unsafe { libc::clock_gettime(id, &raw mut time) };
+fn clock(id: ClockId) -> u64 {
+    let time = clock_gettime(id);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -34,8 +34,7 @@ impl Tick {
         let event = unsafe { event.assume_init_mut() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = signal;
-        // SAFETY: gettid has no preconditions.
-        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        event.sigev_notify_thread_id = gettid().as_raw_pid();
         let mut timer: libc::timer_t = std::ptr::null_mut();
         let event: *mut libc::sigevent = &raw mut *event;
         // SAFETY: both pointers are to live locals.

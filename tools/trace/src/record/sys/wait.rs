@@ -1,6 +1,8 @@
 //! Waiting for what happens to followed threads.
 
-use super::{Tid, check};
+use super::Tid;
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 use std::io;
 
 /// What happened to a followed thread.
@@ -27,37 +29,34 @@ pub(crate) enum Waited {
 
 /// Waits for any thread that the calling thread follows, or for this one.
 pub(crate) fn wait(tid: Option<Tid>) -> io::Result<Waited> {
-    // Without WNOHANG there is always something.
-    wait_with(tid, 0).map(|waited| waited.unwrap_or(Waited::Interrupted))
+    // Without NOHANG there is always something.
+    wait_with(tid, WaitOptions::empty()).map(|waited| waited.unwrap_or(Waited::Interrupted))
 }
 
 /// What has happened to any thread that the calling thread follows, or to this one, without waiting: `None`
 /// is nothing.
 pub(crate) fn poll(tid: Option<Tid>) -> io::Result<Option<Waited>> {
-    wait_with(tid, libc::WNOHANG)
+    wait_with(tid, WaitOptions::NOHANG)
 }
 
-fn wait_with(tid: Option<Tid>, more: i32) -> io::Result<Option<Waited>> {
-    let mut status = 0;
+fn wait_with(tid: Option<Tid>, more: WaitOptions) -> io::Result<Option<Waited>> {
     // Other threads of this process may follow programs of their own.
-    let flags = libc::__WALL | libc::__WNOTHREAD | more;
-    // SAFETY: `status` is a live local that waitpid fills.
-    let result = check(i64::from(unsafe { libc::waitpid(tid.unwrap_or(-1), &raw mut status, flags) }));
-    match result {
-        Ok(0) => Ok(None),
-        Ok(tid) => Ok(Some(Waited::Thread(tid as Tid, decode(status)))),
-        Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(Some(Waited::Interrupted)),
-        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Some(Waited::NoneLeft)),
-        Err(error) => Err(error),
+    let flags = WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned()) | more;
+    match waitpid(tid.and_then(Pid::from_raw), flags) {
+        Ok(waited) => Ok(waited.map(|(pid, status)| Waited::Thread(pid.as_raw_pid(), decode(status)))),
+        Err(Errno::INTR) => Ok(Some(Waited::Interrupted)),
+        Err(Errno::CHILD) => Ok(Some(Waited::NoneLeft)),
+        Err(error) => Err(error.into()),
     }
 }
 
-fn decode(status: i32) -> Happened {
-    if libc::WIFEXITED(status) {
-        Happened::Exited(libc::WEXITSTATUS(status) as u8)
-    } else if libc::WIFSIGNALED(status) {
-        Happened::Killed(libc::WTERMSIG(status) as u8)
+fn decode(status: WaitStatus) -> Happened {
+    if let Some(code) = status.exit_status() {
+        Happened::Exited(code as u8)
+    } else if let Some(signal) = status.terminating_signal() {
+        Happened::Killed(signal as u8)
     } else {
+        let status = status.as_raw();
         Happened::Stopped { signal: libc::WSTOPSIG(status), event: status >> 16 }
     }
 }

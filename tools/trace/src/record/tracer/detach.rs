@@ -117,8 +117,7 @@ impl Tracer<'_> {
 
 /// The threads of the whole system that the calling thread follows.
 fn followed_by_this_thread() -> HashSet<Tid> {
-    // SAFETY: gettid has no preconditions.
-    let own = format!("TracerPid:\t{}\n", unsafe { libc::gettid() });
+    let own = format!("TracerPid:\t{}\n", rustix::thread::gettid());
     let numbers = |path: String| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Tid>().ok())

@@ -33,6 +33,7 @@ use crate::format::CallSource;
 use crate::record::proc::status::Stat;
 use heard::{Heard, Queue};
 use reuse::ReuseSampler;
+use rustix::process::Signal;
 use same_cpu::{SameCpu, Until};
 use state::{Early, Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet};
@@ -259,19 +260,19 @@ impl<'a> Tracer<'a> {
         // first.
         let first = *self.first_signal.get_or_insert(time);
         if time.saturating_sub(first) > SECOND_SIGNAL_AFTER_NS {
-            return Some(signals::NOTED[new] as u8);
+            return Some(signals::NOTED[new].as_raw() as u8);
         }
         let root_lives = self.tasks.contains_key(&self.root);
         for (place, signal) in signals::NOTED.into_iter().enumerate() {
             if seen[place] == self.seen_signals[place] {
                 continue;
             }
-            if root_lives && signal != libc::SIGINT {
+            if root_lives && signal != Signal::INT {
                 signals::send(self.root, signal);
             } else if !root_lives {
                 let pids: HashSet<Tid> = self.tasks.values().map(|task| task.pid).collect();
                 for pid in pids {
-                    signals::send(pid, libc::SIGTERM);
+                    signals::send(pid, Signal::TERM);
                 }
             }
         }

@@ -12,7 +12,8 @@
 //! call with its own set.
 
 use crate::record::sys::Tid;
-use crate::record::sys::affinity::{CpuSet, current_cpu};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::fmt;
 
 /// So many stops of one thread in a row bind the recorder, if they come within [`STREAK_NS`].
@@ -36,7 +37,7 @@ pub(super) enum Until {
 /// The CPU to which the recorder is bound.
 #[derive(Clone, Copy)]
 struct Bound {
-    cpu: u32,
+    cpu: usize,
     only: CpuSet,
     /// The CPUs of the thread that is bound to the same one just now.
     narrowed: Option<CpuSet>,
@@ -62,7 +63,7 @@ impl fmt::Debug for SameCpu {
 
 impl SameCpu {
     pub(super) fn new() -> Self {
-        let own = CpuSet::of(0).ok().filter(|set| set.count() > 1);
+        let own = sched_getaffinity(None).ok().filter(|set| set.count() > 1);
         Self { own, last: 0, streak: 0, since: 0, bound: None }
     }
 
@@ -90,7 +91,7 @@ impl SameCpu {
     /// The CPU to which the thread was brought when it was let go on, if it was. It may have been moved
     /// since, which is rare.
     pub(super) fn cpu(&self, tid: Tid) -> Option<u32> {
-        self.bound.filter(|_| tid == self.last).map(|bound| bound.cpu)
+        self.bound.filter(|_| tid == self.last).map(|bound| bound.cpu as u32)
     }
 
     /// Calls `resume`, which lets a stopped thread run on; if it is the one that stops again and again, on
@@ -114,8 +115,11 @@ impl SameCpu {
             return;
         }
         // It fails only if the thread is gone.
-        let Ok(own) = CpuSet::of(self.last) else { return };
-        if own.contains(bound.cpu) && own.count() > 1 && bound.only.set(self.last).is_ok() {
+        let Ok(own) = sched_getaffinity(Pid::from_raw(self.last)) else { return };
+        if own.is_set(bound.cpu)
+            && own.count() > 1
+            && sched_setaffinity(Pid::from_raw(self.last), &bound.only).is_ok()
+        {
             bound.narrowed = Some(own);
         }
     }
@@ -125,7 +129,7 @@ impl SameCpu {
         let narrowed = self.bound.as_mut().and_then(|bound| bound.narrowed.take());
         if let Some(own) = narrowed {
             // It fails only if the thread is gone.
-            drop(own.set(self.last));
+            let _ = sched_setaffinity(Pid::from_raw(self.last), &own);
         }
     }
 
@@ -133,9 +137,10 @@ impl SameCpu {
         if self.own.is_none() {
             return;
         }
-        let Some(cpu) = current_cpu() else { return };
-        let Some(only) = CpuSet::only(cpu) else { return };
-        if only.set(0).is_ok() {
+        let cpu = sched_getcpu();
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        if sched_setaffinity(None, &only).is_ok() {
             self.bound = Some(Bound { cpu, only, narrowed: None });
         }
     }
@@ -144,7 +149,7 @@ impl SameCpu {
         self.widen();
         if let (Some(own), Some(_)) = (self.own, self.bound.take()) {
             // The set was the recorder's before; if a CPU of it is gone, it stays where it is.
-            drop(own.set(0));
+            let _ = sched_setaffinity(None, &own);
         }
     }
 }
@@ -165,8 +170,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            // SAFETY: gettid has no preconditions.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            tell.send(rustix::thread::gettid().as_raw_pid()).unwrap();
             // It gets nothing: the test drops the other end.
             assert!(ended.recv().is_err());
         });
@@ -176,7 +180,7 @@ mod tests {
     }
 
     fn cpus(tid: Tid) -> u32 {
-        CpuSet::of(tid).unwrap().count()
+        sched_getaffinity(Pid::from_raw(tid)).unwrap().count()
     }
 
     #[test]
