@@ -6,11 +6,13 @@
 
 use super::error::RecordError;
 use super::seccomp;
+use super::sys::process::{close_copy, fork};
 use super::sys::{Tid, pipe};
+use rustix::io::retry_on_intr;
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 /// A child that waits before its exec.
@@ -30,6 +32,9 @@ const GO_EXEC: u8 = b'x';
 const STEP_FILTER: u8 = b'f';
 const STEP_EXEC: u8 = b'x';
 
+/// The code of a child that executed nothing.
+const FAILED: i32 = 127;
+
 impl Child {
     /// Forks. If the standard output is taken, the program writes to the standard error output. The child
     /// does nothing until [`Child::install_filter`].
@@ -44,24 +49,17 @@ impl Child {
         let start = |source| RecordError::Start { source };
         let (report_out, report_in) = pipe().map_err(start)?;
         let (go_out, go_in) = pipe().map_err(start)?;
-        // SAFETY: the child calls only async-signal-safe functions (see `child`) and never returns.
-        let pid = unsafe { libc::fork() };
-        match pid {
-            -1 => Err(start(io::Error::last_os_error())),
-            0 => {
-                // The recorder's end must not keep the pipe open when the recorder dies.
-                drop(go_in);
-                if stdout_is_taken {
-                    // SAFETY: dup2 takes numbers only and is async-signal-safe.
-                    unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
-                }
-                child(&argv, &filter, go_out.as_raw_fd(), report_in.as_raw_fd())
+        let live = || {
+            // The recorder's end must not keep the pipe open when the recorder dies.
+            close_copy(&go_in);
+            if stdout_is_taken {
+                let _ = rustix::stdio::dup2_stdout(rustix::stdio::stderr());
             }
-            pid => {
-                drop((report_in, go_out));
-                Ok(Self { pid, report: report_out.into(), go: go_in.into() })
-            }
-        }
+            child(&argv, &filter, &go_out, &report_in)
+        };
+        // SAFETY: the child calls only async-signal-safe functions (see `child`).
+        let pid = unsafe { fork(live) }.map_err(start)?;
+        Ok(Self { pid, report: report_out.into(), go: go_in.into() })
     }
 
     /// Lets the child install the filter; `false` if it is not allowed to.
@@ -87,12 +85,19 @@ impl Child {
     }
 }
 
-/// The child's life. Calls only async-signal-safe functions, allocates nothing and never returns.
-fn child(argv: &[*const libc::c_char], filter: &[libc::sock_filter], go: RawFd, report: RawFd) -> ! {
-    // The recorder says whether it wants the filter.
-    if wait_for(go) == GO_FILTER {
-        tell(report, STEP_FILTER, install(filter));
-        wait_for(go);
+/// The child's life: returns with the code that it ends with if there is no program to execute. Calls only
+/// async-signal-safe functions and allocates nothing.
+fn child(argv: &[*const libc::c_char], filter: &[libc::sock_filter], go: &OwnedFd, report: &OwnedFd) -> i32 {
+    // The recorder says whether it wants the filter. If it is gone, it says nothing.
+    match wait_for(go) {
+        Some(GO_FILTER) => {
+            tell(report, STEP_FILTER, install(filter));
+            if wait_for(go).is_none() {
+                return FAILED;
+            }
+        }
+        Some(_) => {}
+        None => return FAILED,
     }
     // SAFETY: `argv` holds pointers to strings that live on in this copy of the process, and a null at the
     // end. The Rust runtime ignores SIGPIPE; programs expect the default.
@@ -101,33 +106,23 @@ fn child(argv: &[*const libc::c_char], filter: &[libc::sock_filter], go: RawFd, 
         libc::execvp(argv[0], argv.as_ptr());
     }
     tell(report, STEP_EXEC, errno());
-    // SAFETY: _exit has no preconditions.
-    unsafe { libc::_exit(127) }
+    FAILED
 }
 
 fn errno() -> i32 {
-    // SAFETY: the address of this thread's errno is always valid.
-    unsafe { *libc::__errno_location() }
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-fn wait_for(go: RawFd) -> u8 {
-    let mut byte = 0_u8;
-    loop {
-        // SAFETY: `byte` is a live local of one byte.
-        match unsafe { libc::read(go, (&raw mut byte).cast(), 1) } {
-            1 => return byte,
-            -1 if errno() == libc::EINTR => {}
-            // SAFETY: _exit has no preconditions. The recorder is gone.
-            _ => unsafe { libc::_exit(127) },
-        }
-    }
+fn wait_for(go: &OwnedFd) -> Option<u8> {
+    let mut byte = [0];
+    let read = retry_on_intr(|| rustix::io::read(go, &mut byte));
+    (read == Ok(1)).then_some(byte[0])
 }
 
-fn tell(report: RawFd, step: u8, errno: i32) {
+fn tell(report: &OwnedFd, step: u8, errno: i32) {
     let [a, b, c, d] = errno.to_le_bytes();
-    let bytes = [step, a, b, c, d];
-    // SAFETY: `bytes` is live; so short a write to a pipe is whole or fails.
-    unsafe { libc::write(report, bytes.as_ptr().cast(), bytes.len()) };
+    // So short a write to a pipe is whole or fails.
+    let _ = rustix::io::write(report, &[step, a, b, c, d]);
 }
 
 /// Installs the filter: returns 0 or the errno. Privileged programs keep the right to gain privileges by
@@ -144,7 +139,6 @@ fn install(filter: &[libc::sock_filter]) -> i32 {
     if errno() != libc::EACCES {
         return errno();
     }
-    // SAFETY: this prctl takes numbers only.
-    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    let _ = rustix::thread::set_no_new_privs(true);
     if set() == 0 { 0 } else { errno() }
 }

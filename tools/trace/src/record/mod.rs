@@ -25,10 +25,10 @@ pub use summary::RecordSummary;
 
 use crate::format::{CallSource, FaultSource, TraceHeader, UseSource};
 use launch::Child;
+use nix::sys::signal::Signal;
 use output::Output;
 use perf::PerfSession;
 use proc::system;
-use rustix::process::Signal;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -83,7 +83,7 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
         Ok((followed, output, calls, faults)) => finish(&followed, output, target, calls, faults),
         Err(error) => {
             // The child has not begun; it must not begin unfollowed.
-            signals::send(pid, Signal::KILL);
+            signals::send(pid, Signal::SIGKILL);
             Err(error)
         }
     }

@@ -1,17 +1,15 @@
 //! Reading a followed process's memory.
 
 use super::Tid;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use std::io::IoSliceMut;
 
 /// Reads bytes; fewer than asked for if not all of them are mapped. Costs one system call and stops no
 /// thread.
 pub(crate) fn read(tid: Tid, addr: u64, into: &mut [u8]) -> usize {
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let remote =
-        libc::iovec { iov_base: std::ptr::without_provenance_mut(addr as usize), iov_len: into.len() };
-    // SAFETY: `local` describes the live buffer `into`; `remote` is an address in the other process, which
-    // the kernel checks.
-    let read = unsafe { libc::process_vm_readv(tid, &raw const local, 1, &raw const remote, 1, 0) };
-    usize::try_from(read).unwrap_or(0)
+    let remote = RemoteIoVec { base: addr as usize, len: into.len() };
+    process_vm_readv(Pid::from_raw(tid), &mut [IoSliceMut::new(into)], &[remote]).unwrap_or(0)
 }
 
 /// Reads a 64-bit word.

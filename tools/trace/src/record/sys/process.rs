@@ -1,26 +1,24 @@
 //! Processes of the recorder's own.
 
-use super::{check, pipe};
+use super::{Tid, pipe};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Drops what holds descriptors whose last close takes long. A process that is made for it has copies of
 /// them, and closes those when that is done here: so it is the one that waits for the kernel. If no process
 /// can be made, nothing is lost but time.
 pub(crate) fn close_in_background<T>(owner: T) {
     let Ok((end, begin)) = pipe() else { return drop(owner) };
-    // SAFETY: closing what the copy has harms no other; `byte` is a live local of one byte.
+    // SAFETY: closing what the copy has harms no other, and reading needs no lock and no memory.
     let made = unsafe {
         in_background(|| {
-            for standard in 0..3 {
-                libc::close(standard);
-            }
-            libc::close(begin.as_raw_fd());
+            close_range(0..3);
+            close_copy(&begin);
             // Until the recorder has closed its own, or is gone.
-            let mut byte = 0_u8;
-            libc::read(end.as_raw_fd(), (&raw mut byte).cast(), 1);
+            let _ = rustix::io::read(&end, &mut [0]);
         })
     };
     // Without it only time is lost.
@@ -36,42 +34,62 @@ pub(crate) fn close_in_background<T>(owner: T) {
 ///
 /// The recorder has other threads, so that `body` may call only functions that are async-signal-safe.
 pub(crate) unsafe fn in_background(body: impl FnOnce()) -> io::Result<()> {
-    // SAFETY: the child calls only async-signal-safe functions, as the caller promises, and never returns.
-    let middle = unsafe { libc::fork() };
-    if middle == 0 {
+    // SAFETY: the children call only async-signal-safe functions, as the caller promises.
+    let middle = unsafe {
         // The process between ends at once, so that the recorder's has no child that it must wait for.
-        // SAFETY: as above.
-        unsafe {
-            let made = libc::fork();
-            if made == 0 {
-                libc::setsid();
+        fork(|| {
+            match fork(|| {
+                let _ = rustix::process::setsid();
                 body();
+                0
+            }) {
+                Ok(_) => 0,
+                Err(_) => 1,
             }
-            libc::_exit(i32::from(made < 0))
-        }
-    }
-    check(i64::from(middle))?;
-    // The child is ours and ends at once.
+        })?
+    };
     let ended = retry_on_intr(|| waitpid(Pid::from_raw(middle), WaitOptions::empty())).ok().flatten();
     let failed = ended.is_some_and(|(_, status)| status.exit_status() != Some(0));
     if failed { Err(Errno::AGAIN.into()) } else { Ok(()) }
 }
 
+/// Makes a child that calls `body` and ends with the code that it returns. Returns the child's id.
+///
+/// # Safety
+///
+/// As for [`in_background`].
+pub(crate) unsafe fn fork(body: impl FnOnce() -> i32) -> io::Result<Tid> {
+    // SAFETY: the child calls what the caller vouches for, and ends without any cleanup of the copied state.
+    unsafe {
+        match libc::fork() {
+            -1 => Err(io::Error::last_os_error()),
+            0 => libc::_exit(body()),
+            child => Ok(child),
+        }
+    }
+}
+
 /// Closes all descriptors of this process but two.
 pub(crate) fn close_all_but(one: i32, other: i32) {
-    let mut first = 0_u32;
+    let mut first = 0;
     for kept in [one.min(other), one.max(other)] {
         if let Ok(kept) = u32::try_from(kept) {
-            close_range(first, i64::from(kept) - 1);
+            close_range(first..kept);
             first = kept + 1;
         }
     }
-    close_range(first, i64::from(u32::MAX));
+    close_range(first..u32::MAX);
 }
 
-fn close_range(first: u32, last: i64) {
-    if last >= i64::from(first) {
+/// Closes the copy that a child has of a descriptor.
+pub(crate) fn close_copy(fd: &OwnedFd) {
+    let fd = fd.as_raw_fd().cast_unsigned();
+    close_range(fd..fd + 1);
+}
+
+fn close_range(fds: Range<u32>) {
+    if !fds.is_empty() {
         // SAFETY: the descriptors' owners are gone with the process that this one was copied from.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last as u32, 0) };
+        unsafe { libc::syscall(libc::SYS_close_range, fds.start, fds.end - 1, 0) };
     }
 }

@@ -4,8 +4,8 @@
 //! only notes it, so that the trace is finished whatever happens.
 
 use super::Tid;
-use rustix::process::{Signal, getpid, kill_process};
-use std::mem::MaybeUninit;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
+use nix::unistd::Pid;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -13,27 +13,25 @@ use std::sync::{Mutex, PoisonError};
 static SEEN: [AtomicU32; NOTED.len()] = [const { AtomicU32::new(0) }; NOTED.len()];
 
 /// Signals that are counted.
-pub(crate) const NOTED: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+pub(crate) const NOTED: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// Signals that would stop or end the recorder at the terminal's wish; the program gets them as well.
-const IGNORED: [i32; 4] = [libc::SIGQUIT, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+const IGNORED: [Signal; 4] = [Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
 
-/// The signal of the tick.
-pub(crate) fn tick_signal() -> i32 {
-    libc::SIGRTMIN() + 5
-}
+/// The signal of the tick: one that does nothing where it has no handler.
+pub(crate) const TICK: Signal = Signal::SIGURG;
 
 /// Who uses the handlers: recordings in one process share them.
 static USERS: Mutex<Users> = Mutex::new(Users { count: 0, saved: Vec::new() });
 
 struct Users {
     count: usize,
-    saved: Vec<(i32, libc::sigaction)>,
+    saved: Vec<(Signal, SigAction)>,
 }
 
 extern "C" fn note(signal: libc::c_int) {
     // Only an atomic addition: allowed in a signal handler.
-    if let Some(place) = NOTED.iter().position(|noted| noted.as_raw() == signal) {
+    if let Some(place) = NOTED.iter().position(|noted| *noted as i32 == signal) {
         SEEN[place].fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -47,13 +45,12 @@ impl SignalGuard {
     pub(crate) fn install() -> Self {
         let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
         if users.count == 0 {
-            let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
-            let noted =
-                NOTED.map(Signal::as_raw).into_iter().chain([tick_signal()]).map(|signal| (signal, handler));
-            let ignored = IGNORED.into_iter().map(|signal| (signal, libc::SIG_IGN));
+            let noted = NOTED.into_iter().chain([TICK]).map(|signal| (signal, SigHandler::Handler(note)));
+            let ignored = IGNORED.into_iter().map(|signal| (signal, SigHandler::SigIgn));
             for (signal, handler) in noted.chain(ignored) {
-                let old = set(signal, handler);
-                users.saved.push((signal, old));
+                // Without flags: a wait is interrupted, not restarted.
+                let old = set(signal, &SigAction::new(handler, SaFlags::empty(), SigSet::empty()));
+                users.saved.extend(old.map(|old| (signal, old)));
             }
         }
         users.count += 1;
@@ -67,23 +64,17 @@ impl Drop for SignalGuard {
         users.count -= 1;
         if users.count == 0 {
             for (signal, old) in std::mem::take(&mut users.saved) {
-                // SAFETY: `old` is what sigaction gave for this signal.
-                unsafe { libc::sigaction(signal, &raw const old, std::ptr::null_mut()) };
+                set(signal, &old);
             }
         }
     }
 }
 
-fn set(signal: i32, handler: libc::sighandler_t) -> libc::sigaction {
-    let mut new = MaybeUninit::<libc::sigaction>::zeroed();
-    let mut old = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a zeroed sigaction is valid (empty mask, no flags: a wait is interrupted, not restarted); the
-    // handler is async-signal-safe; both structures are live.
-    unsafe {
-        (*new.as_mut_ptr()).sa_sigaction = handler;
-        libc::sigaction(signal, new.as_ptr(), old.as_mut_ptr());
-        old.assume_init()
-    }
+/// Sets what a signal does; returns what it did before.
+fn set(signal: Signal, action: &SigAction) -> Option<SigAction> {
+    // SAFETY: the only handler that is ever set is `note`, which is async-signal-safe, or what was set
+    // before the recording.
+    unsafe { sigaction(signal, action).ok() }
 }
 
 /// How many times each signal in [`NOTED`] came since the process began.
@@ -94,16 +85,10 @@ pub(crate) fn seen() -> [u32; NOTED.len()] {
 /// Sends a signal to a process.
 pub(crate) fn send(pid: Tid, signal: Signal) {
     // A process that is gone already is no error here.
-    let _ = super::pid(pid).map(|pid| kill_process(pid, signal));
-}
-
-/// Sends a signal to one thread.
-pub(crate) fn send_thread(pid: Tid, tid: Tid, signal: i32) {
-    // SAFETY: tgkill has no memory preconditions.
-    unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
+    let _ = kill(Pid::from_raw(pid), signal);
 }
 
 /// Stops this process, as the terminal's stop signal would have.
 pub(crate) fn stop_self() {
-    let _ = kill_process(getpid(), Signal::STOP);
+    send(Pid::this().as_raw(), Signal::SIGSTOP);
 }

@@ -32,8 +32,8 @@ use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
 use heard::{Heard, Queue};
+use nix::sys::signal::Signal;
 use reuse::ReuseSampler;
-use rustix::process::Signal;
 use same_cpu::{SameCpu, Until};
 use state::{Early, Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet};
@@ -167,8 +167,7 @@ impl<'a> Tracer<'a> {
     /// Follows until nothing is left to follow.
     pub(crate) fn run(mut self, mut child: Child) -> Result<Followed, RecordError> {
         let broken = |source| RecordError::Ptrace { source };
-        let _tick =
-            Tick::start(TICK, signals::tick_signal()).map_err(|source| RecordError::Start { source })?;
+        let _tick = Tick::start(TICK, signals::TICK).map_err(|source| RecordError::Start { source })?;
         if self.calls == CallSource::EveryCall {
             // Before it may execute: from the stop on it is seen at every call.
             ptrace::interrupt(self.root).map_err(broken)?;
@@ -260,19 +259,19 @@ impl<'a> Tracer<'a> {
         // first.
         let first = *self.first_signal.get_or_insert(time);
         if time.saturating_sub(first) > SECOND_SIGNAL_AFTER_NS {
-            return Some(signals::NOTED[new].as_raw() as u8);
+            return Some(signals::NOTED[new] as u8);
         }
         let root_lives = self.tasks.contains_key(&self.root);
         for (place, signal) in signals::NOTED.into_iter().enumerate() {
             if seen[place] == self.seen_signals[place] {
                 continue;
             }
-            if root_lives && signal != Signal::INT {
+            if root_lives && signal != Signal::SIGINT {
                 signals::send(self.root, signal);
             } else if !root_lives {
                 let pids: HashSet<Tid> = self.tasks.values().map(|task| task.pid).collect();
                 for pid in pids {
-                    signals::send(pid, Signal::TERM);
+                    signals::send(pid, Signal::SIGTERM);
                 }
             }
         }

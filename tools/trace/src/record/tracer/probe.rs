@@ -11,6 +11,7 @@ use crate::record::sys::time::now;
 use crate::record::sys::wait::{Happened, Waited, wait};
 use crate::record::sys::{Tid, memory, signals};
 use libc::user_regs_struct;
+use nix::sys::signal::Signal;
 
 const PAGE: u64 = 4096;
 /// The `syscall` instruction.
@@ -154,7 +155,7 @@ impl<'a> Session<'a> {
             r9,
             ..self.saved
         };
-        ptrace::set_registers(self.tid, &regs).ok()?;
+        ptrace::set_registers(self.tid, regs).ok()?;
         loop {
             ptrace::resume(self.tid, Resume::Syscall, 0).ok()?;
             let happened = self.wait()?;
@@ -191,10 +192,12 @@ impl<'a> Session<'a> {
             return;
         }
         // Errors mean that the thread was killed; the next wait reports it.
-        drop(ptrace::set_registers(self.tid, &self.saved));
+        drop(ptrace::set_registers(self.tid, self.saved));
         drop(ptrace::set_signal_mask(self.tid, self.mask));
-        if let Some(signal) = self.stopped_by.filter(|signal| *signal != libc::SIGTRAP) {
-            signals::send_thread(self.tid, self.tid, signal);
+        let stop = self.stopped_by.filter(|signal| *signal != libc::SIGTRAP);
+        if let Some(signal) = stop.and_then(|signal| Signal::try_from(signal).ok()) {
+            // The program has no thread but this one yet.
+            signals::send(self.tid, signal);
         }
     }
 }

@@ -55,7 +55,7 @@ impl Standing {
             return false;
         }
         // If this fails, the thread was killed.
-        ptrace::set_registers(self.tid, &regs).is_ok()
+        ptrace::set_registers(self.tid, regs).is_ok()
     }
 
     /// Takes the thread over and lets it go on where it was.
@@ -67,7 +67,7 @@ impl Standing {
         loop {
             match wait(Some(self.tid)) {
                 Ok(Waited::Thread(_, Happened::Stopped { signal, event: EVENT_STOP })) => {
-                    drop(ptrace::set_registers(self.tid, &self.regs));
+                    drop(ptrace::set_registers(self.tid, self.regs));
                     drop(ptrace::set_signal_mask(self.tid, self.mask));
                     // Linux took the note away, as the thread was elsewhere. With it the sequence begins
                     // anew.
@@ -94,7 +94,7 @@ pub(super) fn detach_all(tids: &[Tid], filtered: bool) {
     for tid in tids {
         if !(handed_over && standing.iter().any(|standing| standing.tid == *tid)) {
             // An error means that the thread was killed.
-            drop(ptrace::detach(*tid, 0));
+            drop(ptrace::detach(*tid));
         }
     }
 }
@@ -108,7 +108,7 @@ fn hand_over(standing: &[Standing]) -> Option<()> {
     // SAFETY: what runs there reads memory and makes system calls; it takes no lock and no memory.
     unsafe {
         in_background(|| {
-            libc::chdir(c"/".as_ptr());
+            let _ = rustix::process::chdir(c"/");
             close_all_but(permits.as_raw_fd(), detached.as_raw_fd());
             for one in standing {
                 // Linux asks for the same rights as before it lets a process be traced.
@@ -133,7 +133,7 @@ fn hand_over(standing: &[Standing]) -> Option<()> {
         let mut is_permitted = [0];
         let asked = permitted.read_exact(&mut is_permitted).is_ok();
         let parked = asked && is_permitted == [1] && one.park();
-        drop(ptrace::detach(one.tid, 0));
+        drop(ptrace::detach(one.tid));
         drop(detaches.write_all(&[u8::from(parked)]));
     }
     Some(())
