@@ -28,7 +28,7 @@ pub use counts::MAX_MAPS;
 pub use list::FolioList;
 
 use crate::kind::Kind;
-use crate::map::{Frame, FrameFlags, MemoryMap};
+use crate::map::{Frame, FrameFlags};
 use core::fmt;
 use core::marker::PhantomData;
 use quire_arch::{LockClass, Order, Pfn, Platform};
@@ -43,15 +43,10 @@ pub struct Folio<'m> {
 }
 
 impl<'m> Folio<'m> {
-    /// The folio that `pfn` lies in. The caller keeps it from being given back.
+    /// The folio of `order` that starts at `head`, which `frame` describes.
     #[inline]
-    pub(crate) fn of<P: Platform>(map: &'m MemoryMap, pfn: Pfn) -> Self {
-        let frame = map.known(pfn);
-        let word = frame.word();
-        if word.kind() == Kind::Tail {
-            return folio_of_tail::<P>(map, pfn);
-        }
-        Self { head: pfn, order: word.order(), frame }
+    pub(crate) fn new(head: Pfn, order: Order, frame: &'m Frame) -> Self {
+        Self { head, order, frame }
     }
 
     /// Its first frame.
@@ -130,24 +125,14 @@ pub struct LockedFolio<'m, P: Platform> {
 }
 
 impl<'m, P: Platform> LockedFolio<'m, P> {
-    /// The folio that `pfn` lies in, with its counts held still. The caller keeps it from being given back,
-    /// and is pinned.
+    /// The folio, held still.
+    ///
+    /// # Safety
+    ///
+    /// If the folio is large, the caller has taken its head lock, and hands it over.
     #[inline]
-    pub(crate) fn lock(map: &'m MemoryMap, pfn: Pfn) -> Self {
-        loop {
-            let folio = Folio::of::<P>(map, pfn);
-            if !folio.is_large() {
-                return Self { folio, execution: PhantomData };
-            }
-            folio.frame.lock_word().lock::<P>(LockClass::Folio);
-            let locked = Self { folio, execution: PhantomData };
-            // It may have been split while the lock was waited for. If not, `pfn` lies in it still: the
-            // caller keeps it from being given back, so nothing else can have come to be here.
-            let now = folio.frame.word();
-            if now.kind() != Kind::Tail && now.order() == folio.order {
-                return locked;
-            }
-        }
+    pub(crate) unsafe fn new(folio: Folio<'m>) -> Self {
+        Self { folio, execution: PhantomData }
     }
 
     /// The folio.
@@ -230,7 +215,7 @@ impl<P: Platform> Drop for LockedFolio<'_, P> {
     #[inline]
     fn drop(&mut self) {
         if self.folio.is_large() {
-            // SAFETY: `lock` took it for a large folio, and for no other.
+            // SAFETY: the lock of a large folio was handed over with it (`new`).
             unsafe { self.folio.frame.lock_word().unlock::<P>(LockClass::Folio) };
         }
     }
@@ -246,25 +231,3 @@ impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
 /// long, so a folio with so many is pinned (Linux tells pins from references the same way,
 /// `GUP_PIN_COUNTING_BIAS`).
 pub(crate) const PIN: u32 = 1024;
-
-/// A tail does not say where its block starts. The first frame that is no tail among those that a larger
-/// and larger block with `pfn` in it could start at is the block's: all nearer ones lie inside of it.
-#[inline(never)]
-fn folio_of_tail<P: Platform>(map: &MemoryMap, pfn: Pfn) -> Folio<'_> {
-    let mut attempt = 0;
-    loop {
-        let heads = Order::ALL.iter().map(|order| pfn.block_start(*order));
-        let found = heads.map(|head| (head, map.known(head))).find_map(|(head, frame)| {
-            let word = frame.word();
-            (word.kind() != Kind::Tail).then_some(Folio { head, order: word.order(), frame })
-        });
-        match found {
-            // One that does not reach so far was just cut off: parts become folios from the last to the
-            // first, so that of `pfn` is one by now.
-            Some(folio) if folio.pages_from(folio.head) <= pfn.0 - folio.head.0 => P::relax(attempt),
-            Some(folio) => return folio,
-            None => return Folio { head: pfn, order: Order::ZERO, frame: map.known(pfn) },
-        }
-        attempt = attempt.saturating_add(1);
-    }
-}

@@ -4,7 +4,8 @@ use super::Frames;
 use crate::chain::FrameChain;
 use crate::error::FreeError;
 use crate::folio::{Folio, LockedFolio, PIN};
-use quire_arch::{Order, Pfn, Platform};
+use crate::kind::Kind;
+use quire_arch::{LockClass, Order, Pfn, Platform};
 
 /// What [`Frames::try_pin_folio`] pinned.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,34 @@ impl<P: Platform> Frames<P> {
     /// The folio that `pfn` lies in. The caller keeps it from being given back.
     #[inline]
     pub fn folio(&self, pfn: Pfn) -> Folio<'_> {
-        Folio::of::<P>(&self.map, pfn)
+        let frame = self.known(pfn);
+        let word = frame.word();
+        if word.kind() == Kind::Tail {
+            return self.folio_of_tail(pfn);
+        }
+        Folio::new(pfn, word.order(), frame)
+    }
+
+    /// A tail does not say where its block starts. The first frame that is no tail among those that a larger
+    /// and larger block with `pfn` in it could start at is the block's: all nearer ones lie inside of it.
+    #[inline(never)]
+    fn folio_of_tail(&self, pfn: Pfn) -> Folio<'_> {
+        let mut attempt = 0;
+        loop {
+            let heads = Order::ALL.iter().map(|order| pfn.block_start(*order));
+            let found = heads.map(|head| (head, self.known(head))).find_map(|(head, frame)| {
+                let word = frame.word();
+                (word.kind() != Kind::Tail).then_some(Folio::new(head, word.order(), frame))
+            });
+            match found {
+                // One that does not reach so far was just cut off: parts become folios from the last to the
+                // first, so that of `pfn` is one by now.
+                Some(folio) if folio.order().pages() <= pfn.0 - folio.head().0 => P::relax(attempt),
+                Some(folio) => return folio,
+                None => return Folio::new(pfn, Order::ZERO, self.known(pfn)),
+            }
+            attempt = attempt.saturating_add(1);
+        }
     }
 
     /// Pins the folio that `pfn` lies in, so that a device can read and write it: it stays where it is, and a
@@ -57,7 +85,22 @@ impl<P: Platform> Frames<P> {
     /// and is pinned.
     #[inline]
     pub fn lock_folio(&self, pfn: Pfn) -> LockedFolio<'_, P> {
-        LockedFolio::lock(&self.map, pfn)
+        loop {
+            let folio = self.folio(pfn);
+            if !folio.is_large() {
+                // SAFETY: the folio has one page.
+                return unsafe { LockedFolio::new(folio) };
+            }
+            folio.frame().lock_word().lock::<P>(LockClass::Folio);
+            // SAFETY: taken just above.
+            let locked = unsafe { LockedFolio::new(folio) };
+            // It may have been split while the lock was waited for. If not, `pfn` lies in it still: the
+            // caller keeps it from being given back, so nothing else can have come to be here.
+            let now = folio.frame().word();
+            if now.kind() != Kind::Tail && now.order() == folio.order() {
+                return locked;
+            }
+        }
     }
 
     /// Drops a reference to the folio of `order` that starts at `pfn`. If it was the last one, the folio

@@ -146,7 +146,7 @@ impl<P: Platform> FolioSplit<'_, P> {
             FrameFlags::ANONYMOUS_EXCLUSIVE,
             to > Order::ZERO && flags.contains(FrameFlags::ANONYMOUS_EXCLUSIVE),
         );
-        // From the last part to the first: see `folio_of_tail`.
+        // From the last part to the first: see `Frames::folio_of_tail`.
         for part in (0..order.pages() >> to.get()).rev() {
             let first = part << to.get();
             let mut maps = 0;
