@@ -5,7 +5,6 @@
 //! Each CPU has one ring, which all events of that CPU write to, so its samples are in order.
 
 mod access;
-mod ring;
 mod tracepoint;
 
 pub(crate) use access::AccessFinder;
@@ -15,11 +14,13 @@ use super::sys::process::close_in_background;
 use super::sys::{Tid, check};
 use crate::event::{Access, Mode};
 use crate::format::FaultSource;
-use perf_event_open_sys::bindings as perf;
-use ring::Ring;
+use perf_event::events::{self, Event, Software};
+use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
+use perf_event_open_sys::{bindings as perf, ioctls};
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use tracepoint::{FieldOffsets, Tracepoint};
 
 /// All rings together use at most this much memory.
@@ -59,46 +60,43 @@ enum Source {
 }
 
 /// The open events of one recording.
-#[derive(Debug)]
 pub(crate) struct PerfSession {
-    rings: Vec<Ring>,
-    /// Keeps the events open.
-    events: Vec<OwnedFd>,
+    /// The first event of each CPU, with the ring of all of them.
+    rings: Vec<Sampler>,
+    /// Keeps the other events open.
+    events: Vec<Counter>,
     sources: HashMap<u64, Source>,
     fields: FieldOffsets,
     lost: u64,
+}
+
+impl fmt::Debug for PerfSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerfSession").field("sources", &self.sources).finish_non_exhaustive()
+    }
 }
 
 impl PerfSession {
     /// Opens the events for a process that has not executed its program yet. They begin with its exec and are
     /// inherited by all that it makes.
     pub(crate) fn open(pid: Tid, wanted: FaultSource) -> io::Result<Self> {
-        let (mut attrs, fields) = match wanted {
+        let mut fields = FieldOffsets::default();
+        let mut builders = match wanted {
             FaultSource::Tracepoint => {
                 let [user, kernel] = Tracepoint::find_page_faults()?;
-                let fields = user.fields;
-                let attr = |id| attributes(perf::PERF_TYPE_TRACEPOINT, id, perf::PERF_SAMPLE_RAW);
-                let attrs = vec![
-                    (Source::UserTracepoint, attr(user.id)),
-                    (Source::KernelTracepoint, attr(kernel.id)),
-                ];
-                (attrs, fields)
+                fields = user.fields;
+                let begin = |tracepoint: Tracepoint| {
+                    builder(events::Tracepoint::with_id(tracepoint.id), SampleFlag::RAW)
+                };
+                vec![(Source::UserTracepoint, begin(user)), (Source::KernelTracepoint, begin(kernel))]
             }
             FaultSource::Software | FaultSource::Pagemap | FaultSource::None => {
-                let begin = u64::from(perf::PERF_COUNT_SW_PAGE_FAULTS);
-                let extra = perf::PERF_SAMPLE_ADDR | perf::PERF_SAMPLE_IP;
-                let attr = attributes(perf::PERF_TYPE_SOFTWARE, begin, extra);
-                (vec![(Source::Software, attr)], FieldOffsets::default())
+                let begin = builder(Software::PAGE_FAULTS, SampleFlag::ADDR | SampleFlag::IP);
+                vec![(Source::Software, begin)]
             }
         };
-        let ends = [
-            (Source::Minor, perf::PERF_COUNT_SW_PAGE_FAULTS_MIN),
-            (Source::Major, perf::PERF_COUNT_SW_PAGE_FAULTS_MAJ),
-        ];
-        for (source, config) in ends {
-            let config = u64::from(config);
-            attrs.push((source, attributes(perf::PERF_TYPE_SOFTWARE, config, perf::PERF_SAMPLE_ADDR)));
-        }
+        builders.push((Source::Minor, builder(Software::PAGE_FAULTS_MIN, SampleFlag::ADDR)));
+        builders.push((Source::Major, builder(Software::PAGE_FAULTS_MAJ, SampleFlag::ADDR)));
         let cpus = system::cpus();
         let size = (RINGS_TOTAL / cpus.len()).clamp(RING_SMALLEST, RING_LARGEST);
         // Rings are a power of two.
@@ -106,7 +104,7 @@ impl PerfSession {
         let mut session =
             Self { rings: Vec::new(), events: Vec::new(), sources: HashMap::new(), fields, lost: 0 };
         for cpu in cpus {
-            match session.open_cpu(pid, cpu, &mut attrs, size) {
+            match session.open_cpu(pid, cpu, &mut builders, size) {
                 // The CPU went offline in between.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 result => result?,
@@ -118,33 +116,26 @@ impl PerfSession {
     fn open_cpu(
         &mut self,
         pid: Tid,
-        cpu: i32,
-        attrs: &mut [(Source, perf::perf_event_attr)],
+        cpu: usize,
+        builders: &mut [(Source, Builder<'static>)],
         size: usize,
     ) -> io::Result<()> {
-        let mut ring: Option<Ring> = None;
-        for (source, attr) in attrs {
-            let flags = libc::c_ulong::from(perf::PERF_FLAG_FD_CLOEXEC);
-            // SAFETY: `attr` is a live, fully initialised structure with its own size in it.
-            let fd = unsafe { perf_event_open_sys::perf_event_open(attr, pid, cpu, -1, flags) };
-            check(i64::from(fd))?;
-            // SAFETY: the call succeeded, so this is an open descriptor that has no other owner.
-            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            let mut id = 0_u64;
-            // SAFETY: the request writes the event's id to a live local.
-            let result = unsafe { perf_event_open_sys::ioctls::ID(fd.as_raw_fd(), &raw mut id) };
-            check(i64::from(result))?;
-            match &ring {
-                None => ring = Some(Ring::map(fd.as_raw_fd(), size, RING_SMALLEST)?),
+        let mut ring: Option<Sampler> = None;
+        for (source, builder) in builders {
+            builder.observe_pid(pid).one_cpu(cpu);
+            let id = match &ring {
+                None => ring.insert(map_ring(builder, size)?).as_counter().id(),
                 Some(ring) => {
+                    let event = builder.build()?;
+                    let (from, to) = (event.as_raw_fd(), ring.as_counter().as_raw_fd());
                     // SAFETY: both descriptors are open events on one CPU.
-                    let result =
-                        unsafe { perf_event_open_sys::ioctls::SET_OUTPUT(fd.as_raw_fd(), ring.event()) };
-                    check(i64::from(result))?;
+                    check(i64::from(unsafe { ioctls::SET_OUTPUT(from, to) }))?;
+                    let id = event.id();
+                    self.events.push(event);
+                    id
                 }
-            }
+            };
             self.sources.insert(id, *source);
-            self.events.push(fd);
         }
         self.rings.extend(ring);
         Ok(())
@@ -153,14 +144,18 @@ impl PerfSession {
     /// Takes all samples out of the rings. Accesses that the source does not tell are found now, while the
     /// processes are still there.
     pub(crate) fn drain(&mut self, into: &mut Vec<Sample>, accesses: &mut AccessFinder) {
-        let (sources, fields, lost) = (&self.sources, &self.fields, &mut self.lost);
         for ring in &mut self.rings {
-            ring.drain(|kind, misc, body| match kind {
-                perf::PERF_RECORD_SAMPLE => into.extend(sample(sources, fields, misc, body, accesses)),
-                // The id of an event, then how many samples it lost.
-                perf::PERF_RECORD_LOST => *lost += word(body, 8).unwrap_or(0),
-                _ => {}
-            });
+            while let Some(record) = ring.next_record() {
+                let body = record.to_contiguous();
+                match record.ty() {
+                    perf::PERF_RECORD_SAMPLE => {
+                        into.extend(sample(&self.sources, &self.fields, record.misc(), &body, accesses));
+                    }
+                    // The id of an event, then how many samples it lost.
+                    perf::PERF_RECORD_LOST => self.lost += word(&body, 8).unwrap_or(0),
+                    _ => {}
+                }
+            }
         }
     }
 
@@ -179,24 +174,29 @@ impl Drop for PerfSession {
     }
 }
 
-fn attributes(kind: u32, config: u64, extra: u32) -> perf::perf_event_attr {
-    let mut attr = perf::perf_event_attr {
-        type_: kind,
-        size: size_of::<perf::perf_event_attr>() as u32,
-        config,
-        clockid: libc::CLOCK_MONOTONIC,
-        ..Default::default()
-    };
-    attr.__bindgen_anon_1.sample_period = 1;
-    let always =
-        perf::PERF_SAMPLE_IDENTIFIER | perf::PERF_SAMPLE_TID | perf::PERF_SAMPLE_TIME | perf::PERF_SAMPLE_CPU;
-    attr.sample_type = u64::from(extra | always);
-    attr.set_disabled(1);
-    attr.set_enable_on_exec(1);
-    attr.set_inherit(1);
-    attr.set_use_clockid(1);
-    attr.set_sample_id_all(1);
-    attr
+/// An event that makes a sample each time.
+fn builder(event: impl Event, extra: SampleFlag) -> Builder<'static> {
+    let mut builder = Builder::new(event);
+    builder
+        .sample(SampleFlag::IDENTIFIER | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | extra)
+        .sample_period(1)
+        .sample_id_all(true)
+        .clockid(Clock::MONOTONIC)
+        .enable_on_exec(true)
+        .inherit(true)
+        .exclude_kernel(false)
+        .exclude_hv(false);
+    builder
+}
+
+/// Opens an event with a ring. A smaller one is taken if the kernel does not allow so much locked memory.
+fn map_ring(builder: &Builder<'_>, mut size: usize) -> io::Result<Sampler> {
+    loop {
+        match builder.build()?.sampled(size) {
+            Err(_) if size > RING_SMALLEST => size /= 2,
+            result => return result,
+        }
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {

@@ -33,12 +33,12 @@ pub(crate) fn memory() -> (u64, u64) {
 }
 
 /// The CPUs that are online, by number.
-pub(crate) fn cpus() -> Vec<i32> {
+pub(crate) fn cpus() -> Vec<usize> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse::<i32>()) {
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
             cpus.extend(first..=last);
         }
     }
