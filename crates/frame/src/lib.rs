@@ -68,7 +68,10 @@ pub use frames::{
     PcpReport, Pinned, SplitError,
 };
 pub use kind::Kind;
-pub use map::{Frame, FrameFlags, MAX_REFS, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
+pub use map::{
+    DeferredLink, FolioFrame, Frame, FrameFlags, MAX_REFS, MemoryMap, Migratetype, OwnerWord,
+    PAGEBLOCK_ORDER, SlabFrame, TableFrame, Word, ZspageFrame,
+};
 pub use pcp::PcpTechnique;
 pub use request::AllocRequest;
 pub use violation::{Counted, FrameViolation, ListName};

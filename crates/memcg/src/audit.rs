@@ -144,7 +144,7 @@ impl<P: Platform> Memcgs<P> {
         for incoming in self.incoming.iter() {
             for head in incoming.lock().folios.iter(map) {
                 let frame = map.known(head);
-                let memcg = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+                let memcg = MemcgId::from_bits(frame.as_folio().memcg());
                 visit(head, memcg, Label::of(frame).list());
             }
         }
@@ -218,7 +218,7 @@ impl<P: Platform> Memcgs<P> {
                 for (list, folios) in LruList::ALL.into_iter().zip(folios.iter()) {
                     let counted = self.audit_list(folios, report, |pfn, label| {
                         let frame = self.frames.known(pfn);
-                        let memcg = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+                        let memcg = MemcgId::from_bits(frame.as_folio().memcg());
                         label.place() == Place::Main
                             && (label.list(), memcg, frame.zone().node()) == (list, id, node)
                     });

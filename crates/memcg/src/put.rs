@@ -4,7 +4,6 @@ use crate::Memcgs;
 use crate::id::MemcgId;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{FolioCounter, FrameChain, FreeError};
-use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
     /// Drops a reference to the folio of `order` at `head`. If it was the last one the folio enters `chain`,
@@ -28,7 +27,7 @@ impl<P: Platform> Memcgs<P> {
 
     /// Frees a folio or a table that never became visible, or whose users are all gone.
     pub fn release_unused(&self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
-        self.frames().known(pfn).map_count().store(0, Ordering::Relaxed);
+        self.frames().known(pfn).as_folio().set_maps(0);
         let mut chain = FrameChain::new();
         let put = self.put_uncounted(&mut chain, pfn, order);
         if !put && order > Order::ZERO {
@@ -94,7 +93,7 @@ impl<P: Platform> Memcgs<P> {
 
     #[inline]
     fn is_charged(&self, head: Pfn) -> bool {
-        self.frames().known(head).memcg().load(Ordering::Relaxed) != MemcgId::ROOT.get()
+        self.frames().known(head).as_folio().memcg() != MemcgId::ROOT.get()
     }
 
     /// The folio is on a list, and the caller has the last reference to it, or has dropped it.
@@ -119,7 +118,9 @@ impl<P: Platform> Memcgs<P> {
     #[cold]
     fn uncharge_folio(&self, head: Pfn, order: Order) {
         let pin = self.frames().platform().pin();
-        let memcg = self.frames().known(head).memcg().swap(MemcgId::ROOT.get(), Ordering::Relaxed);
+        let frame = self.frames().known(head).as_folio();
+        let memcg = frame.memcg();
+        frame.set_memcg(MemcgId::ROOT.get());
         self.uncharge(&pin, MemcgId::from_bits(memcg), order.pages());
     }
 }

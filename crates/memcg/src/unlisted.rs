@@ -5,7 +5,6 @@ use crate::Memcgs;
 use crate::lists::LruList;
 use quire_arch::{Pfn, Platform};
 use quire_frame::{Frame, FrameFlags, Kind};
-use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
     /// Puts private folios that are on no list on one: those that were there before anything could be
@@ -41,5 +40,5 @@ impl<P: Platform> Memcgs<P> {
 }
 
 fn is_mapped(frame: &Frame) -> bool {
-    frame.kind() == Kind::Anonymous && frame.map_count().load(Ordering::Relaxed) > 0
+    frame.kind() == Kind::Anonymous && frame.as_folio().maps() > 0
 }

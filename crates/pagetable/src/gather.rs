@@ -26,7 +26,6 @@ use core::{fmt, mem};
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform, VirtAddr, VirtRange};
 use quire_frame::{FrameChain, FreeError, Kind, LockedFolio, MapsLeft};
 use quire_swap::SlotId;
-use quire_sync::atomic::raw::Ordering;
 
 /// Runs that are noted before they are flushed.
 const NOTED: usize = 64;
@@ -197,8 +196,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// be cached of it. Only the MMU can change it, and after the flush not even that.
     #[inline]
     pub fn add_unhooked(&mut self, pfn: Pfn) {
-        let link = self.unhooked.map_or(0, |before| before.0 + 1);
-        self.memory.frames().known(pfn).owner().store(link, Ordering::Relaxed);
+        self.memory.frames().known(pfn).as_table().set_next_unhooked(self.unhooked);
         self.unhooked = Some(pfn);
     }
 
@@ -265,8 +263,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// The table that was unhooked last.
     pub(crate) fn pop_unhooked(&mut self) -> Option<Pfn> {
         let table = self.unhooked?;
-        let link = self.memory.frames().known(table).owner().load(Ordering::Relaxed);
-        self.unhooked = link.checked_sub(1).map(Pfn);
+        self.unhooked = self.memory.frames().known(table).as_table().next_unhooked();
         Some(table)
     }
 

@@ -14,6 +14,7 @@ pub struct Residency {
 
 impl Residency {
     /// `pages` pages of one kind.
+    #[inline]
     pub fn of(kind: Kind, pages: u64) -> Self {
         let mut residency = Self::default();
         residency.add(kind, pages);
@@ -82,12 +83,14 @@ impl ResidencyCounts {
     }
 
     /// Counts pages in.
+    #[inline]
     pub fn pages_mapped(&self, pages: Residency) {
         self.anonymous.fetch_add(pages.anonymous, Ordering::Relaxed);
         self.file.fetch_add(pages.file, Ordering::Relaxed);
     }
 
     /// Counts pages out.
+    #[inline]
     pub fn pages_unmapped(&self, pages: Residency) {
         // The peak is taken when the number is about to fall, not at each fault.
         raise(&self.peak_resident, self.resident());
@@ -96,16 +99,19 @@ impl ResidencyCounts {
     }
 
     /// Counts `pages` whose entries name slots from now on.
+    #[inline]
     pub fn swapped_out(&self, pages: u64) {
         self.swapped.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Counts `pages` whose entries named slots and do so no more.
+    #[inline]
     pub fn swap_gone(&self, pages: u64) {
         self.swapped.fetch_sub(pages, Ordering::Relaxed);
     }
 
     /// A page of a private file mapping became private to the program.
+    #[inline]
     pub fn file_page_made_anonymous(&self) {
         self.file.fetch_sub(1, Ordering::Relaxed);
         self.anonymous.fetch_add(1, Ordering::Relaxed);
@@ -116,17 +122,20 @@ impl ResidencyCounts {
     }
 
     /// Counts a table in.
+    #[inline]
     pub fn table_made(&self) {
         let now = self.tables.fetch_add(1, Ordering::Relaxed) + 1;
         raise(&self.peak_tables, now);
     }
 
     /// Counts a table out.
+    #[inline]
     pub fn table_gone(&self) {
         self.tables.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The counts at this moment.
+    #[inline]
     pub fn figures(&self) -> ResidencyFigures {
         raise(&self.peak_resident, self.resident());
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -83,7 +83,7 @@ pub fn unmap_folio<P: Platform>(
     });
     match walked {
         Some(ControlFlow::Break(why)) => why,
-        _ if frame.map_count().load(Ordering::Acquire) == 0 => Unmapped::All,
+        _ if frame.as_folio().maps() == 0 => Unmapped::All,
         _ => Unmapped::Busy,
     }
 }
@@ -117,7 +117,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             }
             self.tables().split_huge(slot);
         }
-        let index = self.tables().memory().frames().known(self.job.head).index().load(Ordering::Relaxed);
+        let index = self.tables().memory().frames().known(self.job.head).as_folio().index();
         let first = self.mapped.vma.page_offset_at(range.start()).wrapping_sub(index);
         let mut flow = ControlFlow::Continue(());
         self.tables().walk(range, &mut |place, part| {
@@ -182,7 +182,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             let named = Entry::Swap(first.plus(nth).entry(exclusive));
             entry.store(P::Paging::encode(named, Level::PTE), Ordering::Relaxed);
         }
-        tables.memory().frames().known(table).live().store(pages, Ordering::Relaxed);
+        tables.memory().frames().known(table).as_table().set_live(pages);
         if raw & P::Paging::DIRTY != 0 {
             frame.set_flags(FrameFlags::DIRTY);
         }

@@ -6,7 +6,6 @@ use quire_arch::{NodeId, Platform};
 use quire_frame::{FrameFlags, VmEvent};
 use quire_memcg::{Begin, LruList, MemcgId, MemcgStat};
 use quire_space::Spaces;
-use quire_sync::atomic::raw::Ordering;
 
 /// One group's lists on one node.
 pub(crate) struct Lists<'s, P: Platform> {
@@ -127,7 +126,7 @@ impl<P: Platform> Lists<'_, P> {
                     let events = self.spaces.frames().events();
                     events.add(&pin, VmEvent::Pgdeactivate, pages);
                     events.add(&pin, VmEvent::Pgrefill, pages);
-                    let group = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+                    let group = MemcgId::from_bits(frame.as_folio().memcg());
                     groups.add_stat(&pin, group, MemcgStat::Pgdeactivate, pages as i64);
                     groups.add_stat(&pin, group, MemcgStat::Pgrefill, pages as i64);
                     frame.set_flags(FrameFlags::WORKINGSET);

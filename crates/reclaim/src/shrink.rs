@@ -10,7 +10,6 @@ use quire_frame::{FolioCounter, FolioGuard, FrameChain, FrameFlags, Kind, VmEven
 use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped};
 use quire_swap::{IoState, NoSlots, Shadow};
-use quire_sync::atomic::raw::Ordering;
 
 /// Folios that are paged out together.
 pub(crate) const BATCH: usize = 32;
@@ -115,7 +114,7 @@ fn unmap<'s, P: Platform>(
     if frame.kind() != Kind::Anonymous {
         return Err(Fate::Keep);
     }
-    if pressure != Pressure::Madvise && frame.map_count().load(Ordering::Relaxed) > 0 {
+    if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
         let used = spaces.referenced(head).ok_or(Fate::Keep)?;
         match used.lock {
             LockFound::None => {}
@@ -129,7 +128,7 @@ fn unmap<'s, P: Platform>(
             return Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep });
         }
     }
-    let unmapped = frame.map_count().load(Ordering::Relaxed) == 0;
+    let unmapped = frame.as_folio().maps() == 0;
     if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().remove_unnamed(head) {
         // No lookup can find it any more. The cache's reference is dropped here; a thread that looks at it
         // just now has its own.
@@ -172,7 +171,7 @@ fn unmap<'s, P: Platform>(
 /// its first part goes on.
 fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
     let frame = spaces.frames().known(head);
-    let group = frame.memcg().load(Ordering::Relaxed);
+    let group = frame.as_folio().memcg();
     let order = spaces.frames().folio(head).order();
     match spaces.swap().add_folio(head, group) {
         Ok(_) => Ok(()),
@@ -199,7 +198,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     let pages = spaces.frames().folio(head).order().pages();
     if discarded {
         let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
-        let group = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+        let group = MemcgId::from_bits(frame.as_folio().memcg());
         drop(guard);
         // The group may go with its last charge, but not before this section ends.
         let pin = spaces.platform().pin();
@@ -233,7 +232,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
             return 0;
         }
     }
-    let group = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+    let group = MemcgId::from_bits(frame.as_folio().memcg());
     let node = frame.zone().node();
     // The cache's reference and that of the isolation.
     if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (group, node)))) {

@@ -121,9 +121,9 @@ impl AnonVmaAudit {
 
     /// Whether a page whose frame has the owner `owner` may be mapped by `vma`: its anon_vma is the VMA's, or
     /// above that.
-    pub fn may_map(vma: &Vma, owner: u64) -> bool {
+    pub fn may_map(vma: &Vma, owner: Option<usize>) -> bool {
         anon_vma(vma)
-            .zip(AnonVma::of_owner(owner))
+            .zip(owner.and_then(AnonVma::of_owner))
             .is_some_and(|(anon_vma, owner)| anon_vma.descends_from(owner))
     }
 }

@@ -106,6 +106,7 @@ impl VmFlags {
     }
 
     /// What the pages of such a VMA allow.
+    #[inline]
     pub fn permissions(self) -> Permissions {
         Permissions { leaf: self.leaf_flags(), shared: self.contains(Self::SHARED) }
     }

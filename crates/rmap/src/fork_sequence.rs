@@ -9,6 +9,7 @@ pub struct ForkSequence(AtomicU64);
 impl ForkSequence {
     /// A fork begins to share pages. The caller holds the mmap lock for writing until it calls
     /// [`end`](Self::end).
+    #[inline]
     pub fn begin(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
         // Pairs with the fence in `pin_page_fast`: the looks for pins come after.
@@ -16,6 +17,7 @@ impl ForkSequence {
     }
 
     /// It has shared what it will.
+    #[inline]
     pub fn end(&self) {
         // Release: pairs with the acquire in `read`. A thread that finds no fork under way finds what it left
         // write-protected.
@@ -23,6 +25,7 @@ impl ForkSequence {
     }
 
     /// The number of forks, unless one is under way.
+    #[inline]
     pub fn read(&self) -> Option<u64> {
         let number = self.0.load(Ordering::Acquire);
         (number & 1 == 0).then_some(number)
@@ -30,6 +33,7 @@ impl ForkSequence {
 
     /// Whether no fork has begun since `number` was read. The caller has pinned a page before, and there is a
     /// fence between.
+    #[inline]
     pub fn unchanged(&self, number: u64) -> bool {
         self.0.load(Ordering::Relaxed) == number
     }

@@ -31,6 +31,7 @@ impl AtomicHugeDisable {
     }
 
     /// Changes it.
+    #[inline]
     pub fn store(&self, disable: HugeDisable) {
         self.0.store(disable as u8, Ordering::Relaxed);
     }

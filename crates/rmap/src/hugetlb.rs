@@ -16,6 +16,7 @@ pub enum HugePages {
 
 impl HugePages {
     /// Bytes of one.
+    #[inline]
     pub const fn bytes(self) -> u64 {
         match self {
             Self::Mib2 => 2 << 20,
@@ -24,6 +25,7 @@ impl HugePages {
     }
 
     /// The size that a mapping with these flags has; `None` for ordinary pages.
+    #[inline]
     pub const fn of(flags: VmFlags) -> Option<Self> {
         match (flags.contains(VmFlags::HUGETLB), flags.contains(VmFlags::HUGETLB_GIB)) {
             (false, _) => None,
@@ -33,6 +35,7 @@ impl HugePages {
     }
 
     /// The flags of a mapping of such pages. It can neither grow nor merge.
+    #[inline]
     pub fn flags(self) -> VmFlags {
         let mut flags = VmFlags::HUGETLB | VmFlags::DONTEXPAND;
         flags.set(VmFlags::HUGETLB_GIB, self == Self::Gib1);
@@ -40,6 +43,7 @@ impl HugePages {
     }
 
     /// `len` rounded up to whole pages; 0 if that wraps, as Linux's is.
+    #[inline]
     pub fn align_up(self, len: u64) -> u64 {
         len.checked_next_multiple_of(self.bytes()).unwrap_or(0)
     }

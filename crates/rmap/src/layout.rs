@@ -32,6 +32,7 @@ pub struct Layout {
 
 impl Layout {
     /// A usual layout below `user_end`: mappings from 128 MiB below the top downwards, the heap at 1 GiB.
+    #[inline]
     pub const fn standard(user_end: VirtAddr) -> Self {
         let gap = if user_end.0 > 8 << 30 { 128 << 20 } else { user_end.0 / 64 };
         let brk = VirtAddr(if user_end.0 > 8 << 30 { 1 << 30 } else { user_end.0 / 8 });
@@ -48,6 +49,7 @@ impl Layout {
     }
 
     /// The range in which addresses are looked for downwards.
+    #[inline]
     pub fn top_down_window(&self) -> VirtRange {
         VirtRange::new(self.mmap_min.max(VirtAddr(PAGE_SIZE)), self.mmap_base)
     }
@@ -89,6 +91,7 @@ pub struct AtomicLimits {
 
 impl AtomicLimits {
     /// Limits that are `limits` at first.
+    #[inline]
     pub fn new(limits: Limits) -> Self {
         let new = Self {
             address_space: AtomicU64::new(0),
@@ -102,6 +105,7 @@ impl AtomicLimits {
     }
 
     /// The limits at this moment.
+    #[inline]
     pub fn load(&self) -> Limits {
         Limits {
             address_space: self.address_space.load(Ordering::Relaxed),
@@ -113,6 +117,7 @@ impl AtomicLimits {
     }
 
     /// Changes them.
+    #[inline]
     pub fn store(&self, limits: Limits) {
         self.address_space.store(limits.address_space, Ordering::Relaxed);
         self.data.store(limits.data, Ordering::Relaxed);

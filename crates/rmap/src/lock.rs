@@ -34,6 +34,7 @@ impl Default for LockSequence {
 
 impl LockSequence {
     /// Not held.
+    #[inline]
     pub fn new() -> Self {
         Self(AtomicU64::new(1))
     }
@@ -63,6 +64,7 @@ impl Default for VmaLock {
 
 impl VmaLock {
     /// Not held.
+    #[inline]
     pub fn new() -> Self {
         Self { readers: AtomicU32::new(0), write_sequence: AtomicU64::new(0) }
     }
@@ -115,6 +117,7 @@ impl VmaLock {
     }
 
     /// Whether the VMA is write-locked in the running section. For assertions of the section's owner.
+    #[inline]
     pub fn is_write_locked(&self, sequence: &LockSequence) -> bool {
         self.write_sequence.load(Ordering::Relaxed) == sequence.0.load(Ordering::Relaxed)
     }

@@ -51,6 +51,7 @@ impl State {
 
 impl Readahead {
     /// The pages to read for a fault at `page`, that among them.
+    #[inline]
     pub fn window(&self, page: u64) -> (u64, u64) {
         let before = State::unpack(self.0.load(Ordering::Relaxed));
         let window = before.next_window(page);
@@ -66,6 +67,7 @@ impl Readahead {
     }
 
     /// The page number `page`, which was read ahead, is used.
+    #[inline]
     pub fn hit(&self, page: u64) {
         let state = State::unpack(self.0.load(Ordering::Relaxed));
         self.0.store(State { page, hits: state.hits + 1, ..state }.pack(), Ordering::Relaxed);

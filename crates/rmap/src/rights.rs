@@ -38,6 +38,7 @@ impl ExecGain {
 
     /// What a child begins with, and a new image of the same process.
     #[must_use]
+    #[inline]
     pub const fn inherited(self) -> Self {
         match self {
             Self::Refused => Self::Refused,
@@ -58,6 +59,7 @@ impl AtomicExecGain {
     }
 
     /// Refuses what `gain` refuses from now on. Returns whether it could: nothing else was refused before.
+    #[inline]
     pub fn refuse(&self, gain: ExecGain) -> bool {
         let none = ExecGain::Allowed as u8;
         match self.0.compare_exchange(none, gain as u8, Ordering::Relaxed, Ordering::Relaxed) {

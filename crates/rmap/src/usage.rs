@@ -67,6 +67,7 @@ fn subtract(count: &AtomicU64, pages: u64) {
 impl Usage {
     /// Counts `pages` of a mapping with `flags` in. As the next two: the caller holds the mmap lock for
     /// writing.
+    #[inline]
     pub fn map(&self, flags: VmFlags, pages: u64) {
         add(&self.mapped, pages);
         raise(&self.peak_mapped, self.mapped.load(Ordering::Relaxed));
@@ -76,17 +77,20 @@ impl Usage {
     }
 
     /// The most pages that were mapped.
+    #[inline]
     pub fn peak_mapped(&self) -> u64 {
         self.peak_mapped.load(Ordering::Relaxed)
     }
 
     /// Ends a move, before which the most was `before`: while it was under way both places were counted,
     /// which Linux's VmPeak does not show. The caller holds the mmap lock for writing.
+    #[inline]
     pub fn end_move(&self, before: u64) {
         self.peak_mapped.store(before.max(self.mapped.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
     /// Counts `pages` of a mapping with `flags` out.
+    #[inline]
     pub fn unmap(&self, flags: VmFlags, pages: u64) {
         subtract(&self.mapped, pages);
         for count in self.classes(flags).into_iter().flatten() {
@@ -95,6 +99,7 @@ impl Usage {
     }
 
     /// Moves `pages` of a mapping from one class to another.
+    #[inline]
     pub fn reclass(&self, from: VmFlags, to: VmFlags, pages: u64) {
         for count in self.classes(from).into_iter().flatten() {
             subtract(count, pages);
@@ -118,21 +123,25 @@ impl Usage {
     }
 
     /// Pages of all mappings.
+    #[inline]
     pub fn mapped_pages(&self) -> u64 {
         self.mapped.load(Ordering::Relaxed)
     }
 
     /// Pages of the data segment.
+    #[inline]
     pub fn data_pages(&self) -> u64 {
         self.data.load(Ordering::Relaxed)
     }
 
     /// Pages of locked mappings.
+    #[inline]
     pub fn locked_pages(&self) -> u64 {
         self.locked.load(Ordering::Relaxed)
     }
 
     /// There are `now` mappings.
+    #[inline]
     pub fn note_mappings(&self, now: u64) {
         raise(&self.peak_mappings, now);
     }

@@ -356,12 +356,12 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
     spaces.frames().for_each_frame(|pfn, frame| {
         let kind = frame.kind();
         let seen = frame.audit().load(Ordering::Relaxed);
-        let maps = frame.map_count().load(Ordering::Relaxed);
+        let maps = frame.as_folio().maps();
         match kind {
             Kind::Anonymous | Kind::File => {
                 // All mappings hold one reference together, and pins of devices theirs.
                 let folio = spaces.frames().folio(pfn);
-                let whole = if folio.is_large() { frame.live().load(Ordering::Relaxed) } else { 0 };
+                let whole = if folio.is_large() { frame.as_folio().whole_maps() } else { 0 };
                 whole_maps += u64::from(whole);
                 mapped_whole += u64::from(whole > 0);
                 // The swap cache has one, and a device that reads without a waiter.
@@ -427,7 +427,7 @@ impl<P: Platform> TableAudit<'_, P> {
         };
         self.count += 1;
         frame.audit().fetch_add(1, Ordering::Relaxed);
-        if frame.owner().load(Ordering::Relaxed) != space.owner_word() {
+        if frame.as_table().space() != space.get() {
             report(SpaceViolation::BadTable { space, table, kind: Kind::Table });
         }
         let entries = self.tables.entries(table);
@@ -453,7 +453,7 @@ impl<P: Platform> TableAudit<'_, P> {
                 _ => {}
             }
         }
-        let found = u64::from(frame.live().load(Ordering::Relaxed));
+        let found = u64::from(frame.as_table().live());
         if found != live {
             report(SpaceViolation::TableLive { table, expected: live, found });
         }
@@ -467,14 +467,14 @@ impl<P: Platform> TableAudit<'_, P> {
         let frames = self.spaces.frames();
         let space = Some(self.tables.space().id());
         let mut found = 0;
-        let mut next = frames.known(table).private().load(Ordering::Relaxed).checked_sub(1).map(Pfn);
+        let mut next = frames.known(table).as_table().deposit();
         while let Some(deposit) = next
             && found <= leaves
         {
             let frame = frames.known(deposit);
             frame.audit().fetch_add(1, Ordering::Relaxed);
             found += 1;
-            next = frame.private().load(Ordering::Relaxed).checked_sub(1).map(Pfn);
+            next = frame.as_table().deposit();
         }
         self.count += found;
         if found != leaves {
@@ -510,7 +510,7 @@ impl<P: Platform> TableAudit<'_, P> {
             self.pages.add(kind, pages);
             let frame = frames.folio(pfn).frame();
             frame.audit().fetch_add(pages as u32, Ordering::Relaxed);
-            let owner = frame.owner().load(Ordering::Relaxed);
+            let owner = frame.as_folio().anon_vma();
             if kind == Kind::Anonymous && !vma.is_some_and(|vma| AnonVmaAudit::may_map(vma, owner)) {
                 report(SpaceViolation::PageOwner { space, addr, pfn });
             }

@@ -299,7 +299,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             let frame = tables.memory().frames().folio(leaf.pfn).frame();
             if frame.kind() == Kind::File {
                 // The page is not shared (docs/differences.md), so it becomes anonymous where it is.
-                vma.anon.owner_word().set(frame);
+                frame.as_folio().set_owner(vma.anon.owner_word());
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
                 tables.space().residency.file_page_made_anonymous();

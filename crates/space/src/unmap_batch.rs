@@ -11,7 +11,6 @@ use quire_pagetable::FlushCause;
 use quire_paging::{PteReplacement, UnmapSink, Unmapped, unmap_folio};
 use quire_rmap::SpaceCore;
 use quire_swap::SlotId;
-use quire_sync::atomic::raw::Ordering;
 
 /// Spaces whose flush is put off together.
 const SPACES: usize = 8;
@@ -34,7 +33,7 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
     /// Unmaps the folio at `head`, which is in the swap cache: each entry names its slot from then on. The
     /// caller has the folio lock and a reference, and flushes before it releases the lock.
     pub fn unmap_to_swap(&mut self, head: Pfn) -> Unmapped {
-        let slot = SlotId::from_raw(self.spaces.frames().known(head).private().load(Ordering::Relaxed));
+        let slot = SlotId::from_raw(self.spaces.frames().known(head).as_folio().slot());
         unmap_folio(self.spaces.rmap(), head, PteReplacement::Swap(slot), self)
     }
 

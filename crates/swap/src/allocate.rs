@@ -34,7 +34,7 @@ impl<P: Platform> Swap<P> {
         let frame = self.frames().known(head);
         let wanted = Wanted { head, order: frame.word().order() };
         debug_assert!(!frame.word().flags().contains(FrameFlags::SWAP_CACHE));
-        debug_assert_eq!(frame.memcg().load(Ordering::Relaxed), group);
+        debug_assert_eq!(frame.as_folio().memcg(), group);
         if !self.is_any_on() {
             return Err(NoSlots::Full);
         }

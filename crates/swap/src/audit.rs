@@ -147,7 +147,7 @@ impl<P: Platform> Swap<P> {
             word.kind().is_given_out() && word.flags().contains(FrameFlags::SWAP_CACHE)
         };
         for (head, frame) in self.frames().map().iter().filter(|(_, frame)| is_cached(frame.word())) {
-            let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+            let slot = SlotId::from_raw(frame.as_folio().slot());
             let has = |nth| {
                 let found = self.with_cluster(slot.plus(nth), |held, at| held.pfn(held.guard.word_of(at)));
                 found == Some(Some(head.offset(nth)))
@@ -232,7 +232,7 @@ fn validate<P: Platform>(cluster: &mut Held<'_, P>, report: &mut dyn FnMut(SwapV
             let place = unit.first + nth;
             let Some(page) = held.pfn(held.guard.word_of(place)) else { continue };
             let folio = held.swap.frames().folio(page);
-            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+            let first = SlotId::from_raw(folio.frame().as_folio().slot());
             let known = folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
                 && folio.frame().refs() > 0
                 && first.plus(page.0 - folio.head().0) == held.slot(place);

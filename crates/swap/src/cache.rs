@@ -9,7 +9,6 @@ use crate::slot::SlotId;
 use crate::word::Out;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FrameFlags, MAX_REFS};
-use quire_sync::atomic::Ordering;
 
 /// What a slot is at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +112,7 @@ impl<P: Platform> Swap<P> {
             if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) != FrameFlags::SWAP_CACHE {
                 return false;
             }
-            let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+            let first = SlotId::from_raw(folio.frame().as_folio().slot());
             let leaves = self.remove_unnamed(head);
             drop(guard);
             if leaves {
@@ -164,7 +163,7 @@ impl<P: Platform> Swap<P> {
             if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING) {
                 return false;
             }
-            let group = frame.memcg().load(Ordering::Relaxed);
+            let group = frame.as_folio().memcg();
             held.leave(first, end, Out::Bare(group), group);
             frame.clear_flags(FrameFlags::SWAP_CACHE);
             true
@@ -184,7 +183,7 @@ impl<P: Platform> Swap<P> {
             if !frame.freeze(expected_refs, busy) {
                 return false;
             }
-            let group = frame.memcg().load(Ordering::Relaxed);
+            let group = frame.as_folio().memcg();
             held.leave(first, end, shadow.map_or(Out::Bare(group), Out::Shadow), group);
             frame.clear_flags(FrameFlags::SWAP_CACHE);
             true
@@ -206,12 +205,12 @@ impl<P: Platform> Swap<P> {
             }
             held.each(first, end, |held, unit| held.guard.split(unit));
             let frames = held.swap.frames();
-            let group = frames.known(head).memcg().load(Ordering::Relaxed);
+            let group = frames.known(head).as_folio().memcg();
             for part in 1..order.pages() >> to.get() {
                 let nth = part << to.get();
                 let frame = frames.known(head.offset(nth));
-                frame.private().store(held.slot(first + nth as u32).raw(), Ordering::Relaxed);
-                frame.memcg().store(group, Ordering::Relaxed);
+                frame.as_folio().set_slot(held.slot(first + nth as u32).raw());
+                frame.as_folio().set_memcg(group);
             }
             Ok(())
         });
@@ -230,7 +229,7 @@ impl<P: Platform> Swap<P> {
         if !word.flags().contains(FrameFlags::SWAP_CACHE) {
             return None;
         }
-        let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+        let slot = SlotId::from_raw(frame.as_folio().slot());
         let pages = word.order().pages() as u32;
         self.with_cluster(slot, |held, first| {
             debug_assert!(

@@ -121,7 +121,7 @@ impl<P: Platform> Swap<P> {
         frame.set_flags(FrameFlags::UNATTENDED);
         lock.leave_held();
         if let IoState::Done(_) = self.read_folio(head) {
-            let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+            let slot = SlotId::from_raw(frame.as_folio().slot());
             frame.clear_flags(FrameFlags::READING);
             // A thread that found it meanwhile sleeps until the device has completed it.
             if let Some(device) = self.use_device(slot.device_index()) {
@@ -138,7 +138,7 @@ impl<P: Platform> Swap<P> {
         let lock = self.frames().adopt_folio_lock(head);
         let frame = self.frames().known(head);
         frame.clear_flags(FrameFlags::UNATTENDED);
-        let (order, slot) = (frame.word().order(), SlotId::from_raw(frame.private().load(Ordering::Relaxed)));
+        let (order, slot) = (frame.word().order(), SlotId::from_raw(frame.as_folio().slot()));
         let failed = frame.word().flags().contains(FrameFlags::READ_FAILED);
         let left = failed && self.discard_failed(head);
         drop(lock);
@@ -167,7 +167,7 @@ impl<P: Platform> Swap<P> {
     /// Counts the pages of a folio, for the machine and for their group.
     pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: MemcgStat) {
         let frame = self.frames().known(head);
-        let (pages, group) = (frame.word().order().pages(), frame.memcg().load(Ordering::Relaxed));
+        let (pages, group) = (frame.word().order().pages(), frame.as_folio().memcg());
         self.count_some(&self.platform().pin(), MemcgId::from_bits(group), pages, (event, stat));
     }
 
@@ -183,8 +183,7 @@ impl<P: Platform> Swap<P> {
     /// device's.
     fn count_io(&self, io: PageIo, cached: u64) {
         let (pin, frame) = (self.platform().pin(), self.frames().known(io.pfn));
-        let (order, group) =
-            (frame.word().order(), MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed)));
+        let (order, group) = (frame.word().order(), MemcgId::from_bits(frame.as_folio().memcg()));
         let on_device = u64::from(io.pages) - cached;
         let (of_device, of_cache, whole) = match io.direction {
             Direction::Read => (
@@ -308,7 +307,7 @@ impl<P: Platform> Swap<P> {
         if self.frames().faults().strikes(class, SITE) {
             return self.failed(head, direction, DeviceError::Io);
         }
-        let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+        let slot = SlotId::from_raw(frame.as_folio().slot());
         let Some(device) = self.use_device(slot.device_index()) else {
             return self.failed(head, direction, DeviceError::OutOfRange);
         };
@@ -441,7 +440,7 @@ impl<P: Platform> Swap<P> {
         let frame = self.frames().known(head);
         let busy = || frame.word().flags().contains(under_way);
         while busy() {
-            let slot = SlotId::from_raw(frame.private().load(Ordering::Relaxed));
+            let slot = SlotId::from_raw(frame.as_folio().slot());
             // None if the completion has come and the slots and their device have gone since.
             let Some(device) = self.use_device(slot.device_index()) else { continue };
             self.reap_of(&device);

@@ -8,6 +8,7 @@ use crate::map::FrameIndex;
 use crate::request::AllocRequest;
 use crate::zone::Zone;
 use quire_arch::{Pfn, Pin, Platform};
+use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Frames<P> {
     /// Allocates a block. It has one reference, no flags, no maps and the kind that was asked for; the rest
@@ -44,6 +45,8 @@ impl<P: Platform> Frames<P> {
             Some(index) => index,
             None => self.allocate_behind(pin, &request)?,
         };
+        // Whatever is mapped here next has no anon_vma until it is given one.
+        self.map.at(index).owner().store(0, Ordering::Relaxed);
         let pfn = self.map.pfn(index);
         if request.zero {
             // SAFETY: the block has just been given out to this call alone, and lies in RAM.

@@ -1,6 +1,9 @@
 //! The descriptor of one frame.
 
 mod folio_lock;
+mod views;
+
+pub use views::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame, ZspageFrame};
 
 use super::migratetype::Migratetype;
 use super::word::{FrameFlags, Word};
@@ -245,54 +248,54 @@ impl Frame {
     /// Base pages of the block that page-table entries map, each as often as it is mapped (see
     /// [`Folio`](crate::Folio)). Its users count; what is mapped cannot be freed.
     #[inline]
-    pub fn map_count(&self) -> &AtomicU32 {
+    pub(crate) fn map_count(&self) -> &AtomicU32 {
         &self.maps
     }
 
     /// A lock for the user of the frame: a page table's own lock, a large folio's head lock. Must be free
     /// when the frame is given back.
     #[inline]
-    pub fn lock_word(&self) -> &RawSpin {
+    pub(crate) fn lock_word(&self) -> &RawSpin {
         &self.lock
     }
 
     /// Whose the frame is: a space, an anonymous group, a slab cache. The user's own meaning; left as it was
     /// when the frame is given back, so a user sets it before it relies on it.
     #[inline]
-    pub fn owner(&self) -> &AtomicU64 {
+    pub(crate) fn owner(&self) -> &AtomicU64 {
         &self.owner
     }
 
     /// Where in its owner the frame is: a table's address and level, a page's index. As
     /// [`owner`](Self::owner).
     #[inline]
-    pub fn index(&self) -> &AtomicU64 {
+    pub(crate) fn index(&self) -> &AtomicU64 {
         &self.index
     }
 
     /// A word for the user. As [`owner`](Self::owner).
     #[inline]
-    pub fn private(&self) -> &AtomicU64 {
+    pub(crate) fn private(&self) -> &AtomicU64 {
         &self.private
     }
 
     /// A count for the user: a table's entries in use, a slab's free objects, the PMD entries that map a
     /// folio whole. As [`owner`](Self::owner).
     #[inline]
-    pub fn live(&self) -> &AtomicU32 {
+    pub(crate) fn live(&self) -> &AtomicU32 {
         &self.live
     }
 
     /// The memcg that the folio is charged to; 0 for none. As [`owner`](Self::owner), but zero
     /// whenever the frame is given back.
     #[inline]
-    pub fn memcg(&self) -> &AtomicU16 {
+    pub(crate) fn memcg(&self) -> &AtomicU16 {
         &self.memcg
     }
 
     /// Which list the folio is on while it has [`FrameFlags::LRU`]: the meaning is that of quire-memcg.
     #[inline]
-    pub fn list(&self) -> &AtomicU16 {
+    pub(crate) fn list(&self) -> &AtomicU16 {
         &self.list
     }
 

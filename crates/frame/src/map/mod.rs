@@ -10,6 +10,7 @@ mod models;
 mod word;
 
 pub use descriptor::Frame;
+pub use descriptor::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame, ZspageFrame};
 pub(crate) use descriptor::{FrameIndex, LockCheck};
 pub use memory_map::{MemoryMap, PAGEBLOCK_ORDER};
 pub use migratetype::Migratetype;

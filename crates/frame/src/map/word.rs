@@ -9,8 +9,8 @@
 //! | 0..5 | [`Kind`] |
 //! | 5..9 | order of the block that starts here |
 //! | 9..12 | [`Migratetype`]: of the list for free frames, of the request for given-out ones |
-//! | 12..32 | [`FrameFlags`] |
-//! | 32..64 | references; above everything else, so that an overflow falls off instead of changing the rest |
+//! | 12..36 | [`FrameFlags`]; four bits are free |
+//! | 36..64 | references; above everything else, so that an overflow falls off instead of changing the rest |
 
 use super::migratetype::Migratetype;
 use crate::error::{FreeError, KindError};
@@ -74,13 +74,13 @@ const ORDER_MASK: u64 = 0xf;
 const MIGRATETYPE_SHIFT: u32 = 9;
 const MIGRATETYPE_MASK: u64 = 0x7;
 const FLAGS_SHIFT: u32 = 12;
-const FLAGS_MASK: u64 = 0xf_ffff << FLAGS_SHIFT;
-const REFS_SHIFT: u32 = 32;
+const FLAGS_MASK: u64 = 0xff_ffff << FLAGS_SHIFT;
+const REFS_SHIFT: u32 = 36;
 
 /// One reference, as it is added to the word.
 pub(super) const ONE_REF: u64 = 1 << REFS_SHIFT;
 /// The most references that a frame may have; getting one more fails long before the field overflows.
-pub const MAX_REFS: u32 = 1 << 30;
+pub const MAX_REFS: u32 = 1 << 26;
 
 const _: () = assert!(Kind::ALL.len() as u64 <= KIND_MASK + 1);
 const _: () = assert!((Order::MAX.get() as u64) <= ORDER_MASK);
@@ -325,7 +325,7 @@ mod tests {
         let none = Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Movable).put(1).unwrap();
         assert_eq!(none.try_get(), None);
         assert_eq!(none.put(1), None);
-        let full = Word::from_raw(none.raw() | u64::from(MAX_REFS) << 32);
+        let full = Word::from_raw(none.raw() | u64::from(MAX_REFS) << REFS_SHIFT);
         assert_eq!(full.try_get(), None);
     }
 }

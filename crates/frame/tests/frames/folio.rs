@@ -5,7 +5,6 @@
 use crate::common::{Machine, TEST, frames};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocRequest, FrameChain, FrameFlags, Frames, Kind, MAX_MAPS, MapsLeft, PcpTechnique};
-use std::sync::atomic::Ordering;
 
 fn machine() -> Frames<Machine> {
     frames(&[(0, 4096)], 2, PcpTechnique::All)
@@ -83,7 +82,7 @@ fn split_listed(frames: &Frames<Machine>, list: impl FnMut(Pfn) -> bool) -> (Pfn
     let frame = frames.known(head);
     let flags = FrameFlags::LRU | FrameFlags::ACTIVE | FrameFlags::WORKINGSET | FrameFlags::LOCKED;
     frame.set_flags(flags);
-    frame.memcg().store(7, Ordering::Relaxed);
+    frame.as_folio().set_memcg(7);
     let pin = frames.platform().pin();
     let locked = frames.lock_folio(head);
     assert!(locked.add_maps(6));
@@ -111,14 +110,14 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
         let others = if listed { kept | FrameFlags::LRU } else { kept };
         for (nth, flags) in [(0, kept | FrameFlags::LRU | FrameFlags::LOCKED), (2, others), (6, others)] {
             let frame = frames.known(part(nth));
-            let group = frame.memcg().load(Ordering::Relaxed);
+            let group = frame.as_folio().memcg();
             assert_eq!(
                 (frame.word().flags(), frame.word().order(), group),
                 (flags, Order::ALL[1], 7),
                 "{nth}"
             );
         }
-        let group = frames.known(part(4)).memcg().load(Ordering::Relaxed);
+        let group = frames.known(part(4)).as_folio().memcg();
         assert_eq!(group, 0, "what is not mapped is freed and uncharged");
     }
 }

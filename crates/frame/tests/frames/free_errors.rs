@@ -4,7 +4,6 @@
 use crate::common::{Machine, TEST, assert_sound, frames, order};
 use quire_arch::{LockClass, Order, Pfn, Platform};
 use quire_frame::{AllocRequest, FrameChain, FrameFlags, Frames, FreeError, Kind, PcpTechnique};
-use std::sync::atomic::Ordering;
 
 const TECHNIQUES: [PcpTechnique; 4] = PcpTechnique::ALL;
 
@@ -69,19 +68,21 @@ fn a_mapped_a_referenced_and_a_locked_frame_are_refused() {
         for number in [0, 2] {
             let (pfn, order) = block(&frames, number);
             let frame = frames.known(pfn);
-            frame.map_count().fetch_add(3, Ordering::Relaxed);
+            frame.as_folio().set_maps(3);
             assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::Mapped { maps: 3 }));
-            frame.map_count().store(0, Ordering::Relaxed);
+            frame.as_folio().set_maps(0);
 
             frame.get(2);
             assert!(frame.try_get());
             assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::Referenced { references: 4 }));
             assert!(!frame.put(3));
 
-            frame.lock_word().lock::<Machine>(LockClass::PteTable);
+            frame.classify(Kind::Table).unwrap();
+            frame.as_table().lock::<Machine>(LockClass::PteTable);
             assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::Locked));
             // SAFETY: taken above.
-            unsafe { frame.lock_word().unlock::<Machine>(LockClass::PteTable) };
+            unsafe { frame.as_table().unlock::<Machine>(LockClass::PteTable) };
+            frame.classify(Kind::Allocated).unwrap();
 
             frame.set_flags(FrameFlags::DIRTY);
             assert_eq!(frame.kind(), Kind::Allocated, "a refused free leaves the frame alone");
@@ -103,13 +104,13 @@ fn a_bad_page_in_the_tail_of_a_block_is_found() {
         for (number, tail) in [(1, 1), (3, 5), (9, 511)] {
             let (pfn, order) = block(&frames, number);
             let bad = pfn.offset(tail);
-            frames.known(bad).map_count().store(1, Ordering::Relaxed);
+            frames.known(bad).as_folio().set_maps(1);
             let error = Err(FreeError::BadTail { pfn: bad });
             assert_eq!(frames.free(&pin, pfn, order), error);
             assert_eq!(frames.gather(&mut FrameChain::new(), pfn, order), error);
             assert_eq!(frames.retire(&pin, pfn, order), error);
             assert_eq!(frames.known(pfn).kind(), Kind::Allocated);
-            frames.known(bad).map_count().store(0, Ordering::Relaxed);
+            frames.known(bad).as_folio().set_maps(0);
             frames.free(&pin, pfn, order).unwrap();
         }
         assert_sound(&frames);
@@ -139,9 +140,9 @@ fn a_block_whose_inner_frames_are_in_use_is_checked_whole_on_any_machine() {
     let (pfn, order) = block(&frames, 4);
     frames.known(pfn).set_flags(FrameFlags::TAILS_IN_USE);
     let bad = pfn.offset(15);
-    frames.known(bad).map_count().store(1, Ordering::Relaxed);
+    frames.known(bad).as_folio().set_maps(1);
     assert_eq!(frames.free(&pin, pfn, order), Err(FreeError::BadTail { pfn: bad }));
-    frames.known(bad).map_count().store(0, Ordering::Relaxed);
+    frames.known(bad).as_folio().set_maps(0);
     frames.free(&pin, pfn, order).unwrap();
     assert!(frames.known(pfn).word().flags().is_empty());
     assert_sound(&frames);

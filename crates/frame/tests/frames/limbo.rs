@@ -13,23 +13,23 @@ fn a_retired_table_stays_as_it_is_while_a_reader_is_inside() {
     let pfn = frames.allocate(&pin, AllocRequest::table()).unwrap();
     let frame = frames.known(pfn);
     frame.classify(Kind::Table).unwrap();
-    frame.index().store(0x1234, Ordering::Relaxed);
+    frame.as_table().set_space(0x1234);
     // SAFETY: the frame is a table of this test until the epoch passes.
     let table = unsafe { frames.table(pfn) };
     table[7].store(42, Ordering::Relaxed);
 
     let reader = frames.epoch().enter(&pin);
     // A hazard of docs/locking.md: "the split PTE lock is freed before a reader under the epoch releases it".
-    frame.lock_word().lock::<crate::common::Machine>(LockClass::PteTable);
+    frame.as_table().lock::<crate::common::Machine>(LockClass::PteTable);
     frames.retire(&pin, pfn, Order::ZERO).unwrap();
     for _ in 0..10 {
         assert_eq!(frames.reap_all(&pin), 0);
     }
     while frames.allocate(&pin, AllocRequest::new(Order::ZERO, TEST).without_drain()).is_ok() {}
     assert_eq!((frame.kind(), table[7].load(Ordering::Relaxed)), (Kind::Limbo, 42));
-    assert_eq!(frame.index().load(Ordering::Relaxed), 0x1234);
+    assert_eq!(frame.as_table().space(), 0x1234);
     // SAFETY: taken above.
-    unsafe { frame.lock_word().unlock::<crate::common::Machine>(LockClass::PteTable) };
+    unsafe { frame.as_table().unlock::<crate::common::Machine>(LockClass::PteTable) };
     assert_sound(&frames);
     drop(reader);
 

@@ -42,7 +42,7 @@ fn assert_charges(machine: &Machine) {
         frames.for_each_frame(|_, frame| {
             if frame.kind().is_given_out() {
                 let pages = frame.word().order().pages();
-                *charged.entry(frame.memcg().load(Ordering::Relaxed)).or_default() += pages;
+                *charged.entry(frame.as_folio().memcg()).or_default() += pages;
             }
         });
         groups.for_each_in_subtree(MemcgId::ROOT, |id| {

@@ -3,6 +3,7 @@
 use crate::common::{HostSpace, PAGE, RW, assert_audit, map_at};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_frame::OwnerWord;
 use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameFlags, FrameViolation, Kind};
 use quire_host::{Finding, HostConfig, Machine, Vcpu};
 use quire_mm::{
@@ -128,13 +129,13 @@ fn charges_of_memory_groups_are_recounted() {
         };
         // A page that names another memcg than the one that is charged for it, or none.
         let page = leaf(machine, space, BASE + 2 * PAGE).pfn;
-        let group_of = machine.memory().frames().known(page).memcg();
-        group_of.store(other.get(), Ordering::Relaxed);
+        let folio = machine.memory().frames().known(page).as_folio();
+        folio.set_memcg(other.get());
         counts(one, Belonging::Pages, 1, 0);
         counts(other, Belonging::Pages, 0, 1);
-        group_of.store(none.get(), Ordering::Relaxed);
+        folio.set_memcg(none.get());
         is_orphan(Belonging::Pages);
-        group_of.store(one.get(), Ordering::Relaxed);
+        folio.set_memcg(one.get());
         assert_audit(machine);
         // Pages and slots without a user are charged, to a group or to an ancestor.
         let pin = machine.memory().platform().pin();
@@ -193,9 +194,9 @@ fn a_wrong_map_count() {
     scene(|machine, _, space| {
         let pfn = leaf(machine, space, BASE).pfn;
         let frame = machine.memory().frames().known(pfn);
-        frame.map_count().store(3, Ordering::Relaxed);
+        frame.as_folio().set_maps(3);
         finds(machine, |v| *v == SpaceViolation::Refs { pfn, expected: 1, refs: 1, maps: 3 });
-        frame.map_count().store(1, Ordering::Relaxed);
+        frame.as_folio().set_maps(1);
         assert_audit(machine);
     });
 }
@@ -213,13 +214,13 @@ fn a_page_that_is_mapped_twice() {
 fn a_wrong_live_count_of_a_table() {
     scene(|machine, _, space| {
         let table = table_of(machine, space, BASE);
-        let live = machine.memory().frames().known(table).live();
+        let frame = machine.memory().frames().known(table).as_table();
         for found in [1, 3] {
-            live.store(found, Ordering::Relaxed);
+            frame.set_live(found);
             let wanted = SpaceViolation::TableLive { table, expected: 2, found: u64::from(found) };
             finds(machine, |v| *v == wanted);
         }
-        live.store(2, Ordering::Relaxed);
+        frame.set_live(2);
         assert_audit(machine);
     });
 }
@@ -349,28 +350,34 @@ fn a_page_of_no_anon_vma_and_one_of_a_foreign_anon_vma() {
         cpu.program(&other).write_u64(VirtAddr(BASE), 1).unwrap();
         assert_audit(machine);
         let frames = machine.memory().frames();
-        let owner = |space: &HostSpace<'_>| frames.known(leaf(machine, space, BASE).pfn).owner();
-        let (right, strange) = (owner(space).load(Ordering::Relaxed), owner(&other).load(Ordering::Relaxed));
+        let folio = |space: &HostSpace<'_>| frames.known(leaf(machine, space, BASE).pfn).as_folio();
+        let named = |address: Option<usize>| match address {
+            // SAFETY: all anon_vmas of this test live to its end.
+            Some(address) => unsafe { OwnerWord::of_anon_vma(address) },
+            None => OwnerWord::NONE,
+        };
+        let (right, strange) = (named(folio(space).anon_vma()), named(folio(&other).anon_vma()));
         let wanted = SpaceViolation::PageOwner {
             space: space.id(),
             addr: VirtAddr(BASE),
             pfn: leaf(machine, space, BASE).pfn,
         };
-        for wrong in [0, space.id().get() << 1, strange] {
-            owner(space).store(wrong, Ordering::Relaxed);
+        for wrong in [OwnerWord::NONE, strange] {
+            folio(space).set_owner(wrong);
             finds(machine, |v| *v == wanted);
         }
-        owner(space).store(right, Ordering::Relaxed);
+        folio(space).set_owner(right);
         assert_audit(machine);
         // A child's page may be owned by the parent's anon_vma, not the other way round.
         let child = space.fork().unwrap();
         cpu.program(&child).write_u64(VirtAddr(BASE), 2).unwrap();
-        let below = owner(&child).swap(right, Ordering::Relaxed);
+        let below = named(folio(&child).anon_vma());
+        folio(&child).set_owner(right);
         assert_audit(machine);
-        owner(space).store(below, Ordering::Relaxed);
+        folio(space).set_owner(below);
         finds(machine, |v| *v == wanted);
-        owner(space).store(right, Ordering::Relaxed);
-        owner(&child).store(below, Ordering::Relaxed);
+        folio(space).set_owner(right);
+        folio(&child).set_owner(below);
         assert_audit(machine);
     });
 }
@@ -473,7 +480,7 @@ fn a_free_frame_with_users() {
         });
         let pfn = free.unwrap();
         let frame = machine.memory().frames().known(pfn);
-        frame.map_count().store(1, Ordering::Relaxed);
+        frame.as_folio().set_maps(1);
         let findings = machine.audit();
         assert!(
             findings.iter().any(|finding| {
@@ -482,7 +489,7 @@ fn a_free_frame_with_users() {
             }),
             "only {findings:?}"
         );
-        frame.map_count().store(0, Ordering::Relaxed);
+        frame.as_folio().set_maps(0);
         assert_audit(machine);
     });
 }

@@ -3,7 +3,6 @@
 use super::LruList;
 use quire_arch::{CpuId, MAX_CPUS, Order};
 use quire_frame::Frame;
-use quire_sync::atomic::Ordering;
 
 const ORDER_SHIFT: u16 = 12;
 const INCOMING: u16 = 1 << 11;
@@ -59,12 +58,12 @@ impl Label {
     /// That of a listed folio.
     #[inline]
     pub(crate) fn of(frame: &Frame) -> Self {
-        Self(frame.list().load(Ordering::Relaxed))
+        Self(frame.as_folio().list_label())
     }
 
     #[inline]
     pub(crate) fn put(self, frame: &Frame) {
-        frame.list().store(self.0, Ordering::Relaxed);
+        frame.as_folio().set_list_label(self.0);
     }
 
     #[inline]

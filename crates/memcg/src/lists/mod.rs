@@ -126,7 +126,7 @@ impl<P: Platform> Memcgs<P> {
     /// The lists of the memcg that the folio belongs to, for the node that it lies on.
     #[inline]
     fn lists_of(&self, frame: &Frame) -> Option<&NodeLists<P>> {
-        let memcg = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+        let memcg = MemcgId::from_bits(frame.as_folio().memcg());
         self.table.get(memcg)?.lists(frame.zone().node())
     }
 

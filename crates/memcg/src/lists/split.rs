@@ -5,7 +5,6 @@ use crate::Memcgs;
 use crate::id::MemcgId;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{FolioSplit, FrameChain, SplitError};
-use quire_sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
     /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, beside it, from
@@ -22,7 +21,7 @@ impl<P: Platform> Memcgs<P> {
         unmapped: &mut FrameChain,
     ) -> Result<(), SplitError> {
         let head = split.folio().head();
-        let memcg = MemcgId::from_bits(self.frames.known(head).memcg().load(Ordering::Relaxed));
+        let memcg = MemcgId::from_bits(self.frames.known(head).as_folio().memcg());
         let before = unmapped.pages();
         let mut split = Some(split);
         let listed = self.with_listed(head, |_, label, held_lock| {

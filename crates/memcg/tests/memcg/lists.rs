@@ -11,7 +11,7 @@ type Key = (MemcgId, NodeId, LruList);
 
 fn key(memcgs: &Memcgs<Machine>, head: Pfn, list: LruList) -> (MemcgId, NodeId, LruList) {
     let frame = memcgs.frames().known(head);
-    let memcg = frame.memcg().load(std::sync::atomic::Ordering::Relaxed);
+    let memcg = frame.as_folio().memcg();
     (MemcgId::new(memcg).unwrap(), frame.zone().node(), list)
 }
 
@@ -279,7 +279,7 @@ fn parts_of_a_listed_folio_are_listed_in_its_place() {
         for page in mapped.into_iter().filter(|page| page % (1 << to) == 0) {
             let frame = frames.known(Pfn(head.0 + page));
             assert_eq!(frame.word().order(), order(to));
-            assert_eq!(MemcgId::from_bits(frame.memcg().load(std::sync::atomic::Ordering::Relaxed)), id);
+            assert_eq!(MemcgId::from_bits(frame.as_folio().memcg()), id);
             assert!(frame.word().flags().contains(FrameFlags::LRU | FrameFlags::ACTIVE));
         }
         memcgs.take_in(&pin, None);

@@ -27,13 +27,13 @@ fn put(memcgs: &Memcgs<Machine>, head: Pfn) {
     let pin = frames.platform().pin();
     let frame = frames.known(head);
     let order = frame.word().order();
-    let id = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+    let id = MemcgId::from_bits(frame.as_folio().memcg());
     if !frame.put(1) {
         return;
     }
     // No CPU can take a reference any more, so it is not listed again.
     memcgs.unlist_folio(&pin, head);
-    frame.memcg().store(0, Ordering::Relaxed);
+    frame.as_folio().set_memcg(0);
     let mut chain = FrameChain::new();
     frames.gather(&mut chain, head, order).unwrap();
     frames.free_chain(&pin, chain);
@@ -70,7 +70,7 @@ fn program(memcgs: &Memcgs<Machine>, shared: &Shared, number: usize, seed: u64) 
                     memcgs.uncharge(&pin, home, order.pages());
                     continue;
                 };
-                frames.known(head).memcg().store(home.get(), Ordering::Relaxed);
+                frames.known(head).as_folio().set_memcg(home.get());
                 memcgs.add_stat(&pin, home, MemcgStat::Pgactivate, order.pages() as i64);
                 memcgs.add_stat(&pin, home, MemcgStat::Pgfault, 1);
                 if !home.is_root() {
@@ -171,7 +171,7 @@ fn stress(seed: u64) {
     memcgs.drain_stocks(&pin);
     let mut charged: HashMap<u16, u64> = HashMap::new();
     memcgs.frames().for_each_frame(|_, frame| {
-        let memcg = frame.memcg().load(Ordering::Relaxed);
+        let memcg = frame.as_folio().memcg();
         if frame.kind().is_given_out() && memcg != 0 {
             *charged.entry(memcg).or_default() += frame.word().order().pages();
         }

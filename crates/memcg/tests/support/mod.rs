@@ -4,7 +4,6 @@ use crate::common::{self, Machine};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocRequest, Frames, Kind, PcpTechnique};
 use quire_memcg::{MemcgId, Memcgs};
-use std::sync::atomic::Ordering;
 
 /// Memcgs on a machine of two nodes.
 pub(crate) fn memcgs(cpus: usize) -> Memcgs<Machine> {
@@ -26,7 +25,7 @@ pub(crate) fn folio(memcgs: &Memcgs<Machine>, order: Order, id: MemcgId) -> Pfn 
     memcgs.charge_anyway(&pin, id, order.pages());
     let request = AllocRequest::new(order, common::TEST).kind(Kind::Anonymous);
     let head = frames.allocate(&pin, request).expect("memory is free");
-    frames.known(head).memcg().store(id.get(), Ordering::Relaxed);
+    frames.known(head).as_folio().set_memcg(id.get());
     head
 }
 
@@ -35,7 +34,9 @@ pub(crate) fn give_back(memcgs: &Memcgs<Machine>, head: Pfn) {
     let frames = memcgs.frames();
     let pin = frames.platform().pin();
     let order = frames.known(head).word().order();
-    let id = MemcgId::from_bits(frames.known(head).memcg().swap(0, Ordering::Relaxed));
+    let charged = frames.known(head).as_folio();
+    let id = MemcgId::from_bits(charged.memcg());
+    charged.set_memcg(0);
     frames.free(&pin, head, order).expect("no other reference is left");
     memcgs.uncharge(&pin, id, order.pages());
 }

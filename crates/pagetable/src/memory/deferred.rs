@@ -7,8 +7,7 @@
 
 use super::MemoryCore;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{FolioCounter, Frame, FrameFlags, LockedFolio};
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_frame::{DeferredLink, FolioCounter, FrameFlags, LockedFolio};
 
 /// The list of folios some of whose pages are no longer mapped.
 #[derive(Debug, Default)]
@@ -18,20 +17,11 @@ pub(super) struct DeferredSplits {
     folios: u64,
 }
 
-/// A frame as a word that is zero for none.
-fn word(pfn: Option<Pfn>) -> u64 {
-    pfn.map_or(0, |pfn| pfn.0 + 1)
-}
-
-fn pfn(word: &AtomicU64) -> Option<Pfn> {
-    word.load(Ordering::Relaxed).checked_sub(1).map(Pfn)
-}
-
 impl<P: Platform> MemoryCore<P> {
     /// The descriptor whose words link the folio `head`: a large folio has a second frame, whose words are
     /// unused.
-    fn deferred_link(&self, head: Pfn) -> &Frame {
-        self.frames().known(head.offset(1))
+    fn deferred_link(&self, head: Pfn) -> DeferredLink<'_> {
+        self.frames().known(head.offset(1)).as_deferred_link()
     }
 
     /// A part of a large folio was unmapped: it waits to be split from now on, if it does not already.
@@ -45,11 +35,11 @@ impl<P: Platform> MemoryCore<P> {
         {
             let mut list = self.deferred.lock();
             let link = self.deferred_link(folio.head());
-            link.owner().store(0, Ordering::Relaxed);
-            link.private().store(word(list.last), Ordering::Relaxed);
+            link.set_next(None);
+            link.set_previous(list.last);
             match list.last {
                 Some(last) => {
-                    self.deferred_link(last).owner().store(word(Some(folio.head())), Ordering::Relaxed);
+                    self.deferred_link(last).set_next(Some(folio.head()));
                 }
                 None => list.first = Some(folio.head()),
             }
@@ -75,13 +65,13 @@ impl<P: Platform> MemoryCore<P> {
         {
             let mut list = self.deferred.lock();
             let link = self.deferred_link(head);
-            let (next, previous) = (pfn(link.owner()), pfn(link.private()));
+            let (next, previous) = (link.next(), link.previous());
             match previous {
-                Some(previous) => self.deferred_link(previous).owner().store(word(next), Ordering::Relaxed),
+                Some(previous) => self.deferred_link(previous).set_next(next),
                 None => list.first = next,
             }
             match next {
-                Some(next) => self.deferred_link(next).private().store(word(previous), Ordering::Relaxed),
+                Some(next) => self.deferred_link(next).set_previous(previous),
                 None => list.last = previous,
             }
             list.folios -= 1;

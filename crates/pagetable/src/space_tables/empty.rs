@@ -34,6 +34,7 @@ impl EmptyTableCache {
     }
 
     /// Forgets a table at `level` whose address is `wanted`, and returns the address.
+    #[inline]
     pub(crate) fn take(&self, level: Level, wanted: impl Fn(VirtAddr) -> bool) -> Option<VirtAddr> {
         self.0[usize::from(level.0)].iter().find_map(|slot| {
             let noted = slot.load(Ordering::Relaxed);

@@ -20,18 +20,15 @@ pub struct SpaceId(u64);
 
 impl SpaceId {
     /// The number as an identity, from 1.
+    #[inline]
     pub const fn new(id: u64) -> Self {
         Self(id)
     }
 
     /// The number itself, from 1.
+    #[inline]
     pub const fn get(self) -> u64 {
         self.0
-    }
-
-    /// The word by which the frame of a table names its space: even, so that it is no anon_vma's.
-    pub const fn owner_word(self) -> u64 {
-        self.0 << 1
     }
 }
 
@@ -57,6 +54,7 @@ impl SpaceTables {
     ///
     /// `root` is a zeroed frame of kind `Table`, which is not freed while this, or what is made from it, is in
     /// use.
+    #[inline]
     pub unsafe fn new(id: SpaceId, root: Pfn, asid: Asid) -> Self {
         Self {
             id,
@@ -95,18 +93,19 @@ impl SpaceTables {
 
     /// Notes another one, to which the caller has a reference, and returns the previous one, whose reference
     /// the caller gets.
+    #[inline]
     pub fn replace_memcg(&self, memcg: MemcgId) -> MemcgId {
         MemcgId::from_bits(self.memcg.swap(u64::from(memcg.get()), Ordering::Relaxed) as u16)
     }
 
     /// Fills in the descriptor of a table that is not hooked yet. `start` is kept up to date only for tables
     /// above the bottom: the address of a bottom table is never needed.
+    #[inline]
     pub fn init_table<P: Platform>(&self, frames: &Frames<P>, table: Pfn, level: Level, start: VirtAddr) {
-        let frame = frames.known(table);
-        // Addresses of tables are page aligned, so the level fits below.
-        frame.index().store(start.0 | u64::from(level.0), Ordering::Relaxed);
-        frame.owner().store(self.id.owner_word(), Ordering::Relaxed);
-        frame.live().store(0, Ordering::Relaxed);
-        frame.private().store(0, Ordering::Relaxed);
+        let frame = frames.known(table).as_table();
+        frame.set_place(level, start);
+        frame.set_space(self.id.get());
+        frame.set_live(0);
+        frame.set_deposit(None);
     }
 }

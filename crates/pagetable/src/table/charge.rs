@@ -2,35 +2,8 @@
 
 use super::Tables;
 use quire_arch::{LeafFlags, Order, Pfn, Pin, Platform};
-use quire_frame::{FolioCounter, Frame, FrameFlags, Kind, VmEvent};
+use quire_frame::{FolioCounter, Frame, FrameFlags, Kind, OwnerWord, VmEvent};
 use quire_memcg::{LruList, MemcgId, MemcgStat, OverLimit};
-use quire_sync::atomic::raw::Ordering;
-
-/// The word by which a mapped page names the anon_vma that owns it, or none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OwnerWord(u64);
-
-impl OwnerWord {
-    /// No anon_vma: a page of a file, or of shared memory.
-    pub const NONE: Self = Self(0);
-
-    /// The word `word`.
-    ///
-    /// # Safety
-    ///
-    /// `word` names an anon_vma that lives for as long as pages that it is given to are mapped, or none.
-    #[inline]
-    pub const unsafe fn new(word: u64) -> Self {
-        Self(word)
-    }
-
-    /// Says in the descriptor of a page whose it is, before the page is mapped or becomes private.
-    #[inline]
-    pub fn set(self, frame: &Frame) {
-        // Release: a walker of the rmap that finds the anon_vma here sees it filled in.
-        frame.owner().store(self.0, Ordering::Release);
-    }
-}
 
 /// What a page that is about to be mapped gets from its mapping.
 #[derive(Clone, Copy, Debug)]
@@ -49,21 +22,23 @@ impl NewPage {
     /// Says in the descriptor of a page that is about to be mapped once where it belongs.
     #[inline]
     pub fn init_page(&self, frame: &Frame) {
-        frame.index().store(self.index, Ordering::Relaxed);
-        if frame.kind() == Kind::Anonymous { self.owner } else { OwnerWord::NONE }.set(frame);
-        // Release, after the owner: a walker of the rmap that sees that the page is mapped sees its owner.
-        frame.map_count().store(1, Ordering::Release);
+        let folio = frame.as_folio();
+        folio.set_index(self.index);
+        folio.set_owner(if frame.kind() == Kind::Anonymous { self.owner } else { OwnerWord::NONE });
+        // After the owner: a walker of the rmap that sees that the page is mapped sees its owner.
+        folio.set_maps(1);
     }
 
     /// The same for a new large folio that begins with `frame` and is about to be mapped from here on,
     /// `pages` of it, by one space.
     pub fn init_folio(&self, frame: &Frame, pages: u32) {
-        frame.index().store(self.index, Ordering::Relaxed);
-        self.owner.set(frame);
-        frame.live().store(0, Ordering::Relaxed);
+        let folio = frame.as_folio();
+        folio.set_index(self.index);
+        folio.set_owner(self.owner);
+        folio.clear_whole_maps();
         frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
-        // Release as above.
-        frame.map_count().store(pages, Ordering::Release);
+        // As above.
+        folio.set_maps(pages);
     }
 }
 
@@ -81,7 +56,7 @@ impl<P: Platform> Tables<'_, P> {
         });
         match charged {
             Ok(memcg) => {
-                self.memory.frames().known(head).memcg().store(memcg.get(), Ordering::Relaxed);
+                self.memory.frames().known(head).as_folio().set_memcg(memcg.get());
                 Ok(())
             }
             Err(over) => {
@@ -113,7 +88,7 @@ impl<P: Platform> Tables<'_, P> {
         self.with_memcg(pin, |memcg| {
             if !memcg.is_root() {
                 self.memory.memcgs().charge_anyway(pin, memcg, order.pages());
-                self.memory.frames().known(head).memcg().store(memcg.get(), Ordering::Relaxed);
+                self.memory.frames().known(head).as_folio().set_memcg(memcg.get());
             }
         });
     }

@@ -50,27 +50,27 @@ impl<'s, P: Platform> Tables<'s, P> {
 
     /// The addresses of `slot`.
     pub fn slot_range(&self, slot: HugeSlot) -> VirtRange {
-        let table = self.memory.frames().known(slot.table).index().load(Ordering::Relaxed) & !(PAGE_SIZE - 1);
-        Self::huge_range(VirtAddr(table + slot.index as u64 * P::Paging::entry_bytes(Level::PMD)))
+        let table = self.memory.frames().known(slot.table).as_table().start();
+        Self::huge_range(VirtAddr(table.0 + slot.index as u64 * P::Paging::entry_bytes(Level::PMD)))
     }
 
     /// Deposits `table` behind the locked PMD table of `slot`.
     pub fn deposit(&self, slot: HugeSlot, table: Pfn) {
         let frames = self.memory.frames();
-        let top = frames.known(slot.table).private();
-        frames.known(table).private().store(top.load(Ordering::Relaxed), Ordering::Relaxed);
-        top.store(table.0 + 1, Ordering::Relaxed);
+        let top = frames.known(slot.table).as_table();
+        frames.known(table).as_table().set_deposit(top.deposit());
+        top.set_deposit(Some(table));
     }
 
     /// Takes a deposited table back. There is one for each leaf.
     pub fn withdraw(&self, slot: HugeSlot) -> Option<Pfn> {
         let frames = self.memory.frames();
-        let top = frames.known(slot.table).private();
-        let table = top.load(Ordering::Relaxed).checked_sub(1).map(Pfn);
+        let top = frames.known(slot.table).as_table();
+        let table = top.deposit();
         debug_assert!(table.is_some(), "a large leaf has no table deposited");
         if let Some(table) = table {
-            top.store(frames.known(table).private().load(Ordering::Relaxed), Ordering::Relaxed);
-            frames.known(table).private().store(0, Ordering::Relaxed);
+            top.set_deposit(frames.known(table).as_table().deposit());
+            frames.known(table).as_table().set_deposit(None);
         }
         table
     }
@@ -85,14 +85,14 @@ impl<'s, P: Platform> Tables<'s, P> {
 
     /// Counts one more leaf that maps the folio `head` whole.
     pub fn count_whole_map(&self, pin: &Pin<'_, P>, head: Pfn) {
-        if self.memory.frames().known(head).live().fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.memory.frames().known(head).as_folio().add_whole_map() == 0 {
             self.memory.frames().events().count_pmd_mapped(pin, 1);
         }
     }
 
     /// Counts one such leaf fewer.
     pub fn uncount_whole_map(&self, pin: &Pin<'_, P>, head: Pfn) {
-        if self.memory.frames().known(head).live().fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.memory.frames().known(head).as_folio().remove_whole_map() == 1 {
             self.memory.frames().events().count_pmd_mapped(pin, -1);
         }
     }
@@ -284,7 +284,7 @@ impl<'s, P: Platform> Tables<'s, P> {
                 let page = Entry::Leaf(self.page_of_leaf(leaf, nth));
                 entry.store(P::Paging::encode(page, Level::PTE), Ordering::Relaxed);
             }
-            self.memory.frames().known(table).live().store(Self::huge_pages(), Ordering::Relaxed);
+            self.memory.frames().known(table).as_table().set_live(Self::huge_pages());
         }
         match &folio {
             Some(folio) => self.uncount_whole_map(&pin, folio.folio().head()),
@@ -336,7 +336,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let Some(table) = self.withdraw(slot) else { return };
         let folio = self.lock_folio_of(leaf);
         let live = self.fill_around(table, Leaf { flags: leaf.flags | LeafFlags::READ, ..leaf }, part);
-        self.memory.frames().known(table).live().store(live, Ordering::Relaxed);
+        self.memory.frames().known(table).as_table().set_live(live);
         if let Some(folio) = &folio {
             self.uncount_whole_map(&pin, folio.folio().head());
         }
@@ -380,7 +380,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         let table = self.withdraw(slot)?;
         let folio = self.lock_folio_of(leaf);
         let live = self.fill_around(table, leaf, part);
-        self.memory.frames().known(table).live().store(live, Ordering::Relaxed);
+        self.memory.frames().known(table).as_table().set_live(live);
         match &folio {
             Some(folio) => self.uncount_whole_map(&pin, folio.folio().head()),
             None => gather.add_huge_zero(leaf.pfn),

@@ -27,7 +27,7 @@ mod walk;
 mod zap;
 
 pub use change::Permissions;
-pub use charge::{NewPage, OwnerWord};
+pub use charge::NewPage;
 pub use copy::Copying;
 pub use free::FreeableRange;
 pub use relocate::Relocation;
@@ -238,20 +238,20 @@ impl<P: Platform> LockedTable<'_, P> {
     /// Whether no entry is live.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.frame.live().load(Ordering::Relaxed) == 0
+        self.frame.as_table().live() == 0
     }
 
     /// Whether the table is being freed. Nothing may be put in.
     #[inline]
     pub fn is_dead(&self) -> bool {
-        self.frame.live().load(Ordering::Relaxed) == DEAD
+        self.frame.as_table().live() == DEAD
     }
 
     /// Says that nothing may be put in any more, if no entry is live, and returns whether that is so.
     pub fn mark_dead_if_empty(&self) -> bool {
         let empty = self.is_empty();
         if empty {
-            self.frame.live().store(DEAD, Ordering::Relaxed);
+            self.frame.as_table().set_live(DEAD);
         }
         empty
     }
@@ -260,10 +260,9 @@ impl<P: Platform> LockedTable<'_, P> {
     /// They are read once the table is unhooked and flushed.
     pub fn mark_dead_with(&self, leaving: Range<usize>) -> bool {
         let live = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) != 0;
-        let last = self.entries[leaving].iter().filter(live).count()
-            == self.frame.live().load(Ordering::Relaxed) as usize;
+        let last = self.entries[leaving].iter().filter(live).count() == self.frame.as_table().live() as usize;
         if last {
-            self.frame.live().store(DEAD, Ordering::Relaxed);
+            self.frame.as_table().set_live(DEAD);
         }
         last
     }
@@ -271,9 +270,9 @@ impl<P: Platform> LockedTable<'_, P> {
     /// A plain addition: the count changes only under the table's lock.
     #[inline]
     fn add_live(&self, change: i32) {
-        let live = self.frame.live();
-        debug_assert_ne!(live.load(Ordering::Relaxed), DEAD, "an entry of a dead table changed");
-        live.store(live.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
+        let table = self.frame.as_table();
+        debug_assert_ne!(table.live(), DEAD, "an entry of a dead table changed");
+        table.set_live(table.live().wrapping_add_signed(change));
     }
 }
 
@@ -287,7 +286,7 @@ impl<P: Platform> Drop for LockedTable<'_, P> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: a `LockedTable` is made only by `Tables::lock`, which took the lock.
-        unsafe { self.frame.lock_word().unlock::<P>(lock_class(self.level)) };
+        unsafe { self.frame.as_table().unlock::<P>(lock_class(self.level)) };
     }
 }
 
@@ -321,7 +320,7 @@ impl<'s, P: Platform> Tables<'s, P> {
     /// The level of `table`.
     #[inline]
     pub fn level_of(&self, table: Pfn) -> Level {
-        Level((self.memory.frames().known(table).index().load(Ordering::Relaxed) & (PAGE_SIZE - 1)) as u8)
+        self.memory.frames().known(table).as_table().level()
     }
 
     /// Takes the lock of `table`, which is at `level`. A CPU that spins for it must not wait for a holder
@@ -332,7 +331,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         's: 'p,
     {
         let frame = self.memory.frames().known(table);
-        frame.lock_word().lock::<P>(lock_class(level));
+        frame.as_table().lock::<P>(lock_class(level));
         debug_assert!(
             matches!(frame.kind(), Kind::Table | Kind::Gathered | Kind::Limbo),
             "a table was freed while a walker could find it"

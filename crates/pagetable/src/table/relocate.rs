@@ -162,7 +162,7 @@ impl<P: Platform> Tables<'_, P> {
 
     /// Whether the table has no live entries, seen without its lock.
     pub(super) fn is_empty(&self, table: Pfn) -> bool {
-        self.memory.frames().known(table).live().load(Ordering::Relaxed) == 0
+        self.memory.frames().known(table).as_table().live() == 0
     }
 
     /// The end of the entries of `table`, at `level`, from the one for the addresses `entry` on, that lead to
@@ -218,7 +218,7 @@ impl<P: Platform> Tables<'_, P> {
                     let start =
                         P::Paging::table_range(to, below).start().0 + nth * P::Paging::entry_bytes(level);
                     let frame = self.memory.frames().known(child);
-                    frame.index().store(start | u64::from(below.0), Ordering::Relaxed);
+                    frame.as_table().set_place(below, VirtAddr(start));
                 }
                 slot.store(0, Ordering::Relaxed);
                 LockedTable::<P>::put_raw(&there.entries[shift + nth as usize], raw);

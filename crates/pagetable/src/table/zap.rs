@@ -276,7 +276,7 @@ impl<P: Platform> Tables<'_, P> {
         // Pinned, since it spins for head locks.
         let _pin = self.pin();
         let entries = self.entries(table);
-        let mut live = self.memory.frames().known(table).live().load(Ordering::Relaxed) as usize;
+        let mut live = self.memory.frames().known(table).as_table().live() as usize;
         let mut gone = Residency::default();
         let end = P::Paging::entries(Level::PTE);
         let mut index = 0;

@@ -44,11 +44,11 @@ impl<P: Platform> VmFault<'_, P> {
         let first_addr = VirtAddr(self.addr.page_start().0 - (index - first) as u64 * PAGE_SIZE);
         if unmapped {
             let offset = self.vma.page_offset_at(first_addr) - page;
-            frame.index().store(offset, Ordering::Relaxed);
+            frame.as_folio().set_index(offset);
             if exclusive {
-                self.vma.anon.owner_word().set(frame);
+                frame.as_folio().set_owner(self.vma.anon.owner_word());
             } else {
-                self.vma.anon.root_owner_word().set(frame);
+                frame.as_folio().set_owner(self.vma.anon.root_owner_word());
             }
         }
         // Others may have unmapped the folio since the look. It keeps its anon_vma then, which is an ancestor

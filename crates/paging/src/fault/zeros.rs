@@ -57,7 +57,7 @@ impl<P: Platform> VmFault<'_, P> {
             memory.memcgs().release_unused(pin, frame, Order::ZERO);
             return None;
         };
-        frames.known(frame).memcg().store(group.get(), Ordering::Relaxed);
+        frames.known(frame).as_folio().set_memcg(group.get());
         Some(Zeros { memory, pin, slot, group, frame: Some(frame) })
     }
 

@@ -12,7 +12,6 @@ use core::cell::Cell;
 use quire_arch::{Order, Platform};
 use quire_memcg::MemcgId;
 use quire_swap::SlotId;
-use quire_sync::atomic::raw::Ordering;
 
 /// How long a loser sleeps, in nanoseconds: a tick of a kernel at 1000 Hz.
 const TICK: u64 = 1_000_000;
@@ -55,7 +54,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         // The slot was charged to this memcg before it was busy, and is charged to no other while it is.
         let group_now = MemcgId::from_bits(swap.group_of(slot));
         self.settle_charge(Order::ZERO, charged, group_now);
-        self.memory.frames().known(head).memcg().store(group_now.get(), Ordering::Relaxed);
+        self.memory.frames().known(head).as_folio().set_memcg(group_now.get());
         self.note_major(&self.memory.platform().pin(), head, swap.shadow_of(slot));
         let then = Cell::new(CacheFate::PastCache);
         let held =

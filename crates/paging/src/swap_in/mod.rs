@@ -21,11 +21,11 @@ use crate::swapped_in::{CacheFate, SwappedIn};
 use core::cell::Cell;
 use core::fmt;
 use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_frame::OwnerWord;
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FrameFlags, Kind, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat, OverLimit};
 use quire_pagetable::MemoryCore;
 use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
-use quire_sync::atomic::raw::Ordering;
 use quire_thp::OrderSet;
 
 /// Brings folios into the swap cache.
@@ -123,9 +123,9 @@ impl<'s, P: Platform> SwapIn<'s, P> {
     /// Makes the descriptor of a new folio that of an unmapped one.
     pub(crate) fn init_unmapped(self, head: Pfn) {
         let frame = self.memory.frames().known(head);
-        frame.map_count().store(0, Ordering::Relaxed);
-        frame.live().store(0, Ordering::Relaxed);
-        frame.owner().store(0, Ordering::Relaxed);
+        frame.as_folio().set_maps(0);
+        frame.as_folio().clear_whole_maps();
+        frame.as_folio().set_owner(OwnerWord::NONE);
     }
 
     /// A folio of `order` for what is in a slot, and the memcg that it is charged to: that of the slot, which
@@ -171,7 +171,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
                 return Err((AllocError::OutOfMemory, Need::Memcg(over.memcg, order.pages())));
             }
         };
-        self.memory.frames().known(head).memcg().store(group.get(), Ordering::Relaxed);
+        self.memory.frames().known(head).as_folio().set_memcg(group.get());
         if order > Order::ZERO {
             self.memory.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
         }
@@ -208,7 +208,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
     /// A folio is about to be read for a fault: a major one.
     pub(crate) fn note_major(self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         self.memory.frames().events().add(pin, VmEvent::Pgmajfault, 1);
-        let group = MemcgId::from_bits(self.memory.frames().known(head).memcg().load(Ordering::Relaxed));
+        let group = MemcgId::from_bits(self.memory.frames().known(head).as_folio().memcg());
         self.memory.memcgs().add_stat(pin, group, MemcgStat::Pgmajfault, 1);
         self.note_wanted(pin, head, shadow);
     }
@@ -248,7 +248,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         let guard = self.memory.frames().lock_folio_long(head);
         let folio = self.memory.frames().folio(page);
         let flags = folio.frame().word().flags();
-        let first = SlotId::from_raw(folio.frame().private().load(Ordering::Relaxed));
+        let first = SlotId::from_raw(folio.frame().as_folio().slot());
         let joined = SwappedIn {
             memory: self.memory,
             head: folio.head(),

@@ -133,10 +133,10 @@ fn a_wrong_census() {
 #[test]
 fn a_page_may_be_owned_by_an_anon_vma_above_only() {
     let scene = Scene::new();
-    let owner = |anon_vma: &AnonVma| std::ptr::from_ref(anon_vma).expose_provenance() as u64 | 1;
+    let owner = |anon_vma: &AnonVma| Some(std::ptr::from_ref(anon_vma).expose_provenance());
     let (below, beside) = (scene.vmas[6], scene.vmas[5]);
     assert!(AnonVmaAudit::may_map(below, owner(scene.root)));
     assert!(AnonVmaAudit::may_map(below, owner(scene.empty)));
     assert!(!AnonVmaAudit::may_map(beside, owner(scene.empty)));
-    assert!(!AnonVmaAudit::may_map(below, 0));
+    assert!(!AnonVmaAudit::may_map(below, None));
 }

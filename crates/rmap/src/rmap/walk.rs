@@ -104,10 +104,10 @@ impl<'s, P: Platform> Rmap<'s, P> {
         frame: &Frame,
     ) -> Option<(NonNull<AnonVma>, NonNull<AnonVma>)> {
         // First the count, then the owner; acquire pairs with the releases in `init_page`.
-        if frame.map_count().load(Ordering::Acquire) == 0 || frame.kind() != Kind::Anonymous {
+        if frame.as_folio().maps() == 0 || frame.kind() != Kind::Anonymous {
             return None;
         }
-        let anon_vma = AnonVma::of_owner(frame.owner().load(Ordering::Acquire))?;
+        let anon_vma = AnonVma::of_owner(frame.as_folio().anon_vma()?)?;
         // SAFETY: see the head of this file.
         let root = NonNull::from(unsafe { anon_vma.as_ref() }.root());
         Some((anon_vma, root))
@@ -121,12 +121,12 @@ impl<'s, P: Platform> Rmap<'s, P> {
     /// are not found yet. `visit` is called with the lock of a table held, and takes no locks.
     pub fn for_each_map(self, folio: Pfn, mut visit: impl FnMut(SpaceId, VirtAddr)) -> usize {
         let Some(frame) = self.memory.frames().frame(folio) else { return 0 };
-        let mut missing = frame.map_count().load(Ordering::Relaxed);
+        let mut missing = frame.as_folio().maps();
         let mut looked_at = 0;
         let _ = self.walk(folio, |mapped| {
             let Mapped { tables, vma: facts, range, .. } = *mapped;
             looked_at += 1;
-            let first = facts.page_offset_at(range.start()) - frame.index().load(Ordering::Relaxed);
+            let first = facts.page_offset_at(range.start()) - frame.as_folio().index();
             tables.look(range, |part, entry| {
                 let page = Pfn(folio.0 + first + (part.start().0 - range.start().0) / PAGE_SIZE);
                 let is_it = |leaf: Leaf| leaf.pfn == page && !leaf.flags.contains(LeafFlags::SPECIAL);
@@ -174,7 +174,7 @@ impl<P: Platform> HeldMappings<'_, P> {
         pages: u64,
         mut visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        let first = self.frame.index().load(Ordering::Relaxed);
+        let first = self.frame.as_folio().index();
         // SAFETY: it owns a mapped page under the lock of its tree; see the head of this file.
         let start = unsafe { self.anon_vma.as_ref() };
         debug_assert_ne!(start.refs.load(Ordering::Relaxed), 0, "a walk from an anon_vma that was freed");

@@ -5,17 +5,13 @@ use core::cell::Cell;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_arch::LockClass;
+use quire_frame::OwnerWord;
 use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_vma_tree::intervals::IntervalTree;
 
 /// A link between anon_vmas. Used under the root lock.
 pub(crate) type AnonVmaLink = Cell<Option<NonNull<AnonVma>>>;
-
-/// Set in the owner of a page that an anon_vma owns. Frames of other kinds are owned by other things, and the
-/// word stays when a frame is freed. So a walker that finds a frame between two uses must see that this is no
-/// anon_vma.
-const OWNS: u64 = 1;
 
 /// VMAs whose private pages belong together.
 ///
@@ -60,6 +56,7 @@ unsafe impl Sync for AnonVma {}
 
 impl AnonVma {
     /// A fresh anon_vma below `parent`, or the root of a new tree.
+    #[inline]
     pub(crate) fn new(parent: Option<&Self>) -> Self {
         Self {
             refs: AtomicU32::new(1),
@@ -80,24 +77,31 @@ impl AnonVma {
     ///
     /// The address is exposed, and [`of_owner`](Self::of_owner) makes it a pointer again, which may be used for
     /// as long as the anon_vma is not freed: until then what was exposed is the only object there.
+    ///
+    /// # Safety
+    ///
+    /// It is not freed while pages that the word is given to are mapped.
     #[inline]
-    pub(crate) fn owner_of(anon_vma: NonNull<Self>) -> u64 {
-        anon_vma.as_ptr().expose_provenance() as u64 | OWNS
+    pub(crate) unsafe fn owner_of(anon_vma: NonNull<Self>) -> OwnerWord {
+        // SAFETY: the caller's promise.
+        unsafe { OwnerWord::of_anon_vma(anon_vma.as_ptr().expose_provenance()) }
     }
 
-    /// The anon_vma that an owner names, if it names one.
-    pub(crate) fn of_owner(owner: u64) -> Option<NonNull<Self>> {
-        let address = (owner & !OWNS) as usize;
-        if owner & OWNS == 0 { None } else { NonNull::new(ptr::with_exposed_provenance_mut(address)) }
+    /// The anon_vma at the address that a frame names.
+    #[inline]
+    pub(crate) fn of_owner(address: usize) -> Option<NonNull<Self>> {
+        NonNull::new(ptr::with_exposed_provenance_mut(address))
     }
 
     /// The root of the tree.
+    #[inline]
     pub(crate) fn root(&self) -> &Self {
         // SAFETY: an anon_vma holds its parent, and so its root, until it is freed; the root was retired no
         // sooner, for readers that are in the epoch.
         self.root.map_or(self, |root| unsafe { root.as_ref() })
     }
 
+    #[inline]
     pub(crate) fn parent(&self) -> Option<&Self> {
         // SAFETY: an anon_vma holds its parent until it is freed.
         self.parent.map(|parent| unsafe { parent.as_ref() })
@@ -105,6 +109,7 @@ impl AnonVma {
 
     /// Whether `other` is this anon_vma or one of those above it. The machine is quiet, or the root lock is
     /// held.
+    #[inline]
     pub(crate) fn descends_from(&self, other: NonNull<Self>) -> bool {
         let mut at = Some(self);
         while let Some(anon_vma) = at {
@@ -117,6 +122,7 @@ impl AnonVma {
     }
 
     /// Puts `vma` in, which will be as `facts` say. The root lock is held exclusively.
+    #[inline]
     pub(crate) fn enter(&self, vma: &Vma, facts: &VmaSnapshot) {
         if self.vmas.is_empty()
             && let Some(parent) = self.parent()
@@ -132,6 +138,7 @@ impl AnonVma {
     }
 
     /// Takes `vma` out, and returns whether it was the last one. The root lock is held exclusively.
+    #[inline]
     pub(crate) fn leave(&self, vma: &Vma) -> bool {
         // SAFETY: the root lock is held exclusively, and the VMA names this anon_vma.
         unsafe { self.vmas.remove(NonNull::from(vma)) };
@@ -146,6 +153,7 @@ impl AnonVma {
 
     /// Notes that `vma`, which is in this anon_vma, will be as `facts` say. The root lock is held
     /// exclusively.
+    #[inline]
     pub(crate) fn change(&self, vma: &Vma, facts: &VmaSnapshot) {
         let (first, last) = facts.page_offsets();
         // SAFETY: the root lock is held exclusively, and the VMA names this anon_vma.
@@ -164,6 +172,7 @@ impl AnonVma {
     }
 
     /// Takes this anon_vma off its parent's list. The root lock is held exclusively.
+    #[inline]
     pub(crate) fn unlink_child(&self, parent: &Self) {
         let (previous, next) = (self.previous.get(), self.next.get());
         match previous {
@@ -178,6 +187,7 @@ impl AnonVma {
     }
 
     /// One more reference to a root for a walker, unless the last one is gone.
+    #[inline]
     pub(crate) fn try_hold(&self) -> bool {
         let more = |refs: u32| if refs == 0 { None } else { refs.checked_add(1) };
         // Relaxed: what the reference protects is read under the root lock.
@@ -185,6 +195,7 @@ impl AnonVma {
     }
 
     /// Drops a reference and returns whether it was the last one.
+    #[inline]
     pub(crate) fn put(&self) -> bool {
         // Release, and acquire for the last one: it comes after all that was done under the others.
         self.refs.fetch_sub(1, Ordering::AcqRel) == 1
@@ -223,9 +234,11 @@ mod tests {
 
     #[test]
     fn an_owner_names_an_anon_vma_or_none() {
-        assert_eq!((AnonVma::of_owner(0), AnonVma::of_owner(42)), (None, None));
         let anon_vma = AnonVma::new(None);
         let pointer = NonNull::from(&anon_vma);
-        assert_eq!(AnonVma::of_owner(AnonVma::owner_of(pointer)), Some(pointer));
+        // SAFETY: no page gets the word.
+        let word = unsafe { AnonVma::owner_of(pointer) };
+        assert_ne!(word, OwnerWord::NONE);
+        assert_eq!(AnonVma::of_owner(pointer.addr().get()), Some(pointer));
     }
 }

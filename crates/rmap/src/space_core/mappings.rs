@@ -15,6 +15,7 @@ pub struct Mappings<'s, P: Platform> {
 
 impl SpaceCore {
     /// Takes the mmap lock shared. The caller is not pinned.
+    #[inline]
     pub fn read_mappings<'s, P: Platform>(&'s self, platform: &'s P) -> Mappings<'s, P> {
         let guard = self.mmap_lock.read(platform);
         // SAFETY: the lock is held for as long as the view is.
@@ -30,26 +31,31 @@ impl<P: Platform> Mappings<'_, P> {
     }
 
     /// The mapping that holds `addr`.
+    #[inline]
     pub fn find(&self, addr: VirtAddr) -> Option<&Vma> {
         self.view.find(addr).map(|entry| self.vma(entry))
     }
 
     /// The lowest mapping that ends after `addr`.
+    #[inline]
     pub fn first_ending_after(&self, addr: VirtAddr) -> Option<&Vma> {
         self.view.first_ending_after(addr).map(|entry| self.vma(entry))
     }
 
     /// The mappings, lowest first.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Vma> {
         self.entries().map(|(_, vma)| vma)
     }
 
     /// The mappings, lowest first, each with its range as the tree has it.
+    #[inline]
     pub fn entries(&self) -> impl Iterator<Item = (VirtRange, &Vma)> {
         self.view.iter().map(|entry| (entry.range, self.vma(entry)))
     }
 
     /// How many there are.
+    #[inline]
     pub fn count(&self) -> usize {
         self.view.len()
     }
@@ -59,6 +65,7 @@ impl<P: Platform> Mappings<'_, P> {
     /// # Errors
     ///
     /// The first violation found.
+    #[inline]
     pub fn validate(&self) -> Result<(), TreeViolation> {
         self.view.validate()
     }

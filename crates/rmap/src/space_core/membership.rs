@@ -19,23 +19,28 @@ unsafe impl Send for Membership {}
 unsafe impl Sync for Membership {}
 
 impl Membership {
+    #[inline]
     pub(crate) const fn new() -> Self {
         Self { place: Place::new(), core: Cell::new(None) }
     }
 
     /// The page offsets that the anon_vma's tree has the VMA at.
+    #[inline]
     pub(crate) fn interval(&self) -> (u64, u64) {
         self.place.interval()
     }
 
+    #[inline]
     pub(crate) fn is_linked(&self) -> bool {
         self.place.is_linked()
     }
 
+    #[inline]
     pub(crate) fn core(&self) -> Option<NonNull<SpaceCore>> {
         self.core.get()
     }
 
+    #[inline]
     pub(crate) fn set_core(&self, core: &SpaceCore) {
         self.core.set(Some(NonNull::from(core)));
     }

@@ -39,22 +39,26 @@ type Neighbour = Option<NonNull<SpaceCore>>;
 
 impl SpaceLink {
     /// Puts it between two.
+    #[inline]
     pub fn set_between(&self, previous: Neighbour, next: Neighbour) {
         self.0.set(previous);
         self.1.set(next);
     }
 
     /// Changes the one before it.
+    #[inline]
     pub fn set_previous(&self, previous: Neighbour) {
         self.0.set(previous);
     }
 
     /// Changes the one after it.
+    #[inline]
     pub fn set_next(&self, next: Neighbour) {
         self.1.set(next);
     }
 
     /// The one before it and the one after.
+    #[inline]
     pub fn get(&self) -> (Neighbour, Neighbour) {
         (self.0.get(), self.1.get())
     }
@@ -86,6 +90,8 @@ pub struct SpaceCore {
     pub huge_disable: AtomicHugeDisable,
     /// Whether memory may become executable.
     pub exec_gain: AtomicExecGain,
+    /// Whether it ever had a mapping of huge pages, which is not split everywhere. Changed under the mmap lock.
+    had_hugetlb: AtomicU32,
     /// How its owner wants it to be judged when memory is exhausted.
     pub oom_score_adj: AtomicU32,
     /// Whether the program was killed, since memory was exhausted.
@@ -118,10 +124,25 @@ impl SpaceCore {
             default_flags: AtomicU64::new(0),
             huge_disable: AtomicHugeDisable::default(),
             exec_gain: AtomicExecGain::default(),
+            had_hugetlb: AtomicU32::new(0),
             oom_score_adj: AtomicU32::new(0),
             killed: AtomicU32::new(0),
             forks: ForkSequence::default(),
             link: SpaceLink(Cell::new(None), Cell::new(None)),
+        }
+    }
+
+    /// Whether it ever had a mapping of huge pages. The caller holds the mmap lock.
+    #[inline]
+    pub fn had_hugetlb(&self) -> bool {
+        self.had_hugetlb.load(Ordering::Relaxed) != 0
+    }
+
+    /// A mapping with `flags` enters. The caller holds the mmap lock for writing.
+    #[inline]
+    pub fn note_flags(&self, flags: VmFlags) {
+        if flags.contains(VmFlags::HUGETLB) {
+            self.had_hugetlb.store(1, Ordering::Relaxed);
         }
     }
 
@@ -152,6 +173,7 @@ impl SpaceCore {
     }
 
     /// Flags that every new mapping gets.
+    #[inline]
     pub fn default_flags(&self) -> VmFlags {
         VmFlags::from_bits_truncate(self.default_flags.load(Ordering::Relaxed))
     }

@@ -9,7 +9,8 @@ use crate::swap_window::SwapInWindow;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
-use quire_pagetable::{NewPage, OwnerWord, Permissions};
+use quire_frame::OwnerWord;
+use quire_pagetable::{NewPage, Permissions};
 use quire_sync::atomic::raw::{AtomicPtr, AtomicU64, Ordering};
 
 /// What a mapping shows.
@@ -23,11 +24,13 @@ impl Backing {
     const SHARED_ANONYMOUS: u64 = 1 << 63;
 
     /// The file that the embedder knows as `id`, below 2^63 - 1.
+    #[inline]
     pub const fn file(id: u64) -> Self {
         Self((id & (Self::SHARED_ANONYMOUS - 1)).saturating_add(1))
     }
 
     /// Memory without a file that is shared with children, number `id`.
+    #[inline]
     pub const fn shared_anonymous(id: u64) -> Self {
         Self(id | Self::SHARED_ANONYMOUS)
     }
@@ -39,6 +42,7 @@ impl Backing {
     }
 
     /// The embedder's number for the file, if a file it is.
+    #[inline]
     pub const fn file_id(self) -> Option<u64> {
         if self.0 == 0 || self.0 & Self::SHARED_ANONYMOUS != 0 { None } else { Some(self.0 - 1) }
     }
@@ -60,12 +64,14 @@ impl AnonVmaRef {
     pub const NONE: Self = Self { anon_vma: None, branch: 0 };
 
     /// In an anon_vma that a fault made.
+    #[inline]
     pub(crate) const fn new(anon_vma: NonNull<AnonVma>) -> Self {
         Self { anon_vma: Some(anon_vma), branch: 0 }
     }
 
     /// In an anon_vma as a child process has it: pages may still be shared with the parent's. `branch` is a
     /// number that no other VMA has, and not 0.
+    #[inline]
     pub(crate) const fn inherited(anon_vma: NonNull<AnonVma>, branch: u64) -> Self {
         Self { anon_vma: Some(anon_vma), branch }
     }
@@ -87,20 +93,21 @@ impl AnonVmaRef {
     pub fn owner_word(self) -> OwnerWord {
         // SAFETY: the VMA that names the anon_vma keeps it, and it is not freed while pages that name it are
         // mapped (`Emptied`).
-        self.anon_vma
-            .map_or(OwnerWord::NONE, |anon_vma| unsafe { OwnerWord::new(AnonVma::owner_of(anon_vma)) })
+        self.anon_vma.map_or(OwnerWord::NONE, |anon_vma| unsafe { AnonVma::owner_of(anon_vma) })
     }
 
     /// The same for a page that all of the tree may map.
+    #[inline]
     pub fn root_owner_word(self) -> OwnerWord {
         let Some(anon_vma) = self.anon_vma else { return OwnerWord::NONE };
         // SAFETY: the VMA that names the anon_vma keeps it, and so its root.
         let root = NonNull::from(unsafe { anon_vma.as_ref() }.root());
         // SAFETY: as in `owner_word`.
-        unsafe { OwnerWord::new(AnonVma::owner_of(root)) }
+        unsafe { AnonVma::owner_of(root) }
     }
 
     /// Whether pages of this anon_vma may be shared with a parent process.
+    #[inline]
     pub const fn is_inherited(self) -> bool {
         self.branch != 0
     }
@@ -144,17 +151,20 @@ pub struct VmaSnapshot {
 
 impl VmaSnapshot {
     /// The page offset of `addr`, which may also lie outside of the range.
+    #[inline]
     pub fn page_offset_at(&self, addr: VirtAddr) -> u64 {
         let pages = (addr.0 as i64).wrapping_sub(self.range.start().0 as i64) >> PAGE_SHIFT;
         self.page_offset.wrapping_add(pages as u64)
     }
 
     /// The first and the last page offset.
+    #[inline]
     pub fn page_offsets(&self) -> (u64, u64) {
         (self.page_offset, self.page_offset.saturating_add(self.range.pages().saturating_sub(1)))
     }
 
     /// Where the `pages` pages from page offset `first` on are in this mapping, as far as they are.
+    #[inline]
     pub fn range_of(&self, first: u64, pages: u64) -> Option<VirtRange> {
         let from = first.max(self.page_offset);
         let to = first.saturating_add(pages).min(self.page_offset.saturating_add(self.range.pages()));
@@ -166,6 +176,7 @@ impl VmaSnapshot {
     }
 
     /// This VMA's anon_vma, if `other`, its neighbour, may use it too.
+    #[inline]
     pub fn anon_vma_to_share(&self, other: &Self) -> Option<AnonVmaRef> {
         let (low, high) =
             if self.range.start() < other.range.start() { (self, other) } else { (other, self) };
@@ -188,6 +199,7 @@ impl VmaSnapshot {
     }
 
     /// What the pages of the mapping allow.
+    #[inline]
     pub fn permissions(&self) -> Permissions {
         self.flags.permissions()
     }
@@ -199,6 +211,7 @@ impl VmaSnapshot {
     }
 
     /// The lowest address that a new mapping above which this one lies may end at: a stack keeps a gap free.
+    #[inline]
     pub fn start_with_guard(&self) -> VirtAddr {
         let gap = if self.flags.is_stack() { crate::layout::STACK_GUARD_GAP } else { 0 };
         VirtAddr(self.range.start().0.saturating_sub(gap))
@@ -207,6 +220,7 @@ impl VmaSnapshot {
 
 impl Vma {
     /// A VMA that no thread can reach yet.
+    #[inline]
     pub fn new(facts: VmaSnapshot) -> Self {
         Self {
             lock: VmaLock::new(),
@@ -270,12 +284,14 @@ impl Vma {
     }
 
     /// Its links in its anon_vma. Used under the root lock.
+    #[inline]
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
 
     /// Gives the VMA its first anon_vma, one that a fault made, and returns whether it had none: of two
     /// faults that try at once, one wins.
+    #[inline]
     pub(crate) fn set_anon_once(&self, anon: AnonVmaRef) -> bool {
         debug_assert!(!anon.is_inherited(), "no other process has pages of a VMA without an anon_vma");
         let anon_vma = as_ptr(anon.anon_vma);
@@ -284,6 +300,7 @@ impl Vma {
     }
 
     /// Changes the VMA to `facts`. The caller has write-locked it, or no other thread can reach it yet.
+    #[inline]
     pub fn set(&self, facts: VmaSnapshot) {
         self.start.store(facts.range.start().0, Ordering::Relaxed);
         self.end.store(facts.range.end().0, Ordering::Relaxed);

@@ -4,7 +4,6 @@ use super::CacheCore;
 use crate::geometry::SlabState;
 use crate::slot::{self, SlotList, SlotPtr};
 use core::ptr;
-use core::sync::atomic::Ordering;
 use quire_arch::{Pfn, Platform};
 use quire_frame::{Counted, FrameViolation, Frames, Kind, ListDemand, ListName};
 
@@ -68,11 +67,11 @@ impl<P: Platform> CacheCore<P> {
         let frame = frames.known(slab);
         let word = frame.word();
         word.kind() == Kind::Slab
-            && frame.owner().load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64
+            && frame.as_slab().cache() == ptr::from_ref(self).addr() as u64
             && self
                 .geometry
                 .shape(word.order())
-                .is_some_and(|shape| shape.state(frame.live().load(Ordering::Relaxed)) == state)
+                .is_some_and(|shape| shape.state(frame.as_slab().free()) == state)
     }
 
     /// Counts every slot, on a quiet machine.
@@ -83,7 +82,7 @@ impl<P: Platform> CacheCore<P> {
             let base = frames.platform().direct_map(slab);
             let shape = self.shape_of(frames.map(), slab);
             census.slots += u64::from(shape.objects);
-            census.counted += u64::from(frame.live().load(Ordering::Relaxed));
+            census.counted += u64::from(frame.as_slab().free());
             if self.geometry.marked {
                 for number in 0..shape.objects as usize {
                     // SAFETY: the slab is this cache's, has that many slots, and the machine is quiet.
@@ -91,7 +90,7 @@ impl<P: Platform> CacheCore<P> {
                     census.live += u64::from(live);
                 }
             }
-            let first = self.slot_at(base, shape, frame.private().load(Ordering::Relaxed));
+            let first = self.slot_at(base, shape, frame.as_slab().first_free());
             census.in_slabs += self.walk(frames, first, shape.objects);
         });
         let walk = |list: &SlotList| self.walk(frames, list.first(), list.count());
@@ -124,8 +123,7 @@ impl<P: Platform> CacheCore<P> {
         let Some(pfn) = frames.map().pfn_of_address(slot.addr().get()) else { return false };
         let slab = self.home(frames.map(), pfn);
         let Some(frame) = frames.frame(slab) else { return false };
-        let ours = frame.kind() == Kind::Slab
-            && frame.owner().load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64;
+        let ours = frame.kind() == Kind::Slab && frame.as_slab().cache() == ptr::from_ref(self).addr() as u64;
         ours && {
             let offset = slot.addr().get() - frames.platform().direct_map(slab).addr().get();
             let objects = self.shape_of(frames.map(), slab).objects as usize;

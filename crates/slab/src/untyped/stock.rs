@@ -12,7 +12,7 @@ use core::ptr;
 use quire_arch::{Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FolioList, Frames, Kind, MemoryMap, VmEvent};
 use quire_sync::SpinGuard;
-use quire_sync::atomic::raw::{AtomicPtr, Ordering};
+use quire_sync::atomic::raw::AtomicPtr;
 
 /// Slabs without an object in use that a cache keeps.
 const KEEP_EMPTY: u32 = 2;
@@ -73,9 +73,9 @@ impl<P: Platform> CacheCore<P> {
                 slot::set_next(slot, link, next);
             }
         }
-        frame.owner().store(ptr::from_ref(self).addr() as u64, Ordering::Relaxed);
-        frame.private().store(place_of(base, Some(base)), Ordering::Relaxed);
-        frame.live().store(shape.objects, Ordering::Relaxed);
+        frame.as_slab().set_cache(ptr::from_ref(self).addr() as u64);
+        frame.as_slab().set_first_free(place_of(base, Some(base)));
+        frame.as_slab().set_free(shape.objects);
         // SAFETY: the block was given out to this call.
         let classified = unsafe { frame.classify_slab(Kind::Slab) };
         debug_assert!(classified.is_ok(), "a block that was just allocated can become a slab");
@@ -105,9 +105,9 @@ impl<P: Platform> CacheCore<P> {
     fn take_from(&self, frames: &Frames<P>, slabs: &mut Slabs, slab: Pfn, batch: &mut SlotList) {
         let frame = frames.known(slab);
         let (base, shape) = (frames.platform().direct_map(slab), self.shape_of(frames.map(), slab));
-        let free = frame.live().load(Ordering::Relaxed);
+        let free = frame.as_slab().free();
         let before = batch.count();
-        let mut next = self.slot_at(base, shape, frame.private().load(Ordering::Relaxed));
+        let mut next = self.slot_at(base, shape, frame.as_slab().first_free());
         while let Some(slot) = next.filter(|_| batch.count() < self.batch) {
             // SAFETY: the slot is on its slab's free list, which the caller's lock guards; it moves to ours.
             unsafe {
@@ -116,9 +116,9 @@ impl<P: Platform> CacheCore<P> {
             }
         }
         let left = free.saturating_sub(batch.count() - before);
-        frame.private().store(place_of(base, next), Ordering::Relaxed);
+        frame.as_slab().set_first_free(place_of(base, next));
         // A list that ends too early is a broken one; its slab must not be asked for ever.
-        frame.live().store(if next.is_none() { 0 } else { left }, Ordering::Relaxed);
+        frame.as_slab().set_free(if next.is_none() { 0 } else { left });
         debug_assert!(next.is_some() || left == 0, "a slab of {} has lost slots", self.name);
         self.relist(frames, slabs, slab, shape.state(free));
     }
@@ -162,19 +162,19 @@ impl<P: Platform> CacheCore<P> {
         let slab = self.home(map, pfn);
         let frame = map.known(slab);
         let (base, shape) = (frames.platform().direct_map(slab), self.shape_of(map, slab));
-        let free = frame.live().load(Ordering::Relaxed);
-        let first = self.slot_at(base, shape, frame.private().load(Ordering::Relaxed));
+        let free = frame.as_slab().free();
+        let first = self.slot_at(base, shape, frame.as_slab().first_free());
         // SAFETY: the caller took the slot off a list, so it has no owner.
         unsafe { slot::set_next(slot, self.link(), first) };
-        frame.private().store(place_of(base, Some(slot)), Ordering::Relaxed);
-        frame.live().store(free + 1, Ordering::Relaxed);
+        frame.as_slab().set_first_free(place_of(base, Some(slot)));
+        frame.as_slab().set_free(free + 1);
         self.relist(frames, slabs, slab, shape.state(free));
     }
 
     /// Moves a slab that was on the list of `before` to the one that it belongs on now.
     fn relist(&self, frames: &Frames<P>, slabs: &mut Slabs, slab: Pfn, before: SlabState) {
         let map = frames.map();
-        let free = map.known(slab).live().load(Ordering::Relaxed);
+        let free = map.known(slab).as_slab().free();
         let now = self.shape_of(map, slab).state(free);
         if now != before {
             slabs.list(before).remove(map, slab);

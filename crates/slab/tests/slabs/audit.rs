@@ -4,7 +4,6 @@ use crate::common::{Machine, assert_sound, frames, violations};
 use quire_arch::Platform;
 use quire_frame::{Counted, FrameViolation, Frames, PcpTechnique};
 use quire_slab::SlabCache;
-use std::sync::atomic::Ordering;
 
 #[track_caller]
 fn finds(frames: &Frames<Machine>, wanted: impl Fn(&FrameViolation) -> bool) {
@@ -22,18 +21,19 @@ fn slabs_that_contradict_themselves() {
     let mut slabs = Vec::new();
     cache.for_each_frame(&frames, |pfn, _| slabs.push(pfn));
     let full = slabs.into_iter().map(|pfn| (pfn, frames.known(pfn)));
-    let (pfn, slab) = full.into_iter().find(|(_, frame)| frame.live().load(Ordering::Relaxed) == 0).unwrap();
+    let (pfn, slab) = full.into_iter().find(|(_, frame)| frame.as_slab().free() == 0).unwrap();
     // A count without a slot, a slab without an owner.
-    slab.live().store(1, Ordering::Relaxed);
+    slab.as_slab().set_free(1);
     finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
-    slab.live().store(0, Ordering::Relaxed);
-    let owner = slab.owner().swap(0, Ordering::Relaxed);
+    slab.as_slab().set_free(0);
+    let owner = slab.as_slab().cache();
+    slab.as_slab().set_cache(0);
     finds(&frames, |found| *found == FrameViolation::BadSlab { cache: "planted", pfn });
-    slab.owner().store(owner, Ordering::Relaxed);
+    slab.as_slab().set_cache(owner);
     // A full slab whose list of free slots is not empty.
-    slab.private().store(1, Ordering::Relaxed);
+    slab.as_slab().set_first_free(1);
     finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::SlabFree(_), .. }));
-    slab.private().store(0, Ordering::Relaxed);
+    slab.as_slab().set_first_free(0);
     assert_sound(&frames);
     // An object that is overwritten past its end.
     // SAFETY: the object is this test's; its link word follows it.

@@ -385,7 +385,7 @@ fn fuller_slabs_are_used_first() {
         }
     }
     cache.shrink(&frames, &pin);
-    let free = |slab| frames.known(slab).live().load(Ordering::Relaxed) as usize;
+    let free = |slab| frames.known(slab).as_slab().free() as usize;
     assert!(
         full.iter().enumerate().all(|(at, &(slab, _))| free(slab) == if at == 1 { 1 } else { per_slab - 1 })
     );

@@ -3,7 +3,6 @@
 use super::{Report, SpaceViolation};
 use crate::space::Space;
 use crate::spaces::Spaces;
-use core::sync::atomic::Ordering;
 use quire_arch::Platform;
 use quire_memcg::{Belonging, MemcgId};
 
@@ -18,7 +17,7 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
         |tell| {
             spaces.frames().for_each_frame(|_, frame| {
                 if frame.kind().is_given_out() {
-                    let group = MemcgId::from_bits(frame.memcg().load(Ordering::Relaxed));
+                    let group = MemcgId::from_bits(frame.as_folio().memcg());
                     tell(group, frame.word().order().pages());
                 }
             });

@@ -7,7 +7,11 @@ use quire_rmap::{HugePages, VmFlags, may_split};
 
 impl<P: Platform> MmapWriter<'_, P> {
     /// Checks that no mapping is split where its pages are not to be.
+    #[inline]
     pub(crate) fn may_cut(&self, range: VirtRange) -> Result<(), Error> {
+        if !self.core.had_hugetlb() {
+            return Ok(());
+        }
         for at in [range.start(), range.end()] {
             let vma = self.find(at).filter(|vma| vma.range().start() < at);
             if vma.is_some_and(|vma| !may_split(&vma.facts(), at)) {

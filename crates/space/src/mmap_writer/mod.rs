@@ -192,6 +192,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         prepared: &mut Prepared<'_, P>,
         root_lock: &AnonVmaTree<'s, P>,
     ) -> Option<&'s Vma> {
+        self.core.note_flags(facts.flags);
         let vma = prepared.take(facts);
         debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
         let vma = vma?;

@@ -7,7 +7,6 @@ use quire_pagetable::Tables;
 use quire_rmap::VmFlags;
 use quire_rmap::Vma;
 use quire_swap::SlotId;
-use quire_sync::atomic::raw::Ordering;
 use quire_thp::HugeUse;
 
 /// A mapping and the pages in it, in bytes. What is called shared here is mapped more than once.
@@ -94,7 +93,7 @@ impl MappingFigures {
         let bytes = pages.len();
         let folio = tables.memory().frames().folio(leaf.pfn);
         let flags = folio.frame().word().flags();
-        let maps = u64::from(folio.frame().map_count().load(Ordering::Relaxed));
+        let maps = u64::from(folio.frame().as_folio().maps());
         let mapped = maps.div_ceil(folio.order().pages()).max(1);
         let share = (bytes << SHARE_SHIFT) / mapped;
         self.resident += bytes;

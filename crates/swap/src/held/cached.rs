@@ -6,7 +6,6 @@ use crate::shadow::Shadow;
 use crate::word::{Out, Word};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::FrameFlags;
-use quire_sync::atomic::Ordering;
 
 /// What became of an insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,8 +151,8 @@ impl<P: Platform> Held<'_, P> {
         let frame = self.swap.frames().known(head);
         let got = frame.get(1);
         debug_assert!(got, "the caller of insert holds a reference");
-        frame.private().store(self.slot(first).raw(), Ordering::Relaxed);
-        frame.memcg().store(group, Ordering::Relaxed);
+        frame.as_folio().set_slot(self.slot(first).raw());
+        frame.as_folio().set_memcg(group);
         frame.set_flags(FrameFlags::SWAP_CACHE);
         let number = self.frame_number(head);
         self.each(first, end, |held, unit| {
@@ -169,7 +168,7 @@ impl<P: Platform> Held<'_, P> {
         {
             return false;
         }
-        let group = frame.memcg().load(Ordering::Relaxed);
+        let group = frame.as_folio().memcg();
         self.each(first, end, |held, unit| held.free(unit, group));
         frame.set_flags(FrameFlags::DIRTY);
         frame.clear_flags(FrameFlags::SWAP_CACHE);

@@ -127,7 +127,7 @@ impl<'a, P: Platform> Held<'a, P> {
         unit.word.group().unwrap_or_else(|| match self.pfn(unit.word) {
             Some(page) => {
                 let folio = self.swap.frames().folio(page);
-                folio.frame().memcg().load(Ordering::Relaxed)
+                folio.frame().as_folio().memcg()
             }
             None => 0,
         })

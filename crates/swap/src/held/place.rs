@@ -58,7 +58,7 @@ impl<P: Platform> Held<'_, P> {
         let frame = self.swap.frames().known(wanted.head);
         let got = frame.get(1);
         debug_assert!(got, "the caller of add_folio holds a reference");
-        frame.private().store(slot.raw(), Ordering::Relaxed);
+        frame.as_folio().set_slot(slot.raw());
         frame.set_flags(FrameFlags::SWAP_CACHE | FrameFlags::DIRTY);
         let word = Word::folio(self.frame_number(wanted.head));
         if pages > 1 && self.swap.technique().whole_words() {

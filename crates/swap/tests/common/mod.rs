@@ -138,7 +138,7 @@ pub(crate) fn folio(swap: &Swap<Machine>, order: Order) -> Pfn {
     let pin = swap.platform().pin();
     let request = AllocRequest::new(order, machine::TEST).kind(Kind::Anonymous);
     let head = swap.frames().allocate(&pin, request).expect("memory is free");
-    swap.frames().known(head).memcg().store(0, Ordering::Relaxed);
+    swap.frames().known(head).as_folio().set_memcg(0);
     for nth in 0..order.pages() {
         fill(swap, head.offset(nth), 1 + nth);
     }

@@ -193,7 +193,7 @@ fn a_folio_in_the_cache_is_split() {
         swap.add_counts(slot, large.pages() as u32);
         assert_eq!(swap.split_folio(head, large, order(1)), Ok(()));
         let frame = |nth: u64| swap.frames().known(head.offset(nth));
-        assert_eq!(frame(2).private().load(Ordering::Relaxed), slot.plus(2).raw());
+        assert_eq!(frame(2).as_folio().slot(), slot.plus(2).raw());
         assert_eq!(swap.lookup(slot.plus(5)), Some(head.offset(5)));
         put(&swap, head);
         assert_sound(&swap);

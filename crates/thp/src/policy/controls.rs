@@ -28,6 +28,7 @@ pub struct HugeControls {
 
 impl HugeControls {
     /// Set as `config` says.
+    #[inline]
     pub fn new(config: HugeConfig) -> Self {
         let value = |place| AtomicU32::new(config.khugepaged.get(KhugepagedSetting::ALL[place]));
         let controls = Self {
@@ -40,6 +41,7 @@ impl HugeControls {
     }
 
     /// Sets everything. Changes that others make meanwhile may be lost.
+    #[inline]
     pub fn set(&self, config: HugeConfig) {
         self.policy.store(config.policy.word(), Ordering::Relaxed);
         self.publish();
@@ -55,6 +57,7 @@ impl HugeControls {
     }
 
     /// Changes some switches; of two changes at once neither is lost.
+    #[inline]
     pub fn change(&self, change: impl Fn(HugePolicy) -> HugePolicy) {
         let changed = |word| Some(change(HugePolicy::from_word(word)).word());
         // Always `Ok`: the closure never gives up.
@@ -82,6 +85,7 @@ impl HugeControls {
     }
 
     /// The value of khugepaged's `setting`.
+    #[inline]
     pub fn khugepaged(&self, setting: KhugepagedSetting) -> u32 {
         self.khugepaged[setting as usize].load(Ordering::Relaxed)
     }
@@ -91,6 +95,7 @@ impl HugeControls {
     /// # Errors
     ///
     /// [`OutOfRange`]; nothing is changed then.
+    #[inline]
     pub fn set_khugepaged(&self, setting: KhugepagedSetting, value: u32) -> Result<(), OutOfRange> {
         let checked = KhugepagedConfig::LINUX.with(setting, value)?;
         self.khugepaged[setting as usize].store(checked.get(setting), Ordering::Relaxed);
@@ -98,6 +103,7 @@ impl HugeControls {
     }
 
     /// How hard `purpose` tries for a large folio in a mapping with `flags`.
+    #[inline]
     pub fn effort(&self, purpose: HugeUse, flags: VmFlags) -> HugeEffort {
         match purpose {
             HugeUse::Fault => self.policy().fault_effort(flags),

@@ -92,6 +92,7 @@ impl KhugepagedConfig {
     /// # Errors
     ///
     /// [`OutOfRange`].
+    #[inline]
     pub fn with(mut self, setting: KhugepagedSetting, value: u32) -> Result<Self, OutOfRange> {
         if !setting.range().contains(&value) {
             return Err(OutOfRange { setting, value });
@@ -101,6 +102,7 @@ impl KhugepagedConfig {
     }
 
     /// The value of `setting`.
+    #[inline]
     pub const fn get(self, setting: KhugepagedSetting) -> u32 {
         self.0[setting as usize]
     }

@@ -20,6 +20,7 @@ impl OrderSet {
     pub const PMD: Self = Self::of(Order::PMD);
 
     /// One order.
+    #[inline]
     pub const fn of(order: Order) -> Self {
         Self(1 << order.get())
     }
@@ -94,6 +95,7 @@ impl OrderSet {
     }
 
     /// The orders, largest first: the order in which a fault tries them.
+    #[inline]
     pub fn iter(self) -> impl Iterator<Item = Order> {
         let mut rest = self;
         core::iter::from_fn(move || {
@@ -113,6 +115,7 @@ impl OrderSet {
     }
 
     /// Those of which `range` holds a naturally aligned block.
+    #[inline]
     pub fn fitting(self, range: VirtRange) -> Self {
         // No other aligned block ends later.
         self.down_to_first(|order| {

@@ -36,6 +36,7 @@ pub enum HugeEffort {
 
 impl HugeEffort {
     /// Whether an allocation may collect what CPUs keep back before it fails.
+    #[inline]
     pub const fn may_drain(self) -> bool {
         matches!(self, Self::Try | Self::Insist)
     }
@@ -73,10 +74,12 @@ impl HugePolicy {
         .with_zero_page(true)
         .with_shrink_underused(true);
 
+    #[inline]
     pub(super) const fn from_word(word: u64) -> Self {
         Self(word)
     }
 
+    #[inline]
     pub(super) const fn word(self) -> u64 {
         self.0
     }
@@ -92,28 +95,33 @@ impl HugePolicy {
 
     /// With another common word.
     #[must_use]
+    #[inline]
     pub const fn with_enabled(self, enabled: HugeEnabled) -> Self {
         self.with_bits(ENABLED, 4, enabled as u64)
     }
 
     /// The common word.
+    #[inline]
     pub const fn enabled(self) -> HugeEnabled {
         HugeEnabled::ALL[(self.0 >> ENABLED & 0xf) as usize]
     }
 
     /// With another word on what a fault does when none is free.
     #[must_use]
+    #[inline]
     pub const fn with_defrag(self, defrag: HugeDefrag) -> Self {
         self.with_bits(DEFRAG, 4, defrag as u64)
     }
 
     /// What a fault does when none is free.
+    #[inline]
     pub const fn defrag(self) -> HugeDefrag {
         HugeDefrag::ALL[(self.0 >> DEFRAG & 0xf) as usize]
     }
 
     /// With another word for each order of `orders` that anonymous memory comes in.
     #[must_use]
+    #[inline]
     pub const fn with_sizes(self, orders: OrderSet, word: SizeEnabled) -> Self {
         let orders = orders.intersection(OrderSet::ANONYMOUS);
         self.with_set(ALWAYS, orders, matches!(word, SizeEnabled::Always))
@@ -130,6 +138,7 @@ impl HugePolicy {
 
     /// The word for folios of `order`; [`SizeEnabled::Never`] for an order that anonymous memory does not
     /// come in.
+    #[inline]
     pub const fn size(self, order: Order) -> SizeEnabled {
         if self.sizes(ALWAYS).contains(order) {
             SizeEnabled::Always
@@ -144,22 +153,26 @@ impl HugePolicy {
 
     /// With the huge zero page, or without.
     #[must_use]
+    #[inline]
     pub const fn with_zero_page(self, on: bool) -> Self {
         self.with_bits(ZERO_PAGE, 1, on as u64)
     }
 
     /// Whether a read fault maps a shared huge page of zeros (`use_zero_page`).
+    #[inline]
     pub const fn zero_page(self) -> bool {
         self.0 >> ZERO_PAGE & 1 != 0
     }
 
     /// With the splitting of underused folios, or without.
     #[must_use]
+    #[inline]
     pub const fn with_shrink_underused(self, on: bool) -> Self {
         self.with_bits(SHRINK_UNDERUSED, 1, on as u64)
     }
 
     /// Whether folios that are mostly zeros are split when memory runs short (`shrink_underused`).
+    #[inline]
     pub const fn shrink_underused(self) -> bool {
         self.0 >> SHRINK_UNDERUSED & 1 != 0
     }
@@ -208,6 +221,7 @@ impl HugePolicy {
     }
 
     /// How hard a fault in a mapping with `flags` tries, for any order.
+    #[inline]
     pub const fn fault_effort(self, flags: VmFlags) -> HugeEffort {
         match (self.defrag(), flags.contains(VmFlags::HUGEPAGE)) {
             (HugeDefrag::Always | HugeDefrag::DeferMadvise | HugeDefrag::Madvise, true) => HugeEffort::Insist,

@@ -153,7 +153,7 @@ impl<P: Platform> Thp<'_, P> {
             frames.events().count_folio(&pin, to, FolioCounter::NrAnon, parts as i64);
         }
         // The first part goes with the caller's reference.
-        let first = frames.known(head).map_count().load(Ordering::Relaxed);
+        let first = frames.known(head).as_folio().maps();
         Ok(if first == 0 { freed + to.pages() } else { freed })
     }
 }

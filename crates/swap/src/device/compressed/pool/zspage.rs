@@ -19,9 +19,9 @@ use super::class::{CLASSES, Class};
 use crate::device::memory::{PAGE, bytes_of};
 use crate::device::slots::Location;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
 use quire_arch::{Pfn, Platform};
-use quire_frame::{Frame, Frames};
+use quire_frame::Frames;
+use quire_frame::ZspageFrame;
 
 /// Bytes of an object that are the pool's own.
 pub(super) const HEADER: usize = size_of::<u32>();
@@ -45,13 +45,13 @@ impl<'f, P: Platform> Zspage<'f, P> {
     /// `number`.
     pub(super) fn build(frames: &'f Frames<P>, chain: &[Pfn], number: usize) -> Self {
         for (place, &pfn) in chain.iter().enumerate() {
-            let frame = frames.known(pfn);
-            frame.owner().store(chain[0].0, Ordering::Relaxed);
-            frame.private().store(chain.get(place + 1).map_or(u64::MAX, |next| next.0), Ordering::Relaxed);
+            let frame = frames.known(pfn).as_zspage();
+            frame.set_head(chain[0]);
+            frame.set_next(chain.get(place + 1).copied());
             let index =
                 number as u64 | (place as u64) << PLACE_SHIFT | u64::from(NO_OBJECT) << FIRST_FREE_SHIFT;
-            frame.index().store(index, Ordering::Relaxed);
-            frame.live().store(0, Ordering::Relaxed);
+            frame.set_note(index);
+            frame.set_live(0);
         }
         Self::at(frames, chain[0])
     }
@@ -63,7 +63,7 @@ impl<'f, P: Platform> Zspage<'f, P> {
 
     /// The chain that an object lies in, which is in use.
     pub(super) fn of(frames: &'f Frames<P>, object: Location) -> Self {
-        Self::at(frames, Pfn(frames.known(object.pfn()).owner().load(Ordering::Relaxed)))
+        Self::at(frames, frames.known(object.pfn()).as_zspage().head().unwrap_or(object.pfn()))
     }
 
     /// The first frame.
@@ -71,14 +71,14 @@ impl<'f, P: Platform> Zspage<'f, P> {
         self.head
     }
 
-    fn frame(&self) -> &'f Frame {
-        self.frames.known(self.head)
+    fn frame(&self) -> ZspageFrame<'f> {
+        self.frames.known(self.head).as_zspage()
     }
 
     /// The number of its class.
     pub(super) fn class_number(&self) -> usize {
         // Every value of the byte that is stored is below the number of classes.
-        usize::from(self.frame().index().load(Ordering::Relaxed) as u8).min(CLASSES.len() - 1)
+        usize::from(self.frame().note() as u8).min(CLASSES.len() - 1)
     }
 
     fn class(&self) -> Class {
@@ -88,30 +88,26 @@ impl<'f, P: Platform> Zspage<'f, P> {
     /// The frames in their order.
     pub(super) fn chain(&self) -> impl Iterator<Item = Pfn> + use<'f, P> {
         let frames = self.frames;
-        let next = move |pfn: &Pfn| {
-            let next = frames.known(*pfn).private().load(Ordering::Relaxed);
-            (next != u64::MAX).then_some(Pfn(next))
-        };
+        let next = move |pfn: &Pfn| frames.known(*pfn).as_zspage().next();
         core::iter::successors(Some(self.head), next).take(self.class().frames as usize)
     }
 
     /// Objects in use.
     pub(super) fn live(&self) -> u32 {
-        self.frame().live().load(Ordering::Relaxed)
+        self.frame().live()
     }
 
     fn set_live(&self, live: u32) {
-        self.frame().live().store(live, Ordering::Relaxed);
+        self.frame().set_live(live);
     }
 
     fn field(&self, shift: u32) -> u32 {
-        u32::from((self.frame().index().load(Ordering::Relaxed) >> shift) as u16)
+        u32::from((self.frame().note() >> shift) as u16)
     }
 
     fn set_field(&self, shift: u32, value: u32) {
-        let index = self.frame().index();
-        let others = index.load(Ordering::Relaxed) & !(0xffff << shift);
-        index.store(others | u64::from(value) << shift, Ordering::Relaxed);
+        let others = self.frame().note() & !(0xffff << shift);
+        self.frame().set_note(others | u64::from(value) << shift);
     }
 
     /// Objects that were ever used: those behind have no headers yet.
@@ -128,7 +124,7 @@ impl<'f, P: Platform> Zspage<'f, P> {
 
     /// The number of the object that begins at `location`, in this chain.
     fn number_of(&self, location: Location) -> u32 {
-        let index = self.frames.known(location.pfn()).index().load(Ordering::Relaxed);
+        let index = self.frames.known(location.pfn()).as_zspage().note();
         let place = usize::from((index >> PLACE_SHIFT) as u8);
         (place * PAGE + location.offset()) as u32 / self.class().size
     }
@@ -209,7 +205,8 @@ impl Pieces {
         let second = if here == length {
             NonNull::dangling()
         } else {
-            let next = Pfn(frames.known(location.pfn()).private().load(Ordering::Relaxed));
+            // An object that goes on has a frame after its first.
+            let next = frames.known(location.pfn()).as_zspage().next().unwrap_or(location.pfn());
             bytes_of(frames, next)
         };
         Self { first: (first, here), second: (second, length - here) }
