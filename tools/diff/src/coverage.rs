@@ -63,36 +63,19 @@ const SWAPPED_ADVICE: [(u64, &str); 7] = [
 const BORDERS: [(u32, &str); 3] =
     [(21, "across a 2 MiB border"), (30, "across a 1 GiB border"), (39, "across a 512 GiB border")];
 
-/// The results that each call can have here, as Linux documents and shows them.
-const RESULTS: &[(Call, &[&str])] = &[
-    (
-        Call::Mmap,
-        &[OK, "EINVAL", "ENOMEM", "EEXIST", "EBADF", "EACCES", "ENODEV", "EOVERFLOW", "EAGAIN", "EOPNOTSUPP"],
-    ),
-    (Call::Munmap, &[OK, "EINVAL"]),
-    (Call::Mprotect, &[OK, "EINVAL", "ENOMEM", "EACCES"]),
-    (Call::PkeyMprotect, &[OK, "EINVAL", "ENOMEM", "EACCES"]),
-    (Call::Mremap, &[OK, "EINVAL", "ENOMEM", "EFAULT", "EAGAIN"]),
-    (Call::Madvise, &[OK, "EINVAL", "ENOMEM"]),
-    (Call::Brk, &[OK]),
-    (Call::Mincore, &[OK, "EINVAL", "ENOMEM"]),
-    (Call::Msync, &[OK, "EINVAL", "ENOMEM", "EBUSY"]),
-    (Call::Mlock, &[OK, "EINVAL", "ENOMEM", "EPERM"]),
-    (Call::Mlock2, &[OK, "EINVAL", "ENOMEM", "EPERM"]),
-    (Call::Munlock, &[OK, "EINVAL", "ENOMEM"]),
-    (Call::Mlockall, &[OK, "EINVAL", "ENOMEM", "EPERM"]),
-    (Call::Munlockall, &[OK]),
-    (Call::Read, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR", "SIGBUS"]),
-    (Call::Write, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR", "SIGBUS"]),
-    (Call::Execute, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
-    (Call::Fill, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"]),
-    (Call::Fork, &[OK]),
-    (Call::Exit, &[OK]),
-    (Call::Setrlimit, &[OK]),
-    (Call::SetPrivileges, &[OK]),
-    (Call::Prctl, &[OK, "EINVAL", "EPERM"]),
-    (Call::MincoreInto, &[OK, "EINVAL", "ENOMEM", "EFAULT"]),
-];
+/// What can occur beside flags and values that succeed: lines of the form `call, what: result, result`.
+const EXPECTED: &str = include_str!("expected.txt");
+
+/// The lines of [`EXPECTED`], one result each.
+fn listed() -> impl Iterator<Item = Combination> {
+    let lines = EXPECTED.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(": ")).flat_map(|(left, results)| {
+        let (name, what) = left.split_once(", ").unwrap_or((left, ""));
+        let call = Call::from_name(name);
+        let results = results.split(", ");
+        results.filter_map(move |result| Some(Combination { call: call?, what, result }))
+    })
+}
 
 /// Flags and values that never succeed, or only where this machine has something that is not compared.
 const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC"];
@@ -109,112 +92,19 @@ fn is_not_built(advice: &str) -> bool {
     names::ADVICE.iter().any(|(value, name)| *name == advice && names::NOT_BUILT.contains(value))
 }
 
-/// Further flags and values with the results other than success that they can have.
-const FLAG_RESULTS: &[(Call, &str, &[&str])] = &[
-    (Call::Mmap, "MAP_FIXED_NOREPLACE", &["EEXIST", "EINVAL", "ENOMEM"]),
-    (Call::Mmap, "MAP_FIXED", &["EINVAL", "ENOMEM"]),
-    (Call::Mmap, "MAP_LOCKED", &["EAGAIN"]),
-    (Call::Mmap, "MAP_SYNC", &["EOPNOTSUPP"]),
-    (Call::Mmap, "MAP_HUGETLB", &["EINVAL", "ENOMEM", "EBADF", "EEXIST"]),
-    (Call::Mmap, "MAP_SHARED", &["EACCES", "EINVAL"]),
-    (Call::Mprotect, "PROT_GROWSDOWN", &["EINVAL"]),
-    (Call::Mprotect, "PROT_GROWSUP", &["EINVAL"]),
-    (Call::Mprotect, "PROT_WRITE", &["EACCES", "ENOMEM"]),
-    (Call::Mremap, "MREMAP_FIXED", &["EINVAL", "EFAULT", "ENOMEM"]),
-    (Call::Mremap, "MREMAP_DONTUNMAP", &["EINVAL", "EFAULT", "ENOMEM"]),
-    (Call::Mremap, "MREMAP_MAYMOVE", &["EINVAL", "EFAULT", "ENOMEM"]),
-    (Call::Madvise, "MADV_WILLNEED", &["ENOMEM"]),
-    (Call::Madvise, "MADV_DONTNEED", &["EINVAL", "ENOMEM"]),
-    (Call::Madvise, "MADV_FREE", &["EINVAL", "ENOMEM"]),
-    (Call::Madvise, "MADV_WIPEONFORK", &["EINVAL", "ENOMEM"]),
-    (Call::Madvise, "MADV_COLD", &["EINVAL", "ENOMEM"]),
-    (Call::Madvise, "MADV_PAGEOUT", &["EINVAL", "ENOMEM"]),
-    (Call::Madvise, "MADV_POPULATE_READ", &["EINVAL", "ENOMEM"]),
-    (Call::Madvise, "MADV_POPULATE_WRITE", &["EINVAL", "ENOMEM"]),
-    (Call::Madvise, "MADV_DONTNEED_LOCKED", &["ENOMEM"]),
-    (Call::Madvise, "MADV_COLLAPSE", &["EINVAL", "ENOMEM"]),
-    (Call::Msync, "MS_INVALIDATE", &["EBUSY"]),
-];
-
-/// A kind of place with the results that it can have.
-type Place = (&'static str, &'static [&'static str]);
-
-/// Calls over a range, with the results that odd ranges have.
-const RANGES: &[(Call, &[Place])] = &[
-    (
-        Call::Mmap,
-        &[
-            (UNALIGNED, &[OK, "EINVAL"]),
-            (UNALIGNED_LENGTH, &[OK]),
-            (NO_LENGTH, &["EINVAL"]),
-            (WRAPS, &["ENOMEM"]),
-            (HINT, &[OK]),
-            (MIDDLE, &[OK, "EEXIST"]),
-            (SEVERAL, &[OK, "EEXIST"]),
-        ],
-    ),
-    (
-        Call::Munmap,
-        &[
-            (UNALIGNED, &["EINVAL"]),
-            (UNALIGNED_LENGTH, &[OK]),
-            (NO_LENGTH, &["EINVAL"]),
-            (WRAPS, &["EINVAL"]),
-            (MIDDLE, &[OK]),
-            (SEVERAL, &[OK]),
-            (HOLE, &[OK]),
-        ],
-    ),
-    (
-        Call::Mprotect,
-        &[
-            (UNALIGNED, &["EINVAL"]),
-            (UNALIGNED_LENGTH, &[OK, "ENOMEM"]),
-            (NO_LENGTH, &[OK]),
-            (WRAPS, &["ENOMEM"]),
-            (MIDDLE, &[OK]),
-            (SEVERAL, &[OK]),
-            (HOLE, &["ENOMEM"]),
-        ],
-    ),
-    (
-        Call::Mremap,
-        &[
-            (UNALIGNED, &["EINVAL"]),
-            (UNALIGNED_LENGTH, &[OK]),
-            (NO_LENGTH, &["EINVAL", "EFAULT"]),
-            (MIDDLE, &[OK]),
-            (SEVERAL, &[OK, "EFAULT"]),
-            (HOLE, &["EFAULT"]),
-        ],
-    ),
-    (
-        Call::Madvise,
-        &[
-            (UNALIGNED, &["EINVAL"]),
-            (UNALIGNED_LENGTH, &[OK, "ENOMEM"]),
-            (NO_LENGTH, &[OK, "EINVAL"]),
-            (WRAPS, &["EINVAL"]),
-            (MIDDLE, &[OK, "EINVAL"]),
-            (SEVERAL, &[OK, "EINVAL"]),
-            (HOLE, &["ENOMEM"]),
-        ],
-    ),
-    (Call::Mincore, &[(UNALIGNED, &["EINVAL"]), (NO_LENGTH, &[OK]), (SEVERAL, &[OK]), (HOLE, &["ENOMEM"])]),
-    (
-        Call::MincoreInto,
-        &[
-            (VECTOR_BEYOND, &["EFAULT"]),
-            (VECTOR_HOLE, &["EFAULT"]),
-            (VECTOR_READ_ONLY, &["EFAULT"]),
-            (VECTOR_WRITABLE, &[OK, "ENOMEM"]),
-            (VECTOR_PAGES, &[OK, "EFAULT"]),
-        ],
-    ),
-    (Call::Msync, &[(UNALIGNED, &["EINVAL"]), (NO_LENGTH, &[OK]), (WRAPS, &["ENOMEM"]), (HOLE, &["ENOMEM"])]),
-    (Call::Mlock, &[(UNALIGNED, &[OK]), (NO_LENGTH, &[OK]), (MIDDLE, &[OK]), (HOLE, &["ENOMEM"])]),
-    (Call::Munlock, &[(UNALIGNED, &[OK]), (NO_LENGTH, &[OK]), (MIDDLE, &[OK]), (HOLE, &["ENOMEM"])]),
-    (Call::Fill, &[(MIDDLE, &[OK]), (SEVERAL, &[OK, "SIGSEGV MAPERR", "SIGSEGV ACCERR"])]),
+/// Calls whose places count.
+const HAVE_RANGES: &[Call] = &[
+    Call::Mmap,
+    Call::Munmap,
+    Call::Mprotect,
+    Call::Mremap,
+    Call::Madvise,
+    Call::Mincore,
+    Call::MincoreInto,
+    Call::Msync,
+    Call::Mlock,
+    Call::Munlock,
+    Call::Fill,
 ];
 
 /// Calls whose ranges are to lie across the borders of page tables.
@@ -287,7 +177,7 @@ impl Coverage {
         if let Some(standing) = standing {
             standing.note(call, args, &mut count);
         }
-        if RANGES.iter().any(|row| row.0 == call) {
+        if HAVE_RANGES.contains(&call) {
             places(call, args, &before.regions, &mut count);
             large_places(args, before, &mut count);
         }
@@ -418,55 +308,82 @@ fn swapped_places(call: Call, args: [u64; 6], before: &Observation, count: &mut 
 
 /// Everything that can occur, on hosts that swap or not, for users with privileges or without.
 fn expected(swaps: bool, privileges: bool) -> Vec<Combination> {
-    let mut all = Vec::new();
-    let mut add = |call, what, results: &[&'static str]| {
-        all.extend(results.iter().map(|result| Combination { call, what, result }));
-    };
-    for (call, results) in RESULTS {
-        add(*call, "", results);
+    let mut all: Vec<Combination> = listed()
+        .filter(|listed| privileges || !standing::needs_privileges(listed.what))
+        .filter(|listed| !is_not_built(listed.what))
+        .collect();
+    let mut add = |call, what, result| all.push(Combination { call, what, result });
+    for call in Call::all() {
         for argument in call.arguments() {
             let (Argument::Bits(names) | Argument::Value(names)) = argument else { continue };
             for (_, name) in
                 names.iter().filter(|(_, name)| !NEVER_OK.contains(name) && !is_known_to_differ(name))
             {
                 // The two that only `mprotect` on a stack takes.
-                let misplaced = *name == "PROT_GROWSDOWN" && *call != Call::Mprotect;
+                let misplaced = *name == "PROT_GROWSDOWN" && call != Call::Mprotect;
                 if !misplaced {
-                    add(*call, name, &[OK]);
+                    add(call, name, OK);
                 }
             }
         }
     }
-    for (call, flag, results) in FLAG_RESULTS.iter().filter(|(_, flag, _)| !is_not_built(flag)) {
-        add(*call, flag, results);
-    }
-    for (call, places) in RANGES {
-        for (place, results) in *places {
-            add(*call, place, results);
-        }
-    }
-    for (call, what, results) in standing::expected(privileges) {
-        add(call, what, results);
-    }
-    for call in BORDER_CALLS {
-        for (_, border) in BORDERS {
-            add(*call, border, &[OK]);
-        }
-        add(*call, LARGE_PART, &[OK]);
+    for &call in BORDER_CALLS {
+        BORDERS.iter().for_each(|(_, border)| add(call, border, OK));
+        add(call, LARGE_PART, OK);
         // One operation fills no more than some pages.
-        if *call != Call::Fill {
-            add(*call, LARGE_WHOLE, &[OK]);
+        if call != Call::Fill {
+            add(call, LARGE_WHOLE, OK);
         }
     }
     if swaps {
-        SWAPPED_CALLS.iter().for_each(|call| add(*call, SWAPPED, &[OK]));
-        SWAPPED_ADVICE.iter().for_each(|(_, advice)| add(Call::Madvise, advice, &[OK]));
+        SWAPPED_CALLS.iter().for_each(|&call| add(call, SWAPPED, OK));
+        SWAPPED_ADVICE.iter().for_each(|(_, advice)| add(Call::Madvise, advice, OK));
     }
     // Every advice meets a hole.
     for (_, advice) in names::ADVICE.iter().filter(|(_, advice)| !is_not_built(advice)) {
-        add(Call::Madvise, advice, &["ENOMEM"]);
+        add(Call::Madvise, advice, "ENOMEM");
     }
     all.sort_unstable();
     all.dedup();
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that is misspelt would never occur.
+    #[test]
+    fn what_is_listed_can_be_counted() {
+        const PLACES: &[&str] = &[
+            "",
+            UNALIGNED,
+            UNALIGNED_LENGTH,
+            NO_LENGTH,
+            WRAPS,
+            HINT,
+            MIDDLE,
+            SEVERAL,
+            HOLE,
+            VECTOR_BEYOND,
+            VECTOR_HOLE,
+            VECTOR_READ_ONLY,
+            VECTOR_WRITABLE,
+            VECTOR_PAGES,
+        ];
+        for line in EXPECTED.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let name = line.split([',', ':']).next().unwrap_or("");
+            assert!(Call::from_name(name).is_some() && line.contains(": "), "{line}");
+        }
+        for Combination { call, what, result } in listed() {
+            let is_argument = call.arguments().iter().any(|argument| match argument {
+                Argument::Bits(names) | Argument::Value(names) => names.iter().any(|(_, name)| *name == what),
+                Argument::Number | Argument::Signed => false,
+            });
+            assert!(is_argument || PLACES.contains(&what) || standing::is_counted(what), "{what}");
+            let signals = ["SIGSEGV MAPERR", "SIGSEGV ACCERR", "SIGBUS"];
+            let is_errno = (1..134).any(|errno| quire_mm::Errno(errno).name() == Some(result));
+            assert!(result == OK || signals.contains(&result) || is_errno, "{result}");
+        }
+    }
 }

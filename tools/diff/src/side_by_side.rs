@@ -11,7 +11,6 @@ use crate::standing::Standing;
 use quire_arch::PAGE_SIZE;
 use quire_host::{HostConfig, Machine, MachineError, Vcpu, VcpuError};
 use quire_mm::{CompressedRam, Error, InUse, Lz4, MemoryConfig, SwapOnOptions, Techniques};
-use std::fmt;
 
 /// RAM of the machine. Programs populate a few windows at most, in each of their processes.
 const RAM: u64 = 128 << 20;
@@ -23,39 +22,24 @@ const DISTURBED: u32 = 5;
 const REPEATS: u32 = 3;
 
 /// Why the sides cannot be compared at all.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiffError {
     /// Linux cannot be asked.
-    Oracle(OracleError),
+    #[error(transparent)]
+    Oracle(#[from] OracleError),
     /// The machine cannot be built.
-    Machine(MachineError),
+    #[error("the machine cannot be built: {0}")]
+    Machine(#[source] MachineError),
     /// The machine's CPU is not free.
-    Cpu(VcpuError),
+    #[error("the machine's CPU: {0}")]
+    Cpu(#[source] VcpuError),
     /// The machine gets no swap device.
+    #[error("the machine's swap device: {0}")]
     Swap(String),
     /// A space that looks like the oracle's processes cannot be made.
-    Space(Error),
-}
-
-impl fmt::Display for DiffError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Oracle(error) => error.fmt(f),
-            Self::Machine(error) => write!(f, "the machine cannot be built: {error}"),
-            Self::Cpu(error) => write!(f, "the machine's CPU: {error}"),
-            Self::Swap(what) => write!(f, "the machine's swap device: {what}"),
-            Self::Space(error) => write!(f, "a space like Linux's cannot be made: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for DiffError {}
-
-impl From<OracleError> for DiffError {
-    fn from(error: OracleError) -> Self {
-        Self::Oracle(error)
-    }
+    #[error("a space like Linux's cannot be made: {0}")]
+    Space(#[source] Error),
 }
 
 /// Where the sides parted.

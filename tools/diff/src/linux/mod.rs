@@ -30,12 +30,14 @@ use raw::{FORK, KILL, MMAP, MUNMAP, SCHED_GETAFFINITY, WAIT4, futex_wait, futex_
 use start::Measured;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
+use thiserror::Error;
 
 /// Why the oracle cannot be asked.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OracleError {
     /// Linux refused something that the oracle needs before its first program.
+    #[error("cannot prepare a process of Linux: {step} (errno {errno})")]
     Setup {
         /// What.
         step: &'static str,
@@ -43,29 +45,15 @@ pub enum OracleError {
         errno: i64,
     },
     /// A text of /proc could not be read.
-    Proc(std::io::Error),
+    #[error("cannot read /proc: {0}")]
+    Proc(#[source] std::io::Error),
     /// A process of the oracle died.
+    #[error("a process that asked Linux died with wait status {status:#x}")]
     Died {
         /// Its wait status.
         status: u32,
     },
 }
-
-impl fmt::Display for OracleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Setup { step, errno } => {
-                write!(f, "cannot prepare a process of Linux: {step} (errno {errno})")
-            }
-            Self::Proc(error) => write!(f, "cannot read /proc: {error}"),
-            Self::Died { status } => {
-                write!(f, "a process that asked Linux died with wait status {status:#x}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for OracleError {}
 
 /// How much is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

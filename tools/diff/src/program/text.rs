@@ -17,21 +17,14 @@ use std::str::FromStr;
 const HEADING: &str = "quire-diff 1";
 
 /// Why a text is no program.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: {what}")]
 pub struct ParseError {
     /// The line, from 1.
     pub line: usize,
     /// What is wrong with it.
     pub what: String,
 }
-
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.what)
-    }
-}
-
-impl std::error::Error for ParseError {}
 
 impl fmt::Display for Base {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
