@@ -3,58 +3,36 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-mod programs;
+#[path = "../common/recording.rs"]
+mod recording;
 
-use quire_trace::event::{Call, Event, EventKind, ExecGain, ExecImage, Privileges};
-use quire_trace::format::TraceReader;
-use quire_trace::record::{RecordError, RecordOptions, record};
-use quire_trace::replay::{Replay, ReplayOptions};
-use std::ffi::OsString;
+use quire_trace::event::{Call, EventKind, ExecGain, ExecImage, Privileges};
+use recording::Recording;
 
 /// Records one of the programs, checks that its replay has the same results, and returns what was recorded.
 /// `None`, with a message, where this machine lets us follow no program.
-fn record_and_replay(program: &str) -> Option<Vec<Event>> {
-    let path = std::env::temp_dir().join(format!("quire-policy-{}-{program}.qtr", std::process::id()));
-    let name = format!("programs::{program}");
-    let words = [&name, "--exact", "--ignored", "--nocapture", "--quiet", "--test-threads=1"];
-    let own = std::env::current_exe().unwrap().into_os_string();
-    let command = std::iter::once(own).chain(words.map(OsString::from)).collect();
-    match record(&RecordOptions::new(command, path.clone())) {
-        Err(error @ RecordError::Ptrace { .. }) => {
-            eprintln!("skipped: {error}");
-            return None;
-        }
-        result => drop(result.unwrap()),
-    }
-    let events = TraceReader::open(&path).unwrap().map(Result::unwrap).collect();
-    let report = Replay::open(&path, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
-    std::fs::remove_file(&path).unwrap();
+fn record_and_replay(program: &str) -> Option<Recording> {
+    let recorded = Recording::of(program)?;
+    let report = recorded.file.assert_replays();
     let differences: Vec<_> = report.processes.iter().flat_map(|process| &process.first_mismatches).collect();
     assert!(differences.is_empty(), "{differences:#?}");
-    assert!(report.is_good());
-    Some(events)
+    Some(recorded)
 }
 
-fn calls(events: &[Event], number: i64) -> impl Iterator<Item = &Call> + Clone {
-    events.iter().filter_map(move |event| match &event.kind {
-        EventKind::Call(call) if i64::from(call.number) == number => Some(call),
-        _ => None,
-    })
+fn failed(recorded: &Recording, number: i64, errno: i32) -> usize {
+    recorded.calls(number).filter(|call| call.errno() == Some(errno)).count()
 }
 
-fn count(events: &[Event], number: i64, errno: i32) -> usize {
-    calls(events, number).filter(|call| call.errno() == Some(errno)).count()
-}
-
-fn images(events: &[Event]) -> Vec<&ExecImage> {
-    let images = events
+fn images(recorded: &Recording) -> Vec<&ExecImage> {
+    let images = recorded
+        .events
         .iter()
         .map(|event| if let EventKind::Exec(image) = &event.kind { Some(&**image) } else { None });
     images.flatten().collect()
 }
 
-fn changes(events: &[Event]) -> Vec<Privileges> {
-    let changes = events.iter().map(|event| match event.kind {
+fn changes(recorded: &Recording) -> Vec<Privileges> {
+    let changes = recorded.events.iter().map(|event| match event.kind {
         EventKind::Privileges(privileges) => Some(privileges),
         _ => None,
     });
@@ -62,8 +40,8 @@ fn changes(events: &[Event]) -> Vec<Privileges> {
 }
 
 /// Without the capability there is nothing to give up: such a run shows less.
-fn is_privileged(events: &[Event]) -> bool {
-    let privileged = images(events)[0].privileges == Privileges::ALL;
+fn is_privileged(recorded: &Recording) -> bool {
+    let privileged = images(recorded)[0].privileges == Privileges::ALL;
     if !privileged {
         eprintln!("run without capabilities: what giving them up does was not seen");
     }
@@ -72,8 +50,8 @@ fn is_privileged(events: &[Event]) -> bool {
 
 #[test]
 fn locking_follows_privileges_and_limits() {
-    let Some(events) = record_and_replay("program_locks") else { return };
-    if !is_privileged(&events) {
+    let Some(recorded) = record_and_replay("locks") else { return };
+    if !is_privileged(&recorded) {
         return;
     }
     // Each refusal that there is, and success, are in the recording.
@@ -85,52 +63,52 @@ fn locking_follows_privileges_and_limits() {
         (libc::SYS_mremap, &[libc::EAGAIN]),
     ] {
         for errno in errnos {
-            assert!(count(&events, call, *errno) > 0, "call {call} never failed with {errno}");
+            assert!(failed(&recorded, call, *errno) > 0, "call {call} never failed with {errno}");
         }
-        assert!(calls(&events, call).any(|call| call.errno().is_none()), "call {call} never succeeded");
+        assert!(recorded.calls(call).any(|call| call.errno().is_none()), "call {call} never succeeded");
     }
-    let changes = changes(&events);
+    let changes = changes(&recorded);
     assert!(changes.contains(&Privileges::ALL) && changes.contains(&Privileges::default()), "{changes:?}");
     // The last image is another user's.
-    assert_eq!(images(&events).last().unwrap().privileges, Privileges::default());
+    assert_eq!(images(&recorded).last().unwrap().privileges, Privileges::default());
 }
 
 #[test]
 fn two_threads_have_privileges_of_their_own() {
-    let Some(events) = record_and_replay("program_threads_differ") else { return };
-    if is_privileged(&events) {
-        let refused = count(&events, libc::SYS_mlock, libc::EPERM);
-        assert!(refused > 0 && calls(&events, libc::SYS_mlock).any(|call| call.errno().is_none()));
+    let Some(recorded) = record_and_replay("threads_differ") else { return };
+    if is_privileged(&recorded) {
+        let refused = failed(&recorded, libc::SYS_mlock, libc::EPERM);
+        assert!(refused > 0 && recorded.calls(libc::SYS_mlock).any(|call| call.errno().is_none()));
     }
 }
 
 #[test]
 fn a_child_that_shares_memory_has_limits_of_its_own() {
-    let Some(events) = record_and_replay("program_shares_memory") else { return };
+    let Some(recorded) = record_and_replay("shares_memory") else { return };
     // In the child the limit is nothing; its maker may still lock.
-    assert!(count(&events, libc::SYS_mlock, libc::EPERM) > 0);
-    let last = calls(&events, libc::SYS_mlock).filter(|call| call.args[1] == 2 * 4096).last().unwrap();
+    assert!(failed(&recorded, libc::SYS_mlock, libc::EPERM) > 0);
+    let last = recorded.calls(libc::SYS_mlock).filter(|call| call.args[1] == 2 * 4096).last().unwrap();
     assert_eq!(last.result, 0, "{last:?}");
 }
 
 #[test]
 fn low_addresses_are_as_the_host_allows() {
-    let Some(events) = record_and_replay("program_maps_low") else { return };
-    let image = images(&events)[0];
+    let Some(recorded) = record_and_replay("maps_low") else { return };
+    let image = images(&recorded)[0];
     assert!(image.lowest_placed >= image.mmap_min_addr.max(4096), "{:#x}", image.lowest_placed);
     let hint = |call: &&Call| call.args[0] == 0x1000 && call.args[3] & libc::MAP_FIXED as u64 == 0;
     let hinted =
-        calls(&events, libc::SYS_mmap).filter(hint).find(|call| call.args[3] & 0x10_0000 == 0).unwrap();
+        recorded.calls(libc::SYS_mmap).filter(hint).find(|call| call.args[3] & 0x10_0000 == 0).unwrap();
     assert_eq!(hinted.result, image.lowest_placed as i64);
-    if is_privileged(&events) && image.mmap_min_addr > 0 {
-        assert!(count(&events, libc::SYS_mmap, libc::EPERM) > 0);
+    if is_privileged(&recorded) && image.mmap_min_addr > 0 {
+        assert!(failed(&recorded, libc::SYS_mmap, libc::EPERM) > 0);
     }
 }
 
 #[test]
 fn memory_that_may_not_become_executable() {
-    let Some(events) = record_and_replay("program_mdwe") else { return };
-    let set = calls(&events, libc::SYS_prctl).filter(|call| call.args[0] == libc::PR_SET_MDWE as u64);
+    let Some(recorded) = record_and_replay("mdwe") else { return };
+    let set = recorded.calls(libc::SYS_prctl).filter(|call| call.args[0] == libc::PR_SET_MDWE as u64);
     if !set.clone().any(|call| call.result == 0) {
         eprintln!("skipped: this kernel does not know PR_SET_MDWE");
         return;
@@ -139,9 +117,9 @@ fn memory_that_may_not_become_executable() {
         assert!(set.clone().any(|call| call.errno() == Some(errno)), "never {errno}");
     }
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        assert!(count(&events, call, libc::EACCES) > 0);
+        assert!(failed(&recorded, call, libc::EACCES) > 0);
     }
     // With the first bit alone two images inherit it; with both bits none does.
-    let refused = images(&events).iter().filter(|image| image.exec_gain == ExecGain::Refused).count();
-    assert_eq!((images(&events).len(), refused), (5, 2));
+    let refused = images(&recorded).iter().filter(|image| image.exec_gain == ExecGain::Refused).count();
+    assert_eq!((images(&recorded).len(), refused), (5, 2));
 }

@@ -1,75 +1,21 @@
 //! Calls that fail, that depend on what a descriptor names, and that are not built: recorded, and replayed.
 
-use super::{calls, is_permitted, output};
-use quire_trace::event::{Event, FileKind, MapTrial};
-use quire_trace::format::TraceReader;
-use quire_trace::record::{RecordOptions, record};
-use quire_trace::replay::{ProcessReport, Replay, ReplayOptions};
-use std::ffi::CString;
-use std::ptr;
+use super::recording::Recording;
+use super::shared::FAILING;
+use quire_trace::event::{FileKind, MapTrial};
+use quire_trace::replay::{ProcessReport, ReplayOptions};
 
-const PAGE: usize = 4096;
-const HUGE: usize = 2 << 20;
-const READ: i32 = libc::PROT_READ;
-const WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-const EXEC: i32 = libc::PROT_READ | libc::PROT_EXEC;
-const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-
-/// Makes a system call; the result as the kernel gives it.
-fn call(number: i64, args: [usize; 6]) -> i64 {
-    let [first, second, third, fourth, fifth, sixth] = args;
-    // SAFETY: what the calls of this file may do to memory, they do to mappings of their own.
-    let result = unsafe { libc::syscall(number, first, second, third, fourth, fifth, sixth) };
-    if result == -1 { -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap()) } else { result }
-}
-
-fn map(addr: usize, len: usize, prot: i32, flags: i32, file: i32, offset: usize) -> i64 {
-    call(libc::SYS_mmap, [addr, len, prot as usize, flags as usize, file as usize, offset])
-}
-
-fn protect(addr: i64, prot: i32) -> i64 {
-    call(libc::SYS_mprotect, [addr as usize, PAGE, prot as usize, 0, 0, 0])
-}
-
-fn open(path: &str, flags: i32) -> i32 {
-    let path = CString::new(path).unwrap();
-    // SAFETY: the path is a live C string.
-    unsafe { libc::open(path.as_ptr(), flags, 0o600) }
-}
-
-/// A memory file of a page with these seals.
-fn sealed(seals: i32) -> i32 {
-    // SAFETY: the name is a live C string; the other calls take numbers.
-    unsafe {
-        let file = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING);
-        assert_eq!(libc::ftruncate(file, PAGE as i64), 0);
-        assert_eq!(libc::fcntl(file, libc::F_ADD_SEALS, seals), 0);
-        file
-    }
-}
-
-/// Records one of the programs below, and replays what was recorded: the events, and the report of the only
+/// Records one of the programs, and replays what was recorded: the recording, and the report of the only
 /// process.
-fn replay_child(child: &str) -> Option<(Vec<Event>, ProcessReport)> {
-    let program = std::env::current_exe().unwrap().into_os_string();
-    let name = format!("calls::{child}");
-    let words = [&name, "--exact", "--ignored", "--nocapture", "--quiet", "--test-threads=1"];
-    let command = std::iter::once(program).chain(words.map(Into::into)).collect();
-    let path = output(child);
-    let result = record(&RecordOptions::new(command, path.clone()));
-    if !is_permitted(&result) {
-        return None;
-    }
-    assert_eq!(result.unwrap().exit_code(), 0);
-    let events = TraceReader::open(&path).unwrap().map(Result::unwrap).collect();
-    let options = ReplayOptions { paranoid: true, ..ReplayOptions::default() };
-    let mut report = Replay::open(&path, options).unwrap().run(&mut |_, _| {}).unwrap();
-    std::fs::remove_file(&path).unwrap();
+fn replayed(program: &str) -> Option<(Recording, ProcessReport)> {
+    let recorded = Recording::of(program)?;
+    assert_eq!(recorded.summary.exit_code(), 0);
+    let mut report = recorded.file.replay(ReplayOptions { paranoid: true, ..ReplayOptions::default() });
     assert_eq!(report.processes.len(), 1);
     let process = report.processes.remove(0);
-    assert_eq!(process.first_mismatches, [], "{child}");
+    assert_eq!(process.first_mismatches, [], "{program}");
     assert_eq!(process.audit, Vec::<String>::new());
-    Some((events, process))
+    Some((recorded, process))
 }
 
 fn gaps(process: &ProcessReport) -> Vec<(&str, u64)> {
@@ -77,120 +23,20 @@ fn gaps(process: &ProcessReport) -> Vec<(&str, u64)> {
 }
 
 #[test]
-#[ignore = "a program that tests record"]
-fn child_fails() {
-    let own = map(0, 4 * PAGE, WRITE, ANONYMOUS, -1, 0) as usize;
-    for (number, args) in FAILING {
-        let args = args.map(|arg| if arg == OWN { own } else { arg });
-        assert!(call(number, args) < 0, "{number}");
-    }
-    std::process::exit(0)
-}
-
-/// Stands for memory of the program.
-const OWN: usize = usize::MAX - 77;
-/// Calls that are not built, each with arguments that Linux refuses.
-const FAILING: [(i64, [usize; 6]); 14] = [
-    // CLONE_THREAD without CLONE_SIGHAND.
-    (libc::SYS_clone, [libc::CLONE_THREAD as usize, 0, 0, 0, 0, 0]),
-    (libc::SYS_clone3, [OWN, 1, 0, 0, 0, 0]),
-    (libc::SYS_io_setup, [0, OWN, 0, 0, 0, 0]),
-    (libc::SYS_io_destroy, [OWN, 0, 0, 0, 0, 0]),
-    (libc::SYS_shmat, [u32::MAX as usize, 0, 0, 0, 0, 0]),
-    (libc::SYS_shmdt, [OWN, 0, 0, 0, 0, 0]),
-    (libc::SYS_mbind, [OWN, PAGE, 99, 0, 0, 0]),
-    (libc::SYS_remap_file_pages, [OWN, PAGE, 0, 0, 0, 0]),
-    (libc::SYS_userfaultfd, [0x7fff_0000, 0, 0, 0, 0, 0]),
-    (libc::SYS_mseal, [OWN, PAGE, 99, 0, 0, 0]),
-    (libc::SYS_process_madvise, [u32::MAX as usize, OWN, 1, 4, 0, 0]),
-    (libc::SYS_pkey_mprotect, [OWN, PAGE, 1, 99, 0, 0]),
-    // MADV_REMOVE of private memory, MADV_HWPOISON of nothing.
-    (libc::SYS_madvise, [OWN, PAGE, 9, 0, 0, 0]),
-    (libc::SYS_madvise, [0x1000, PAGE, 100, 0, 0, 0]),
-];
-
-#[test]
 fn a_call_that_linux_refused_is_no_gap() {
-    let Some((events, process)) = replay_child("child_fails") else { return };
+    let Some((recorded, process)) = replayed("fails") else { return };
     assert_eq!(gaps(&process), []);
     for (number, _) in FAILING {
-        assert!(calls(&events, number).any(|call| call.errno().is_some()), "{number}");
+        assert!(recorded.calls(number).any(|call| call.errno().is_some()), "{number}");
     }
-}
-
-/// Maps each descriptor in every way, and tries to change what may be done.
-fn try_all(files: &[i32]) {
-    for &file in files {
-        for kind in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
-            for prot in [libc::PROT_NONE, READ, WRITE, EXEC] {
-                let addr = map(0, PAGE, prot, kind, file, 0);
-                if addr > 0 {
-                    protect(addr, WRITE);
-                    protect(addr, EXEC);
-                    call(libc::SYS_munmap, [addr as usize, PAGE, 0, 0, 0, 0]);
-                }
-            }
-        }
-    }
-}
-
-#[test]
-#[ignore = "a program that tests record"]
-fn child_maps_descriptors() {
-    let paths = ["/dev/null", "/dev/urandom", "/proc/self/maps", "/proc/cpuinfo", "/proc/self", "/dev/zero"];
-    let mut files: Vec<i32> = paths.map(|path| open(path, libc::O_RDONLY)).into();
-    files.push(open("/dev/zero", libc::O_RDWR));
-    files.push(open("/dev/zero", libc::O_PATH));
-    let mut pipe = [0; 2];
-    // SAFETY: the calls write to the live variables that they are given; the others take numbers.
-    unsafe {
-        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
-        files.extend(pipe);
-        files.extend([libc::AF_UNIX, libc::AF_INET].map(|family| libc::socket(family, libc::SOCK_STREAM, 0)));
-        files.push(libc::epoll_create1(0));
-        files.push(libc::eventfd(0, 0));
-        files.push(libc::timerfd_create(libc::CLOCK_MONOTONIC, 0));
-        let name = CString::new(format!("/quire-test-{}", std::process::id())).unwrap();
-        let queue = libc::mq_open(
-            name.as_ptr(),
-            libc::O_RDWR | libc::O_CREAT,
-            0o600,
-            ptr::null_mut::<libc::mq_attr>(),
-        );
-        libc::mq_unlink(name.as_ptr());
-        files.push(queue);
-    }
-    for seals in [0, libc::F_SEAL_WRITE, libc::F_SEAL_FUTURE_WRITE, 0x20] {
-        let file = sealed(seals);
-        files.extend([file, open(&format!("/proc/self/fd/{file}"), libc::O_RDONLY)]);
-    }
-    files.retain(|file| *file >= 0);
-    try_all(&files);
-    // A refusal by the file itself comes after what was to be replaced is gone.
-    let replaced = map(0, 4 * PAGE, WRITE, ANONYMOUS, -1, 0) as usize;
-    for (page, path) in ["/proc/cpuinfo", "/dev/null"].into_iter().enumerate() {
-        let at = replaced + (2 * page) * PAGE;
-        assert!(map(at, PAGE, READ, libc::MAP_PRIVATE | libc::MAP_FIXED, open(path, libc::O_RDONLY), 0) < 0);
-        let mut vector = [0_u8];
-        call(libc::SYS_mincore, [at, PAGE, vector.as_mut_ptr() as usize, 0, 0, 0]);
-    }
-    // The ring of io_uring is mapped at an offset of its own.
-    let mut parameters = [0_u8; 120];
-    let ring = call(libc::SYS_io_uring_setup, [8, parameters.as_mut_ptr() as usize, 0, 0, 0, 0]);
-    if ring >= 0 {
-        let addr = map(0, PAGE, WRITE, libc::MAP_SHARED | libc::MAP_POPULATE, ring as i32, 0x1000_0000);
-        assert!(addr > 0, "{addr}");
-        map(0, PAGE, WRITE, libc::MAP_SHARED, ring as i32, 0x7000_0000);
-    }
-    std::process::exit(0)
 }
 
 #[test]
 fn the_descriptor_decides_what_can_be_mapped() {
-    let Some((events, process)) = replay_child("child_maps_descriptors") else { return };
+    let Some((recorded, process)) = replayed("maps_descriptors") else { return };
     assert_eq!(gaps(&process), []);
     let trial = |name: &[u8]| -> Vec<MapTrial> {
-        let all = calls(&events, libc::SYS_mmap).filter_map(|call| call.file());
+        let all = recorded.calls(libc::SYS_mmap).filter_map(|call| call.file());
         all.filter(|file| file.name.starts_with(name)).filter_map(|file| file.trial).collect()
     };
     let no_device = MapTrial { refused: Some(19), ..MapTrial::default() };
@@ -199,187 +45,50 @@ fn the_descriptor_decides_what_can_be_mapped() {
     assert!(trial(b"/memfd:sealed").contains(&sealed), "{:?}", trial(b"/memfd:sealed"));
     let ring = trial(b"anon_inode:[io_uring]");
     assert!(ring.is_empty() || ring[0].refused.is_none() && ring[1].refused.is_some(), "{ring:?}");
-    assert!(calls(&events, libc::SYS_mmap).filter_map(|call| call.file()).any(|f| f.kind == FileKind::Zero));
-}
-
-#[test]
-#[ignore = "a program that tests record"]
-fn child_maps_zeros() {
-    let zero = open("/dev/zero", libc::O_RDWR);
-    // So that a place for 2 MiB is not aligned by chance.
-    map(0, 3 * PAGE, WRITE, ANONYMOUS, -1, 0);
-    for len in [HUGE - PAGE, HUGE, HUGE + PAGE, 3 * HUGE] {
-        for kind in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
-            for offset in
-                [0, PAGE, 5 * PAGE, 0x7fff_ffff_ff00_0000, 0x7fff_ffff_ffff_e000, usize::MAX - HUGE + 1]
-            {
-                let addr = map(0, len, WRITE, kind, zero, offset);
-                map(0, PAGE, READ, ANONYMOUS, -1, 0);
-                if addr > 0 && offset == PAGE {
-                    call(libc::SYS_munmap, [addr as usize, len, 0, 0, 0, 0]);
-                }
-            }
-            map(0, len, WRITE, kind | libc::MAP_ANONYMOUS, -1, 0x5000);
-        }
-    }
-    // Two shared mappings of zeros side by side are two.
-    let both = map(0, 2 * PAGE, WRITE, ANONYMOUS, -1, 0) as usize;
-    for (place, offset) in [(both, 0), (both + PAGE, PAGE)] {
-        map(place, PAGE, WRITE, libc::MAP_SHARED | libc::MAP_FIXED, zero, offset);
-    }
-    call(libc::SYS_mremap, [both, 2 * PAGE, 3 * PAGE, libc::MREMAP_MAYMOVE as usize, 0, 0]);
-    std::process::exit(0)
+    assert!(recorded.calls(libc::SYS_mmap).filter_map(|call| call.file()).any(|f| f.kind == FileKind::Zero));
 }
 
 #[test]
 fn zeros_lie_where_linux_puts_them() {
-    let Some((_, process)) = replay_child("child_maps_zeros") else { return };
+    let Some((_, process)) = replayed("maps_zeros") else { return };
     assert_eq!(gaps(&process), []);
-}
-
-#[test]
-#[ignore = "a program that tests record"]
-fn child_attaches() {
-    // A hole of ten pages, in which all that follows is placed as long as it fits.
-    let hole = map(0, 10 * PAGE, WRITE, ANONYMOUS, -1, 0) as usize;
-    call(libc::SYS_munmap, [hole, 10 * PAGE, 0, 0, 0, 0]);
-    let id = call(libc::SYS_shmget, [libc::IPC_PRIVATE as usize, 3 * PAGE + 5, 0o600, 0, 0, 0]);
-    let attach = |flags: i32| call(libc::SYS_shmat, [id as usize, 0, flags as usize, 0, 0, 0]);
-    let detach = |addr: i64| call(libc::SYS_shmdt, [addr as usize, 0, 0, 0, 0, 0]);
-    let (first, second) = (attach(0), attach(libc::SHM_RDONLY));
-    assert_eq!(protect(second, WRITE), -i64::from(libc::EACCES));
-    // Detaching takes what is left of a segment, in two parts with a hole.
-    protect(first, READ);
-    call(libc::SYS_munmap, [first as usize + PAGE, PAGE, 0, 0, 0, 0]);
-    assert_eq!((detach(first), detach(second)), (0, 0));
-    map(0, 8 * PAGE, WRITE, ANONYMOUS, -1, 0);
-    let mut context = 0_usize;
-    assert_eq!(call(libc::SYS_io_setup, [64, (&raw mut context) as usize, 0, 0, 0, 0]), 0);
-    map(0, PAGE, WRITE, ANONYMOUS, -1, 0);
-    assert_eq!(call(libc::SYS_io_destroy, [context, 0, 0, 0, 0, 0]), 0);
-    map(0, PAGE, WRITE, ANONYMOUS, -1, 0);
-    map(0, PAGE, READ, ANONYMOUS, -1, 0);
-    call(libc::SYS_shmctl, [id as usize, libc::IPC_RMID as usize, 0, 0, 0, 0]);
-    std::process::exit(0)
 }
 
 /// Each call is named, and the mappings that come after lie where Linux put them.
 #[test]
 fn segments_and_rings_come_and_go() {
-    let Some((_, process)) = replay_child("child_attaches") else { return };
+    let Some((_, process)) = replayed("attaches") else { return };
     assert_eq!(gaps(&process), [("io_destroy", 1), ("io_setup", 1), ("shmat", 2), ("shmdt", 2)]);
-}
-
-#[test]
-#[ignore = "a program that tests record"]
-fn child_maps_huge_pages() {
-    let size = |log: i32| log << libc::MAP_HUGE_SHIFT;
-    let huge = ANONYMOUS | libc::MAP_HUGETLB;
-    let free = huge | libc::MAP_NORESERVE;
-    let (all, invalid, bad) = (usize::MAX, -i64::from(libc::EINVAL), -i64::from(libc::EBADF));
-    // Sizes that Linux does not know, no length, a length that wraps, no kind, a descriptor that is not open.
-    for (len, flags, file, expected) in [
-        (HUGE, free | size(5), -1, invalid),
-        (0, free, -1, invalid),
-        (all, free, -1, invalid),
-        (HUGE, free & !libc::MAP_PRIVATE, -1, invalid),
-        (HUGE, libc::MAP_PRIVATE | libc::MAP_HUGETLB, -1, bad),
-    ] {
-        assert_eq!(map(0, len, WRITE, flags, file, 0), expected, "{len:#x} {flags:#x}");
-    }
-    map(0, HUGE, WRITE, huge, -1, 0);
-    let addr = map(0, 2 * HUGE, WRITE, free, -1, 0);
-    assert!(addr > 0 && (addr as usize).is_multiple_of(HUGE));
-    map(0, HUGE, WRITE, free | size(21), -1, 0);
-    map(0, PAGE, WRITE, ANONYMOUS, -1, 0);
-    assert_eq!(protect(addr, READ), invalid);
-    call(libc::SYS_munmap, [addr as usize + PAGE, PAGE, 0, 0, 0, 0]);
-    call(libc::SYS_munmap, [addr as usize, HUGE, 0, 0, 0, 0]);
-    map(0, HUGE, WRITE, ANONYMOUS, -1, 0);
-    std::process::exit(0)
 }
 
 /// The host may have a pool of huge pages: then a mapping with pages is a gap.
 #[test]
 fn huge_pages_of_the_programs_choice_are_mapped_as_by_linux() {
-    let Some((events, process)) = replay_child("child_maps_huge_pages") else { return };
+    let Some((recorded, process)) = replayed("maps_huge_pages") else { return };
     let reserved = 0x4_0022;
-    let pool = calls(&events, libc::SYS_mmap).any(|call| call.args[3] == reserved && call.errno().is_none());
+    let pool = recorded.calls(libc::SYS_mmap).any(|call| call.args[3] == reserved && call.errno().is_none());
     let gap = ("mmap with MAP_PRIVATE|MAP_ANONYMOUS|MAP_HUGETLB", 1);
     assert_eq!(gaps(&process), if pool { vec![gap] } else { Vec::new() });
 }
 
 #[test]
-#[ignore = "a program that tests record"]
-fn child_asks_into_bad_vectors() {
-    let own = map(0, 8 * PAGE, WRITE, ANONYMOUS, -1, 0) as usize;
-    let fixed = ANONYMOUS | libc::MAP_FIXED;
-    map(own + 2 * PAGE, PAGE, READ, fixed, -1, 0);
-    map(own + 3 * PAGE, PAGE, libc::PROT_NONE, fixed, -1, 0);
-    call(libc::SYS_munmap, [own + 5 * PAGE, PAGE, 0, 0, 0, 0]);
-    let ask =
-        |start: usize, len: usize, vector: usize| call(libc::SYS_mincore, [start, len, vector, 0, 0, 0]);
-    let fault = -i64::from(libc::EFAULT);
-    assert_eq!(ask(own, 3 * PAGE, own + PAGE), 0);
-    for vector in [0, own + 2 * PAGE, own + 3 * PAGE, own + 5 * PAGE, own + 5 * PAGE - 1, 1 << 63, usize::MAX]
-    {
-        assert_eq!(ask(own, 3 * PAGE, vector), fault);
-    }
-    assert_eq!((ask(own, 0, 0), ask(own, 0, usize::MAX)), (0, fault));
-    assert_eq!(ask(own + 1, PAGE, 0), -i64::from(libc::EINVAL));
-    assert_eq!(ask(1 << 63, 0, 0), -i64::from(libc::ENOMEM));
-    // The hole comes after pages whose bytes cannot be written.
-    assert_eq!(ask(own + 4 * PAGE, 3 * PAGE, 0), fault);
-    assert_eq!(ask(own + 5 * PAGE, PAGE, 0), -i64::from(libc::ENOMEM));
-    std::process::exit(0)
-}
-
-#[test]
 fn mincore_faults_on_a_bad_vector() {
-    let Some((_, process)) = replay_child("child_asks_into_bad_vectors") else { return };
+    let Some((_, process)) = replayed("asks_into_bad_vectors") else { return };
     assert_eq!(gaps(&process), []);
 }
 
 #[test]
-#[ignore = "a program that tests record"]
-fn child_collapses() {
-    let shared = map(0, 2 * HUGE, WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) as usize;
-    let start = shared.next_multiple_of(HUGE);
-    for page in 0..512 {
-        // SAFETY: the page lies in the mapping.
-        unsafe { ptr::with_exposed_provenance_mut::<u8>(start + page * PAGE).write_volatile(1) };
-    }
-    // What becomes of it depends on the memory of the host.
-    call(libc::SYS_madvise, [start, HUGE, 25, 0, 0, 0]);
-    std::process::exit(0)
-}
-
-#[test]
 fn collapse_of_shared_memory_is_a_gap() {
-    let Some((events, process)) = replay_child("child_collapses") else { return };
-    let collapse = calls(&events, libc::SYS_madvise).find(|call| call.args[2] == 25).unwrap();
+    let Some((recorded, process)) = replayed("collapses") else { return };
+    let collapse = recorded.calls(libc::SYS_madvise).find(|call| call.args[2] == 25).unwrap();
     let name = "madvise with MADV_COLLAPSE of files and shared memory";
     let expected: &[_] = if collapse.errno() == Some(libc::EINVAL) { &[] } else { &[(name, 1)] };
     assert_eq!(gaps(&process), expected);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_maps_below_2g() {
-    let flags = ANONYMOUS | libc::MAP_32BIT;
-    let first = map(0, 3 * PAGE, WRITE, flags, -1, 0);
-    assert!((0x4000_0000..0x8000_0000).contains(&first));
-    // Each search begins at a place of its own.
-    let second = map(0, PAGE, WRITE, flags, -1, 0);
-    assert!((0x4000_0000..0x8000_0000).contains(&second));
-    // SAFETY: the page was just mapped for writing.
-    unsafe { (first as *mut u8).write_volatile(1) };
-    assert_eq!(call(libc::SYS_munmap, [first as usize, 3 * PAGE, 0, 0, 0, 0]), 0);
-}
-
 /// Linux starts such mappings at a random place, which a replay takes over.
 #[test]
 fn places_below_2g_are_those_of_the_recording() {
-    let Some((_, process)) = replay_child("child_maps_below_2g") else { return };
+    let Some((_, process)) = replayed("maps_below_2g") else { return };
     assert_eq!(gaps(&process), []);
 }

@@ -1,48 +1,12 @@
 //! Figures of processes: each its own, and both sides of the same moment.
 
-use super::{is_permitted, output};
-use quire_trace::record::{RecordOptions, record};
-use quire_trace::replay::{ProcessReport, Replay, ReplayOptions};
-use std::sync::Barrier;
-
-const THREADS: usize = 40;
-const PARENT_BYTES: usize = 16 << 20;
-
-/// Forty threads live at once and end; memory is held while another program runs, which is started as by
-/// vfork.
-#[test]
-#[ignore = "a program that tests record"]
-fn child_has_threads_and_starts_a_program() {
-    let barrier = Barrier::new(THREADS);
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| barrier.wait());
-        }
-    });
-    let held = vec![1_u8; PARENT_BYTES];
-    assert!(std::process::Command::new("true").status().unwrap().success());
-    assert_eq!(held[PARENT_BYTES / 2], 1);
-}
-
-fn processes() -> Option<Vec<ProcessReport>> {
-    let program = std::env::current_exe().unwrap().into_os_string();
-    let name = "figures::child_has_threads_and_starts_a_program";
-    let words = [name, "--exact", "--ignored", "--nocapture", "--quiet", "--test-threads=1"];
-    let command = std::iter::once(program).chain(words.map(Into::into)).collect();
-    let path = output("figures");
-    let result = record(&RecordOptions::new(command, path.clone()));
-    if !is_permitted(&result) {
-        return None;
-    }
-    let report = Replay::open(&path, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    assert!(report.is_good(), "{:#?}", report.processes);
-    Some(report.processes)
-}
+use super::recording::Recording;
+use super::shared::{PARENT_BYTES, THREADS};
 
 #[test]
 fn figures_are_those_of_the_process_at_its_end() {
-    let Some(processes) = processes() else { return };
+    let Some(recorded) = Recording::of("has_threads_and_starts_a_program") else { return };
+    let processes = recorded.file.assert_replays().processes;
     let [parent, child] = &processes[..] else { panic!("{} processes", processes.len()) };
     let linux = parent.linux.as_ref().unwrap();
     assert_eq!(parent.quire.mappings, linux.mappings);

@@ -1,10 +1,10 @@
-//! Programs that the tests record: each makes calls whose results depend on what it is allowed to do.
+//! Programs that make calls whose results depend on what it is allowed to do.
 
+use crate::PAGE;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-const PAGE: usize = 4096;
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// `CAP_IPC_LOCK` and `CAP_SYS_RAWIO`.
@@ -102,10 +102,8 @@ fn in_child(work: impl FnOnce()) {
 
 /// Runs one of the programs here anew.
 fn execute(program: &str) {
-    let path = std::env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
-    let name = format!("programs::{program}");
-    let words = [path.as_deref().unwrap_or(""), &name, "--exact", "--ignored", "--quiet", "--test-threads=1"];
-    let words: Vec<CString> = words.iter().filter_map(|word| CString::new(*word).ok()).collect();
+    let path = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
+    let words = [path.as_str(), program].map(|word| CString::new(word).unwrap());
     let mut pointers: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
     pointers.push(std::ptr::null());
     // SAFETY: strings that end with zeros, in a list that does.
@@ -114,9 +112,7 @@ fn execute(program: &str) {
 
 const LIMITS: [u64; 4] = [0, 2 * PAGE as u64, 4 * PAGE as u64 + 5, 1 << 20];
 
-#[test]
-#[ignore = "a program that tests record"]
-fn program_locks() {
+pub(crate) fn locks() {
     for limit in LIMITS {
         in_child(|| {
             limit_locked(limit);
@@ -154,22 +150,18 @@ fn program_locks() {
     in_child(|| {
         // SAFETY: as above.
         unsafe { libc::syscall(libc::SYS_setreuid, 1000, 1000) };
-        execute("program_locks_in_every_way");
+        execute("locks_in_every_way");
     });
     leave(0);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn program_locks_in_every_way() {
+pub(crate) fn locks_in_every_way() {
     lock_in_every_way();
     leave(0);
 }
 
 /// Two threads of one space: one gives up its privileges, the other one keeps them.
-#[test]
-#[ignore = "a program that tests record"]
-fn program_threads_differ() {
+pub(crate) fn threads_differ() {
     limit_locked(0);
     std::thread::scope(|scope| {
         let given_up = scope.spawn(|| {
@@ -191,9 +183,7 @@ extern "C" fn limited_child(_: *mut libc::c_void) -> i32 {
 }
 
 /// A child that uses its maker's memory has limits of its own.
-#[test]
-#[ignore = "a program that tests record"]
-fn program_shares_memory() {
+pub(crate) fn shares_memory() {
     set_privileges(0);
     limit_locked(1 << 20);
     let stack = map(0, 64 * PAGE, READ_WRITE, PRIVATE);
@@ -208,9 +198,7 @@ fn program_shares_memory() {
 }
 
 /// Mappings at and below the lowest addresses.
-#[test]
-#[ignore = "a program that tests record"]
-fn program_maps_low() {
+pub(crate) fn maps_low() {
     for privileges in [BOTH, 0] {
         set_privileges(privileges);
         for fixed in [0, libc::MAP_FIXED, libc::MAP_FIXED_NOREPLACE] {
@@ -270,9 +258,7 @@ fn set_mdwe(bits: u64, third: u64) {
 }
 
 /// `PR_SET_MDWE` and what fork and exec keep of it.
-#[test]
-#[ignore = "a program that tests record"]
-fn program_mdwe() {
+pub(crate) fn mdwe() {
     execute_in_every_way();
     for bits in [1, 3] {
         in_child(|| {
@@ -288,16 +274,14 @@ fn program_mdwe() {
             }
             execute_in_every_way();
             in_child(execute_in_every_way);
-            in_child(|| execute("program_executes_in_every_way"));
-            execute("program_executes_in_every_way");
+            in_child(|| execute("executes_in_every_way"));
+            execute("executes_in_every_way");
         });
     }
     leave(0);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn program_executes_in_every_way() {
+pub(crate) fn executes_in_every_way() {
     execute_in_every_way();
     leave(0);
 }

@@ -1,13 +1,11 @@
 //! A program whose calls have arguments that no sane program has.
 
-use super::children::PAGE;
+use crate::PAGE;
 
 /// Reads and writes are allowed, fetches too: the program runs on whatever it changes.
 const ALL: u64 = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_makes_hostile_calls() {
+pub(crate) fn makes_hostile_calls() {
     let len = 64 * PAGE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice.

@@ -1,20 +1,8 @@
-//! Programs that the tests record.
+//! Programs with many threads, processes, programs and ends.
 
+use crate::{PAGE, leave, map};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-pub(crate) const PAGE: usize = 4096;
-
-pub(crate) fn leave(code: i32) -> ! {
-    std::process::exit(code)
-}
-
-pub(crate) fn map(len: usize, prot: i32, flags: i32) -> *mut u8 {
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
-    assert_ne!(addr, libc::MAP_FAILED);
-    addr.cast()
-}
 
 fn map_pages(pages: usize) -> *mut u8 {
     map(pages * PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
@@ -32,9 +20,7 @@ fn unmap(addr: *mut u8, pages: usize) {
     unsafe { libc::munmap(addr.cast(), pages * PAGE) };
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_threads() {
+pub(crate) fn threads() {
     let work = |seed: usize| {
         let mut kept = Vec::new();
         for round in 0..300 {
@@ -59,9 +45,7 @@ fn child_threads() {
     leave(3);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_forks() {
+pub(crate) fn forks() {
     let addr = map_pages(8);
     touch(addr, 8);
     for depth in 0..3 {
@@ -91,9 +75,7 @@ fn child_forks() {
     leave(0);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_uses_again() {
+pub(crate) fn uses_again() {
     let addr = map_pages(600);
     touch(addr, 600);
     let begun = std::time::Instant::now();
@@ -103,15 +85,11 @@ fn child_uses_again() {
     leave(0);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_nothing() {
+pub(crate) fn nothing() {
     leave(0);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_spawns() {
+pub(crate) fn spawns() {
     let program = std::env::current_exe().unwrap();
     // Other threads use memory meanwhile: the maker stands still until its child has executed, they must not.
     let busy = std::thread::spawn(|| {
@@ -122,19 +100,14 @@ fn child_spawns() {
         }
     });
     for _ in 0..3 {
-        let words = ["children::child_nothing", "--exact", "--ignored", "--quiet"];
-        let status =
-            std::process::Command::new(&program).args(words).stdout(std::process::Stdio::null()).status();
-        assert!(status.unwrap().success());
+        assert!(std::process::Command::new(&program).arg("nothing").status().unwrap().success());
     }
     assert!(std::process::Command::new("/nowhere/at/all").status().is_err());
     busy.join().unwrap();
     leave(0);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_executes_from_thread() {
+pub(crate) fn executes_from_thread() {
     let busy = || {
         loop {
             let addr = map_pages(2);
@@ -145,8 +118,7 @@ fn child_executes_from_thread() {
     std::thread::spawn(busy);
     let execute = || {
         use std::os::unix::process::CommandExt;
-        let words = ["children::child_nothing", "--exact", "--ignored", "--quiet"];
-        std::process::Command::new(std::env::current_exe().unwrap()).args(words).exec()
+        std::process::Command::new(std::env::current_exe().unwrap()).arg("nothing").exec()
     };
     drop(std::thread::spawn(execute).join());
     leave(1);
@@ -163,9 +135,7 @@ extern "C" fn open_guard(_signal: i32) {
     }
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_guard() {
+pub(crate) fn guard() {
     // SAFETY: the handler only maps memory, which is safe in a signal handler.
     unsafe { libc::signal(libc::SIGSEGV, open_guard as extern "C" fn(i32) as libc::sighandler_t) };
     for round in 0..4 {
@@ -181,17 +151,13 @@ fn child_guard() {
     leave(0);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_killed() {
+pub(crate) fn killed() {
     touch(map_pages(4), 4);
     // SAFETY: signals this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_leaves_threads() {
+pub(crate) fn leaves_threads() {
     const THREADS: u32 = 4;
     static AT_WORK: AtomicU32 = AtomicU32::new(0);
     for _ in 0..THREADS {
@@ -213,9 +179,7 @@ fn child_leaves_threads() {
     leave(5);
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_details() {
+pub(crate) fn details() {
     let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: 1 << 31 };
     let mut residents = [0_u8; 4];
     // SAFETY: every call gets live memory of the right size, or memory that was mapped here.
@@ -244,9 +208,7 @@ fn child_details() {
     leave(i32::from(residents.iter().sum::<u8>()));
 }
 
-#[test]
-#[ignore = "a program that tests record"]
-fn child_foreign() {
+pub(crate) fn foreign() {
     // brk of the i386 table. A kernel without that table sends a signal.
     // SAFETY: asks for the break; changes no memory. The compiler's use of rbx is respected by the exchange.
     unsafe {

@@ -1,0 +1,67 @@
+//! What programs and the tests that record them have in common.
+
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+
+pub(crate) const PAGE: usize = 4096;
+
+/// What a recorder ends with where nothing may be followed.
+pub(crate) const NOT_PERMITTED: i32 = 77;
+
+/// How many calls the old process of `is_busy_beside_older_ones` makes.
+pub(crate) const OLD_CALLS: usize = 1000;
+
+/// How many threads live at once in `has_threads_and_starts_a_program`, and what it holds meanwhile.
+pub(crate) const THREADS: usize = 40;
+pub(crate) const PARENT_BYTES: usize = 16 << 20;
+
+/// Stands for memory of the program.
+pub(crate) const OWN: usize = usize::MAX - 77;
+/// Calls that are not built, each with arguments that Linux refuses.
+pub(crate) const FAILING: [(i64, [usize; 6]); 14] = [
+    // CLONE_THREAD without CLONE_SIGHAND.
+    (libc::SYS_clone, [libc::CLONE_THREAD as usize, 0, 0, 0, 0, 0]),
+    (libc::SYS_clone3, [OWN, 1, 0, 0, 0, 0]),
+    (libc::SYS_io_setup, [0, OWN, 0, 0, 0, 0]),
+    (libc::SYS_io_destroy, [OWN, 0, 0, 0, 0, 0]),
+    (libc::SYS_shmat, [u32::MAX as usize, 0, 0, 0, 0, 0]),
+    (libc::SYS_shmdt, [OWN, 0, 0, 0, 0, 0]),
+    (libc::SYS_mbind, [OWN, PAGE, 99, 0, 0, 0]),
+    (libc::SYS_remap_file_pages, [OWN, PAGE, 0, 0, 0, 0]),
+    (libc::SYS_userfaultfd, [0x7fff_0000, 0, 0, 0, 0, 0]),
+    (libc::SYS_mseal, [OWN, PAGE, 99, 0, 0, 0]),
+    (libc::SYS_process_madvise, [u32::MAX as usize, OWN, 1, 4, 0, 0]),
+    (libc::SYS_pkey_mprotect, [OWN, PAGE, 1, 99, 0, 0]),
+    // MADV_REMOVE of private memory, MADV_HWPOISON of nothing.
+    (libc::SYS_madvise, [OWN, PAGE, 9, 0, 0, 0]),
+    (libc::SYS_madvise, [0x1000, PAGE, 100, 0, 0, 0]),
+];
+
+/// What the program counts, in a file that it shares with the test.
+pub(crate) const FORKS: usize = 0;
+pub(crate) const MAPS: usize = 1;
+pub(crate) const EXECS: usize = 2;
+pub(crate) const NAPS: usize = 3;
+pub(crate) const SIGNALS: usize = 4;
+pub(crate) const FAILURES: usize = 5;
+pub(crate) const PID: usize = 6;
+pub(crate) type Counts = [AtomicU64; 7];
+
+pub(crate) fn counts(path: &Path) -> &'static Counts {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+    file.set_len(4096).unwrap();
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of a file that has the length; it stays mapped.
+    let addr = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    assert_ne!(addr, libc::MAP_FAILED);
+    // SAFETY: the mapping holds the counters, which are atomic for all that share it.
+    unsafe { &*addr.cast::<Counts>() }
+}
+
+/// The CPUs of this thread.
+pub(crate) fn cpus() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
