@@ -1,123 +1,163 @@
-//! Accesses that may end in a signal.
+//! Accesses that may end in a signal: it is returned instead of ending the process.
+//!
+//! Nothing but registers is used to read and to write, so that any number of threads and processes can do it
+//! at once, also where there is no library.
 
-use super::raw::{SIGACTION, syscall};
-use core::arch::{asm, global_asm};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::raw::syscall;
+use core::arch::global_asm;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
-const SIGTRAP: u32 = 5;
-const SIGBUS: u32 = 7;
-const SIGSEGV: u32 = 11;
+// One instruction each may fault; the handler puts the signal with its code into rdx and goes on behind it.
+// An instruction of the program's is executed under the trap flag. Programs only write words that begin with
+// a `nop`, and what zeros stand for adds to the byte at rax, which is on the stack.
+global_asm!(
+    ".globl quire_diff_read, quire_diff_read_at, quire_diff_read_end",
+    "quire_diff_read:",
+    "xor eax, eax",
+    "xor edx, edx",
+    "quire_diff_read_at:",
+    "mov rax, [rdi]",
+    "quire_diff_read_end:",
+    "ret",
+    ".globl quire_diff_write, quire_diff_write_at, quire_diff_write_end",
+    "quire_diff_write:",
+    "mov rax, rsi",
+    "xor edx, edx",
+    "quire_diff_write_at:",
+    "mov [rdi], rsi",
+    "quire_diff_write_end:",
+    "ret",
+    ".globl quire_diff_execute, quire_diff_execute_end",
+    "quire_diff_execute:",
+    "push 0",
+    "mov rax, rsp",
+    "pushfq",
+    "or qword ptr [rsp], 256",
+    "popfq",
+    "jmp rdi",
+    "quire_diff_execute_end:",
+    "pop rax",
+    "xor eax, eax",
+    "ret",
+    ".globl quire_diff_restorer",
+    "quire_diff_restorer:",
+    "mov eax, 15",
+    "syscall",
+    "ud2",
+);
 
-static SIGNAL: AtomicU32 = AtomicU32::new(0);
-static CODE: AtomicU32 = AtomicU32::new(0);
-static RECOVER_AT: AtomicU64 = AtomicU64::new(0);
-/// The instruction that is to be executed; 0 once its first trap is over.
-static TARGET: AtomicU64 = AtomicU64::new(0);
-
-global_asm!(".globl quire_diff_restorer", "quire_diff_restorer:", "mov eax, 15", "syscall", "ud2");
+/// What an access came to: its value, and the signal with its code (0 without one). In the two registers of
+/// a result.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Accessed {
+    pub(crate) value: u64,
+    pub(crate) signal: u32,
+    pub(crate) code: u32,
+}
 
 unsafe extern "C" {
-    fn quire_diff_restorer();
+    /// Reads 8 bytes at `addr`.
+    ///
+    /// # Safety
+    ///
+    /// `addr` is nothing that Rust code uses, and the handler is installed. The same goes for the functions
+    /// below.
+    #[link_name = "quire_diff_read"]
+    pub(crate) fn read(addr: u64) -> Accessed;
+    /// Writes 8 bytes at `addr`, and returns them.
+    #[link_name = "quire_diff_write"]
+    pub(crate) fn write(addr: u64, value: u64) -> Accessed;
+    fn quire_diff_execute(addr: u64) -> Accessed;
+    safe fn quire_diff_read_at();
+    safe fn quire_diff_read_end();
+    safe fn quire_diff_write_at();
+    safe fn quire_diff_write_end();
+    safe fn quire_diff_execute_end();
+    safe fn quire_diff_restorer();
+}
+
+/// The instruction that is to be executed; 0 once its first trap is over.
+static TARGET: AtomicU64 = AtomicU64::new(0);
+/// An instruction is being executed, by the only thread of the process.
+static EXECUTES: AtomicBool = AtomicBool::new(false);
+
+const SIGNALS: [c_int; 3] = [libc::SIGTRAP, libc::SIGBUS, libc::SIGSEGV];
+/// What was done with the signals before, as the kernel has it.
+static BEFORE: [[AtomicU64; 4]; 3] = [const { [const { AtomicU64::new(0) }; 4] }; 3];
+
+/// Where to go on after a fault at `at`, if it is one of those that are expected.
+fn behind(at: u64) -> Option<*const ()> {
+    if at == quire_diff_read_at as *const () as u64 {
+        Some(quire_diff_read_end as *const ())
+    } else if at == quire_diff_write_at as *const () as u64 {
+        Some(quire_diff_write_end as *const ())
+    } else {
+        EXECUTES.load(Relaxed).then_some(quire_diff_execute_end as *const ())
+    }
 }
 
 /// Notes the signal and lets the program go on behind the access.
-unsafe extern "C" fn on_signal(signal: i32, info: *const u8, context: *mut u8) {
-    const SI_CODE: usize = 8;
-    const RIP: usize = 40 + 16 * 8;
-    const EFLAGS: usize = 40 + 17 * 8;
-    const TRAP_FLAG: u64 = 1 << 8;
-    let signal = signal.cast_unsigned();
-    // SAFETY: as below.
-    let at = unsafe { context.add(RIP).cast::<u64>().read() };
-    if signal == SIGTRAP && at == TARGET.swap(0, Ordering::Relaxed) {
+extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    const TRAP_FLAG: i64 = 1 << 8;
+    // SAFETY: the kernel passes a siginfo and a ucontext that are this handler's while it runs.
+    let (code, registers) =
+        unsafe { ((*info).si_code, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
+    let at = registers[libc::REG_RIP as usize].cast_unsigned();
+    if signal == libc::SIGTRAP && at == TARGET.swap(0, Relaxed) {
         // The jump to the instruction trapped; it itself comes next.
         return;
     }
+    let Some(behind) = behind(at) else {
+        // Not ours: as it was before, and the instruction faults again.
+        for (number, before) in SIGNALS.iter().zip(&BEFORE) {
+            set_action(*number, before);
+        }
+        return;
+    };
     // The trap after the instruction is what success looks like.
-    SIGNAL.store(if signal == SIGTRAP { 0 } else { signal }, Ordering::Relaxed);
-    // SAFETY: the kernel passes a siginfo and a ucontext, in which these fields have these places on x86-64.
-    unsafe {
-        CODE.store(info.add(SI_CODE).cast::<u32>().read(), Ordering::Relaxed);
-        context.add(RIP).cast::<u64>().write(RECOVER_AT.load(Ordering::Relaxed));
-        let flags = context.add(EFLAGS).cast::<u64>();
-        flags.write(flags.read() & !TRAP_FLAG);
+    let told = if signal == libc::SIGTRAP { 0 } else { i64::from(code) << 32 | i64::from(signal) };
+    registers[libc::REG_RDX as usize] = told;
+    registers[libc::REG_RIP as usize] = behind as i64;
+    registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
+}
+
+/// Gives a signal an action, as the words of the kernel's `struct sigaction`, and returns the one before.
+fn set_action(signal: c_int, action: &[AtomicU64; 4]) -> [AtomicU64; 4] {
+    let before = [const { AtomicU64::new(0) }; 4];
+    let (new, old) = (action.as_ptr().addr() as u64, before.as_ptr().addr() as u64);
+    // SAFETY: the actions are the handler here, which has the form that SA_SIGINFO asks for and does nothing
+    // but what a handler may do, and those that were there before it.
+    unsafe { syscall(libc::SYS_rt_sigaction, [signal as u64, new, old, 8, 0, 0]) };
+    before
+}
+
+/// Installs the handler, with `flags` beside those that it needs. What there was before returns when a signal
+/// is not about an access.
+pub(crate) fn catch_signals(flags: c_int) {
+    const SA_RESTORER: c_int = 0x0400_0000;
+    let flags = flags | libc::SA_SIGINFO | SA_RESTORER;
+    let handler = [on_signal as *const () as u64, flags as u64, quire_diff_restorer as *const () as u64, 0];
+    let handler = handler.map(AtomicU64::new);
+    for (number, kept) in SIGNALS.iter().zip(&BEFORE) {
+        for (kept, before) in kept.iter().zip(&set_action(*number, &handler)) {
+            kept.store(before.load(Relaxed), Relaxed);
+        }
     }
 }
 
-/// Installs the handler.
-pub(super) fn catch_signals() {
-    const SA_SIGINFO: u64 = 4;
-    const SA_RESTORER: u64 = 0x0400_0000;
-    let handler: [u64; 4] =
-        [on_signal as *const () as u64, SA_SIGINFO | SA_RESTORER, quire_diff_restorer as *const () as u64, 0];
-    for signal in [SIGTRAP, SIGBUS, SIGSEGV] {
-        // SAFETY: the layout is the kernel's `struct sigaction`; the handler keeps all registers but the
-        // address.
-        unsafe { syscall(SIGACTION, [u64::from(signal), handler.as_ptr().addr() as u64, 0, 8, 0, 0]) };
-    }
-}
-
-/// What an access came to: its value, and the signal with its code (0 without one).
-pub(super) struct Accessed {
-    pub(super) value: u64,
-    pub(super) signal: u32,
-    pub(super) code: u32,
-}
-
-fn accessed(value: u64) -> Accessed {
-    Accessed { value, signal: SIGNAL.load(Ordering::Relaxed), code: CODE.load(Ordering::Relaxed) }
-}
-
-/// Reads 8 bytes at `addr`.
-///
-/// # Safety
-///
-/// `addr` is nothing that Rust code uses, and the handler is installed. The same goes for the functions
-/// below.
-pub(super) unsafe fn read(addr: u64) -> Accessed {
-    SIGNAL.store(0, Ordering::Relaxed);
-    let mut value = 0u64;
-    // SAFETY: the caller's promise; on a fault the handler continues at the label with all registers kept.
-    unsafe {
-        asm!("lea {tmp}, [rip + 2f]", "mov [{slot}], {tmp}", "mov {value}, [{addr}]", "2:",
-            tmp = out(reg) _, slot = in(reg) RECOVER_AT.as_ptr(), addr = in(reg) addr, value = inout(reg) value);
-    }
-    accessed(value)
-}
-
-/// Writes 8 bytes at `addr`.
-///
-/// # Safety
-///
-/// As [`read`].
-pub(super) unsafe fn write(addr: u64, value: u64) -> Accessed {
-    SIGNAL.store(0, Ordering::Relaxed);
-    // SAFETY: as in `read`.
-    unsafe {
-        asm!("lea {tmp}, [rip + 2f]", "mov [{slot}], {tmp}", "mov [{addr}], {value}", "2:",
-            tmp = out(reg) _, slot = in(reg) RECOVER_AT.as_ptr(), addr = in(reg) addr, value = in(reg) value);
-    }
-    accessed(value)
-}
-
-/// Executes the one instruction at `addr`, under the trap flag. Programs only write words that begin with a
-/// `nop`, and what zeros stand for adds to the byte at `rax`.
+/// Executes the one instruction at `addr`. For processes with a single thread.
 ///
 /// # Safety
 ///
 /// As [`read`].
 pub(super) unsafe fn execute(addr: u64) -> Accessed {
-    SIGNAL.store(0, Ordering::Relaxed);
-    TARGET.store(addr, Ordering::Relaxed);
-    let mut ground = 0u64;
-    // SAFETY: as in `read`; the trap after one instruction, or the fault, leads to the label. The flags are
-    // pushed below the red zone.
-    unsafe {
-        asm!("lea {tmp}, [rip + 2f]", "mov [{slot}], {tmp}",
-            "lea rsp, [rsp - 128]", "pushfq", "or qword ptr [rsp], 256", "popfq", "jmp {addr}",
-            "2:", "lea rsp, [rsp + 128]",
-            tmp = out(reg) _, slot = in(reg) RECOVER_AT.as_ptr(), addr = in(reg) addr,
-            inout("rax") core::ptr::from_mut(&mut ground) => _);
-    }
-    accessed(0)
+    TARGET.store(addr, Relaxed);
+    EXECUTES.store(true, Relaxed);
+    // SAFETY: as in `read`; the trap after one instruction, or the fault, leads to the end of the function.
+    let accessed = unsafe { quire_diff_execute(addr) };
+    EXECUTES.store(false, Relaxed);
+    accessed
 }

@@ -5,6 +5,7 @@
 //! besides the words that say so, all accesses are relaxed and ordered by [`Board::ready`] and
 //! [`Board::turn`].
 
+use super::shared::Atomics;
 use crate::program::MOST_OPS;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
@@ -140,3 +141,6 @@ pub(super) struct Board {
     pub(super) ops: [RawOp; MOST_OPS],
     pub(super) slots: [Slot; SLOTS as usize],
 }
+
+// SAFETY: all of it is atomics.
+unsafe impl Atomics for Board {}

@@ -9,28 +9,17 @@ use super::access::{self, Accessed};
 use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
 use super::observe::{self, Files, observe};
 use super::prepare;
-use super::raw::{
-    CAPGET, CAPSET, EXIT_GROUP, FORK, FTRUNCATE, KILL, MUNMAP, PRCTL, PRLIMIT64, SETPGID, WAIT4, futex_wait,
-    futex_wake, syscall,
-};
+use super::raw::{Plain, exit, futex_wait, futex_wake, plain, syscall};
 use super::start::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use crate::program::Call;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const PAGE: u64 = 4096;
 
-/// Ends the calling process.
-pub(super) fn exit() -> ! {
-    loop {
-        // SAFETY: the call does not return.
-        unsafe { syscall(EXIT_GROUP, [0; 6]) };
-    }
-}
-
 /// Ends the process if the one that compares is gone.
 fn exit_if_orphaned(board: &Board) {
-    // SAFETY: signal 0 only asks.
-    if unsafe { syscall(KILL, [u64::from(board.parent.load(Relaxed)), 0, 0, 0, 0, 0]) } < 0 {
+    // Signal 0 only asks.
+    if plain(Plain::Kill, board.parent.load(Relaxed).into(), 0) < 0 {
         exit();
     }
 }
@@ -54,17 +43,14 @@ pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
             continue;
         }
         seen = command;
-        // SAFETY: the file is this oracle's own, and nothing of it is mapped here.
-        unsafe {
-            let file = u64::from(prepare::FILE);
-            syscall(FTRUNCATE, [file, 0, 0, 0, 0, 0]);
-            syscall(FTRUNCATE, [file, prepare::FILE_BYTES, 0, 0, 0, 0]);
-        }
+        // Nothing of the file is mapped here.
+        plain(Plain::Ftruncate, prepare::FILE.into(), 0);
+        plain(Plain::Ftruncate, prepare::FILE.into(), prepare::FILE_BYTES);
         // SAFETY: the fork goes on in `run` and does not come back here.
-        let first = unsafe { syscall(FORK, [0; 6]) };
+        let first = unsafe { syscall(libc::SYS_fork, [0; 6]) };
         if first == 0 {
-            // SAFETY: so that all processes of the program can be ended together.
-            unsafe { syscall(SETPGID, [0; 6]) };
+            // So that all processes of the program can be ended together.
+            plain(Plain::Setpgid, 0, 0);
             prepare::allow_large_folios(true);
             run(board, 0);
         }
@@ -83,15 +69,15 @@ fn bury(board: &Board, first: i64) {
     loop {
         let status = board.scratch[0].as_ptr().addr() as u64;
         // SAFETY: the kernel writes the status to the scratch words.
-        let gone = unsafe { syscall(WAIT4, [u64::MAX, status, 0, 0, 0, 0]) };
+        let gone = unsafe { syscall(libc::SYS_wait4, [u64::MAX, status, 0, 0, 0, 0]) };
         if gone < 0 {
             return;
         }
         let status = board.scratch[0].load(Relaxed) as u32;
         if status != 0 && board.died.load(Relaxed) == 0 {
             board.died.store(status, Relaxed);
-            // SAFETY: the program's own processes, which would wait for the dead one for ever.
-            unsafe { syscall(KILL, [first.wrapping_neg().cast_unsigned(), 9, 0, 0, 0, 0]) };
+            // The others would wait for the dead one for ever.
+            plain(Plain::Kill, first.wrapping_neg().cast_unsigned(), libc::SIGKILL as u64);
         }
     }
 }
@@ -179,7 +165,7 @@ fn leave(board: &Board) {
     while at <= count {
         let end = if at < count { board.own[at][0].load(Relaxed) } else { observe::TOP };
         // SAFETY: nothing of the process itself lies between what is its own.
-        unsafe { syscall(MUNMAP, [start, end - start, 0, 0, 0, 0]) };
+        unsafe { syscall(libc::SYS_munmap, [start, end - start, 0, 0, 0, 0]) };
         if at < count {
             start = board.own[at][1].load(Relaxed);
         }
@@ -280,7 +266,7 @@ fn fork(board: &Board, number: u32) -> i64 {
     // Set before the fork, so that both sides see it.
     board.alive.fetch_or(1 << number, Relaxed);
     // SAFETY: both sides go on in `run`.
-    let child = unsafe { syscall(FORK, [0; 6]) };
+    let child = unsafe { syscall(libc::SYS_fork, [0; 6]) };
     if child < 0 {
         board.alive.fetch_and(!(1 << number), Relaxed);
     }
@@ -310,7 +296,7 @@ fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
                 }
                 // The same call of Linux, with the program's own vector.
                 let into = number == Call::MincoreInto.number();
-                syscall(if into { Call::Mincore.number() } else { number }, args)
+                syscall(if into { Call::Mincore.number() } else { number }.into(), args)
             };
             if number == Call::Madvise.number() {
                 prepare::drain_batches();
@@ -348,12 +334,12 @@ fn set_limit(board: &Board, resource: u64, value: u64) -> i64 {
     let limits = soft.as_ptr().addr() as u64;
     // SAFETY: the two scratch words are the kernel's `struct rlimit64`.
     unsafe {
-        let result = syscall(PRLIMIT64, [0, resource, 0, limits, 0, 0]);
+        let result = syscall(libc::SYS_prlimit64, [0, resource, 0, limits, 0, 0]);
         if result < 0 {
             return result;
         }
         soft.store(if value < hard.load(Relaxed) { value } else { hard.load(Relaxed) }, Relaxed);
-        syscall(PRLIMIT64, [0, resource, limits, 0, 0, 0])
+        syscall(libc::SYS_prlimit64, [0, resource, limits, 0, 0, 0])
     }
 }
 
@@ -368,19 +354,12 @@ fn set_privileges(board: &Board, wanted: u64) -> i64 {
     // SAFETY: the header is one word, the data three words of the scratch; the first word has what is
     // effective in its low half and what is permitted in its high half.
     unsafe {
-        let result = syscall(CAPGET, [head, body, 0, 0, 0, 0]);
+        let result = syscall(libc::SYS_capget, [head, body, 0, 0, 0, 0]);
         if result < 0 {
             return result;
         }
         let found = data.load(Relaxed);
         data.store(found & !BOTH | found >> 32 & wanted & BOTH, Relaxed);
-        syscall(CAPSET, [head, body, 0, 0, 0, 0])
+        syscall(libc::SYS_capset, [head, body, 0, 0, 0, 0])
     }
-}
-
-/// The processes that a program leaves behind come to the template.
-pub(super) fn become_reaper() {
-    const PR_SET_CHILD_SUBREAPER: u64 = 36;
-    // SAFETY: a setting of this process.
-    unsafe { syscall(PRCTL, [PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0, 0]) };
 }

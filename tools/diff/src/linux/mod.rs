@@ -1,13 +1,14 @@
 //! The oracle: processes of the host's Linux that make the calls of a program.
 
-mod access;
+pub(crate) mod access;
 mod board;
 mod child;
 mod huge;
 mod image;
 mod observe;
 mod prepare;
-mod raw;
+pub(crate) mod raw;
+pub(crate) mod shared;
 mod start;
 mod steps;
 mod swap;
@@ -25,8 +26,12 @@ use crate::program::{Call, Class, Op, Program, WINDOW_BYTES, Word};
 use board::{Board, MOST_OWN, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS, WANT_TEXT};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use prepare::CpuMask;
-use raw::{FORK, KILL, MMAP, MUNMAP, SCHED_GETAFFINITY, WAIT4, futex_wait, futex_wake, syscall};
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+use raw::{futex_wait, futex_wake};
+use shared::Shared;
 use start::Measured;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -69,26 +74,22 @@ const SUMS_EVERY: usize = 64;
 const ALL_TEXT_EVERY: usize = 16;
 
 /// One of the CPUs that this process may run on, each in its turn.
-fn next_cpu() -> CpuMask {
+fn next_cpu() -> CpuSet {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let mut allowed: CpuMask = [0; 16];
-    // SAFETY: the kernel writes no more than the mask has.
-    unsafe {
-        let words = allowed.as_mut_ptr().expose_provenance() as u64;
-        syscall(SCHED_GETAFFINITY, [0, size_of::<CpuMask>() as u64, words, 0, 0, 0]);
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    let is_allowed = |cpu: &usize| allowed.is_set(*cpu).unwrap_or(false);
+    let cpus: Vec<usize> = (0..CpuSet::count()).filter(is_allowed).collect();
+    let mut one = CpuSet::new();
+    match cpus.get(NEXT.fetch_add(1, Relaxed) % cpus.len().max(1)) {
+        Some(&cpu) if one.set(cpu).is_ok() => one,
+        _ => allowed,
     }
-    let cpus: Vec<usize> = (0..1024).filter(|cpu| allowed[cpu / 64] & 1 << (cpu % 64) != 0).collect();
-    if let Some(&cpu) = cpus.get(NEXT.fetch_add(1, Relaxed) % cpus.len().max(1)) {
-        allowed = [0; 16];
-        allowed[cpu / 64] = 1 << (cpu % 64);
-    }
-    allowed
 }
 
 /// A template process that programs are forked from.
 pub(crate) struct Oracle {
-    pid: i64,
-    board: &'static Board,
+    pid: Pid,
+    board: Shared<Board>,
     start: Start,
 }
 
@@ -107,27 +108,18 @@ impl Oracle {
     /// does.
     pub(crate) fn start() -> Result<Self, OracleError> {
         let (image, brk) = (image::kept()?, image::initial_break()?);
-        let len = size_of::<Board>() as u64;
-        // SAFETY: a new shared anonymous mapping (PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS).
-        let board = unsafe { syscall(MMAP, [0, len, 3, 0x21, u64::MAX, 0]) };
-        if board < 0 {
-            return Err(OracleError::Setup { step: "no shared memory", errno: -board });
-        }
-        // SAFETY: mapped above, zeroed (a valid board), and unmapped only when the oracle goes.
-        let board: &'static Board = unsafe { &*core::ptr::with_exposed_provenance::<Board>(board as usize) };
+        let refused = |step| move |error: nix::Error| OracleError::Setup { step, errno: error as i64 };
+        let board = Shared::<Board>::new().map_err(refused("no shared memory"))?;
         board.image[0].store(image.0, Relaxed);
         board.image[1].store(image.1, Relaxed);
         board.facts.brk.store(brk, Relaxed);
         board.parent.store(std::process::id(), Relaxed);
         let cpus = next_cpu();
         // SAFETY: the child runs code only that needs no lock that another thread could have held.
-        let pid = unsafe { syscall(FORK, [0; 6]) };
-        if pid == 0 {
-            prepare::become_template(board, len, &cpus);
-        }
-        if pid < 0 {
-            return Err(OracleError::Setup { step: "fork", errno: -pid });
-        }
+        let pid = match unsafe { fork() }.map_err(refused("fork"))? {
+            ForkResult::Child => prepare::become_template(&board, size_of::<Board>() as u64, &cpus),
+            ForkResult::Parent { child } => child,
+        };
         while board.over.load(Acquire) != u32::MAX {
             futex_wait(&board.over, 0);
             if board.over.load(Acquire) != u32::MAX && Self::is_gone(pid) {
@@ -140,7 +132,7 @@ impl Oracle {
         }
         let count = (board.own_count.load(Relaxed) as usize).min(MOST_OWN);
         let measured = Measured {
-            pid: pid as u32,
+            pid: pid.as_raw(),
             brk: facts.brk.load(Relaxed),
             highest: facts.highest.load(Relaxed),
             upwards: facts.upwards.load(Relaxed),
@@ -153,10 +145,8 @@ impl Oracle {
         Ok(Self { pid, board, start })
     }
 
-    fn is_gone(pid: i64) -> bool {
-        const WNOHANG: u64 = 1;
-        // SAFETY: asks for the state of our own child.
-        unsafe { syscall(WAIT4, [pid.cast_unsigned(), 0, WNOHANG, 0, 0, 0]) != 0 }
+    fn is_gone(pid: Pid) -> bool {
+        waitpid(pid, Some(WaitPidFlag::WNOHANG)) != Ok(WaitStatus::StillAlive)
     }
 
     /// What a process is before its first operation.
@@ -166,7 +156,7 @@ impl Oracle {
 
     /// Starts a program. Its steps are read from the returned value; dropping that ends the program.
     pub(crate) fn run(&mut self, program: &Program, effort: Effort) -> Steps<'_> {
-        let board = self.board;
+        let board = &self.board;
         for (at, op) in program.ops.iter().enumerate() {
             self.put(at, op, program, effort);
         }
@@ -223,13 +213,8 @@ impl Oracle {
 
 impl Drop for Oracle {
     fn drop(&mut self) {
-        let pid = self.pid.cast_unsigned();
-        // SAFETY: the child is ours, and the shared memory is used by none once it is gone.
-        unsafe {
-            syscall(KILL, [pid, 9, 0, 0, 0, 0]);
-            syscall(WAIT4, [pid, 0, 0, 0, 0, 0]);
-            let board = core::ptr::from_ref(self.board).expose_provenance() as u64;
-            syscall(MUNMAP, [board, size_of::<Board>() as u64, 0, 0, 0, 0]);
-        }
+        // It may have gone already. The shared memory is used by no process once it is gone.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        let _ = waitpid(self.pid, None);
     }
 }

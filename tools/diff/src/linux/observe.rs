@@ -4,10 +4,10 @@ use super::board::{
     Board, MOST_RUNS, MOST_SUMS, MOST_VMAS, STATUS_BYTES, Slot, TEXT_BYTES, WANT_ALL_TEXT, WANT_STATUS,
     WANT_SUMS, WANT_TEXT,
 };
-use super::raw::{CLOSE, DUP2, IOCTL, LSEEK, OPEN, READ, syscall};
+use super::raw::{Plain, open_as, plain, syscall};
 use crate::sum::Sum;
-use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU8, AtomicU64};
 
 const PAGE: u64 = 4096;
 /// The error of calls that may have done part of their work.
@@ -38,22 +38,13 @@ pub(super) struct Files {
     status: u64,
 }
 
-/// Opens `path` as descriptor `as_descriptor`.
-fn open(path: &'static core::ffi::CStr, as_descriptor: u64) -> u64 {
-    // SAFETY: opens a file for reading and gives it a number that nothing else has.
-    unsafe {
-        let opened = syscall(OPEN, [path.as_ptr().addr() as u64, 0, 0, 0, 0, 0]);
-        if opened >= 0 {
-            syscall(DUP2, [opened.cast_unsigned(), as_descriptor, 0, 0, 0, 0]);
-            syscall(CLOSE, [opened.cast_unsigned(), 0, 0, 0, 0, 0]);
-        }
-    }
-    as_descriptor
-}
-
 impl Files {
     /// Opens them for the calling process. One that was forked has to do it anew.
     pub(super) fn open() -> Self {
+        let open = |path, descriptor: u32| {
+            open_as(path, libc::O_RDONLY, descriptor);
+            u64::from(descriptor)
+        };
         Self {
             maps: open(c"/proc/self/maps", 230),
             smaps: open(c"/proc/self/smaps", 231),
@@ -105,16 +96,28 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     slot.observed.store(1, Relaxed);
 }
 
-/// `PROCMAP_QUERY`, and where its results are among the words of its argument.
+/// What the texts can be asked for.
 pub(super) mod query {
-    pub(crate) const SIZE: u64 = 104;
+    use super::{AtomicU64, syscall};
+
+    /// `PROCMAP_QUERY`, and where its results are among the words of its argument.
     pub(crate) const CALL: u64 = 0xc068_6611;
+    pub(crate) const SIZE: u64 = 104;
     pub(crate) const COVERING_OR_NEXT: u64 = 0x10;
     pub(crate) const START: usize = 3;
     pub(crate) const END: usize = 4;
     pub(crate) const FLAGS: usize = 5;
     pub(crate) const OFFSET: usize = 7;
     pub(crate) const INODE: usize = 8;
+    /// `PAGEMAP_SCAN`.
+    pub(crate) const SCAN: u64 = 0xc060_6610;
+
+    /// Makes one of the two calls, with `words` as the kernel's `struct procmap_query` without space for
+    /// names, or `struct pm_scan_arg` whose vector is in a slot.
+    pub(super) fn ask(file: u64, request: u64, words: &[AtomicU64]) -> i64 {
+        // SAFETY: the kernel writes to the words, and to the slot no more than it has.
+        unsafe { syscall(libc::SYS_ioctl, [file, request, words.as_ptr().addr() as u64, 0, 0, 0]) }
+    }
 }
 
 /// Asks for the mapping at or behind `addr`. Its words are in the scratch then.
@@ -128,8 +131,7 @@ pub(super) fn next_vma(board: &Board, maps: u64, addr: u64) -> bool {
     words[0].store(query::SIZE, Relaxed);
     words[1].store(query::COVERING_OR_NEXT, Relaxed);
     words[2].store(addr, Relaxed);
-    // SAFETY: the scratch words are the kernel's `struct procmap_query`, without room for names.
-    unsafe { syscall(IOCTL, [maps, query::CALL, words.as_ptr().addr() as u64, 0, 0, 0]) >= 0 }
+    query::ask(maps, query::CALL, words) >= 0
 }
 
 fn list_vmas(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
@@ -158,9 +160,6 @@ fn list_vmas(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
     }
 }
 
-/// `PAGEMAP_SCAN`.
-const SCAN: u64 = 0xc060_6610;
-
 fn list_pages(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
     let count = slot.run_count.load(Relaxed) as usize;
     let words = &board.scratch[32..44];
@@ -185,8 +184,7 @@ fn list_pages(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
         words[at].store(argument[at], Relaxed);
         at += 1;
     }
-    // SAFETY: the scratch words are the kernel's `struct pm_scan_arg`; it writes what fits into the slot.
-    let found = unsafe { syscall(IOCTL, [files.pagemap, SCAN, words.as_ptr().addr() as u64, 0, 0, 0]) };
+    let found = query::ask(files.pagemap, query::SCAN, words);
     if found < 0 || words[4].load(Relaxed) < end {
         slot.cut.store(1, Relaxed);
     }
@@ -267,13 +265,12 @@ fn bytes_up_to_window(board: &Board, slot: &Slot) -> usize {
 
 /// Reads a text of /proc from its start.
 fn read_text(file: u64, into: &[AtomicU8]) -> u32 {
-    // SAFETY: the kernel writes into the slot, which this process has for itself at the moment.
-    unsafe { syscall(LSEEK, [file, 0, 0, 0, 0, 0]) };
+    plain(Plain::Lseek, file, 0);
     let mut len = 0;
     while len < into.len() {
         let at = into[len..].as_ptr().addr() as u64;
-        // SAFETY: as above.
-        let read = unsafe { syscall(READ, [file, at, (into.len() - len) as u64, 0, 0, 0]) };
+        // SAFETY: the kernel writes into the slot, which this process has for itself at the moment.
+        let read = unsafe { syscall(libc::SYS_read, [file, at, (into.len() - len) as u64, 0, 0, 0]) };
         if read <= 0 {
             break;
         }

@@ -2,15 +2,16 @@
 
 use super::access;
 use super::board::{Board, MOST_OWN};
-use super::child::{become_reaper, exit, template};
+use super::child::template;
 use super::observe::{Files, next_vma, query};
-use super::raw::{
-    ARCH_PRCTL, BRK, CLOSE, DUP2, FTRUNCATE, MADVISE, MEMFD_CREATE, MMAP, MREMAP, MUNMAP, OPEN, PKEY_ALLOC,
-    PRCTL, SCHED_SETAFFINITY, futex_wake, syscall,
-};
+use super::raw::{Plain, Setting, exit, futex_wake, open_as, plain, set, syscall};
 use core::arch::asm;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::Pid;
+use std::os::fd::AsRawFd as _;
 
 const PAGE: u64 = 4096;
 /// The stack and the board lie above every window: then the texts of /proc begin with what is of interest.
@@ -62,25 +63,20 @@ fn fail(board: &Board, step: Step, error: i64) -> ! {
     exit();
 }
 
-/// A set of CPUs as the kernel reads it.
-pub(super) type CpuMask = [u64; 16];
-
 /// Goes on as the template. `board` has `len` bytes. Programs run on `cpus`, which is one: what a CPU holds
 /// back from the LRU lists would keep pages from being paged out when another CPU asks for it.
-pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuMask) -> ! {
-    const PR_SET_PDEATHSIG: u64 = 1;
-    // SAFETY: settings of this process alone.
-    unsafe {
-        syscall(PRCTL, [PR_SET_PDEATHSIG, 9, 0, 0, 0, 0]);
-        syscall(SCHED_SETAFFINITY, [0, size_of::<CpuMask>() as u64, cpus.as_ptr().addr() as u64, 0, 0, 0]);
-    }
+pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet) -> ! {
+    set(Setting::DeathSignal, libc::SIGKILL as u64);
+    // On any CPU it would still be right, only less determined.
+    let _ = sched_setaffinity(Pid::from_raw(0), cpus);
     allow_large_folios(false);
     take_protection_keys();
-    become_reaper();
-    access::catch_signals();
+    // The processes that a program leaves behind come to the template.
+    set(Setting::ChildSubreaper, 1);
+    access::catch_signals(0);
     open_files(board);
     // SAFETY: a new private mapping (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_FIXED_NOREPLACE).
-    let stack = unsafe { syscall(MMAP, [STACK_AT, STACK_BYTES, 3, 0x10_8022, u64::MAX, 0]) };
+    let stack = unsafe { syscall(libc::SYS_mmap, [STACK_AT, STACK_BYTES, 3, 0x10_8022, u64::MAX, 0]) };
     if stack != STACK_AT.cast_signed() {
         fail(board, Step::Stack, stack);
     }
@@ -88,7 +84,7 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuMask) -> ! {
     // below.
     let moved = unsafe {
         let at = core::ptr::from_ref(board).addr() as u64;
-        syscall(MREMAP, [at, len, len, 3, BOARD_AT, 0])
+        syscall(libc::SYS_mremap, [at, len, len, 3, BOARD_AT, 0])
     };
     if moved != BOARD_AT.cast_signed() {
         fail(board, Step::Board, moved);
@@ -102,17 +98,14 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuMask) -> ! {
 
 /// Lets the calling process and its children have large folios, or not. The template has none.
 pub(super) fn allow_large_folios(allow: bool) {
-    const PR_SET_THP_DISABLE: u64 = 41;
-    // SAFETY: a setting of this process alone.
-    unsafe { syscall(PRCTL, [PR_SET_THP_DISABLE, u64::from(!allow), 0, 0, 0, 0]) };
+    set(Setting::NoLargeFolios, u64::from(!allow));
 }
 
 /// Takes every protection key that the processor has, for the calling process and its children. Where one is
 /// left Linux gives it to memory that may only be executed, which cannot be read then; without one it can, as
 /// on processors that have no keys.
 fn take_protection_keys() {
-    // SAFETY: a key that no memory has, with every access allowed.
-    while unsafe { syscall(PKEY_ALLOC, [0; 6]) } > 0 {}
+    while plain(Plain::PkeyAlloc, 0, 0) > 0 {}
 }
 
 /// Makes Linux finish what it puts off by CPU for pages that were given free or made old. Until then it has
@@ -121,7 +114,7 @@ fn take_protection_keys() {
 pub(super) fn drain_batches() {
     const MADV_COLD: u64 = 20;
     // SAFETY: advice about the own stack, which nothing compares.
-    unsafe { syscall(MADVISE, [STACK_AT, PAGE, MADV_COLD, 0, 0, 0]) };
+    unsafe { syscall(libc::SYS_madvise, [STACK_AT, PAGE, MADV_COLD, 0, 0, 0]) };
 }
 
 /// Makes the calling process one that khugepaged looks at. While there is one it sleeps between its rounds;
@@ -133,44 +126,34 @@ fn occupy_khugepaged() {
     // SAFETY: a new private mapping (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE),
     // and its end.
     unsafe {
-        let addr = syscall(MMAP, [0, BYTES, 3, 0x4022, u64::MAX, 0]);
+        let addr = syscall(libc::SYS_mmap, [0, BYTES, 3, 0x4022, u64::MAX, 0]);
         if addr > 0 {
-            syscall(MADVISE, [addr.cast_unsigned(), BYTES, MADV_HUGEPAGE, 0, 0, 0]);
-            syscall(MUNMAP, [addr.cast_unsigned(), BYTES, 0, 0, 0, 0]);
+            syscall(libc::SYS_madvise, [addr.cast_unsigned(), BYTES, MADV_HUGEPAGE, 0, 0, 0]);
+            syscall(libc::SYS_munmap, [addr.cast_unsigned(), BYTES, 0, 0, 0, 0]);
         }
     }
     allow_large_folios(false);
 }
 
 fn open_files(board: &Board) {
-    const O_RDONLY: u64 = 0;
-    const O_WRONLY: u64 = 1;
-    const O_PATH: u64 = 0o1000_0000;
-    const O_DIRECTORY: u64 = 0o20_0000;
-    let name: &CStr = c"quire-diff";
-    // SAFETY: makes a file and descriptors that nothing else has.
-    unsafe {
-        let file = syscall(MEMFD_CREATE, [name.as_ptr().addr() as u64, 0, 0, 0, 0, 0]);
-        if file < 0 {
-            fail(board, Step::File, file);
+    match memfd_create(c"quire-diff", MFdFlags::empty()) {
+        Ok(file) => {
+            let file = file.as_raw_fd() as u64;
+            plain(Plain::Ftruncate, file, FILE_BYTES);
+            plain(Plain::Dup2, file, FILE.into());
         }
-        syscall(FTRUNCATE, [file.cast_unsigned(), FILE_BYTES, 0, 0, 0, 0]);
-        syscall(DUP2, [file.cast_unsigned(), FILE.into(), 0, 0, 0, 0]);
-        syscall(CLOSE, [file.cast_unsigned(), 0, 0, 0, 0, 0]);
-        let own: &CStr = c"/proc/self/fd/200";
-        let root: &CStr = c"/";
-        for (path, flags, as_descriptor) in [
-            (own, O_RDONLY, READ_ONLY),
-            (own, O_WRONLY, WRITE_ONLY),
-            (own, O_PATH, PATH_ONLY),
-            (root, O_RDONLY | O_DIRECTORY, FOLDER),
-        ] {
-            let opened = syscall(OPEN, [path.as_ptr().addr() as u64, flags, 0, 0, 0, 0]);
-            if opened < 0 {
-                fail(board, Step::File, opened);
-            }
-            syscall(DUP2, [opened.cast_unsigned(), as_descriptor.into(), 0, 0, 0, 0]);
-            syscall(CLOSE, [opened.cast_unsigned(), 0, 0, 0, 0, 0]);
+        Err(error) => fail(board, Step::File, -(error as i64)),
+    }
+    let own: &CStr = c"/proc/self/fd/200";
+    for (path, flags, descriptor) in [
+        (own, libc::O_RDONLY, READ_ONLY),
+        (own, libc::O_WRONLY, WRITE_ONLY),
+        (own, libc::O_PATH, PATH_ONLY),
+        (c"/", libc::O_RDONLY | libc::O_DIRECTORY, FOLDER),
+    ] {
+        let opened = open_as(path, flags, descriptor);
+        if opened < 0 {
+            fail(board, Step::File, opened);
         }
     }
 }
@@ -183,8 +166,8 @@ pub(super) fn measure(board: &Board) {
     // SAFETY: the kernel writes the thread pointer to the scratch word, and takes the whole heap, which is
     // unused.
     unsafe {
-        syscall(ARCH_PRCTL, [ARCH_GET_FS, thread.as_ptr().addr() as u64, 0, 0, 0, 0]);
-        syscall(BRK, [board.facts.brk.load(Relaxed), 0, 0, 0, 0, 0]);
+        syscall(libc::SYS_arch_prctl, [ARCH_GET_FS, thread.as_ptr().addr() as u64, 0, 0, 0, 0]);
+        syscall(libc::SYS_brk, [board.facts.brk.load(Relaxed), 0, 0, 0, 0, 0]);
     }
     // The kernel writes to the area that the C library registered near the thread pointer (rseq) whenever it
     // switches.
@@ -199,22 +182,25 @@ pub(super) fn measure(board: &Board) {
     occupy_khugepaged();
     list_own(board, &files);
     let facts = &board.facts;
-    // SAFETY: new mappings without access (MAP_PRIVATE | MAP_ANONYMOUS) and their end.
+    // SAFETY: asks where the program break is.
+    facts.brk.store(unsafe { syscall(libc::SYS_brk, [0; 6]) }.cast_unsigned(), Relaxed);
+    let highest = lands_at(0, PAGE);
+    facts.highest.store(highest, Relaxed);
+    // Not a multiple of 2 MiB, so that it is not aligned for huge pages.
+    facts.upwards.store(lands_at(0, (highest & !0x1f_ffff) + 0x20_1000), Relaxed);
+    facts.lowest.store(lands_at(PAGE, PAGE), Relaxed);
+}
+
+/// Where a new mapping would be, with this hint; 0 if there is no space for it.
+fn lands_at(hint: u64, len: u64) -> u64 {
+    // SAFETY: a mapping without access (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE), and its end.
     unsafe {
-        facts.brk.store(syscall(BRK, [0; 6]).cast_unsigned(), Relaxed);
-        let highest = syscall(MMAP, [0, PAGE, 0, 0x22, u64::MAX, 0]).cast_unsigned();
-        syscall(MUNMAP, [highest, PAGE, 0, 0, 0, 0]);
-        facts.highest.store(highest, Relaxed);
-        // Not a multiple of 2 MiB, so that it is not aligned for huge pages. MAP_NORESERVE, too.
-        let large = (highest & !0x1f_ffff) + 0x20_1000;
-        let upwards = syscall(MMAP, [0, large, 0, 0x4022, u64::MAX, 0]);
-        if upwards > 0 {
-            syscall(MUNMAP, [upwards.cast_unsigned(), large, 0, 0, 0, 0]);
-            facts.upwards.store(upwards.cast_unsigned(), Relaxed);
+        let addr = syscall(libc::SYS_mmap, [hint, len, 0, 0x4022, u64::MAX, 0]);
+        if addr < 0 {
+            return 0;
         }
-        let lowest = syscall(MMAP, [PAGE, PAGE, 0, 0x22, u64::MAX, 0]).cast_unsigned();
-        syscall(MUNMAP, [lowest, PAGE, 0, 0, 0, 0]);
-        facts.lowest.store(lowest, Relaxed);
+        syscall(libc::SYS_munmap, [addr.cast_unsigned(), len, 0, 0, 0, 0]);
+        addr.cast_unsigned()
     }
 }
 
@@ -240,7 +226,7 @@ fn give_up_all_but(board: &Board, files: &Files, kept: &[(u64, u64); 4]) {
         }
         if !skip {
             // SAFETY: nothing that this process still uses: it runs without libraries, on its own stack.
-            unsafe { syscall(MUNMAP, [addr, stop - addr, 0, 0, 0, 0]) };
+            unsafe { syscall(libc::SYS_munmap, [addr, stop - addr, 0, 0, 0, 0]) };
         }
         addr = stop;
     }

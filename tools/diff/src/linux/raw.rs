@@ -1,36 +1,8 @@
 //! System calls without a library: the process that makes the calls of a program has none.
 
 use core::arch::asm;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::AtomicU32;
-
-pub(super) const READ: u32 = 0;
-pub(super) const OPEN: u32 = 2;
-pub(super) const CLOSE: u32 = 3;
-pub(super) const LSEEK: u32 = 8;
-pub(super) const MMAP: u32 = 9;
-pub(super) const MUNMAP: u32 = 11;
-pub(super) const BRK: u32 = 12;
-pub(super) const SIGACTION: u32 = 13;
-pub(super) const IOCTL: u32 = 16;
-pub(super) const MREMAP: u32 = 25;
-pub(super) const MADVISE: u32 = 28;
-pub(super) const DUP2: u32 = 33;
-pub(super) const FORK: u32 = 57;
-pub(super) const WAIT4: u32 = 61;
-pub(super) const KILL: u32 = 62;
-pub(super) const FTRUNCATE: u32 = 77;
-pub(super) const SETPGID: u32 = 109;
-pub(super) const CAPGET: u32 = 125;
-pub(super) const CAPSET: u32 = 126;
-pub(super) const PRCTL: u32 = 157;
-pub(super) const ARCH_PRCTL: u32 = 158;
-pub(super) const FUTEX: u32 = 202;
-pub(super) const SCHED_SETAFFINITY: u32 = 203;
-pub(super) const SCHED_GETAFFINITY: u32 = 204;
-pub(super) const EXIT_GROUP: u32 = 231;
-pub(super) const PRLIMIT64: u32 = 302;
-pub(super) const MEMFD_CREATE: u32 = 319;
-pub(super) const PKEY_ALLOC: u32 = 330;
 
 /// A raw system call. Failures are small negative numbers.
 ///
@@ -38,13 +10,13 @@ pub(super) const PKEY_ALLOC: u32 = 330;
 ///
 /// What the call does to this process's memory must be what the caller may do.
 #[inline(always)]
-pub(super) unsafe fn syscall(number: u32, args: [u64; 6]) -> i64 {
+pub(crate) unsafe fn syscall(number: i64, args: [u64; 6]) -> i64 {
     let result;
     // SAFETY: the convention of x86-64 Linux; what the call does is the caller's promise.
     unsafe {
         asm!(
             "syscall",
-            inlateout("rax") i64::from(number) => result,
+            inlateout("rax") number => result,
             in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
             in("r10") args[3], in("r8") args[4], in("r9") args[5],
             lateout("rcx") _, lateout("r11") _,
@@ -53,19 +25,77 @@ pub(super) unsafe fn syscall(number: u32, args: [u64; 6]) -> i64 {
     result
 }
 
+/// Calls whose arguments are numbers: they read and write no memory of the process.
+#[derive(Clone, Copy)]
+#[repr(i64)]
+pub(super) enum Plain {
+    Close = libc::SYS_close,
+    Dup2 = libc::SYS_dup2,
+    ExitGroup = libc::SYS_exit_group,
+    Ftruncate = libc::SYS_ftruncate,
+    Kill = libc::SYS_kill,
+    Lseek = libc::SYS_lseek,
+    PkeyAlloc = libc::SYS_pkey_alloc,
+    Setpgid = libc::SYS_setpgid,
+}
+
+/// Makes one of them.
+#[inline(always)]
+pub(super) fn plain(call: Plain, first: u64, second: u64) -> i64 {
+    // SAFETY: no argument is taken for an address.
+    unsafe { syscall(call as i64, [first, second, 0, 0, 0, 0]) }
+}
+
+/// Settings of a process that are numbers.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(super) enum Setting {
+    ChildSubreaper = libc::PR_SET_CHILD_SUBREAPER,
+    DeathSignal = libc::PR_SET_PDEATHSIG,
+    NoLargeFolios = libc::PR_SET_THP_DISABLE,
+}
+
+/// Gives the calling process a setting.
+#[inline(always)]
+pub(super) fn set(setting: Setting, value: u64) {
+    // SAFETY: as in `plain`.
+    unsafe { syscall(libc::SYS_prctl, [setting as u64, value, 0, 0, 0, 0]) };
+}
+
+/// Opens the file at `path` as `descriptor`. Returns a negative number on failure.
+pub(super) fn open_as(path: &CStr, flags: c_int, descriptor: u32) -> i64 {
+    // SAFETY: the kernel reads the path.
+    let opened = unsafe { syscall(libc::SYS_open, [path.as_ptr().addr() as u64, flags as u64, 0, 0, 0, 0]) };
+    if opened >= 0 {
+        plain(Plain::Dup2, opened.cast_unsigned(), descriptor.into());
+        plain(Plain::Close, opened.cast_unsigned(), 0);
+    }
+    opened
+}
+
+/// Ends the calling process.
+pub(crate) fn exit() -> ! {
+    loop {
+        plain(Plain::ExitGroup, 0, 0);
+    }
+}
+
 /// Sleeps while `word` is `value`, for a second at most. May wake without a cause.
 #[inline(always)]
 pub(super) fn futex_wait(word: &AtomicU32, value: u32) {
-    let second: [u64; 2] = [1, 0];
-    let word = core::ptr::from_ref(word).addr() as u64;
-    // SAFETY: the call reads the word and the time, and changes no memory.
-    unsafe { syscall(FUTEX, [word, 0, u64::from(value), second.as_ptr().addr() as u64, 0, 0]) };
+    futex(word, libc::FUTEX_WAIT, value);
 }
 
 /// Wakes all that sleep on `word`, in any process.
 #[inline(always)]
 pub(super) fn futex_wake(word: &AtomicU32) {
-    let word = core::ptr::from_ref(word).addr() as u64;
-    // SAFETY: the call changes no memory.
-    unsafe { syscall(FUTEX, [word, 1, u64::from(u32::MAX >> 1), 0, 0, 0]) };
+    futex(word, libc::FUTEX_WAKE, u32::MAX >> 1);
+}
+
+#[inline(always)]
+fn futex(word: &AtomicU32, operation: c_int, value: u32) {
+    let second: [u64; 2] = [1, 0];
+    let (word, time) = (core::ptr::from_ref(word).addr() as u64, second.as_ptr().addr() as u64);
+    // SAFETY: the call reads the word and the time, and changes no memory.
+    unsafe { syscall(libc::SYS_futex, [word, operation as u64, value.into(), time, 0, 0]) };
 }

@@ -34,7 +34,7 @@ pub(crate) struct Start {
 
 /// What the template found out by itself.
 pub(super) struct Measured {
-    pub(super) pid: u32,
+    pub(super) pid: i32,
     pub(super) brk: u64,
     pub(super) highest: u64,
     pub(super) upwards: u64,
@@ -55,7 +55,7 @@ fn limit(text: &str, name: &str) -> (u64, u64) {
 
 /// The capabilities that memory calls ask for, if the process is in the initial user namespace: only there
 /// they count.
-fn rights_of(pid: u32) -> std::io::Result<Rights> {
+fn rights_of(pid: i32) -> std::io::Result<Rights> {
     const INITIAL: &str = "user:[4026531837]";
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -68,7 +68,7 @@ fn rights_of(pid: u32) -> std::io::Result<Rights> {
     Ok(rights)
 }
 
-fn limits_of(pid: u32) -> std::io::Result<(Limits, Limits)> {
+fn limits_of(pid: i32) -> std::io::Result<(Limits, Limits)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let (address_space, data) = (limit(&text, "Max address space"), limit(&text, "Max data size"));
     let (stack, locked) = (limit(&text, "Max stack size"), limit(&text, "Max locked memory"));

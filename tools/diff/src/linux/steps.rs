@@ -28,7 +28,7 @@ impl Steps<'_> {
         op: &Op,
         seen: &mut Observation,
     ) -> Result<(Outcome, Option<Wanted>), OracleError> {
-        let board = self.oracle.board;
+        let board = &self.oracle.board;
         loop {
             // Acquire: pairs with the release of the process that filled the slot.
             let ready = board.ready.load(Acquire);
@@ -66,7 +66,7 @@ impl Steps<'_> {
     }
 
     fn read(&self, op: &Op, slot: &Slot, seen: &mut Observation) -> Wanted {
-        let board = self.oracle.board;
+        let board = &self.oracle.board;
         for vma in &slot.vmas[..slot.vma_count.load(Relaxed) as usize] {
             let [start, end, raw, offset] = vma.each_ref().map(|word| word.load(Relaxed));
             let mut flags = VmFlags::empty();
@@ -139,7 +139,7 @@ impl Steps<'_> {
 impl Drop for Steps<'_> {
     /// Ends the program and waits until all of its processes are gone.
     fn drop(&mut self) {
-        let board = self.oracle.board;
+        let board = &self.oracle.board;
         if self.next < self.count {
             board.stop.store(1, Relaxed);
         }

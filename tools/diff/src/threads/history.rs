@@ -22,6 +22,9 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// An access that passed, or was refused.
+pub(super) type Access<T> = Result<T, Refusal>;
+
 /// A page of a child, right after the fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChildPage {
@@ -56,6 +59,20 @@ impl Outcome {
             -4095..0 => Self::Failed(-returned),
             _ => Self::Strange(format!("{returned:#x} was returned")),
         }
+    }
+
+    /// The outcome of an access that passed, was refused, or ended in something strange.
+    pub(super) fn of_access<T>(access: Result<Access<T>, String>, passed: impl FnOnce(T) -> Self) -> Self {
+        match access {
+            Ok(Ok(value)) => passed(value),
+            Ok(Err(refusal)) => Self::Refused(refusal),
+            Err(strange) => Self::Strange(strange),
+        }
+    }
+
+    /// The outcome of a fork, by what the child found in each page.
+    pub(super) fn of_child(pages: impl Iterator<Item = Result<ChildPage, String>>) -> Self {
+        pages.collect::<Result<_, _>>().map_or_else(Self::Strange, Self::Child)
     }
 
     /// A short name for counts.

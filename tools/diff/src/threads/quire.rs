@@ -2,7 +2,7 @@
 
 use super::Side;
 use super::crew::{Hands, World};
-use super::history::{ChildPage, Clock, Outcome, Refusal};
+use super::history::{Access, ChildPage, Clock, Outcome, Refusal};
 use super::program::{Op, Window};
 use quire_host::{AccessError, Guest, HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
@@ -83,20 +83,12 @@ struct OnCpu<'h, 'g, 'm> {
 }
 
 /// What an access came to.
-fn access<T>(result: Result<T, AccessError<FaultError>>) -> Result<Result<T, Refusal>, String> {
+fn access<T>(result: Result<T, AccessError<FaultError>>) -> Result<Access<T>, String> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(AccessError::Fault(FaultError::NotMapped)) => Ok(Err(Refusal::NotMapped)),
         Err(AccessError::Fault(FaultError::AccessDenied)) => Ok(Err(Refusal::Denied)),
         Err(other) => Err(other.to_string()),
-    }
-}
-
-fn outcome<T>(result: Result<T, AccessError<FaultError>>, success: impl FnOnce(T) -> Outcome) -> Outcome {
-    match access(result) {
-        Ok(Ok(value)) => success(value),
-        Ok(Err(refusal)) => Outcome::Refused(refusal),
-        Err(strange) => Outcome::Strange(strange),
     }
 }
 
@@ -110,10 +102,7 @@ impl OnCpu<'_, '_, '_> {
                 write: access(program.write_u64(addr, self.window.word(Window::CHILD)))?,
             })
         };
-        (0..self.window.pages)
-            .map(page)
-            .collect::<Result<_, String>>()
-            .map_or_else(Outcome::Strange, Outcome::Child)
+        Outcome::of_child((0..self.window.pages).map(page))
     }
 }
 
@@ -124,11 +113,15 @@ impl Hands for OnCpu<'_, '_, '_> {
         match op {
             Op::Read { page } => {
                 let result = self.guest.read_u64(window.addr(page));
-                (begin, clock.stamp(), outcome(result, |word| Outcome::Word(window.decode(word))))
+                (
+                    begin,
+                    clock.stamp(),
+                    Outcome::of_access(access(result), |word| Outcome::Word(window.decode(word))),
+                )
             }
             Op::Write { page, value } => {
                 let result = self.guest.write_u64(window.addr(page), window.word(value));
-                (begin, clock.stamp(), outcome(result, |()| Outcome::Done))
+                (begin, clock.stamp(), Outcome::of_access(access(result), |()| Outcome::Done))
             }
             Op::Fork => {
                 let child = self.space.fork();

@@ -1,0 +1,197 @@
+//! The host's Linux: the threads of this process work on a window of its own address space.
+//!
+//! No other process is needed: the window lies where nothing else is ever mapped, and a refused access is
+//! caught where it happens. All threads of the process share its memory lock, so what else the process does
+//! only adds to the noise.
+
+use super::Side;
+use super::crew::{Hands, World};
+use super::history::{Access, ChildPage, Clock, Outcome, Refusal};
+use super::program::{Call, MAX_PAGES, MAX_THREADS, Op, Window};
+use crate::linux::access::{self, Accessed};
+use crate::linux::raw::{exit, syscall};
+use crate::linux::shared::{Atomics, Shared};
+use nix::errno::Errno;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+/// There is one window in the process.
+static WINDOW: Mutex<()> = Mutex::new(());
+
+/// What a child says about each page: what it read, and the signals of its read and its write with their
+/// codes.
+type Report = [[AtomicU64; 3]; MAX_PAGES as usize];
+/// One for each thread.
+type Reports = [Report; MAX_THREADS];
+
+// SAFETY: all of it is atomics.
+unsafe impl Atomics for Reports {}
+
+/// The process, for one crew.
+pub(super) struct LinuxWorld {
+    reports: Shared<Reports>,
+    _window: MutexGuard<'static, ()>,
+}
+
+impl LinuxWorld {
+    pub(super) fn new() -> Self {
+        static CATCH: Once = Once::new();
+        let window = WINDOW.lock().unwrap_or_else(PoisonError::into_inner);
+        // The stack of the thread serves: SA_ONSTACK keeps to one where there is one, which std has for each
+        // thread.
+        CATCH.call_once(|| access::catch_signals(libc::SA_ONSTACK | libc::SA_RESTART));
+        let reports = Shared::new().expect("the host has memory to share");
+        clear_window();
+        Self { reports, _window: window }
+    }
+}
+
+fn system_call(call: Call) -> i64 {
+    // SAFETY: only calls of `Window::call`, which concern pages of the window, and the window is this
+    // module's.
+    unsafe { syscall(call.number.into(), call.args) }
+}
+
+fn clear_window() {
+    let (addr, len) = Window::largest();
+    let call = Call { number: libc::SYS_munmap as u32, args: [addr, len, 0, 0, 0, 0], result: 0 };
+    assert_eq!(system_call(call), 0, "the window cannot be cleared");
+}
+
+/// A thread, with the place where its children report.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seat<'w>(&'w Report);
+
+impl World for LinuxWorld {
+    const SIDE: Side = Side::Linux;
+
+    type Seat<'w> = Seat<'w>;
+    type Memory<'w> = ();
+
+    fn seat(&self, number: usize) -> Seat<'_> {
+        Seat(&self.reports[number])
+    }
+
+    fn open(&self) {}
+
+    fn with_hands(seat: &Seat<'_>, (): &(), window: Window, work: &mut dyn FnMut(&mut dyn Hands)) {
+        work(&mut InProcess { report: seat.0, window });
+    }
+
+    fn close(&self, (): ()) -> Vec<String> {
+        clear_window();
+        Vec::new()
+    }
+
+    fn abandon(self) {}
+}
+
+struct InProcess<'w> {
+    report: &'w Report,
+    window: Window,
+}
+
+/// What an access came to.
+fn access(Accessed { value, signal, code }: Accessed) -> Result<Access<u64>, String> {
+    match (signal.cast_signed(), code) {
+        (0, _) => Ok(Ok(value)),
+        (libc::SIGSEGV, 1) => Ok(Err(Refusal::NotMapped)),
+        (libc::SIGSEGV, 2) => Ok(Err(Refusal::Denied)),
+        _ => Err(format!("signal {signal} with code {code}")),
+    }
+}
+
+impl InProcess<'_> {
+    /// Reads a page's word, or writes `value` to it.
+    fn touch(&self, page: u8, value: Option<u8>) -> Accessed {
+        let addr = self.window.addr(page).0;
+        // SAFETY: signals are caught, and the window is this module's.
+        unsafe {
+            match value {
+                None => access::read(addr),
+                Some(value) => access::write(addr, self.window.word(value)),
+            }
+        }
+    }
+
+    /// The life of a child: no allocation, no lock, nothing of std, since other threads' locks were copied as
+    /// they happened to be.
+    fn live_as_child(&self) -> ! {
+        let told = |accessed: Accessed| u64::from(accessed.signal) << 32 | u64::from(accessed.code);
+        for (page, report) in (0..self.window.pages).zip(self.report) {
+            let read = self.touch(page, None);
+            report[0].store(read.value, Ordering::Relaxed);
+            report[1].store(told(read), Ordering::Relaxed);
+            report[2].store(told(self.touch(page, Some(Window::CHILD))), Ordering::Relaxed);
+        }
+        exit();
+    }
+
+    /// Waits for the child's end and reads its report.
+    fn hear(&self, child: Pid) -> Outcome {
+        let status = loop {
+            match waitpid(child, None) {
+                Err(Errno::EINTR) => {}
+                status => break status,
+            }
+        };
+        if status != Ok(WaitStatus::Exited(child, 0)) {
+            return Outcome::Strange(format!("a child ended with {status:?}"));
+        }
+        let page = |report: &[AtomicU64; 3]| {
+            let [value, read, write] = report.each_ref().map(|word| word.load(Ordering::Relaxed));
+            let of = |told| access(Accessed { value, signal: (told >> 32) as u32, code: told as u32 });
+            let read = of(read)?.map(|word| self.window.decode(word));
+            Ok(ChildPage { read, write: of(write)?.map(|_| ()) })
+        };
+        Outcome::of_child(self.report[..usize::from(self.window.pages)].iter().map(page))
+    }
+}
+
+impl Hands for InProcess<'_> {
+    fn perform(&mut self, op: Op, clock: &Clock) -> (u64, u64, Outcome) {
+        let window = self.window;
+        let begin = clock.stamp();
+        match op {
+            Op::Read { page } => {
+                let read = self.touch(page, None);
+                let word = |word| Outcome::Word(window.decode(word));
+                (begin, clock.stamp(), Outcome::of_access(access(read), word))
+            }
+            Op::Write { page, value } => {
+                let written = self.touch(page, Some(value));
+                (begin, clock.stamp(), Outcome::of_access(access(written), |_| Outcome::Done))
+            }
+            Op::Fork => {
+                // SAFETY: the child keeps to `live_as_child`. The raw call, since libc's would wait for its
+                // own locks.
+                let child = unsafe { syscall(libc::SYS_fork, [0; 6]) };
+                if child == 0 {
+                    self.live_as_child();
+                }
+                let end = clock.stamp();
+                let outcome = match child {
+                    ..0 => Outcome::Strange(format!("fork failed: {}", Errno::from_raw(-child as i32))),
+                    child => self.hear(Pid::from_raw(child as i32)),
+                };
+                (begin, end, outcome)
+            }
+            _ => {
+                let outcome = window.call(op).map(|call| Outcome::of_call(system_call(call), call.result));
+                let end = clock.stamp();
+                (begin, end, outcome.unwrap_or_else(|| Outcome::Strange("no call".to_owned())))
+            }
+        }
+    }
+}
+
+/// Whether the running kernel is the one that the model describes: 6.17 is the first in which `mremap` moves
+/// several mappings at once, and looks at the source before it unmaps the target.
+pub(super) fn is_recent() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(17))
+}
