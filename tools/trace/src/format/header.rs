@@ -1,7 +1,8 @@
 //! The header: where, when and how a trace was recorded.
 
 use super::Version;
-use super::varint::{Cursor, Malformed, put_bytes, put_u64};
+use super::varint::{Cursor, Malformed};
+use super::wire::{Wire, wire};
 
 /// Where, when and how a trace was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,94 +111,59 @@ impl FaultSource {
     }
 }
 
-fn uses(cursor: &mut Cursor<'_>) -> Result<UseSource, Malformed> {
-    match cursor.u8()? {
-        0 => Ok(UseSource::None),
-        1 => Ok(UseSource::Sampled { interval_ms: cursor.u32()? }),
-        2 => Ok(UseSource::Exact),
-        3 => Ok(UseSource::Unknown),
-        _ => Err(Malformed("unknown source of uses")),
+wire!(TraceHeader {
+    recorder,
+    kernel,
+    machine,
+    page_size,
+    cpus,
+    ram,
+    swap,
+    faults,
+    calls,
+    uses(since THREE, before UseSource::Unknown),
+    started,
+    command,
+});
+
+impl Wire for UseSource {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::None => out.push(0),
+            Self::Sampled { interval_ms } => {
+                out.push(1);
+                interval_ms.put(out);
+            }
+            Self::Exact => out.push(2),
+            Self::Unknown => out.push(3),
+        }
+    }
+
+    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        match cursor.u8()? {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Sampled { interval_ms: cursor.u32()? }),
+            2 => Ok(Self::Exact),
+            3 => Ok(Self::Unknown),
+            _ => Err(Malformed("unknown source of uses")),
+        }
     }
 }
 
 impl TraceHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        for text in [&self.recorder, &self.kernel, &self.machine] {
-            put_bytes(&mut out, text.as_bytes());
-        }
-        for number in [u64::from(self.page_size), u64::from(self.cpus), self.ram, self.swap] {
-            put_u64(&mut out, number);
-        }
-        out.push(match self.faults {
-            FaultSource::Tracepoint => 0,
-            FaultSource::Software => 1,
-            FaultSource::Pagemap => 2,
-            FaultSource::None => 3,
-        });
-        out.push(match self.calls {
-            CallSource::Seccomp => 0,
-            CallSource::EveryCall => 1,
-        });
-        match self.uses {
-            UseSource::None => out.push(0),
-            UseSource::Sampled { interval_ms } => {
-                out.push(1);
-                put_u64(&mut out, u64::from(interval_ms));
-            }
-            UseSource::Exact => out.push(2),
-            UseSource::Unknown => out.push(3),
-        }
-        put_u64(&mut out, self.started);
-        put_u64(&mut out, self.command.len() as u64);
-        for word in &self.command {
-            put_bytes(&mut out, word);
-        }
+        self.put(&mut out);
         out
     }
 
     pub(crate) fn decode(bytes: &[u8], version: Version) -> Result<Self, Malformed> {
-        let mut cursor = Cursor::new(bytes, 0);
-        let mut text = || {
-            let bytes = cursor.bytes()?;
-            str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed("a name is not UTF-8"))
-        };
-        let (recorder, kernel, machine) = (text()?, text()?, text()?);
-        let (page_size, cpus) = (cursor.u32()?, cursor.u32()?);
-        let (ram, swap) = (cursor.u64()?, cursor.u64()?);
-        let faults = match cursor.u8()? {
-            0 => FaultSource::Tracepoint,
-            1 => FaultSource::Software,
-            2 => FaultSource::Pagemap,
-            3 => FaultSource::None,
-            _ => return Err(Malformed("unknown source of faults")),
-        };
-        let calls = match cursor.u8()? {
-            0 => CallSource::Seccomp,
-            1 => CallSource::EveryCall,
-            _ => return Err(Malformed("unknown source of calls")),
-        };
-        let uses = if version >= Version::THREE { uses(&mut cursor)? } else { UseSource::Unknown };
-        let started = cursor.u64()?;
-        let count = cursor.count(1)?;
-        let command = (0..count).map(|_| cursor.boxed()).collect::<Result<_, _>>()?;
+        let mut cursor = Cursor::new(bytes, 0, version);
+        let header = Self::get(&mut cursor)?;
         if !cursor.is_at_end() {
             return Err(Malformed("it is longer than it should be"));
         }
-        Ok(Self {
-            recorder,
-            kernel,
-            machine,
-            page_size,
-            cpus,
-            ram,
-            swap,
-            faults,
-            calls,
-            uses,
-            started,
-            command,
-        })
+        Ok(header)
     }
 
     /// Shortens the command so that the header keeps well inside the limit of its frame.

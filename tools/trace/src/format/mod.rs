@@ -11,6 +11,7 @@ mod reader;
 mod trailer;
 mod varint;
 mod version;
+mod wire;
 mod writer;
 
 pub use error::{TraceError, TraceErrorKind};

@@ -40,7 +40,7 @@ impl Trailer {
     /// Decodes the trailer of a file of this version.
     pub(crate) fn decode(bytes: &[u8], version: Version) -> Result<Self, Malformed> {
         let count = version.kinds();
-        let mut cursor = Cursor::new(bytes, 0);
+        let mut cursor = Cursor::new(bytes, 0, version);
         let (events, blocks) = (cursor.u64()?, cursor.u64()?);
         if cursor.u64()? != count as u64 {
             return Err(Malformed("it counts other kinds of events"));

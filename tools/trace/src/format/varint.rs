@@ -1,5 +1,7 @@
 //! Numbers of variable length: seven bits a byte, low bits first, the top bit set on all but the last byte.
 
+use super::Version;
+
 /// Why bytes could not be decoded; the reader adds the place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
@@ -13,17 +15,17 @@ pub(crate) fn put_u64(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Small numbers of either sign become small unsigned ones: 0, -1, 1, -2, ...
-pub(crate) fn zigzag(value: i64) -> u64 {
+fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-pub(crate) fn unzigzag(value: u64) -> i64 {
+fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_u64(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
+/// What a number was changed by since the last one of its kind.
+pub(crate) fn difference(new: u64, old: u64) -> u64 {
+    zigzag(new.wrapping_sub(old) as i64)
 }
 
 /// A place in decoded bytes that only moves forward, and never past the end.
@@ -31,11 +33,17 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
+    version: Version,
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(bytes: &'a [u8], at: usize) -> Self {
-        Self { bytes, at }
+    pub(crate) fn new(bytes: &'a [u8], at: usize, version: Version) -> Self {
+        Self { bytes, at, version }
+    }
+
+    /// The version of the file that the bytes are from.
+    pub(crate) fn version(&self) -> Version {
+        self.version
     }
 
     pub(crate) fn position(&self) -> usize {
@@ -80,11 +88,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    #[inline]
-    pub(crate) fn i64(&mut self) -> Result<i64, Malformed> {
-        self.u64().map(unzigzag)
-    }
-
     pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         u32::try_from(self.u64()?).map_err(|_| Malformed("a number is too large"))
     }
@@ -98,8 +101,10 @@ impl<'a> Cursor<'a> {
         Ok(&rest[..len])
     }
 
-    pub(crate) fn boxed(&mut self) -> Result<Box<[u8]>, Malformed> {
-        self.bytes().map(Into::into)
+    /// A number of which the difference from the last one of its kind is stored.
+    #[inline]
+    pub(crate) fn restore(&mut self, old: u64) -> Result<u64, Malformed> {
+        self.u64().map(|difference| old.wrapping_add(unzigzag(difference) as u64))
     }
 
     /// The count of items that follow. Each takes `least` bytes or more, so that a false count can not make

@@ -1,11 +1,13 @@
 //! Calls, the files that they map, and limits.
 
-use super::codes::Code;
-use super::{BlockDecoder, BlockEncoder, difference, restore};
-use crate::event::{Call, CallDetail, EventKind, FileFacts, Limit, MapTrial, TaskId};
+use super::{BlockDecoder, BlockEncoder};
+use crate::event::{Call, CallDetail, EventKind, FileFacts, Limit, MapTrial};
 use crate::format::Version;
-use crate::format::varint::{Cursor, Malformed, put_bytes, put_u64};
+use crate::format::varint::{Cursor, Malformed, difference, put_u64};
+use crate::format::wire::{Wire, get_flags, get_list, put_flags, wire};
 use std::sync::Arc;
+
+wire!(Limit { kind, target, soft, hard });
 
 impl BlockEncoder {
     pub(super) fn call(&mut self, call: &Call) {
@@ -27,23 +29,23 @@ impl BlockEncoder {
                 out.push(2);
                 put_u64(out, ranges.len() as u64);
                 for (start, len) in ranges {
-                    put_u64(out, *start);
-                    put_u64(out, *len);
+                    start.put(out);
+                    len.put(out);
                 }
             }
             CallDetail::Name(None) => out.push(3),
             CallDetail::Name(Some(name)) => {
                 out.push(4);
-                put_bytes(out, name);
+                name.put(out);
             }
             CallDetail::Mapped { start, bytes } => {
                 out.push(5);
-                put_u64(out, *start);
-                put_u64(out, *bytes);
+                start.put(out);
+                bytes.put(out);
             }
             CallDetail::Resident { pages } => {
                 out.push(6);
-                put_u64(out, *pages);
+                pages.put(out);
             }
         }
     }
@@ -57,21 +59,7 @@ impl BlockEncoder {
         }
         self.files.insert(Arc::clone(file), self.files.len() as u64);
         out.push(0);
-        out.push(file.kind.code());
-        out.push(u8::from(file.readable) | u8::from(file.writable) << 1 | u8::from(file.no_exec) << 2);
-        for number in [file.device, file.inode, file.size, file.file_system] {
-            put_u64(out, number);
-        }
-        put_bytes(out, &file.name);
-        match file.trial {
-            None => out.push(0),
-            Some(trial) => {
-                out.push(1);
-                for errno in [trial.refused, trial.write_refused, trial.exec_refused] {
-                    put_u64(out, u64::from(errno.unwrap_or(0)));
-                }
-            }
-        }
+        file.put(out);
     }
 }
 
@@ -80,21 +68,17 @@ impl BlockDecoder {
         let number = cursor.u32()?;
         let state = &mut self.state;
         for last in &mut state.last_args {
-            *last = restore(cursor.i64()?, *last);
+            *last = cursor.restore(*last)?;
         }
         let args = state.last_args;
-        state.last_result = restore(cursor.i64()?, state.last_result);
+        state.last_result = cursor.restore(state.last_result)?;
         let result = state.last_result as i64;
         let detail = match cursor.u8()? {
             0 => CallDetail::None,
             1 => CallDetail::File(self.file(cursor)?),
-            2 => {
-                let count = cursor.count(2)?;
-                let ranges = (0..count).map(|_| Ok((cursor.u64()?, cursor.u64()?)));
-                CallDetail::Ranges(ranges.collect::<Result<_, Malformed>>()?)
-            }
+            2 => CallDetail::Ranges(get_list(cursor, 2, |cursor| Ok((cursor.u64()?, cursor.u64()?)))?),
             3 => CallDetail::Name(None),
-            4 => CallDetail::Name(Some(cursor.boxed()?)),
+            4 => CallDetail::Name(Some(Wire::get(cursor)?)),
             5 => CallDetail::Mapped { start: cursor.u64()?, bytes: cursor.u64()? },
             6 => CallDetail::Resident { pages: cursor.u64()? },
             _ => return Err(Malformed("unknown detail of a call")),
@@ -109,54 +93,54 @@ impl BlockDecoder {
             let file = index.and_then(|index| self.files.get(index));
             return file.cloned().ok_or(Malformed("a call names a file that its block does not define"));
         }
-        let kind = Code::from_code(cursor.u8()?)?;
-        let bits = cursor.u8()?;
-        if bits > 7 {
-            return Err(Malformed("a file uses reserved bits"));
-        }
-        let file = Arc::new(FileFacts {
-            kind,
-            readable: bits & 1 != 0,
-            writable: bits & 2 != 0,
-            no_exec: bits & 4 != 0,
-            device: cursor.u64()?,
-            inode: cursor.u64()?,
-            size: cursor.u64()?,
-            file_system: cursor.u64()?,
-            name: cursor.boxed()?,
-            trial: if self.version < Version::THREE { None } else { get_trial(cursor)? },
-        });
+        let file = Arc::new(FileFacts::get(cursor)?);
         self.files.push(Arc::clone(&file));
         Ok(file)
     }
 }
 
-fn get_trial(cursor: &mut Cursor<'_>) -> Result<Option<MapTrial>, Malformed> {
-    match cursor.u8()? {
-        0 => return Ok(None),
-        1 => {}
-        _ => return Err(Malformed("a file uses reserved bits")),
+impl Wire for FileFacts {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.kind.put(out);
+        put_flags(out, [self.readable, self.writable, self.no_exec]);
+        for number in [self.device, self.inode, self.size, self.file_system] {
+            put_u64(out, number);
+        }
+        self.name.put(out);
+        self.trial.put(out);
     }
-    let mut errno = || match cursor.u64()? {
-        0 => Ok(None),
-        errno @ 1..4096 => Ok(Some(errno as u16)),
-        _ => Err(Malformed("a file is refused with a number that is no errno")),
-    };
-    Ok(Some(MapTrial { refused: errno()?, write_refused: errno()?, exec_refused: errno()? }))
+
+    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        let kind = Wire::get(cursor)?;
+        let [readable, writable, no_exec] = get_flags(cursor, "a file uses reserved bits")?;
+        Ok(Self {
+            kind,
+            readable,
+            writable,
+            no_exec,
+            device: cursor.u64()?,
+            inode: cursor.u64()?,
+            size: cursor.u64()?,
+            file_system: cursor.u64()?,
+            name: Wire::get(cursor)?,
+            trial: if cursor.version() < Version::THREE { None } else { Wire::get(cursor)? },
+        })
+    }
 }
 
-pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit) {
-    out.push(limit.kind.code());
-    for number in [u64::from(limit.target.0), limit.soft, limit.hard] {
-        put_u64(out, number);
+impl Wire for MapTrial {
+    fn put(&self, out: &mut Vec<u8>) {
+        for errno in [self.refused, self.write_refused, self.exec_refused] {
+            put_u64(out, u64::from(errno.unwrap_or(0)));
+        }
     }
-}
 
-pub(super) fn get_limit(cursor: &mut Cursor<'_>) -> Result<Limit, Malformed> {
-    Ok(Limit {
-        kind: Code::from_code(cursor.u8()?)?,
-        target: TaskId(cursor.u32()?),
-        soft: cursor.u64()?,
-        hard: cursor.u64()?,
-    })
+    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        let mut errno = || match cursor.u64()? {
+            0 => Ok(None),
+            errno @ 1..4096 => Ok(Some(errno as u16)),
+            _ => Err(Malformed("a file is refused with a number that is no errno")),
+        };
+        Ok(Self { refused: errno()?, write_refused: errno()?, exec_refused: errno()? })
+    }
 }

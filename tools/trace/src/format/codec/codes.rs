@@ -2,31 +2,11 @@
 
 use crate::event::{
     Abi, Access, BaseSource, Denial, Direction, ExecGain, Fault, FiguresCause, FileKind, LimitKind,
-    LostCause, Mode, Outcome, ReuseAccess, ReuseSource, ThpMode,
+    LostCause, Mode, Outcome, ReuseAccess, ReuseSource, ThpMode, Unsupported,
 };
-use crate::format::varint::Malformed;
-
-/// An enum that is stored as one byte.
-pub(crate) trait Code: Sized + Copy {
-    /// The byte.
-    fn code(self) -> u8;
-    /// The variant of a byte.
-    fn from_code(code: u8) -> Result<Self, Malformed>;
-}
-
-macro_rules! codes {
-    ($type:ident, $wrong:literal, $($name:ident $(($inner:path))? = $code:literal),+ $(,)?) => {
-        impl Code for $type {
-            fn code(self) -> u8 {
-                match self { $($type::$name $(($inner))? => $code),+ }
-            }
-
-            fn from_code(code: u8) -> Result<Self, Malformed> {
-                match code { $($code => Ok($type::$name $(($inner))?),)+ _ => Err(Malformed($wrong)) }
-            }
-        }
-    };
-}
+use crate::format::varint::{Cursor, Malformed};
+use crate::format::wire::{Wire, codes};
+use crate::format::{CallSource, FaultSource};
 
 codes!(Access, "unknown access", Read = 0, Write = 1, Execute = 2, Unknown = 3);
 codes!(
@@ -66,6 +46,9 @@ codes!(ExecGain, "unknown state of MDWE", Allowed = 0, Refused = 1, RefusedNotIn
 codes!(ReuseAccess, "unknown use of a page", Read = 0, Write = 1, Unknown = 2);
 codes!(ReuseSource, "unknown source of uses", Exact = 0, MappingCounts = 1);
 codes!(ThpMode, "unknown mode of huge pages", Always = 0, Madvise = 1, Never = 2, Unknown = 3,);
+codes!(Unsupported, "unknown reason for an unsupported event", ForeignAbi = 0);
+codes!(FaultSource, "unknown source of faults", Tracepoint = 0, Software = 1, Pagemap = 2, None = 3);
+codes!(CallSource, "unknown source of calls", Seccomp = 0, EveryCall = 1);
 
 const MODE_KERNEL: u8 = 0x04;
 const INFERRED: u8 = 0x08;

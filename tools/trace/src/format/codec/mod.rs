@@ -10,11 +10,9 @@ mod image;
 mod reuse;
 
 use super::Version;
-use super::varint::{Cursor, Malformed, put_u64, zigzag};
-use crate::event::{
-    Access, CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId, Unsupported,
-};
-use codes::Code;
+use super::varint::{Cursor, Malformed, difference, put_u64};
+use super::wire::{Wire, get_flags, put_flags, wire};
+use crate::event::{Access, CloneFacts, Event, EventKind, ExitStatus, Fault, FileFacts, Lost, TaskId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -45,14 +43,6 @@ impl State {
     fn last_addr(&mut self) -> &mut u64 {
         &mut self.last_addr[self.task as usize % SLOTS]
     }
-}
-
-fn difference(new: u64, old: u64) -> u64 {
-    zigzag(new.wrapping_sub(old) as i64)
-}
-
-fn restore(difference: i64, old: u64) -> u64 {
-    old.wrapping_add(difference as u64)
 }
 
 /// Encodes the events of one block after another.
@@ -102,19 +92,16 @@ impl BlockEncoder {
         match &event.kind {
             EventKind::Fault(fault) => self.fault(fault),
             EventKind::Call(call) => self.call(call),
-            EventKind::Clone(facts) => self.clone_facts(facts),
-            EventKind::Exec(image) => image::put(&mut self.out, image),
-            EventKind::Limit(limit) => call::put_limit(&mut self.out, limit),
-            EventKind::Figures(figures) => figures::put(&mut self.out, figures),
-            EventKind::Exit(status) => self.exit(*status),
-            EventKind::Lost(lost) => {
-                self.out.push(lost.cause.code());
-                put_u64(&mut self.out, lost.count);
-            }
-            EventKind::Unsupported(Unsupported::ForeignAbi) => self.out.push(0),
-            EventKind::Reuse(reuse) => reuse::put(&mut self.out, reuse),
-            EventKind::Compressibility(sample) => reuse::put_compressibility(&mut self.out, sample),
-            EventKind::Privileges(privileges) => image::put_privileges(&mut self.out, *privileges),
+            EventKind::Clone(facts) => facts.put(&mut self.out),
+            EventKind::Exec(image) => image.put(&mut self.out),
+            EventKind::Limit(limit) => limit.put(&mut self.out),
+            EventKind::Figures(figures) => figures.put(&mut self.out),
+            EventKind::Exit(status) => status.put(&mut self.out),
+            EventKind::Lost(lost) => lost.put(&mut self.out),
+            EventKind::Unsupported(what) => what.put(&mut self.out),
+            EventKind::Reuse(reuse) => reuse.put(&mut self.out),
+            EventKind::Compressibility(sample) => sample.put(&mut self.out),
+            EventKind::Privileges(privileges) => privileges.put(&mut self.out),
         }
     }
 
@@ -124,24 +111,6 @@ impl BlockEncoder {
         let difference = difference(fault.addr, *last);
         *last = fault.addr;
         put_u64(&mut self.out, difference);
-    }
-
-    fn clone_facts(&mut self, facts: &CloneFacts) {
-        self.out.push(u8::from(facts.shares_memory) | u8::from(facts.same_process) << 1);
-        for number in [facts.child.0, facts.child_tid, facts.child_pid] {
-            put_u64(&mut self.out, u64::from(number));
-        }
-        put_u64(&mut self.out, facts.flags);
-    }
-
-    fn exit(&mut self, status: ExitStatus) {
-        let (code, value) = match status {
-            ExitStatus::Code(value) => (0, value),
-            ExitStatus::Signal(value) => (1, value),
-            ExitStatus::Replaced => (2, 0),
-            ExitStatus::Unknown => (3, 0),
-        };
-        self.out.extend([code, value]);
     }
 }
 
@@ -172,13 +141,13 @@ impl BlockDecoder {
 
     /// The next event.
     pub(crate) fn event(&mut self, bytes: &[u8]) -> Result<Event, Malformed> {
-        let mut cursor = Cursor::new(bytes, self.at);
+        let mut cursor = Cursor::new(bytes, self.at, self.version);
         let tag = cursor.u8()?;
         if tag & RESERVED != 0 {
             return Err(Malformed("an event uses reserved bits"));
         }
         let state = &mut self.state;
-        state.time = restore(cursor.i64()?, state.time);
+        state.time = cursor.restore(state.time)?;
         if tag & SAME_TASK == 0 {
             state.task = cursor.u32()?;
         }
@@ -192,22 +161,16 @@ impl BlockDecoder {
         let kind = match tag & KIND_MASK {
             0 => self.fault(&mut cursor)?,
             1 => self.call(&mut cursor)?,
-            2 => clone_facts(&mut cursor)?,
-            3 => EventKind::Exec(Box::new(image::get(&mut cursor, self.version)?)),
-            4 => EventKind::Limit(call::get_limit(&mut cursor)?),
-            5 => EventKind::Figures(Box::new(figures::get(&mut cursor, self.version)?)),
-            6 => exit(&mut cursor)?,
-            7 => {
-                let cause = Code::from_code(cursor.u8()?)?;
-                EventKind::Lost(Lost { cause, count: cursor.u64()? })
-            }
-            8 => match cursor.u8()? {
-                0 => EventKind::Unsupported(Unsupported::ForeignAbi),
-                _ => return Err(Malformed("unknown reason for an unsupported event")),
-            },
-            9 => reuse::get(&mut cursor)?,
-            10 => reuse::get_compressibility(&mut cursor)?,
-            11 => EventKind::Privileges(image::get_privileges(&mut cursor)?),
+            2 => EventKind::Clone(Wire::get(&mut cursor)?),
+            3 => EventKind::Exec(Box::new(Wire::get(&mut cursor)?)),
+            4 => EventKind::Limit(Wire::get(&mut cursor)?),
+            5 => EventKind::Figures(Box::new(Wire::get(&mut cursor)?)),
+            6 => EventKind::Exit(Wire::get(&mut cursor)?),
+            7 => EventKind::Lost(Wire::get(&mut cursor)?),
+            8 => EventKind::Unsupported(Wire::get(&mut cursor)?),
+            9 => EventKind::Reuse(Wire::get(&mut cursor)?),
+            10 => EventKind::Compressibility(Wire::get(&mut cursor)?),
+            11 => EventKind::Privileges(Wire::get(&mut cursor)?),
             _ => return Err(Malformed("unknown kind of event")),
         };
         self.at = cursor.position();
@@ -218,7 +181,7 @@ impl BlockDecoder {
     fn fault(&mut self, cursor: &mut Cursor<'_>) -> Result<EventKind, Malformed> {
         let byte = cursor.u8()?;
         let last = self.state.last_addr();
-        let addr = restore(cursor.i64()?, *last);
+        let addr = cursor.restore(*last)?;
         *last = addr;
         let fault = codes::fault_from_byte(byte, addr)?;
         if fault.access == Access::Unknown && self.version < Version::THREE {
@@ -228,28 +191,47 @@ impl BlockDecoder {
     }
 }
 
-fn clone_facts(cursor: &mut Cursor<'_>) -> Result<EventKind, Malformed> {
-    let bits = cursor.u8()?;
-    if bits > 3 {
-        return Err(Malformed("a clone uses reserved bits"));
+wire!(Lost { cause, count });
+
+impl Wire for CloneFacts {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_flags(out, [self.shares_memory, self.same_process]);
+        for number in [self.child.0, self.child_tid, self.child_pid] {
+            number.put(out);
+        }
+        self.flags.put(out);
     }
-    Ok(EventKind::Clone(CloneFacts {
-        child: TaskId(cursor.u32()?),
-        child_tid: cursor.u32()?,
-        child_pid: cursor.u32()?,
-        flags: cursor.u64()?,
-        shares_memory: bits & 1 != 0,
-        same_process: bits & 2 != 0,
-    }))
+
+    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        let [shares_memory, same_process] = get_flags(cursor, "a clone uses reserved bits")?;
+        Ok(Self {
+            child: TaskId(cursor.u32()?),
+            child_tid: cursor.u32()?,
+            child_pid: cursor.u32()?,
+            flags: cursor.u64()?,
+            shares_memory,
+            same_process,
+        })
+    }
 }
 
-fn exit(cursor: &mut Cursor<'_>) -> Result<EventKind, Malformed> {
-    let (code, value) = (cursor.u8()?, cursor.u8()?);
-    Ok(EventKind::Exit(match (code, value) {
-        (0, value) => ExitStatus::Code(value),
-        (1, value) => ExitStatus::Signal(value),
-        (2, 0) => ExitStatus::Replaced,
-        (3, 0) => ExitStatus::Unknown,
-        _ => return Err(Malformed("unknown way to exit")),
-    }))
+impl Wire for ExitStatus {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend(match self {
+            Self::Code(value) => [0, *value],
+            Self::Signal(value) => [1, *value],
+            Self::Replaced => [2, 0],
+            Self::Unknown => [3, 0],
+        });
+    }
+
+    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        match (cursor.u8()?, cursor.u8()?) {
+            (0, value) => Ok(Self::Code(value)),
+            (1, value) => Ok(Self::Signal(value)),
+            (2, 0) => Ok(Self::Replaced),
+            (3, 0) => Ok(Self::Unknown),
+            _ => Err(Malformed("unknown way to exit")),
+        }
+    }
 }
