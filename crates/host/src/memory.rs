@@ -69,7 +69,7 @@ impl<F: PagingFormat> Machine<F> {
         let memory = Arc::new(Memory::new(platform.clone(), memory).map_err(MachineError::Memory)?);
         let weak = Arc::downgrade(&memory);
         platform.set_frame_query(Some(Box::new(move |pfn| {
-            let kind = weak.upgrade().and_then(|memory| Some(memory.frames().frame(pfn)?.kind()));
+            let kind = weak.upgrade().and_then(|memory| memory.frame_kind(pfn));
             matches!(kind, Some(Kind::Free | Kind::Pcp))
         })));
         Ok(Self { memory, audit_at_end: host.audit_at_end })
@@ -123,7 +123,7 @@ impl<F: PagingFormat> ProgramSpace for Space<'_, HostPlatform<F>> {
     type Error = FaultError;
 
     fn activate(&self) {
-        Space::activate(self, &self.spaces().platform().pin());
+        Space::activate(self, &self.platform().pin());
     }
 
     fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {

@@ -41,9 +41,14 @@ impl<P: Platform> Memcgs<P> {
     #[inline]
     fn count_folio_gone(&self, order: Order) {
         if order > Order::ZERO {
-            let pin = self.frames().platform().pin();
-            self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
+            self.count_large_folio_gone(order);
         }
+    }
+
+    #[inline(never)]
+    fn count_large_folio_gone(&self, order: Order) {
+        let pin = self.frames().platform().pin();
+        self.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
     }
 
     #[inline]

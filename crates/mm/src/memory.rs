@@ -1,18 +1,20 @@
 //! The whole of a machine's memory.
 
 mod audit;
+#[cfg(feature = "internals")]
+mod internals;
 
 pub use audit::{AuditSummary, InUse, Violation};
 
 use crate::techniques::Techniques;
 use core::fmt;
-use quire_arch::{PagingFormat, Pin, Platform};
-use quire_frame::{AllocError, BootError, FrameConfig, Frames};
-use quire_memcg::{MemcgId, Memcgs};
+use quire_arch::{PagingFormat, Pfn, Pin, Platform};
+use quire_frame::{AllocError, BootError, Faults, Frame, FrameConfig, FrameTotals, Frames, Kind, VmEvent};
+use quire_memcg::{MemcgError, MemcgId, Memcgs};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
-    Error, HugeConfig, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Space, Spaces, SpacesConfig,
-    SwapOffError,
+    Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Space, Spaces,
+    SpacesConfig, SwapOffError,
 };
 use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_sync::SpinStatistics;
@@ -97,14 +99,62 @@ impl<P: Platform> Memory<P> {
         self.spaces.platform()
     }
 
-    /// The page frames.
-    pub fn frames(&self) -> &Frames<P> {
-        self.spaces.frames()
+    /// What lies below: address spaces, and through them swap, memcgs and frames.
+    pub(crate) fn parts(&self) -> &Spaces<P> {
+        &self.spaces
     }
 
-    /// The address spaces.
-    pub fn spaces(&self) -> &Spaces<P> {
-        &self.spaces
+    /// Figures of the page frames at this moment.
+    pub fn totals(&self) -> FrameTotals {
+        self.spaces.frames().totals()
+    }
+
+    /// How often `event` happened so far, on all CPUs.
+    pub fn event(&self, event: VmEvent) -> u64 {
+        self.spaces.frames().events().sum(event)
+    }
+
+    /// What the frame `pfn` is at this moment; none where no frame is.
+    pub fn frame_kind(&self, pfn: Pfn) -> Option<Kind> {
+        self.spaces.frames().frame(pfn).map(Frame::kind)
+    }
+
+    /// The failures of allocations that are planned, for tests.
+    pub fn faults(&self) -> &Faults {
+        self.spaces.frames().faults()
+    }
+
+    /// The controls of large folios.
+    pub fn huge(&self) -> &HugeControls {
+        self.spaces.huge()
+    }
+
+    /// Leaves the pinned CPU without a space; see [`Space::deactivate`].
+    pub fn deactivate(&self, pin: &Pin<'_, P>) {
+        self.spaces.deactivate(pin);
+    }
+
+    /// Makes a memcg below `parent`.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mkdir` in a cgroup.
+    pub fn create_memcg(&self, parent: MemcgId, name: &str) -> Result<MemcgId, MemcgError> {
+        self.spaces.memcgs().create(parent, name)
+    }
+
+    /// Removes a memcg, whose charges go to its parent.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `rmdir` of a cgroup.
+    pub fn remove_memcg(&self, id: MemcgId) -> Result<(), MemcgError> {
+        self.spaces.memcgs().remove(id)
+    }
+
+    /// The memcg at `path`, from the root of the tree.
+    pub fn find_memcg(&self, path: &str) -> Option<MemcgId> {
+        self.spaces.memcgs().find(path)
     }
 
     /// The techniques that this memory was built with.
@@ -119,24 +169,14 @@ impl<P: Platform> Memory<P> {
     /// not use comes home ([`Frames::age_lists`]). Without it idle CPUs keep what they have until an
     /// allocation would fail. Returns the number of frames that came home.
     pub fn tick(&self, pin: &Pin<'_, P>) -> u64 {
-        self.memcgs().sweep();
-        self.frames().age_lists(pin)
+        self.spaces.memcgs().sweep();
+        self.spaces.frames().age_lists(pin)
     }
 
     /// What khugepaged does between two sleeps; see [`quire_space::khugepaged_step`]. A machine's background
     /// thread calls it, and sleeps as long as it is told (`khugepaged/scan_sleep_millisecs`).
     pub fn khugepaged_step(&self) -> KhugepagedStep {
         quire_space::khugepaged_step(&self.spaces)
-    }
-
-    /// The memcgs.
-    pub fn memcgs(&self) -> &Memcgs<P> {
-        self.spaces.memcgs()
-    }
-
-    /// Swap: its devices, slots and cache.
-    pub fn swap(&self) -> &Swap<P> {
-        self.spaces.swap()
     }
 
     /// Takes a swap device into use.
@@ -177,7 +217,7 @@ impl<P: Platform> Memory<P> {
 
     /// How often the lock of each zone was taken so far.
     pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> + '_ {
-        self.frames().zone_locks()
+        self.spaces.frames().zone_locks()
     }
 
     /// A new, empty address space with the usual layout and limits.

@@ -274,7 +274,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Frees everything. The flush is done, and nothing is unhooked or unusable any more.
-    pub(crate) fn free_all(mut self) {
+    pub(crate) fn free_all(&mut self) {
         let pin = self.memory.platform().pin();
         self.drop_noted();
         self.free_folios(&pin);

@@ -115,6 +115,7 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 
     /// Takes the mmap lock for a call through this handle, with what its caller may do.
+    #[inline]
     pub(crate) fn writer(&self) -> MmapWriter<'_, P> {
         MmapWriter::begin_with(self.spaces, self.core(), self.rights)
     }
@@ -140,7 +141,19 @@ impl<'m, P: Platform> Space<'m, P> {
         self.spaces.current().activate(self.spaces.memory(), pin, &self.core().tables);
     }
 
+    /// The machine.
+    pub fn platform(&self) -> &'m P {
+        self.spaces.platform()
+    }
+
+    /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads: flushes
+    /// skip it from now on.
+    pub fn deactivate(&self, pin: &Pin<'_, P>) {
+        self.spaces.deactivate(pin);
+    }
+
     /// The machine's spaces.
+    #[cfg(feature = "internals")]
     pub fn spaces(&self) -> &'m Spaces<P> {
         self.spaces
     }

@@ -12,6 +12,7 @@ mod construction;
 mod driver;
 mod full;
 mod limits;
+mod public_api;
 mod report;
 mod scenario;
 mod scenarios;

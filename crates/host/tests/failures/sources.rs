@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The crates between the allocator and the embedder.
-const CRATES: [&str; 12] = [
+pub(crate) const CRATES: [&str; 12] = [
     "frame",
     "slab",
     "memcg",
@@ -90,7 +90,7 @@ pub(crate) fn fallible_calls() -> Vec<Call> {
 }
 
 /// Reads the file of a module, and those of the modules that it declares.
-fn read_module(root: &Path, path: PathBuf, into: &mut Vec<(PathBuf, syn::File)>) {
+pub(crate) fn read_module(root: &Path, path: PathBuf, into: &mut Vec<(PathBuf, syn::File)>) {
     let text = std::fs::read_to_string(root.join(&path));
     let text = text.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -111,7 +111,7 @@ fn read_module(root: &Path, path: PathBuf, into: &mut Vec<(PathBuf, syn::File)>)
 }
 
 /// Whether an item is built for tests only.
-fn is_test(attributes: &[syn::Attribute]) -> bool {
+pub(crate) fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident("cfg") && mentions(attribute, "test"))
 }
 
@@ -129,7 +129,7 @@ fn mentions(attribute: &syn::Attribute, word: &str) -> bool {
 }
 
 /// The name of the type that an `impl` is for.
-fn name_of(ty: &syn::Type) -> Option<String> {
+pub(crate) fn name_of(ty: &syn::Type) -> Option<String> {
     let syn::Type::Path(path) = ty else { return None };
     path.path.segments.last().map(|segment| segment.ident.to_string())
 }

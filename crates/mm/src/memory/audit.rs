@@ -63,8 +63,8 @@ impl<P: Platform> Memory<P> {
     ///
     /// The machine must be quiet.
     pub fn in_use(&self) -> InUse {
-        let frames = self.frames();
-        self.spaces().shrink_huge_zero();
+        let frames = self.parts().frames();
+        self.parts().shrink_huge_zero();
         let pin = self.platform().pin();
         // Each pass may retire what the next one frees.
         for _ in 0..4 {
@@ -87,19 +87,19 @@ impl<P: Platform> Memory<P> {
     /// The machine must be quiet: no call, fault or access runs on any CPU.
     pub fn audit(&self, mut report: impl FnMut(Violation)) -> AuditSummary {
         let mut summary = AuditSummary::default();
-        self.frames().audit(&mut |violation| {
+        self.parts().frames().audit(&mut |violation| {
             summary.violations += 1;
             report(Violation::Frame(violation));
         });
-        audit_spaces(self.spaces(), &mut |violation| {
+        audit_spaces(self.parts(), &mut |violation| {
             summary.violations += 1;
             report(Violation::Space(violation));
         });
-        self.memcgs().audit(&mut |violation| {
+        self.parts().memcgs().audit(&mut |violation| {
             summary.violations += 1;
             report(Violation::Group(violation));
         });
-        self.swap().validate(&mut |violation| {
+        self.parts().swap().validate(&mut |violation| {
             summary.violations += 1;
             report(Violation::Swap(violation));
         });

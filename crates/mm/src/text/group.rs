@@ -18,6 +18,6 @@ pub fn group_file<P: Platform>(
     out: &mut dyn fmt::Write,
 ) -> Result<(), MemcgError> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
-    let group = memory.memcgs().find(folder).ok_or(MemcgError::NoMemcg)?;
-    memory.memcgs().read(group, file, out)
+    let group = memory.parts().memcgs().find(folder).ok_or(MemcgError::NoMemcg)?;
+    memory.parts().memcgs().read(group, file, out)
 }

@@ -87,7 +87,7 @@ impl HugeFile {
     ///
     /// Those of `out`.
     pub fn read<P: Platform>(self, memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
-        let huge = memory.spaces().huge();
+        let huge = memory.parts().huge();
         let policy = huge.policy();
         match self {
             Self::Enabled => words(HugeEnabled::ALL, policy.enabled(), HugeEnabled::name, out),
@@ -97,11 +97,11 @@ impl HugeFile {
             Self::ShrinkUnderused => writeln!(out, "{}", u8::from(policy.shrink_underused())),
             Self::PmdSize => writeln!(out, "{}", Order::PMD.bytes()),
             Self::Counter(order, counter) => {
-                writeln!(out, "{}", memory.frames().events().folios(order, counter))
+                writeln!(out, "{}", memory.parts().frames().events().folios(order, counter))
             }
             Self::Khugepaged(setting) => writeln!(out, "{}", huge.khugepaged(setting)),
-            Self::FullScans => writeln!(out, "{}", khugepaged_totals(memory.spaces()).0),
-            Self::PagesCollapsed => writeln!(out, "{}", khugepaged_totals(memory.spaces()).1),
+            Self::FullScans => writeln!(out, "{}", khugepaged_totals(memory.parts()).0),
+            Self::PagesCollapsed => writeln!(out, "{}", khugepaged_totals(memory.parts()).1),
         }
     }
 
@@ -118,7 +118,7 @@ impl HugeFile {
             return Ok(());
         }
         let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
-        self.set(memory.spaces().huge(), text.strip_suffix(b"\n").unwrap_or(text))
+        self.set(memory.parts().huge(), text.strip_suffix(b"\n").unwrap_or(text))
     }
 
     fn set(self, huge: &HugeControls, line: &[u8]) -> Result<(), Errno> {

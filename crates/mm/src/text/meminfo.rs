@@ -16,16 +16,16 @@ use quire_space::Space;
 ///
 /// Those of `out`.
 pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
-    let totals = memory.frames().totals();
+    let totals = memory.parts().frames().totals();
     let slab = slab_pages(memory);
-    let anonymous = Space::resident_anonymous(memory.spaces()) / PAGE_SIZE;
-    let anonymous_huge = memory.frames().events().pmd_mapped() * Order::PMD.pages();
+    let anonymous = Space::resident_anonymous(memory.parts()) / PAGE_SIZE;
+    let anonymous_huge = memory.parts().frames().events().pmd_mapped() * Order::PMD.pages();
     let lists = lists_by_age(memory, None);
     let list = |list: LruList| lists[list as usize];
     let (inactive_anon, active_anon) = (list(LruList::InactiveAnon), list(LruList::ActiveAnon));
     let (inactive_file, active_file) = (list(LruList::InactiveFile), list(LruList::ActiveFile));
     let unevictable = list(LruList::Unevictable);
-    let swap = memory.swap();
+    let swap = memory.parts().swap();
     // Of the compressed caches, in bytes: their RAM, and what the pages in it come to without compression.
     let (mut compressed, mut original) = (0, 0);
     for device in swap.devices().map(|report| report.device).filter(|device| device.is_cache) {
@@ -51,7 +51,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("AnonPages:", anonymous),
         ("Slab:", slab),
         ("SUnreclaim:", slab),
-        ("Committed_AS:", memory.spaces().commit().promised()),
+        ("Committed_AS:", memory.parts().commit().promised()),
         ("AnonHugePages:", anonymous_huge),
         ("ShmemHugePages:", 0),
     ] {

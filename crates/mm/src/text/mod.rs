@@ -58,12 +58,12 @@ fn zone_name(zone: &ZoneReport, out: &mut impl Write) -> fmt::Result {
 /// Frames of slab caches. All of them hold metadata that is in use as long as its owner is: reclaim finds
 /// nothing there.
 fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
-    quire_slab::cache_reports(memory.frames()).map(|cache| cache.pages).sum()
+    quire_slab::cache_reports(memory.parts().frames()).map(|cache| cache.pages).sum()
 }
 
 /// Pages on each LRU list, of all memcgs; on one node or on all.
 fn lists_by_age<P: Platform>(memory: &Memory<P>, node: Option<NodeId>) -> [u64; LruList::COUNT] {
-    let groups = memory.memcgs();
+    let groups = memory.parts().memcgs();
     groups.take_in(&memory.platform().pin(), None);
     let Some(node) = node else { return groups.subtree_sizes(MemcgId::ROOT) };
     let mut sums = [0; LruList::COUNT];

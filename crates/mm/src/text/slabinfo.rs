@@ -25,7 +25,7 @@ pub fn slabinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::R
          : tunables <limit> <batchcount> <sharedfactor> \
          : slabdata <active_slabs> <num_slabs> <sharedavail>\n",
     )?;
-    for cache in cache_reports(memory.frames()) {
+    for cache in cache_reports(memory.parts().frames()) {
         let active = cache.in_use + cache.retired;
         write!(out, "{:<17} {active:>6} {:>6} {:>6} ", cache.name, cache.objects, cache.object_bytes)?;
         write!(out, "{:>4} {:>4} ", cache.objects_per_slab, cache.order.pages())?;

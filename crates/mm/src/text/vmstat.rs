@@ -15,7 +15,7 @@ use quire_space::Space;
 ///
 /// Those of `out`.
 pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
-    let frames = memory.frames();
+    let frames = memory.parts().frames();
     let (mut free, mut free_blocks) = (0, 0);
     for zone in frames.zone_reports() {
         free += zone.free + zone.pcp;
@@ -30,13 +30,13 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     // Linux counts these for each node, among what there is now.
     let (of_nodes, of_machine) = VmEvent::ALL.split_at(VmEvent::Pswpin as usize);
     events(memory, of_nodes, out)?;
-    writeln!(out, "nr_anon_pages {}", Space::resident_anonymous(memory.spaces()) / PAGE_SIZE)?;
+    writeln!(out, "nr_anon_pages {}", Space::resident_anonymous(memory.parts()) / PAGE_SIZE)?;
     writeln!(out, "nr_anon_transparent_hugepages {}", frames.events().pmd_mapped())?;
-    writeln!(out, "nr_swapcached {}", memory.swap().cached_pages())?;
+    writeln!(out, "nr_swapcached {}", memory.parts().swap().cached_pages())?;
     events(memory, of_machine, out)
 }
 
 fn events<P: Platform>(memory: &Memory<P>, events: &[VmEvent], out: &mut impl Write) -> fmt::Result {
-    let counted = memory.frames().events();
+    let counted = memory.parts().frames().events();
     events.iter().try_for_each(|&event| writeln!(out, "{} {}", event.name(), counted.sum(event)))
 }

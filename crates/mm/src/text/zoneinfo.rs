@@ -25,7 +25,7 @@ use quire_memcg::LruList;
 ///
 /// Those of `out`.
 pub fn zoneinfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
-    let frames = memory.frames();
+    let frames = memory.parts().frames();
     for node in (0..memory.platform().node_count()).filter_map(NodeId::new) {
         let mut is_first = true;
         for kind in ZoneKind::ALL {

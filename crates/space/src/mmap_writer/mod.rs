@@ -68,34 +68,35 @@ impl Neighbours<'_> {
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Takes the mmap lock for a call whose caller may do what `rights` say.
+    #[inline]
     pub(crate) fn begin_with(spaces: &'s Spaces<P>, core: &'s SpaceCore, rights: Rights) -> Self {
-        let mut writer = Self::begin(spaces, core);
-        writer.rights = rights;
-        writer
+        Self::with(spaces, core, rights, core.mmap_lock.write(spaces.platform()))
     }
 
     /// Takes the mmap lock.
+    #[inline]
     pub(crate) fn begin(spaces: &'s Spaces<P>, core: &'s SpaceCore) -> Self {
-        Self::with(spaces, core, core.mmap_lock.write(spaces.platform()))
+        Self::begin_with(spaces, core, Rights::empty())
     }
 
     /// The same if the lock can be taken at once.
     pub(crate) fn try_begin(spaces: &'s Spaces<P>, core: &'s SpaceCore) -> Option<Self> {
-        core.mmap_lock.try_write(spaces.platform()).map(|guard| Self::with(spaces, core, guard))
+        core.mmap_lock
+            .try_write(spaces.platform())
+            .map(|guard| Self::with(spaces, core, Rights::empty(), guard))
     }
 
-    fn with(spaces: &'s Spaces<P>, core: &'s SpaceCore, guard: RwSleepWriteGuard<'s, P>) -> Self {
+    #[inline]
+    fn with(
+        spaces: &'s Spaces<P>,
+        core: &'s SpaceCore,
+        rights: Rights,
+        guard: RwSleepWriteGuard<'s, P>,
+    ) -> Self {
         // SAFETY: the mmap lock is held for writing while the section lives, and views are made under it
         // only.
         let tree = unsafe { core.vmas.writer(spaces) };
-        Self {
-            spaces,
-            core,
-            rights: Rights::empty(),
-            tree,
-            emptied: Emptied::new(spaces.rmap()),
-            _guard: guard,
-        }
+        Self { spaces, core, rights, tree, emptied: Emptied::new(spaces.rmap()), _guard: guard }
     }
 
     pub(crate) fn tables(&self) -> Tables<'s, P> {
