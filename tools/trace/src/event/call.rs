@@ -61,7 +61,7 @@ pub enum CallDetail {
 }
 
 /// What is known of a file when it is mapped.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct FileFacts {
     /// What sort of file it is.
     pub kind: FileKind,
@@ -98,9 +98,10 @@ pub struct MapTrial {
 }
 
 /// What sort of file is mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FileKind {
     /// The descriptor is not open.
+    #[default]
     BadDescriptor,
     /// A regular file on a file system.
     Regular,

@@ -3,7 +3,7 @@
 use super::{ExecGain, Privileges};
 
 /// A process image as Linux made it, before its first instruction ran.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecImage {
     /// The process id in Linux.
     pub pid: u32,
@@ -57,16 +57,17 @@ pub struct ExecImage {
 }
 
 /// Which call table a program uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Abi {
     /// 64-bit x86.
+    #[default]
     X86_64,
     /// 32-bit x86: the image is recorded, its calls are not.
     I386,
 }
 
 /// One mapping.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
@@ -169,8 +170,8 @@ pub enum BaseSource {
     Inferred,
 }
 
-/// The resource limits that bear on memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The resource limits that bear on memory; none by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// `RLIMIT_AS`.
     pub address_space: Rlimit,
@@ -196,8 +197,14 @@ impl Rlimit {
     pub const UNLIMITED: Self = Self { soft: u64::MAX, hard: u64::MAX };
 }
 
+impl Default for Rlimit {
+    fn default() -> Self {
+        Self::UNLIMITED
+    }
+}
+
 /// When Linux uses transparent huge pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThpMode {
     /// Wherever they fit.
     Always,
@@ -206,5 +213,6 @@ pub enum ThpMode {
     /// Nowhere.
     Never,
     /// The kernel does not say (built without them).
+    #[default]
     Unknown,
 }

@@ -85,7 +85,7 @@ pub struct CloneFacts {
 }
 
 /// How a thread ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ExitStatus {
     /// It called exit with this code, or its process did.
     Code(u8),
@@ -94,6 +94,7 @@ pub enum ExitStatus {
     /// It was replaced: another thread of its process called exec.
     Replaced,
     /// It ended after the recorder stopped following it.
+    #[default]
     Unknown,
 }
 

@@ -6,8 +6,7 @@
 use super::recent::Recent;
 use super::{ImportError, ImportSummary};
 use crate::event::{
-    Abi, Event, EventKind, ExecGain, ExecImage, ExitStatus, Limits, Mapping, Privileges, Reuse, ReuseSource,
-    Rlimit, TaskId, ThpMode, VmFlags,
+    Event, EventKind, ExecImage, ExitStatus, Mapping, Privileges, Reuse, ReuseSource, TaskId, ThpMode,
 };
 use crate::format::{CallSource, FaultSource, TraceHeader, TraceWriter, UseSource};
 use std::collections::{BTreeMap, HashSet};
@@ -161,13 +160,7 @@ impl Layout {
                     read: true,
                     write: true,
                     execute: *execute,
-                    shared: false,
-                    offset: 0,
-                    device: 0,
-                    inode: 0,
-                    name: Box::default(),
-                    flags: VmFlags::default(),
-                    resident: Vec::new(),
+                    ..Mapping::default()
                 }),
             }
         }
@@ -175,33 +168,17 @@ impl Layout {
     }
 
     fn image(&self) -> ExecImage {
-        let unlimited = Rlimit::UNLIMITED;
         let program = self.command.split(|byte| *byte == b' ').next().unwrap_or_default();
         ExecImage {
             pid: self.pid,
-            abi: Abi::X86_64,
             program: program.into(),
-            args: Vec::new(),
             mappings: self.mappings(),
-            start_brk: 0,
-            brk: 0,
-            start_stack: 0,
-            arg_start: 0,
-            arg_end: 0,
-            env_start: 0,
-            env_end: 0,
-            mmap_base: None,
-            limits: Limits { address_space: unlimited, data: unlimited, stack: unlimited, locked: unlimited },
             // Whatever the accesses need was there.
             max_map_count: u64::MAX,
             overcommit_memory: 1,
-            mmap_min_addr: 0,
-            lowest_placed: 0,
-            personality: 0,
             privileges: Privileges::ALL,
-            exec_gain: ExecGain::Allowed,
             thp: ThpMode::Never,
-            page_tables: 0,
+            ..ExecImage::default()
         }
     }
 

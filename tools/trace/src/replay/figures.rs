@@ -72,16 +72,24 @@ impl AlreadyPresent {
     }
 }
 
+/// Keeps the larger of two figures in each of these fields.
+macro_rules! keep_largest {
+    ($most:expr, $figures:expr, $($field:ident)+) => {
+        $($most.$field = $most.$field.max($figures.$field);)+
+    };
+}
+
 impl ProcessReport {
     /// Everything came out as on Linux, and the audit found nothing.
     pub fn is_good(&self) -> bool {
         self.mismatches == 0 && self.audit.is_empty()
     }
 
-    pub(super) fn add_mismatch(&mut self, mismatch: Mismatch) {
+    /// Event number `event` did `what`, and Quire's result differs from Linux's.
+    pub(super) fn add_mismatch(&mut self, event: u64, what: String, linux: impl Into<String>, quire: String) {
         self.mismatches += 1;
         if self.first_mismatches.len() < KEPT_MISMATCHES {
-            self.first_mismatches.push(mismatch);
+            self.first_mismatches.push(Mismatch { event, what, expected: linux.into(), found: quire });
         }
     }
 
@@ -91,26 +99,8 @@ impl ProcessReport {
     }
 
     pub(super) fn add_quire(&mut self, figures: SpaceFigures) {
-        let most = &mut self.quire;
-        for (most, figure) in [
-            (&mut most.mapped, figures.mapped),
-            (&mut most.peak_mapped, figures.peak_mapped),
-            (&mut most.resident, figures.resident),
-            (&mut most.peak_resident, figures.peak_resident),
-            (&mut most.resident_anonymous, figures.resident_anonymous),
-            (&mut most.resident_file, figures.resident_file),
-            (&mut most.swapped, figures.swapped),
-            (&mut most.data, figures.data),
-            (&mut most.stack, figures.stack),
-            (&mut most.exec, figures.exec),
-            (&mut most.locked, figures.locked),
-            (&mut most.page_tables, figures.page_tables),
-            (&mut most.peak_page_tables, figures.peak_page_tables),
-            (&mut most.mappings, figures.mappings),
-            (&mut most.peak_mappings, figures.peak_mappings),
-        ] {
-            *most = (*most).max(figure);
-        }
+        keep_largest!(self.quire, figures, mapped peak_mapped resident peak_resident resident_anonymous
+            resident_file swapped data stack exec locked page_tables peak_page_tables mappings peak_mappings);
     }
 
     pub(super) fn add_linux(&mut self, figures: &LinuxFigures) {
@@ -118,24 +108,8 @@ impl ProcessReport {
             self.linux = Some(*figures);
             return;
         };
-        for (most, figure) in [
-            (&mut most.vm_peak, figures.vm_peak),
-            (&mut most.vm_size, figures.vm_size),
-            (&mut most.vm_hwm, figures.vm_hwm),
-            (&mut most.vm_rss, figures.vm_rss),
-            (&mut most.rss_anon, figures.rss_anon),
-            (&mut most.rss_file, figures.rss_file),
-            (&mut most.rss_shmem, figures.rss_shmem),
-            (&mut most.vm_data, figures.vm_data),
-            (&mut most.vm_stk, figures.vm_stk),
-            (&mut most.vm_pte, figures.vm_pte),
-            (&mut most.vm_swap, figures.vm_swap),
-            (&mut most.mappings, figures.mappings),
-            (&mut most.vm_pte_peak, figures.vm_pte_peak),
-            (&mut most.mappings_peak, figures.mappings_peak),
-        ] {
-            *most = (*most).max(figure);
-        }
+        keep_largest!(most, figures, vm_peak vm_size vm_hwm vm_rss rss_anon rss_file rss_shmem vm_data vm_stk
+            vm_pte vm_swap mappings vm_pte_peak mappings_peak);
         // Faults are counted from exec to exec, so those of a process add up.
         most.minor_faults = most.minor_faults.saturating_add(figures.minor_faults);
         most.major_faults = most.major_faults.saturating_add(figures.major_faults);

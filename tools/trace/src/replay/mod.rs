@@ -40,9 +40,9 @@ use quire_host::{HostConfig, Machine, MachineError};
 use quire_mm::{HugeConfig, MemoryConfig, Overcommit, Techniques};
 use run::{Manner, Run};
 use std::borrow::Borrow;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use thiserror::Error;
 
 /// How a trace is replayed.
 #[derive(Clone, Debug, Default)]
@@ -79,36 +79,25 @@ pub enum Audits {
 }
 
 /// Why a trace could not be replayed. What the program did differently is no error but part of the report.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplayError {
     /// The file is wrong.
+    #[error("{0}")]
     Trace(TraceError),
     /// Of a damaged file no event could be salvaged: which file, and what is wrong with it.
+    #[error("{}: nothing could be salvaged: {_1}", _0.display())]
     NothingSalvaged(PathBuf, String),
     /// The machine could not be built.
+    #[error("the machine could not be built: {0}")]
     Machine(MachineError),
     /// A CPU of a machine that was just built is taken.
+    #[error("vCPU {0} could not be claimed")]
     Cpu(usize),
     /// The machine got no swap.
+    #[error("{0}")]
     Swap(SwapError),
 }
-
-impl fmt::Display for ReplayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Trace(error) => error.fmt(f),
-            Self::NothingSalvaged(path, damage) => {
-                write!(f, "{}: nothing could be salvaged: {damage}", path.display())
-            }
-            Self::Machine(error) => write!(f, "the machine could not be built: {error}"),
-            Self::Cpu(number) => write!(f, "vCPU {number} could not be claimed"),
-            Self::Swap(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ReplayError {}
 
 impl From<TraceError> for ReplayError {
     fn from(error: TraceError) -> Self {

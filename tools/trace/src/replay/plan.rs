@@ -20,7 +20,7 @@ pub struct Needs {
 }
 
 /// One address space of the trace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Image {
     /// Events between which it lives.
     born: u64,
@@ -130,8 +130,11 @@ impl Needs {
                 if call.errno().is_none() && populates {
                     self.touch(event.task, len.div_ceil(4096));
                 }
-                if call.errno().is_none() && (call.number, call.args[2]) == (28, 14) {
-                    self.takes_large_folios(event.task);
+                if call.errno().is_none()
+                    && (call.number, call.args[2]) == (28, 14)
+                    && let Some(image) = self.image(event.task)
+                {
+                    image.large_folios = true;
                 }
             }
             EventKind::Exec(image) => {
@@ -148,16 +151,13 @@ impl Needs {
                         self.spaces.insert(clone.child, space);
                     } else {
                         let Image { touched, large_folios, .. } = self.images[space];
-                        self.enter(clone.child, touched);
-                        if large_folios {
-                            self.takes_large_folios(clone.child);
-                        }
+                        self.enter(clone.child, touched).large_folios = large_folios;
                     }
                 }
             }
             EventKind::Figures(figures) => {
-                if let Some(&space) = self.spaces.get(&event.task) {
-                    self.images[space].resident = Some(figures.vm_hwm / 4096);
+                if let Some(image) = self.image(event.task) {
+                    image.resident = Some(figures.vm_hwm / 4096);
                 }
             }
             EventKind::Reuse(reuse) => self.reuse(event.task, reuse),
@@ -168,16 +168,15 @@ impl Needs {
         self.events += 1;
     }
 
-    fn touch(&mut self, task: TaskId, pages: u64) {
-        if let Some(&space) = self.spaces.get(&task) {
-            let image = &mut self.images[space];
-            image.touched = image.touched.saturating_add(pages);
-        }
+    /// The address space that a thread is in.
+    fn image(&mut self, task: TaskId) -> Option<&mut Image> {
+        let space = *self.spaces.get(&task)?;
+        self.images.get_mut(space)
     }
 
-    fn takes_large_folios(&mut self, task: TaskId) {
-        if let Some(&space) = self.spaces.get(&task) {
-            self.images[space].large_folios = true;
+    fn touch(&mut self, task: TaskId, pages: u64) {
+        if let Some(image) = self.image(task) {
+            image.touched = image.touched.saturating_add(pages);
         }
     }
 
@@ -185,8 +184,7 @@ impl Needs {
         if self.uses != Some(ReuseSource::Exact) {
             self.uses = Some(reuse.source);
         }
-        let Some(&space) = self.spaces.get(&task) else { return };
-        let image = &mut self.images[space];
+        let Some(image) = self.image(task) else { return };
         match reuse.source {
             // A sample names what was in use together; the next one names most of it again.
             ReuseSource::MappingCounts => image.reused = image.reused.max(reuse.pages()),
@@ -202,18 +200,12 @@ impl Needs {
         }
     }
 
-    fn enter(&mut self, task: TaskId, pages: u64) {
-        self.images.push(Image {
-            born: self.events,
-            died: u64::MAX,
-            users: 1,
-            touched: pages,
-            large_folios: false,
-            reused: 0,
-            used: HashSet::new(),
-            resident: None,
-        });
-        self.spaces.insert(task, self.images.len() - 1);
+    fn enter(&mut self, task: TaskId, pages: u64) -> &mut Image {
+        let (born, died) = (self.events, u64::MAX);
+        self.images.push(Image { born, died, users: 1, touched: pages, ..Image::default() });
+        let space = self.images.len() - 1;
+        self.spaces.insert(task, space);
+        &mut self.images[space]
     }
 
     fn leave(&mut self, task: TaskId) {

@@ -9,7 +9,7 @@ use super::files::FileIds;
 use super::image;
 use super::names;
 use super::pressure::{PressureFigures, SwapFigures};
-use super::report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
+use super::report::{DoesNotFit, Gap, HeldMemory, ReplayReport};
 use super::schedule::Schedule;
 use super::task::Task;
 use super::touch::{self, Touched};
@@ -298,12 +298,7 @@ impl<'m> Run<'m> {
             }
             Touched::Differs(found) => found,
         };
-        process.add_mismatch(Mismatch {
-            event: self.event,
-            what: touch::describe(fault),
-            expected: touch::describe_recorded(fault),
-            found,
-        });
+        process.add_mismatch(self.event, touch::describe(fault), touch::describe_recorded(fault), found);
     }
 
     /// Uses pages again. The recorder looked while the program went on, so that a page may be gone by now.
@@ -352,12 +347,8 @@ impl<'m> Run<'m> {
             Verdict::Differs(found) => {
                 let name = names::of_call(CallNumber::from_raw(call.number));
                 let args: Vec<String> = call.args.iter().map(|arg| format!("{arg:#x}")).collect();
-                process.add_mismatch(Mismatch {
-                    event: self.event,
-                    what: format!("{name}({})", args.join(", ")),
-                    expected: call::describe_recorded(call),
-                    found,
-                });
+                let what = format!("{name}({})", args.join(", "));
+                process.add_mismatch(self.event, what, call::describe_recorded(call), found);
             }
         }
     }
@@ -377,12 +368,7 @@ impl<'m> Run<'m> {
         report.images += 1;
         report.program = String::from_utf8_lossy(&recorded.program).into_owned();
         for failure in failures.words {
-            report.add_mismatch(Mismatch {
-                event: self.event,
-                what: failure,
-                expected: "a new image".to_owned(),
-                found: "part of it".to_owned(),
-            });
+            report.add_mismatch(self.event, failure, "a new image", "part of it".to_owned());
         }
         if let Some(what) = failures.out_of_memory {
             self.exhausted(process, what);
@@ -418,12 +404,8 @@ impl<'m> Run<'m> {
             if matches!(error, Error::NoFrames(_)) {
                 self.exhausted(parent_process, "fork".to_owned());
             } else {
-                self.processes[process].report.add_mismatch(Mismatch {
-                    event: self.event,
-                    what: "fork".to_owned(),
-                    expected: "a child".to_owned(),
-                    found: error.to_string(),
-                });
+                let report = &mut self.processes[process].report;
+                report.add_mismatch(self.event, "fork".to_owned(), "a child", error.to_string());
             }
         }
         if !clone.same_process {
@@ -494,15 +476,14 @@ impl<'m> Run<'m> {
                 let report = &mut self.processes[process].report;
                 report.digest = mix(report.digest ^ digest);
             }
-            Err(Unreadable { addr, error: AccessError::Fault(FaultError::OutOfMemory(_)) }) => {
-                self.exhausted(process, format!("the last look at {:#x}", addr.0));
+            Err(Unreadable { addr, error }) => {
+                let what = format!("the last look at {:#x}", addr.0);
+                if let AccessError::Fault(FaultError::OutOfMemory(_)) = error {
+                    return self.exhausted(process, what);
+                }
+                let report = &mut self.processes[process].report;
+                report.add_mismatch(self.event, what, "has the page", error.to_string());
             }
-            Err(Unreadable { addr, error }) => self.processes[process].report.add_mismatch(Mismatch {
-                event: self.event,
-                what: format!("the last look at {:#x}", addr.0),
-                expected: "has the page".to_owned(),
-                found: error.to_string(),
-            }),
         }
     }
 

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use thiserror::Error;
 
 /// A swap device for a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,33 +60,22 @@ impl FromStr for SwapKind {
 }
 
 /// Why a machine got no swap.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SwapError {
     /// The machine has too little memory to keep the books of such a device.
+    #[error("the machine's memory cannot hold the books of so large a swap device; take a larger --memory")]
     Device(AllocError),
     /// The file cannot be used.
+    #[error("swap: {0}")]
     File(FileDeviceError),
     /// The device was not taken into use.
+    #[error("swap: {0}")]
     SwapOn(SwapOnError),
     /// It is larger than a device can be.
+    #[error("swap: a device has at most {} GiB", MAX_SLOTS >> (30 - PAGE_SHIFT))]
     TooLarge,
 }
-
-impl fmt::Display for SwapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Device(_) | Self::SwapOn(SwapOnError::NoMemory(_)) => {
-                f.write_str("the machine's memory cannot hold the books of so large a swap device; take a larger --memory")
-            }
-            Self::File(error) => write!(f, "swap: {error}"),
-            Self::SwapOn(error) => write!(f, "swap: {error}"),
-            Self::TooLarge => write!(f, "swap: a device has at most {} GiB", MAX_SLOTS >> (30 - PAGE_SHIFT)),
-        }
-    }
-}
-
-impl std::error::Error for SwapError {}
 
 /// The most that a device holds.
 const MAX_SLOTS: u64 = 1 << 28;
@@ -105,7 +95,10 @@ pub(super) fn attach_swap(memory: &Memory<HostPlatform>, spec: &SwapSpec) -> Res
         SwapKind::Ram => memory.swapon(HostRam::new(slots as usize), options),
         SwapKind::File(path) => memory.swapon(open_file(memory, path.as_deref(), slots)?, options),
     }
-    .map_err(SwapError::SwapOn)?;
+    .map_err(|error| match error {
+        SwapOnError::NoMemory(error) => SwapError::Device(error),
+        error => SwapError::SwapOn(error),
+    })?;
     Ok(())
 }
 

@@ -165,17 +165,8 @@ impl Merger {
     /// Samples were lost some time before now.
     pub(crate) fn lost(&mut self, count: u64, now: u64) {
         let kinds = vec![EventKind::Lost(Lost { count, cause: LostCause::RingFull })];
-        let (task, space) = (TaskId(0), NO_SPACE);
-        self.records.push(Record {
-            start: now,
-            end: now,
-            tid: 0,
-            task,
-            space,
-            cpu: 0,
-            rule: Rule::AtEnd,
-            kinds,
-        });
+        let (start, end, tid, task, space, cpu) = (now, now, 0, TaskId(0), NO_SPACE, 0);
+        self.records.push(Record { start, end, tid, task, space, cpu, rule: Rule::AtEnd, kinds });
     }
 
     /// The events whose order is settled. All samples up to `drained` were handed over; with `all`, nothing

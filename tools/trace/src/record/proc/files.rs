@@ -1,6 +1,7 @@
 //! What is behind a descriptor: `/proc/PID/fd` and `/proc/PID/fdinfo`.
 
 use super::trial::{self, Asked};
+use super::{Keyed, text};
 use crate::event::{FileFacts, FileKind};
 use crate::record::sys::Tid;
 use rustix::fs::StatVfsMountFlags;
@@ -13,18 +14,7 @@ const NAME_LIMIT: usize = 4096;
 
 /// The facts of an open descriptor of a thread that is about to map it.
 pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked) -> FileFacts {
-    let mut facts = FileFacts {
-        kind: FileKind::BadDescriptor,
-        device: 0,
-        inode: 0,
-        size: 0,
-        file_system: 0,
-        readable: false,
-        writable: false,
-        no_exec: false,
-        name: Box::default(),
-        trial: None,
-    };
+    let mut facts = FileFacts::default();
     let path = format!("/proc/{tid}/fd/{fd}");
     if fd < 0 {
         return facts;
@@ -71,10 +61,8 @@ pub(crate) fn facts(tid: Tid, fd: i32, asked: Asked) -> FileFacts {
 
 /// How the descriptor was opened: one of the `O_ACCMODE` values; -1 for `O_PATH` and if it is not known.
 fn open_mode(tid: Tid, fd: i32) -> i32 {
-    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).unwrap_or_default();
-    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|octal| i32::from_str_radix(octal.trim(), 8).ok());
-    match flags {
+    let info = Keyed(text(tid, &format!("fdinfo/{fd}")));
+    match info.word("flags").and_then(|octal| i32::from_str_radix(octal, 8).ok()) {
         Some(flags) if flags & libc::O_PATH == 0 => flags & libc::O_ACCMODE,
         _ => -1,
     }

@@ -1,20 +1,20 @@
 //! Mappings: `/proc/PID/maps` and `/proc/PID/smaps`.
 
+use super::read;
 use crate::event::{Mapping, VmFlags};
 use crate::record::sys::Tid;
-use std::fs;
 
 /// The mappings of a process with their flags, by address. Nothing if the process is gone.
 ///
 /// The vsyscall page is left out: it belongs to no address space.
 pub(crate) fn with_flags(tid: Tid) -> Vec<Mapping> {
-    let text = fs::read(format!("/proc/{tid}/smaps")).unwrap_or_default();
+    let text = read(tid, "smaps");
     if text.is_empty() { without_flags(tid) } else { parse(&text) }
 }
 
 /// The mappings of a process without their flags: cheaper, for the kernel need not count pages.
 pub(crate) fn without_flags(tid: Tid) -> Vec<Mapping> {
-    parse(&fs::read(format!("/proc/{tid}/maps")).unwrap_or_default())
+    parse(&read(tid, "maps"))
 }
 
 /// A mapping, and how many of its pages were referenced since that was reset last.
@@ -27,7 +27,7 @@ pub(crate) struct Referenced {
 
 /// The mappings of a process with the number of referenced pages of each, by address.
 pub(crate) fn referenced(tid: Tid) -> Vec<Referenced> {
-    parse_referenced(&fs::read(format!("/proc/{tid}/smaps")).unwrap_or_default())
+    parse_referenced(&read(tid, "smaps"))
 }
 
 fn parse_referenced(text: &[u8]) -> Vec<Referenced> {
@@ -51,7 +51,7 @@ fn parse_referenced(text: &[u8]) -> Vec<Referenced> {
 
 /// How many mappings a process has.
 pub(crate) fn count(tid: Tid) -> u64 {
-    count_lines(&fs::read(format!("/proc/{tid}/maps")).unwrap_or_default())
+    count_lines(&read(tid, "maps"))
 }
 
 /// Each mapping is a line; the last can be the vsyscall page's.
@@ -101,14 +101,13 @@ fn mapping(line: &[u8]) -> Option<Mapping> {
         device,
         inode,
         name: name.into(),
-        flags: VmFlags::default(),
-        resident: Vec::new(),
+        ..Mapping::default()
     })
 }
 
 /// Where the kernel placed a thread's vDSO.
 pub(crate) fn vdso(tid: Tid) -> Option<u64> {
-    let bytes = fs::read(format!("/proc/{tid}/auxv")).ok()?;
+    let bytes = read(tid, "auxv");
     let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
     let mut entries = bytes.chunks_exact(16);
     let entry = entries.find(|entry| word(&entry[..8]) == Some(libc::AT_SYSINFO_EHDR))?;

@@ -1,5 +1,6 @@
 //! Figures of a process: `/proc/PID/status` and `/proc/PID/stat`.
 
+use super::{Keyed, text};
 use crate::event::Privileges;
 use crate::record::sys::Tid;
 use std::fs;
@@ -11,45 +12,9 @@ const CAP_IPC_LOCK: u32 = 14;
 /// `CAP_SYS_RAWIO`.
 const CAP_SYS_RAWIO: u32 = 17;
 
-/// `/proc/TID/status`, to be asked for its lines.
-#[derive(Debug)]
-pub(crate) struct Status(String);
-
-impl Status {
-    /// Reads it; empty if the thread is gone.
-    pub(crate) fn read(tid: Tid) -> Self {
-        // The name of a thread may be any bytes; the rest is ASCII.
-        let bytes = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
-        Self(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    /// The first word of a line.
-    pub(crate) fn word(&self, key: &str) -> Option<&str> {
-        let mut lines = self.0.lines();
-        let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-        value.split_whitespace().next()
-    }
-
-    /// The ids of the thread in each pid namespace that it is in, the outermost first.
-    pub(crate) fn ids(&self) -> Vec<Tid> {
-        let line = self.0.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-        line.split_whitespace().filter_map(|id| id.parse().ok()).collect()
-    }
-
-    /// A number.
-    pub(crate) fn number(&self, key: &str) -> Option<u64> {
-        self.word(key)?.parse().ok()
-    }
-
-    /// A size in bytes (the file has kB); 0 if there is none.
-    pub(crate) fn bytes(&self, key: &str) -> u64 {
-        self.number(key).map_or(0, |kib| kib * 1024)
-    }
-
-    /// Whether the thread still has an address space.
-    pub(crate) fn has_memory(&self) -> bool {
-        self.word("VmSize").is_some()
-    }
+/// The ids of a thread in each pid namespace that it is in, the outermost first.
+pub(crate) fn ids(tid: Tid) -> Vec<Tid> {
+    Keyed::status(tid).words("NSpid").filter_map(|id| id.parse().ok()).collect()
 }
 
 /// What a thread may do. Its capabilities count only in the initial user namespace.
@@ -58,7 +23,7 @@ pub(crate) fn privileges(tid: Tid) -> Privileges {
     if namespace.is_ok_and(|link| link.as_os_str() != INITIAL_USER_NAMESPACE) {
         return Privileges::default();
     }
-    let status = Status::read(tid);
+    let status = Keyed::status(tid);
     let set = status.word("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     let has = |number: u32| set & (1 << number) != 0;
     Privileges { ipc_lock: has(CAP_IPC_LOCK), sys_rawio: has(CAP_SYS_RAWIO) }
@@ -83,8 +48,7 @@ pub(crate) struct Stat {
 impl Stat {
     /// Reads it; zeros if the process is gone.
     pub(crate) fn read(tid: Tid) -> Self {
-        let bytes = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
+        let text = text(tid, "stat");
         // The name in parentheses may hold anything, also `) `: fields count from the last one. The first
         // word after it is field 3.
         let fields: Vec<&str> = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();

@@ -1,5 +1,6 @@
 //! Facts of the whole machine.
 
+use super::Keyed;
 use crate::event::ThpMode;
 use std::ffi::CStr;
 use std::fs;
@@ -23,13 +24,8 @@ pub(crate) fn thp() -> ThpMode {
 
 /// Bytes of RAM and of swap space.
 pub(crate) fn memory() -> (u64, u64) {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let bytes = |key: &str| {
-        let value = text.lines().find_map(|line| line.strip_prefix(key))?;
-        value.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    let kib = |key| bytes(key).map_or(0, |kib| kib * 1024);
-    (kib("MemTotal:"), kib("SwapTotal:"))
+    let info = Keyed(fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    (info.bytes("MemTotal"), info.bytes("SwapTotal"))
 }
 
 /// The CPUs that are online, by number.

@@ -3,8 +3,9 @@
 use super::Tracer;
 use super::state::{Early, State, Task};
 use crate::event::{CloneFacts, EventKind, ExitStatus};
-use crate::record::merge::{Record, Rule};
-use crate::record::proc::status::Status;
+use crate::record::merge::Rule;
+use crate::record::proc::Keyed;
+use crate::record::proc::status::ids;
 use crate::record::sys::ptrace::EVENT_STOP;
 use crate::record::sys::wait::Happened;
 use crate::record::sys::{Tid, ptrace};
@@ -38,7 +39,7 @@ impl Tracer<'_> {
             // A call that was not seen to begin: one of a foreign ABI. The event tells the least.
             _ if event == libc::PTRACE_EVENT_VFORK => (time, (libc::CLONE_VM | libc::CLONE_VFORK) as u64),
             _ if event == libc::PTRACE_EVENT_CLONE => {
-                let same = Status::read(child).number("Tgid") == Some(maker_pid as u64);
+                let same = Keyed::status(child).number("Tgid") == Some(maker_pid as u64);
                 (time, if same { (libc::CLONE_VM | libc::CLONE_THREAD) as u64 } else { 0 })
             }
             _ => (time, 0),
@@ -60,10 +61,7 @@ impl Tracer<'_> {
             shares_memory,
             same_process,
         });
-        let Some(task) = self.tasks.get(&tid) else { return };
-        let (id, cpu) = (task.id, task.cpu);
-        let (rule, kinds) = (Rule::Clone { child }, vec![kind]);
-        self.merger.record(Record { start, end: time, tid, task: id, space: maker_space, cpu, rule, kinds });
+        self.record(tid, (start, time), Rule::Clone { child }, vec![kind]);
         if flags & libc::CLONE_NEWUSER as u64 != 0 {
             self.note_privileges(child, time);
         }
@@ -107,11 +105,11 @@ impl Tracer<'_> {
 
     /// The thread that another one, which may be in a pid namespace of its own, calls by this id.
     fn seen_from_here(&self, maker: Tid, id: Tid) -> Option<Tid> {
-        let levels = Status::read(maker).ids().len();
+        let levels = ids(maker).len();
         if levels <= 1 {
             return Some(id);
         }
-        let is_it = |child: &&Tid| Status::read(**child).ids().get(levels - 1) == Some(&id);
+        let is_it = |child: &&Tid| ids(**child).get(levels - 1) == Some(&id);
         self.early.keys().find(is_it).copied()
     }
 

@@ -3,9 +3,9 @@
 use super::Tracer;
 use super::same_cpu::Until;
 use super::state::{Entry, InCall, State};
-use crate::event::{Call, CallDetail, EventKind, Limit, LimitKind, Unsupported};
+use crate::event::{Call, EventKind, Limit, LimitKind, Unsupported};
 use crate::record::calls::{self, Class, Effect};
-use crate::record::merge::{Record, Rule};
+use crate::record::merge::Rule;
 use crate::record::proc::status::privileges;
 use crate::record::seccomp::{ARCH_X86_64, X32_BIT, X32_END};
 use crate::record::sys::time::now;
@@ -49,8 +49,7 @@ impl Tracer<'_> {
             }
             Class::Waiting => self.make_call(tid, entry),
             Class::Credentials => {
-                let call = InCall { entry, start: time, detail: CallDetail::None, limit: None };
-                self.set_state(tid, State::InCall(call));
+                self.set_state(tid, State::InCall(InCall::new(entry, time)));
                 self.resume(tid, 0);
             }
             Class::Memory | Class::Clone => {
@@ -127,16 +126,13 @@ impl Tracer<'_> {
                 self.called(tid, call, result, time);
                 self.release(tid, space, time);
             }
+            // Success is told by an event, so that these are failures.
             State::InClone { entry, start, .. } => {
-                // Success is told by an event, so this is a failure.
-                let detail = CallDetail::None;
-                self.called(tid, InCall { entry, start, detail, limit: None }, result, time);
+                self.called(tid, InCall::new(entry, start), result, time);
                 self.release(tid, space, time);
             }
             State::InExec { entry, start, .. } => {
-                // Only failures are recorded as calls; a success has become an event.
-                let detail = CallDetail::None;
-                self.called(tid, InCall { entry, start, detail, limit: None }, result, time);
+                self.called(tid, InCall::new(entry, start), result, time);
             }
         }
         self.resume(tid, 0);
@@ -165,9 +161,8 @@ impl Tracer<'_> {
                 kinds.push(EventKind::Limit(Limit { target, kind, soft, hard }));
             }
         }
-        let (id, space, cpu) = (task.id, task.space, task.cpu);
-        let rule = Rule::Call(effect);
-        self.merger.record(Record { start: call.start, end: time, tid, task: id, space, cpu, rule, kinds });
+        let space = task.space;
+        self.record(tid, (call.start, time), Rule::Call(effect), kinds);
         self.sample_peaks(tid, space, time);
     }
 

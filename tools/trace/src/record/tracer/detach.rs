@@ -9,6 +9,7 @@ use super::state::State;
 use super::stay::detach_all;
 use super::{Tracer, newer};
 use crate::format::CallSource;
+use crate::record::proc::Keyed;
 use crate::record::sys::ptrace::{EVENT_STOP, Resume};
 use crate::record::sys::wait::{Happened, Waited, poll};
 use crate::record::sys::{Tid, ptrace};
@@ -117,13 +118,11 @@ impl Tracer<'_> {
 
 /// The threads of the whole system that the calling thread follows.
 fn followed_by_this_thread() -> HashSet<Tid> {
-    let own = format!("TracerPid:\t{}\n", rustix::thread::gettid());
+    let own = rustix::thread::gettid().as_raw_pid() as u64;
     let numbers = |path: String| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Tid>().ok())
     };
     let threads = numbers("/proc".to_owned()).flat_map(|pid| numbers(format!("/proc/{pid}/task")));
-    threads
-        .filter(|tid| fs::read_to_string(format!("/proc/{tid}/status")).is_ok_and(|text| text.contains(&own)))
-        .collect()
+    threads.filter(|tid| Keyed::status(*tid).number("TracerPid") == Some(own)).collect()
 }

@@ -6,8 +6,8 @@ use super::state::{Entry, Rseq, State, Task};
 use crate::event::{Abi, EventKind, ExecImage, ExitStatus, FiguresCause, Limits, Rlimit};
 use crate::record::merge::{Record, Rule};
 use crate::record::proc::pagemap::Pagemap;
-use crate::record::proc::status::{Stat, Status, privileges};
-use crate::record::proc::{maps, system};
+use crate::record::proc::status::{Stat, privileges};
+use crate::record::proc::{Keyed, maps, read, system, text};
 use crate::record::sys::ptrace::{Resume, SyscallStop};
 use crate::record::sys::time::now;
 use crate::record::sys::wait::{Happened, Waited, wait};
@@ -198,9 +198,9 @@ impl Tracer<'_> {
                 mapping.resident = pagemap.present(mapping.start, mapping.end);
             }
         }
-        let (stat, status) = (Stat::read(pid), Status::read(pid));
+        let (stat, status) = (Stat::read(pid), Keyed::status(pid));
         let mmap_min_addr = system::sysctl("vm/mmap_min_addr").unwrap_or(65536);
-        let personality = fs::read_to_string(format!("/proc/{pid}/personality")).unwrap_or_default();
+        let personality = text(pid, "personality");
         ExecImage {
             pid: pid as u32,
             abi: if is_64_bit { Abi::X86_64 } else { Abi::I386 },
@@ -236,7 +236,7 @@ fn is_at_end_of_call(tid: Tid) -> bool {
 }
 
 fn arguments(pid: Tid) -> Vec<Box<[u8]>> {
-    let mut bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut bytes = read(pid, "cmdline");
     bytes.truncate(ARGS_LIMIT);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
     if bytes.is_empty() { Vec::new() } else { bytes.split(|byte| *byte == 0).map(Into::into).collect() }
@@ -244,7 +244,7 @@ fn arguments(pid: Tid) -> Vec<Box<[u8]>> {
 
 /// The limits of a process. `prlimit` does not tell those of another user, this text does.
 fn limits(pid: Tid) -> Limits {
-    let text = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let text = text(pid, "limits");
     let one = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         // The soft and the hard one; what is not a number is `unlimited`.

@@ -3,9 +3,9 @@
 use super::Tracer;
 use super::state::State;
 use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
-use crate::record::merge::{Record, Rule, SpaceId};
-use crate::record::proc::maps;
-use crate::record::proc::status::{Stat, Status};
+use crate::record::merge::{Rule, SpaceId};
+use crate::record::proc::status::Stat;
+use crate::record::proc::{Keyed, maps};
 use crate::record::sys::time::now;
 use crate::record::sys::{Tid, ptrace};
 
@@ -107,13 +107,12 @@ impl Tracer<'_> {
     /// A thread will not come out of the call that it is in.
     fn give_up(&mut self, tid: Tid, time: u64) {
         let Some(task) = self.tasks.get_mut(&tid) else { return };
-        let (id, pid, space, cpu) = (task.id, task.pid, task.space, task.cpu);
+        let (pid, space) = (task.pid, task.space);
         match std::mem::replace(&mut task.state, State::Running) {
             State::InCall(call) => self.merger.cancel(tid, call.start),
             State::InClone { start, .. } => self.merger.cancel(tid, start),
             State::InExec { start, .. } => {
-                let (rule, kinds) = (Rule::KilledExec { pid }, Vec::new());
-                self.merger.record(Record { start, end: time, tid, task: id, space, cpu, rule, kinds });
+                self.record(tid, (start, time), Rule::KilledExec { pid }, Vec::new());
             }
             State::Running | State::Ignored | State::Held(_) => {}
         }
@@ -168,10 +167,9 @@ impl Tracer<'_> {
         space: SpaceId,
         cause: FiguresCause,
     ) -> Option<LinuxFigures> {
-        let status = Status::read(tid);
-        if !status.has_memory() {
-            return None;
-        }
+        let status = Keyed::status(tid);
+        // A thread that is on its way out has no address space any more.
+        status.word("VmSize")?;
         // Faults are counted for the whole process, whose first thread may be gone already; its file stays.
         let stat = Stat::read(pid);
         let process = self.processes.get(&pid)?;
@@ -207,7 +205,7 @@ impl Tracer<'_> {
         if time < space.next_sample {
             return;
         }
-        space.vm_pte_peak = space.vm_pte_peak.max(Status::read(tid).bytes("VmPTE"));
+        space.vm_pte_peak = space.vm_pte_peak.max(Keyed::status(tid).bytes("VmPTE"));
         space.mappings_peak = space.mappings_peak.max(maps::count(tid));
         let after = now();
         space.next_sample = next_sample(time, after);

@@ -48,7 +48,7 @@ const TICK: Duration = Duration::from_nanos(TICK_NS);
 const TICK_NS: u64 = 20_000_000;
 
 /// What a tracer did.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Followed {
     pub(crate) status: ExitStatus,
     pub(crate) wall_ns: u64,
@@ -115,20 +115,6 @@ impl<'a> Tracer<'a> {
         options: &RecordOptions,
         started: u64,
     ) -> Self {
-        let followed = Followed {
-            status: ExitStatus::Unknown,
-            wall_ns: 0,
-            stopped_ns: 0,
-            stops: 0,
-            processes: 0,
-            threads: 0,
-            unordered_calls: 0,
-            stray_faults: 0,
-            orphans: 0,
-            released: None,
-            not_released: 0,
-            exec_error: None,
-        };
         let touched = perf.is_none().then(TouchedPages::default);
         let mut tracer = Self {
             root,
@@ -156,7 +142,7 @@ impl<'a> Tracer<'a> {
             first_signal: None,
             notify: options.notify,
             told_of_tracing: false,
-            followed,
+            followed: Followed::default(),
         };
         let space = tracer.new_space();
         // What it may do is in its first image.
@@ -412,7 +398,7 @@ impl<'a> Tracer<'a> {
     fn new_space(&mut self) -> SpaceId {
         let id = SpaceId(self.next_space);
         self.next_space += 1;
-        self.spaces.insert(id, Space::new());
+        self.spaces.insert(id, Space::default());
         id
     }
 
@@ -463,10 +449,14 @@ impl<'a> Tracer<'a> {
 
     /// Notes something that has no length.
     fn note(&mut self, tid: Tid, time: u64, kinds: Vec<EventKind>) {
+        self.record(tid, (time, time), Rule::AtEnd, kinds);
+    }
+
+    /// Hands over what a thread did between two times.
+    fn record(&mut self, tid: Tid, (start, end): (u64, u64), rule: Rule, kinds: Vec<EventKind>) {
         let Some(task) = self.tasks.get(&tid) else { return };
-        let (id, space, cpu) = (task.id, task.space, task.cpu);
-        let record = Record { start: time, end: time, tid, task: id, space, cpu, rule: Rule::AtEnd, kinds };
-        self.merger.record(record);
+        let (task, space, cpu) = (task.id, task.space, task.cpu);
+        self.merger.record(Record { start, end, tid, task, space, cpu, rule, kinds });
     }
 }
 

@@ -225,23 +225,9 @@ pub(super) fn find_syscall_from(tid: Tid, vdso: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::VmFlags;
 
     fn mapping(start: u64, end: u64, name: &[u8]) -> Mapping {
-        Mapping {
-            start,
-            end,
-            read: true,
-            write: false,
-            execute: false,
-            shared: false,
-            offset: 0,
-            device: 0,
-            inode: 0,
-            name: name.into(),
-            flags: VmFlags::default(),
-            resident: Vec::new(),
-        }
+        Mapping { start, end, name: name.into(), ..Mapping::default() }
     }
 
     #[test]

@@ -72,6 +72,13 @@ pub(super) struct InCall {
     pub(super) limit: Option<(Tid, u64, u64)>,
 }
 
+impl InCall {
+    /// A call of which nothing else is noted.
+    pub(super) fn new(entry: Entry, start: u64) -> Self {
+        Self { entry, start, detail: CallDetail::None, limit: None }
+    }
+}
+
 /// A thread that was heard of before its maker told of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Early {
@@ -110,10 +117,4 @@ pub(super) struct Space {
     pub(super) figures: Option<Box<LinuxFigures>>,
     /// The file that was mapped last: the same one is often mapped several times in a row.
     pub(super) last_file: Option<Arc<FileFacts>>,
-}
-
-impl Space {
-    pub(super) fn new() -> Self {
-        Self::default()
-    }
 }
