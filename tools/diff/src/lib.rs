@@ -15,6 +15,7 @@ mod linux;
 pub mod observation;
 pub mod program;
 mod quire;
+mod random;
 mod run;
 mod shrink;
 mod side_by_side;

@@ -2,8 +2,8 @@
 
 use super::{Base, Call, MOST_PROCESSES, Op, Program, WINDOW_BYTES, Word, names};
 use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
+use crate::random::Random;
 use core::ops::Range;
-use fastrand::Rng;
 
 pub(super) const PAGE: u64 = 4096;
 pub(super) const MIB2: u64 = 2 << 20;
@@ -53,7 +53,7 @@ struct Theme {
 const SMALL: Range<u64> = WINDOW_BYTES / 4..WINDOW_BYTES / 4 * 3;
 
 pub(super) struct Generator {
-    rng: Rng,
+    pub(super) random: Random,
     theme: Theme,
     /// The part of the window in which the program plays.
     pub(super) window: Range<u64>,
@@ -75,19 +75,19 @@ pub(super) struct Generator {
 
 /// The random program with number `number` of `seed`.
 pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
-    let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number);
-    let window = WINDOWS[rng.usize(..WINDOWS.len())];
-    let large = rng.u8(..100) < 15;
+    let mut random = Random::new(seed, number);
+    let window = random.pick(&WINDOWS);
+    let large = random.chance(15);
     let theme = Theme {
-        shared: rng.u8(..100) < if large { 5 } else { 30 },
-        files: rng.u8(..100) < if large { 5 } else { 20 },
-        forks: rng.u8(..100) < if large { 50 } else { 25 },
-        limits: rng.u8(..100) < if large { 5 } else { 25 },
-        executes: rng.u8(..100) < 10,
+        shared: random.chance(if large { 5 } else { 30 }),
+        files: random.chance(if large { 5 } else { 20 }),
+        forks: random.chance(if large { 50 } else { 25 }),
+        limits: random.chance(if large { 5 } else { 25 }),
+        executes: random.chance(10),
         large,
     };
     let mut generator = Generator {
-        rng,
+        random,
         theme,
         window: if large { 0..WINDOW_BYTES } else { SMALL },
         written: Vec::new(),
@@ -104,27 +104,15 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
 }
 
 impl Generator {
-    pub(super) fn chance(&mut self, percent: u8) -> bool {
-        self.rng.u8(..100) < percent
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.rng.u64(..bound)
-    }
-
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.rng.usize(..from.len())]
-    }
-
     fn op(&mut self, id: u32) -> Op {
-        if self.chance(4) {
-            self.current = self.living[self.rng.usize(..self.living.len())];
+        if self.random.chance(4) {
+            self.current = self.random.pick(&self.living);
         }
         let process = self.current;
-        let (call, args) = if id == 0 && self.theme.limits && self.chance(60) {
+        let (call, args) = if id == 0 && self.theme.limits && self.random.chance(60) {
             // Limits on locked memory bind only who has no privilege.
-            (Call::SetPrivileges, words([Word::Exact(self.pick(&[0, 0, CAP_SYS_RAWIO]))]))
-        } else if self.theme.large && id < 2 && self.chance(80) {
+            (Call::SetPrivileges, words([Word::Exact(self.random.pick(&[0, 0, CAP_SYS_RAWIO]))]))
+        } else if self.theme.large && id < 2 && self.random.chance(80) {
             self.large_start(id)
         } else {
             self.any_call()
@@ -144,44 +132,44 @@ impl Generator {
             Word::Exact(len) => Word::Exact(len.min(16 * PAGE)),
             other => other,
         };
-        match self.below(8) {
+        match self.random.below(8) {
             0..3 => (Call::Mincore, words([addr, len])),
             3 => (Call::Mlock, words([addr, short])),
             4 => (Call::Munlock, words([addr, len])),
             5 => self.mlockall(),
             6 => (
                 Call::Madvise,
-                words([addr, len, Word::Exact(self.pick(&[4, 8, 20, PAGEOUT, WILLNEED, WILLNEED]))]),
+                words([addr, len, Word::Exact(self.random.pick(&[4, 8, 20, PAGEOUT, WILLNEED, WILLNEED]))]),
             ),
-            _ => (Call::Madvise, words([addr, short, Word::Exact(self.pick(&[22, 23]))])),
+            _ => (Call::Madvise, words([addr, short, Word::Exact(self.random.pick(&[22, 23]))])),
         }
     }
 
     fn any_call(&mut self) -> (Call, [Word; 6]) {
-        if self.theme.forks && self.chance(if self.theme.large { 3 } else { 1 }) {
+        if self.theme.forks && self.random.chance(if self.theme.large { 3 } else { 1 }) {
             return self.fork_or_exit();
         }
-        if let Some(range) = self.paged_out.take().filter(|_| self.chance(30)) {
+        if let Some(range) = self.paged_out.take().filter(|_| self.random.chance(30)) {
             return self.about_paged_out(range);
         }
         let locked = self.locked.take().filter(|_| self.theme.limits && !self.theme.shared);
-        if let Some([addr, old @ Word::Exact(len)]) = locked.filter(|_| self.chance(25)) {
+        if let Some([addr, old @ Word::Exact(len)]) = locked.filter(|_| self.random.chance(25)) {
             // It grows past its limit, which is of 64 pages at most.
             let grown = Word::Exact(len.saturating_add(64 * PAGE));
             return (Call::Mremap, words([addr, old, grown, Word::Exact(1)]));
         }
-        if self.theme.large && self.chance(70) {
+        if self.theme.large && self.random.chance(70) {
             return self.large_call();
         }
-        if self.theme.limits && self.chance(3) {
+        if self.theme.limits && self.random.chance(3) {
             return self.limit();
         }
-        if self.theme.executes && self.chance(1) {
+        if self.theme.executes && self.random.chance(1) {
             return self.mdwe();
         }
         let (addr, len) = (self.address(), self.length());
         let two = |len| words([addr, Word::Exact(len)]);
-        match self.below(100) {
+        match self.random.below(100) {
             0..20 => self.mmap(),
             20..29 => {
                 // Areas go as a whole, else they would become ever more.
@@ -199,25 +187,25 @@ impl Generator {
             41..52 => self.mremap(),
             52..64 => self.madvise(addr),
             64..67 => {
-                let offset = self.below(64) * 1000;
+                let offset = self.random.below(64) * 1000;
                 let wanted =
-                    if self.chance(5) { Word::Exact(offset) } else { Word::Base(Base::Break, offset) };
+                    if self.random.chance(5) { Word::Exact(offset) } else { Word::Base(Base::Break, offset) };
                 (Call::Brk, words([wanted]))
             }
             67 => (Call::Mincore, two(len)),
             68 => (Call::MincoreInto, words([addr, Word::Exact(len), self.vector()])),
             69..71 => {
-                let flags = self.below(9);
+                let flags = self.random.below(9);
                 (Call::Msync, words([addr, Word::Exact(len), Word::Exact(flags)]))
             }
             71..73 => (Call::Mlock, two(self.short_length())),
             73..75 => (Call::Munlock, two(len)),
             75 => {
-                let flags = self.pick(&[0, 1, 1, 2]);
+                let flags = self.random.pick(&[0, 1, 1, 2]);
                 (Call::Mlock2, words([addr, Word::Exact(self.short_length()), Word::Exact(flags)]))
             }
-            76 if self.chance(50) => self.mlockall(),
-            76 if self.chance(60) => (Call::Munlockall, words([])),
+            76 if self.random.chance(50) => self.mlockall(),
+            76 if self.random.chance(60) => (Call::Munlockall, words([])),
             76 | 77 => (Call::Execute, words([self.word_to_read(addr)])),
             78..86 => (Call::Read, words([self.word_to_read(addr)])),
             86..96 => {
@@ -225,7 +213,7 @@ impl Generator {
                 (Call::Write, words([in_word(addr), Word::Exact(value)]))
             }
             _ => {
-                let (pages, value) = (1 + self.below(24), self.word());
+                let (pages, value) = (1 + self.random.below(24), self.word());
                 (Call::Fill, words([in_page(addr), Word::Exact(pages * PAGE), Word::Exact(value)]))
             }
         }
@@ -233,21 +221,21 @@ impl Generator {
 
     /// A word to write. It begins with a `nop`, so that it may be executed.
     pub(super) fn word(&mut self) -> u64 {
-        self.rng.u64(..) << 20 | 0x90
+        self.random.any() << 20 | 0x90
     }
 
     /// A page of the window, most often near one of its borders of 2 MiB, so that operations meet.
     fn window_page(&mut self) -> u64 {
         let Range { start, end } = self.window;
-        let border = start / PAGE + self.below((end - start) / MIB2) * (MIB2 / PAGE);
-        let near = self.below(20);
-        if self.chance(60) { border + near } else { border + MIB2 / PAGE - 1 - near }
+        let border = start / PAGE + self.random.below((end - start) / MIB2) * (MIB2 / PAGE);
+        let near = self.random.below(20);
+        if self.random.chance(60) { border + near } else { border + MIB2 / PAGE - 1 - near }
     }
 
     /// A word to read. Programs with large folios read little but what they wrote: a huge page of zeros is a
     /// known difference.
     fn word_to_read(&mut self, addr: Word) -> Word {
-        if self.theme.large && !self.written.is_empty() && self.chance(97) {
+        if self.theme.large && !self.written.is_empty() && self.random.chance(97) {
             return self.recently_written();
         }
         in_word(addr)
@@ -256,34 +244,34 @@ impl Generator {
     /// One of the last words that were written, of which there is one.
     pub(super) fn recently_written(&mut self) -> Word {
         let from = self.written.len().saturating_sub(12);
-        self.written[self.rng.usize(from..self.written.len())]
+        self.random.pick(&self.written[from..])
     }
 
     /// One of the last areas, of which there is one.
     pub(super) fn recent_area(&mut self, count: usize) -> u32 {
         let from = self.areas.len().saturating_sub(count);
-        self.areas[self.rng.usize(from..self.areas.len())]
+        self.random.pick(&self.areas[from..])
     }
 
     fn address(&mut self) -> Word {
-        if !self.areas.is_empty() && self.chance(30) {
+        if !self.areas.is_empty() && self.random.chance(30) {
             // Mostly one of the last: the older ones are gone.
-            let count = if self.chance(80) { 8 } else { self.areas.len() };
+            let count = if self.random.chance(80) { 8 } else { self.areas.len() };
             let area = self.recent_area(count);
-            return Word::Area(area, self.below(12) * PAGE);
+            return Word::Area(area, self.random.below(12) * PAGE);
         }
         let addr = self.window_page() * PAGE;
-        Word::Window(if self.chance(2) { addr + self.below(PAGE) } else { addr })
+        Word::Window(if self.random.chance(2) { addr + self.random.below(PAGE) } else { addr })
     }
 
     /// Where `mincore` is to write: mostly anywhere in a page of the window, sometimes where no program may
     /// write.
     fn vector(&mut self) -> Word {
-        if self.chance(10) {
-            return Word::Exact(self.pick(&[0, 1 << 47, NONE, (1 << 47) - PAGE - 1]));
+        if self.random.chance(10) {
+            return Word::Exact(self.random.pick(&[0, 1 << 47, NONE, (1 << 47) - PAGE - 1]));
         }
-        let within = self.below(PAGE);
-        let offset = self.pick(&[0, PAGE - 1, within]);
+        let within = self.random.below(PAGE);
+        let offset = self.random.pick(&[0, PAGE - 1, within]);
         match in_page(self.address()) {
             Word::Window(at) => Word::Window(at + offset),
             Word::Area(area, at) => Word::Area(area, at + offset),
@@ -292,11 +280,11 @@ impl Generator {
     }
 
     fn length(&mut self) -> u64 {
-        match self.below(100) {
-            0..70 => (1 + self.below(8)) * PAGE,
-            70..80 => (9 + self.below(40)) * PAGE,
-            80..88 => MIB2 * (1 + self.below(2)),
-            88..94 => (1 + self.below(8)) * PAGE - self.below(PAGE),
+        match self.random.below(100) {
+            0..70 => (1 + self.random.below(8)) * PAGE,
+            70..80 => (9 + self.random.below(40)) * PAGE,
+            80..88 => MIB2 * (1 + self.random.below(2)),
+            88..94 => (1 + self.random.below(8)) * PAGE - self.random.below(PAGE),
             94..96 => 0,
             _ => self.absurd_length(),
         }
@@ -304,18 +292,21 @@ impl Generator {
 
     /// A length that nothing has: it wraps, or passes the end of user space.
     fn absurd_length(&mut self) -> u64 {
-        match self.below(4) {
-            0 => u64::MAX - self.below(3 * PAGE),
-            1 => u64::MAX - (1 << 41) - self.below(2 * PAGE),
-            2 => (1 << 47) - self.below(3) * PAGE,
-            _ => self.rng.u64(..) | 1 << 63,
+        match self.random.below(4) {
+            0 => u64::MAX - self.random.below(3 * PAGE),
+            1 => u64::MAX - (1 << 41) - self.random.below(2 * PAGE),
+            2 => (1 << 47) - self.random.below(3) * PAGE,
+            _ => self.random.any() | 1 << 63,
         }
     }
 
     /// A length of which every page may be populated.
     fn short_length(&mut self) -> u64 {
-        match self.below(100) {
-            0..85 => (1 + self.below(16)) * PAGE - if self.chance(5) { self.below(PAGE) } else { 0 },
+        match self.random.below(100) {
+            0..85 => {
+                (1 + self.random.below(16)) * PAGE
+                    - if self.random.chance(5) { self.random.below(PAGE) } else { 0 }
+            }
             85..87 => MIB2,
             87..94 => 0,
             _ => self.absurd_length(),
@@ -323,19 +314,19 @@ impl Generator {
     }
 
     fn protection(&mut self) -> u64 {
-        if self.theme.executes && self.chance(30) {
-            return self.pick(&[4, 5, 5, 6, 7]);
+        if self.theme.executes && self.random.chance(30) {
+            return self.random.pick(&[4, 5, 5, 6, 7]);
         }
-        match self.below(10) {
+        match self.random.below(10) {
             0..6 => PROT_READ_WRITE,
             6 | 7 => 1,
-            _ => self.below(8),
+            _ => self.random.below(8),
         }
     }
 
     /// Mostly nothing; else a bit that is rarely given.
     fn odd_protection(&mut self) -> u64 {
-        match self.below(40) {
+        match self.random.below(40) {
             0 => 1 << 24,
             1 => 1 << 25,
             2 => 3 << 24,
@@ -349,19 +340,22 @@ impl Generator {
     /// Huge pages of the program's choice: mostly where and as long as such pages can be.
     fn mmap_huge_pages(&mut self) -> (Call, [Word; 6]) {
         let mut flags = MAP_ANONYMOUS | MAP_HUGETLB;
-        flags |=
-            if self.chance(5) { self.pick(&[0, 3, 4, 8]) } else { self.pick(&[MAP_SHARED, MAP_PRIVATE]) };
-        flags |= self.pick(&[0, 0, 0, 0, 21, 21, 30, 5, 63]) << 26;
+        flags |= if self.random.chance(5) {
+            self.random.pick(&[0, 3, 4, 8])
+        } else {
+            self.random.pick(&[MAP_SHARED, MAP_PRIVATE])
+        };
+        flags |= self.random.pick(&[0, 0, 0, 0, 21, 21, 30, 5, 63]) << 26;
         // NORESERVE, GROWSDOWN, STACK, LOCKED, POPULATE.
         for (percent, flag) in
             [(75, MAP_NORESERVE), (3, 0x100), (5, 0x2_0000), (3, MAP_LOCKED), (3, MAP_POPULATE)]
         {
-            flags |= if self.chance(percent) { flag } else { 0 };
+            flags |= if self.random.chance(percent) { flag } else { 0 };
         }
-        let len = self.pick(&[MIB2, MIB2, MIB2, 2 * MIB2, 2 * MIB2, 1, MIB2 + 1, 0, NONE]);
+        let len = self.random.pick(&[MIB2, MIB2, MIB2, 2 * MIB2, 2 * MIB2, 1, MIB2 + 1, 0, NONE]);
         let page = self.window_page() * PAGE;
-        let addr = Word::Window(if self.chance(80) { page & !(MIB2 - 1) } else { page });
-        let addr = match self.below(10) {
+        let addr = Word::Window(if self.random.chance(80) { page & !(MIB2 - 1) } else { page });
+        let addr = match self.random.below(10) {
             0..4 => {
                 flags |= MAP_FIXED;
                 addr
@@ -373,26 +367,26 @@ impl Generator {
             5..7 => addr,
             _ => Word::Exact(0),
         };
-        let descriptor = if self.chance(10) {
+        let descriptor = if self.random.chance(10) {
             flags &= !MAP_ANONYMOUS;
-            self.pick(&[FILE, FOLDER, PATH_ONLY, 999]).into()
+            self.random.pick(&[FILE, FOLDER, PATH_ONLY, 999]).into()
         } else {
             NONE
         };
-        let offset = self.pick(&[0, 0, 0, 0, 0, MIB2, PAGE, 1, (1 << 63) - PAGE]);
+        let offset = self.random.pick(&[0, 0, 0, 0, 0, MIB2, PAGE, 1, (1 << 63) - PAGE]);
         let rest = [self.protection(), flags, descriptor, offset].map(Word::Exact);
         (Call::Mmap, words([addr, Word::Exact(len), rest[0], rest[1], rest[2], rest[3]]))
     }
 
     fn mmap(&mut self) -> (Call, [Word; 6]) {
-        if self.chance(2) {
+        if self.random.chance(2) {
             return self.mmap_huge_pages();
         }
         let mut flags = MAP_ANONYMOUS;
-        flags |= if self.theme.shared && self.chance(35) { MAP_SHARED } else { MAP_PRIVATE };
-        if self.chance(1) {
+        flags |= if self.theme.shared && self.random.chance(35) { MAP_SHARED } else { MAP_PRIVATE };
+        if self.random.chance(1) {
             // Any type but MAP_DROPPABLE, which is not built.
-            flags = MAP_ANONYMOUS | self.pick(&[0, 3, 4, 7, 9, 15]);
+            flags = MAP_ANONYMOUS | self.random.pick(&[0, 3, 4, 7, 9, 15]);
         }
         // NORESERVE, GROWSDOWN, STACK, LOCKED, NONBLOCK, DENYWRITE, EXECUTABLE.
         for (percent, flag) in [
@@ -404,16 +398,16 @@ impl Generator {
             (1, 0x800),
             (1, 0x1000),
         ] {
-            flags |= if self.chance(percent) { flag } else { 0 };
+            flags |= if self.random.chance(percent) { flag } else { 0 };
         }
         let mut len = self.length();
         if flags & MAP_LOCKED != 0 || self.populates {
             len = self.short_length();
-        } else if self.chance(12) {
+        } else if self.random.chance(12) {
             flags |= MAP_POPULATE;
             len = self.short_length();
         }
-        let addr = match self.below(100) {
+        let addr = match self.random.below(100) {
             0..62 => {
                 flags |= MAP_FIXED;
                 self.address()
@@ -423,8 +417,8 @@ impl Generator {
                 self.address()
             }
             68..84 => {
-                if self.chance(5) && !self.populates {
-                    len = self.pick(&[1 << 30, 1 << 31, 1 << 45, 1 << 47]);
+                if self.random.chance(5) && !self.populates {
+                    len = self.random.pick(&[1 << 30, 1 << 31, 1 << 45, 1 << 47]);
                     flags = (flags & !MAP_POPULATE & !MAP_LOCKED) | MAP_NORESERVE;
                 }
                 Word::Exact(0)
@@ -432,13 +426,13 @@ impl Generator {
             84..98 => self.address(),
             _ => {
                 let odd = [0, 1, 4095, 4096, 0xf000, 65536, (1 << 47) - 4096, 1 << 47, u64::MAX - 4095];
-                flags |= self.pick(&[0, 0, 0, MAP_FIXED, MAP_FIXED_NOREPLACE]);
-                Word::Exact(self.pick(&odd))
+                flags |= self.random.pick(&[0, 0, 0, MAP_FIXED, MAP_FIXED_NOREPLACE]);
+                Word::Exact(self.random.pick(&odd))
             }
         };
-        flags |= if self.rng.u16(..1000) == 0 { MAP_32BIT } else { 0 };
+        flags |= if self.random.seldom() { MAP_32BIT } else { 0 };
         let mut protection = self.protection();
-        protection |= if self.chance(2) { 1 << (3 + self.below(20)) } else { 0 };
+        protection |= if self.random.chance(2) { 1 << (3 + self.random.below(20)) } else { 0 };
         let (descriptor, offset) = self.backing(&mut flags);
         let rest = [protection, flags, descriptor, offset].map(Word::Exact);
         (Call::Mmap, words([addr, Word::Exact(len), rest[0], rest[1], rest[2], rest[3]]))
@@ -446,44 +440,44 @@ impl Generator {
 
     /// What a mapping shows: mostly nothing.
     fn backing(&mut self, flags: &mut u64) -> (u64, u64) {
-        if !self.theme.files || self.chance(50) {
-            return (NONE, u64::from(self.chance(1)));
+        if !self.theme.files || self.random.chance(50) {
+            return (NONE, u64::from(self.random.chance(1)));
         }
         *flags &= !MAP_ANONYMOUS;
-        if self.chance(30) {
+        if self.random.chance(30) {
             *flags = *flags & !3 | MAP_SHARED;
         }
-        if self.chance(3) {
-            *flags = *flags & !3 | self.pick(&[0, 3, 3, 4, 0x8_0003]);
+        if self.random.chance(3) {
+            *flags = *flags & !3 | self.random.pick(&[0, 3, 3, 4, 0x8_0003]);
         }
         let files = [FILE, FILE, FILE, FILE, READ_ONLY, READ_ONLY, WRITE_ONLY, FOLDER, PATH_ONLY, 999];
-        let offset = match self.below(40) {
-            0 => 1 + self.below(PAGE),
+        let offset = match self.random.below(40) {
+            0 => 1 + self.random.below(PAGE),
             1 => u64::MAX - PAGE + 1,
-            2 => (1 << 63) - self.below(4) * PAGE,
-            _ => self.below(16) * PAGE,
+            2 => (1 << 63) - self.random.below(4) * PAGE,
+            _ => self.random.below(16) * PAGE,
         };
-        (self.pick(&files).into(), offset)
+        (self.random.pick(&files).into(), offset)
     }
 
     fn mremap(&mut self) -> (Call, [Word; 6]) {
-        let old = if self.chance(3) { 0 } else { self.length() };
-        let new = match self.below(100) {
+        let old = if self.random.chance(3) { 0 } else { self.length() };
+        let new = match self.random.below(100) {
             0..55 => old,
             // Locked memory that grows past its limit.
             55..70 if self.theme.limits => old.saturating_add(64 * PAGE),
             _ => self.length(),
         };
         // In programs with shared memory most keep the size: what else they do to it is not alike yet.
-        let new = if (self.theme.shared || self.theme.files) && self.chance(97) { old } else { new };
+        let new = if (self.theme.shared || self.theme.files) && self.random.chance(97) { old } else { new };
         let new = if self.populates { new.min(64 * PAGE) } else { new };
-        let mut flags = self.pick(&[0, 1, 1, 1, 3, 3, 3, 3, 5, 5, 7, 7, 2, 4, 6, 8, 1 << 32]);
-        if flags & 5 == 5 && (self.theme.shared || self.theme.files) && self.chance(95) {
+        let mut flags = self.random.pick(&[0, 1, 1, 1, 3, 3, 3, 3, 5, 5, 7, 7, 2, 4, 6, 8, 1 << 32]);
+        if flags & 5 == 5 && (self.theme.shared || self.theme.files) && self.random.chance(95) {
             flags &= !4;
         }
-        let target = match self.below(20) {
+        let target = match self.random.below(20) {
             0 => Word::Window(self.window_page() * PAGE + 1),
-            1 => Word::Exact(self.pick(&[0, 0, u64::MAX - 4095])),
+            1 => Word::Exact(self.random.pick(&[0, 0, u64::MAX - 4095])),
             2..6 => self.address(),
             _ => Word::Window(self.window_page() * PAGE),
         };
@@ -492,16 +486,16 @@ impl Generator {
     }
 
     fn madvise(&mut self, addr: Word) -> (Call, [Word; 6]) {
-        let mut advice = self.pick(ADVICE);
-        if self.rng.u16(..1000) == 0 {
+        let mut advice = self.random.pick(ADVICE);
+        if self.random.seldom() {
             // It ends the program.
-            advice = self.pick(names::NOT_BUILT);
+            advice = self.random.pick(names::NOT_BUILT);
         }
-        if advice == PAGEOUT && (self.theme.shared || self.theme.files) && self.chance(90) {
+        if advice == PAGEOUT && (self.theme.shared || self.theme.files) && self.random.chance(90) {
             // Paging out what is cached is not alike yet.
             advice = 20;
         }
-        if self.theme.large && advice == 22 && self.chance(95) {
+        if self.theme.large && advice == 22 && self.random.chance(95) {
             // Huge pages of zeros are not alike yet.
             advice = 4;
         }
@@ -512,13 +506,13 @@ impl Generator {
 
     fn mlockall(&mut self) -> (Call, [Word; 6]) {
         // Never MCL_CURRENT without MCL_ONFAULT: what else a process has is not to be faulted in.
-        let flags = self.pick(&[0, 2, 4, 5, 6, 7, 8, 16]);
+        let flags = self.random.pick(&[0, 2, 4, 5, 6, 7, 8, 16]);
         self.populates |= flags == 2;
         (Call::Mlockall, words([Word::Exact(flags)]))
     }
 
     fn fork_or_exit(&mut self) -> (Call, [Word; 6]) {
-        if self.forked + 1 < MOST_PROCESSES && self.chance(70) {
+        if self.forked + 1 < MOST_PROCESSES && self.random.chance(70) {
             self.forked += 1;
             self.living.push(self.forked);
             return (Call::Fork, words([Word::Exact(self.forked.into())]));
@@ -527,7 +521,7 @@ impl Generator {
             self.living.retain(|process| *process != self.current);
             // The process of the operation is the one that leaves; the next is another.
             let leaving = words([]);
-            self.current = self.living[self.rng.usize(..self.living.len())];
+            self.current = self.random.pick(&self.living);
             return (Call::Exit, leaving);
         }
         (Call::Read, words([in_word(self.address())]))
@@ -535,27 +529,28 @@ impl Generator {
 
     /// Something about `PR_SET_MDWE`: mostly what succeeds.
     fn mdwe(&mut self) -> (Call, [Word; 6]) {
-        let option = self.pick(&[65, 65, 65, 66]);
-        let bits = if option == 66 { 0 } else { self.pick(&[1, 1, 1, 3, 3, 3, 0, 2, 4, 1 << 32]) };
+        let option = self.random.pick(&[65, 65, 65, 66]);
+        let bits = if option == 66 { 0 } else { self.random.pick(&[1, 1, 1, 3, 3, 3, 0, 2, 4, 1 << 32]) };
         let mut args = [option, bits, 0, 0, 0];
-        if self.chance(15) {
-            args[self.rng.usize(1..5)] = 1;
+        if self.random.chance(15) {
+            args[self.random.pick(&[1, 2, 3, 4])] = 1;
         }
         (Call::Prctl, words(args.map(Word::Exact)))
     }
 
     fn limit(&mut self) -> (Call, [Word; 6]) {
-        if self.chance(10) {
-            let privileges = self.pick(&[0, CAP_IPC_LOCK, CAP_SYS_RAWIO, CAP_IPC_LOCK | CAP_SYS_RAWIO]);
+        if self.random.chance(10) {
+            let privileges =
+                self.random.pick(&[0, CAP_IPC_LOCK, CAP_SYS_RAWIO, CAP_IPC_LOCK | CAP_SYS_RAWIO]);
             return (Call::SetPrivileges, words([Word::Exact(privileges)]));
         }
-        let pages = self.below(1024) * PAGE;
-        let (resource, value) = match self.below(8) {
+        let pages = self.random.below(1024) * PAGE;
+        let (resource, value) = match self.random.below(8) {
             0 => (9, Word::Base(Base::Size, pages * 4)),
             1 => (2, Word::Base(Base::Data, pages)),
-            2 | 3 => (8, Word::Exact(if self.chance(25) { 0 } else { self.below(64) * PAGE })),
-            4 => (3, Word::Exact(self.below(256) * PAGE)),
-            _ => (self.pick(&[2, 3, 8, 9]), Word::Exact(u64::MAX)),
+            2 | 3 => (8, Word::Exact(if self.random.chance(25) { 0 } else { self.random.below(64) * PAGE })),
+            4 => (3, Word::Exact(self.random.below(256) * PAGE)),
+            _ => (self.random.pick(&[2, 3, 8, 9]), Word::Exact(u64::MAX)),
         };
         (Call::Setrlimit, words([Word::Exact(resource), value]))
     }

@@ -57,8 +57,9 @@ const ADVICE: &[u64] = &[
 impl Generator {
     /// The first two operations: most of the window is mapped, and large folios are asked for.
     pub(super) fn large_start(&mut self, id: u32) -> (Call, [Word; 6]) {
-        let (start, len) = (self.pick(&[0, 0, MIB2, PAGE, MIB2 - PAGE]), self.pick(&[3, 4, 6]) * MIB2);
-        let len = len + self.pick(&[0, 0, PAGE]);
+        let (start, len) =
+            (self.random.pick(&[0, 0, MIB2, PAGE, MIB2 - PAGE]), self.random.pick(&[3, 4, 6]) * MIB2);
+        let len = len + self.random.pick(&[0, 0, PAGE]);
         if id == 0 {
             self.map_at(Word::Window(start), len, MAP_FIXED)
         } else {
@@ -67,11 +68,11 @@ impl Generator {
     }
 
     pub(super) fn large_call(&mut self) -> (Call, [Word; 6]) {
-        match self.below(100) {
+        match self.random.below(100) {
             0..12 => {
-                let populate = if self.chance(15) { MAP_POPULATE } else { 0 };
-                if self.chance(30) {
-                    let len = self.pick(&[MIB2, MIB2, 2 * MIB2, 2 * MIB2 + PAGE, MIB2 - PAGE]);
+                let populate = if self.random.chance(15) { MAP_POPULATE } else { 0 };
+                if self.random.chance(30) {
+                    let len = self.random.pick(&[MIB2, MIB2, 2 * MIB2, 2 * MIB2 + PAGE, MIB2 - PAGE]);
                     self.map_at(Word::Exact(0), len, populate)
                 } else {
                     let (addr, len) = self.whole();
@@ -79,10 +80,10 @@ impl Generator {
                 }
             }
             12..34 => {
-                let advice = self.pick(ADVICE);
+                let advice = self.random.pick(ADVICE);
                 let advice = if names::NOT_BUILT.contains(&advice) { HUGEPAGE } else { advice };
                 let (addr, len) = match advice {
-                    HUGEPAGE | COLLAPSE if self.chance(80) => self.whole(),
+                    HUGEPAGE | COLLAPSE if self.random.chance(80) => self.whole(),
                     _ => self.any_range(),
                 };
                 (Call::Madvise, words([addr, Word::Exact(len), Word::Exact(advice)]))
@@ -93,11 +94,11 @@ impl Generator {
                 (Call::Write, words([addr, Word::Exact(value)]))
             }
             58..62 => {
-                let (pages, value) = (1 + self.below(24), self.word());
+                let (pages, value) = (1 + self.random.below(24), self.word());
                 (Call::Fill, words([self.place(), Word::Exact(pages * PAGE), Word::Exact(value)]))
             }
             62..68 => {
-                let addr = if self.written.is_empty() || self.chance(3) {
+                let addr = if self.written.is_empty() || self.random.chance(3) {
                     self.place()
                 } else {
                     self.recently_written()
@@ -110,12 +111,12 @@ impl Generator {
             }
             76..84 => {
                 let (addr, len) = self.any_range();
-                let protection = self.pick(&[PROT_READ_WRITE, PROT_READ_WRITE, 1, 0, 7]);
+                let protection = self.random.pick(&[PROT_READ_WRITE, PROT_READ_WRITE, 1, 0, 7]);
                 (Call::Mprotect, words([addr, Word::Exact(len), Word::Exact(protection)]))
             }
             84..95 => self.large_mremap(),
             95..97 => {
-                let (addr, len) = if self.chance(70) { (self.block(), MIB2) } else { self.part() };
+                let (addr, len) = if self.random.chance(70) { (self.block(), MIB2) } else { self.part() };
                 (Call::Mlock, words([addr, Word::Exact(len)]))
             }
             _ => {
@@ -127,14 +128,14 @@ impl Generator {
 
     fn large_mremap(&mut self) -> (Call, [Word; 6]) {
         let ((addr, old), (target, _)) = (self.any_range(), self.any_range());
-        let new = match self.below(10) {
+        let new = match self.random.below(10) {
             0 => old + MIB2,
             1 => old + PAGE,
             2 => old.saturating_sub(MIB2).max(PAGE),
             3 => old.saturating_sub(PAGE).max(PAGE),
             _ => old,
         };
-        let flags = self.pick(&[0, 1, 3, 3, 3, 3, 5, 7]);
+        let flags = self.random.pick(&[0, 1, 3, 3, 3, 3, 5, 7]);
         let rest = [old, new, flags].map(Word::Exact);
         (Call::Mremap, words([addr, rest[0], rest[1], rest[2], target]))
     }
@@ -155,18 +156,18 @@ impl Generator {
 
     /// Where a block begins: in the window, or in what an operation before has mapped.
     fn block(&mut self) -> Word {
-        if !self.areas.is_empty() && self.chance(15) {
+        if !self.areas.is_empty() && self.random.chance(15) {
             let area = self.recent_area(4);
-            return Word::Area(area, self.below(2) * MIB2);
+            return Word::Area(area, self.random.below(2) * MIB2);
         }
         let blocks = (self.window.end - self.window.start) / MIB2;
-        Word::Window(self.window.start + self.below(blocks) * MIB2)
+        Word::Window(self.window.start + self.random.below(blocks) * MIB2)
     }
 
     /// Blocks, from one to three, or a page more or less at one end.
     fn whole(&mut self) -> (Word, u64) {
-        let (block, len) = (self.block(), (1 + self.below(3)) * MIB2);
-        match self.below(12) {
+        let (block, len) = (self.block(), (1 + self.random.below(3)) * MIB2);
+        match self.random.below(12) {
             0 => (forward(block, PAGE), len),
             1 => (block, len - PAGE),
             2 => (block, len + PAGE),
@@ -177,26 +178,26 @@ impl Generator {
     /// Some pages of a block, which may go on in the next.
     fn part(&mut self) -> (Word, u64) {
         let addr = self.place();
-        let pages = match self.below(10) {
-            0..5 => 1 + self.below(4),
+        let pages = match self.random.below(10) {
+            0..5 => 1 + self.random.below(4),
             5..8 => 16,
-            _ => 1 + self.below(511),
+            _ => 1 + self.random.below(511),
         };
         (addr, pages * PAGE)
     }
 
     fn any_range(&mut self) -> (Word, u64) {
-        if self.chance(45) { self.whole() } else { self.part() }
+        if self.random.chance(45) { self.whole() } else { self.part() }
     }
 
     /// A page of a block: one at its borders, or any.
     fn place(&mut self) -> Word {
         let block = self.block();
-        let page = match self.below(10) {
+        let page = match self.random.below(10) {
             0..3 => 0,
             3..5 => 511,
-            5..7 => 16 * self.below(32),
-            _ => self.below(512),
+            5..7 => 16 * self.random.below(32),
+            _ => self.random.below(512),
         };
         forward(block, page * PAGE)
     }

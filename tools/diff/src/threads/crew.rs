@@ -6,7 +6,7 @@ use super::program::{Op, Pause, Program, Step, Window};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -67,53 +67,6 @@ pub(super) struct Breakdown {
     pub(super) events: Vec<Event>,
 }
 
-/// Where threads meet. They spin for a while, as the others are seldom late, and then sleep.
-#[derive(Debug)]
-struct Meeting {
-    threads: usize,
-    here: AtomicUsize,
-    /// Steps when all are here.
-    round: AtomicUsize,
-    lock: Mutex<()>,
-    met: Condvar,
-}
-
-impl Meeting {
-    const SPINS: u32 = 4000;
-    /// There may be more threads than CPUs.
-    const SPINS_A_TURN: u32 = 100;
-
-    fn new(threads: usize) -> Self {
-        let (here, round) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { threads, here, round, lock: Mutex::new(()), met: Condvar::new() }
-    }
-
-    fn wait(&self) {
-        let round = self.round.load(Ordering::Acquire);
-        if self.here.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            self.here.store(0, Ordering::Relaxed);
-            let _guard = hold(&self.lock);
-            self.round.store(round.wrapping_add(1), Ordering::Release);
-            self.met.notify_all();
-            return;
-        }
-        for spin in 1..Self::SPINS {
-            if self.round.load(Ordering::Acquire) != round {
-                return;
-            }
-            if spin.is_multiple_of(Self::SPINS_A_TURN) {
-                thread::yield_now();
-            } else {
-                core::hint::spin_loop();
-            }
-        }
-        let mut guard = hold(&self.lock);
-        while self.round.load(Ordering::Acquire) == round {
-            guard = self.met.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
 fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -134,12 +87,12 @@ pub(super) struct Crew<'c, 'w, W: World> {
 
 struct Shared<M> {
     job: RwLock<Option<Job<M>>>,
-    begin: Meeting,
+    begin: Barrier,
     /// Just before the first operation.
-    ready: Meeting,
+    ready: Barrier,
     /// Threads that are on their way to their first operation, of this job and all jobs before.
     starting: AtomicUsize,
-    end: Meeting,
+    end: Barrier,
     over: AtomicBool,
     /// Programs that were begun and that were ended: the watch looks at them.
     begun: AtomicUsize,
@@ -164,10 +117,10 @@ pub(super) fn with<'w, W: World, R>(
 ) -> R {
     let shared = Shared {
         job: RwLock::new(None),
-        begin: Meeting::new(threads),
-        ready: Meeting::new(threads),
+        begin: Barrier::new(threads),
+        ready: Barrier::new(threads),
         starting: AtomicUsize::new(0),
-        end: Meeting::new(threads),
+        end: Barrier::new(threads),
         over: AtomicBool::new(false),
         begun: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),

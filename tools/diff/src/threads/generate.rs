@@ -1,29 +1,12 @@
 //! Random programs.
 
 use super::program::{MAX_PAGES, MAX_STEPS, Op, Pause, Program, Rights, Span, Step};
-use fastrand::Rng;
+use crate::random::Random;
 
 /// The kinds of calls that a program may be made of. Each program leaves some out and prefers some: a bug
 /// needs a few operations to meet, and they do so more often in programs that make little else.
 const KINDS: usize = 9;
 const WEIGHTS: [u64; 6] = [0, 0, 1, 2, 4, 8];
-
-struct Random(Rng);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0.u64(..bound)
-    }
-
-    /// True `percent` times in a hundred.
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
 
 struct Generator {
     random: Random,
@@ -32,13 +15,13 @@ struct Generator {
     hot: u8,
     weights: [u64; KINDS],
     /// Percentage of accesses among the operations.
-    accesses: u64,
+    accesses: u8,
     values: u8,
 }
 
 /// Program `number` of the run with `seed`, for `threads` threads.
 pub(super) fn program(seed: u64, number: u64, threads: usize) -> Program {
-    let mut random = Random(Rng::with_seed(Rng::with_seed(seed).u64(..).wrapping_add(number)));
+    let mut random = Random::new(seed, number);
     let pages = 4 + random.below(u64::from(MAX_PAGES) - 3) as u8;
     let mut weights = [0; KINDS];
     while weights.iter().all(|&weight| weight == 0) {
@@ -72,7 +55,7 @@ impl Generator {
         setup
     }
 
-    fn thread(&mut self, longest: u64, waiting: u64) -> Vec<Step> {
+    fn thread(&mut self, longest: u64, waiting: u8) -> Vec<Step> {
         let count = 4 + self.random.below(longest - 3);
         let step = |_| {
             let op = self.op();
