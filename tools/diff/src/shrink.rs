@@ -1,11 +1,49 @@
 //! Making a failing program small.
 
 use crate::program::{Call, Program, Word};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
+/// A program of which operations can be left out.
+pub(crate) trait Shrink {
+    /// Its operations.
+    fn count(&self) -> usize;
+
+    /// The same program without some of its operations.
+    fn without(&self, left_out: Range<usize>) -> Self;
+}
+
+/// Leaves out operations, from half of them down to single ones. `attempt` tries a smaller program, takes it
+/// over if it still fails, and returns whether it does.
+pub(crate) fn leave_out<P: Shrink>(program: &mut P, mut attempt: impl FnMut(&mut P, P) -> bool) {
+    let mut chunk = program.count().div_ceil(2);
+    while chunk > 0 {
+        let mut at = 0;
+        while at < program.count() {
+            let fewer = program.without(at..(at + chunk).min(program.count()));
+            if !attempt(program, fewer) {
+                at += chunk;
+            }
+        }
+        chunk /= 2;
+    }
+}
+
+impl Shrink for Program {
+    fn count(&self) -> usize {
+        self.ops.len()
+    }
+
+    fn without(&self, left_out: Range<usize>) -> Self {
+        let mut fewer = self.clone();
+        fewer.ops.drain(left_out);
+        fewer
+    }
+}
+
 /// Makes a program as small as can be while `fails` says that it still fails: first whole operations go, then
-/// arguments become simple. `fails` returns the index of the operation that differs. Stops when `budget` is
-/// used up.
+/// arguments become simple. `fails` returns the index of the operation that differs. Tries nothing more when
+/// `budget` is used up.
 pub(crate) fn shrink(
     mut program: Program,
     failing_step: usize,
@@ -14,60 +52,35 @@ pub(crate) fn shrink(
 ) -> Program {
     let begin = Instant::now();
     program.ops.truncate(failing_step + 1);
-    let mut attempt = |program: &mut Program, changed: Program| match fails(&changed) {
-        Some(step) => {
+    let mut attempt = |program: &mut Program, changed: Program| {
+        let step = if begin.elapsed() > budget { None } else { fails(&changed) };
+        if let Some(step) = step {
             *program = changed;
             program.ops.truncate(step + 1);
-            true
         }
-        None => false,
+        step.is_some()
     };
     loop {
         let size = program.ops.len();
-        let mut chunk = program.ops.len().div_ceil(2);
-        while chunk > 0 {
-            let mut at = 0;
-            while at < program.ops.len() {
-                if begin.elapsed() > budget {
-                    return program;
-                }
-                let mut fewer = program.clone();
-                fewer.ops.drain(at..(at + chunk).min(program.ops.len()));
-                if !attempt(&mut program, fewer) {
-                    at += chunk;
-                }
-            }
-            chunk /= 2;
-        }
-        let simpler = simplify(&mut program, begin, budget, &mut attempt);
-        if program.ops.len() == size && !simpler {
+        leave_out(&mut program, &mut attempt);
+        if !simplify(&mut program, &mut attempt) && program.ops.len() == size {
             return program;
         }
     }
 }
 
 /// Makes arguments simple. Returns whether any was.
-fn simplify(
-    program: &mut Program,
-    begin: Instant,
-    budget: Duration,
-    attempt: &mut impl FnMut(&mut Program, Program) -> bool,
-) -> bool {
+fn simplify(program: &mut Program, mut attempt: impl FnMut(&mut Program, Program) -> bool) -> bool {
     let mut any = false;
     let mut at = 0;
-    while at < program.ops.len() {
-        for argument in 0..program.ops[at].call.arguments().len() {
-            for simple in simpler(program.ops[at].call, argument, program.ops[at].args[argument]) {
-                if begin.elapsed() > budget || at >= program.ops.len() {
-                    return any;
-                }
+    while let Some(call) = program.ops.get(at).map(|op| op.call) {
+        for argument in 0..call.arguments().len() {
+            let Some(op) = program.ops.get(at) else { return any };
+            any |= simpler(call, argument, op.args[argument]).into_iter().any(|simple| {
                 let mut changed = program.clone();
                 changed.ops[at].args[argument] = simple;
-                if attempt(program, changed) {
-                    any = true;
-                    break;
-                }
-            }
+                attempt(program, changed)
+            });
         }
         at += 1;
     }

@@ -1,15 +1,23 @@
 //! Making a failing program smaller.
 
 use super::program::{Pause, Program, Step};
+use crate::shrink::{Shrink, leave_out};
+use core::ops::Range;
 
-/// The same program with `count` operations left out from `at` on, counted through setup and threads.
-fn without(program: &Program, at: usize, count: usize) -> Program {
-    let mut place = 0..;
-    let mut keep = || !place.next().is_some_and(|place| (at..at + count).contains(&place));
-    let mut smaller = program.clone();
-    smaller.setup.retain(|_| keep());
-    smaller.threads.iter_mut().for_each(|steps| steps.retain(|_| keep()));
-    smaller
+impl Shrink for Program {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    /// Counted through setup and threads.
+    fn without(&self, left_out: Range<usize>) -> Self {
+        let mut place = 0..;
+        let mut keep = || !place.next().is_some_and(|place| left_out.contains(&place));
+        let mut smaller = self.clone();
+        smaller.setup.retain(|_| keep());
+        smaller.threads.iter_mut().for_each(|steps| steps.retain(|_| keep()));
+        smaller
+    }
 }
 
 /// The same program in which no thread waits.
@@ -27,19 +35,13 @@ pub(super) fn shrink(program: &Program, mut fails: impl FnMut(&Program) -> bool)
     if faster != program && fails(&faster) {
         program = faster;
     }
-    let mut chunk = program.len() / 2;
-    while chunk > 0 {
-        let mut at = 0;
-        while at < program.len() {
-            let smaller = without(&program, at, chunk);
-            if fails(&smaller) {
-                program = smaller;
-            } else {
-                at += chunk;
-            }
+    leave_out(&mut program, |program, smaller| {
+        let fails = fails(&smaller);
+        if fails {
+            *program = smaller;
         }
-        chunk /= 2;
-    }
+        fails
+    });
     program
 }
 
