@@ -241,9 +241,8 @@ fn vector(args: [u64; 6], before: &[Region], mut count: impl FnMut(&'static str)
 /// Tells in what kinds of places a range lies.
 fn places(call: Call, args: [u64; 6], before: &[Region], mut count: impl FnMut(&'static str)) {
     const PAGE: u64 = 4096;
-    const FIXED: u64 = 0x10_0010;
     let [addr, len, _, flags, ..] = args;
-    let anywhere = call == Call::Mmap && flags & FIXED == 0;
+    let anywhere = call == Call::Mmap && flags & (names::MAP_FIXED | names::MAP_FIXED_NOREPLACE) == 0;
     let known = [
         (addr % PAGE != 0, UNALIGNED),
         (len % PAGE != 0, UNALIGNED_LENGTH),

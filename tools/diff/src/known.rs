@@ -3,6 +3,7 @@
 use crate::linux::FILE_BYTES;
 use crate::observation::{LARGE, Observation, Outcome, Pages, Region};
 use crate::program::Call;
+use crate::program::names::*;
 use quire_arch::PAGE_SIZE;
 use quire_mm::{PageState, VmFlags};
 use std::collections::BTreeMap;
@@ -156,9 +157,8 @@ fn joined(regions: &[Region]) -> Vec<Region> {
 /// Whether a call made pages old or gave them free, and all that the sides differ in is that Linux kept
 /// private pages.
 fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
-    const FREE_COLD_PAGEOUT: [u64; 3] = [8, 20, 21];
     call == Call::Madvise
-        && FREE_COLD_PAGEOUT.contains(&args[2])
+        && [MADV_FREE, MADV_COLD, MADV_PAGEOUT].contains(&args[2])
         && has_all_private(linux, quire)
         && !has_all_private(quire, linux)
 }
@@ -231,24 +231,23 @@ impl Past {
         args: [u64; 6],
         before: &[Region],
     ) -> Option<KnownDifference> {
-        const PAGEOUT: u64 = 21;
-        const DONTUNMAP: u64 = 4;
-        const BELOW_2G: u64 = 0x40;
-        const HUGETLB: u64 = 0x4_0000;
-        const FIXED: u64 = 0x10_0010;
         let [addr, len, third, fourth, ..] = args;
         let shared = |region: &Region| region.flags.contains(VmFlags::MAYSHARE);
         let known = match call {
-            Call::Mmap if fourth & BELOW_2G != 0 && fourth & FIXED == 0 => Some(KnownDifference::Below2G),
-            Call::Mremap if len != third || fourth & DONTUNMAP != 0 => {
+            Call::Mmap if fourth & MAP_32BIT != 0 && fourth & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0 => {
+                Some(KnownDifference::Below2G)
+            }
+            Call::Mremap if len != third || fourth & MREMAP_DONTUNMAP != 0 => {
                 overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
             }
-            Call::Mmap if fourth & HUGETLB != 0 && host_has_huge_pages() => Some(KnownDifference::NotBuilt),
+            Call::Mmap if fourth & MAP_HUGETLB != 0 && host_has_huge_pages() => {
+                Some(KnownDifference::NotBuilt)
+            }
             // What it writes is not the same.
             Call::MincoreInto => {
                 overlapping(before, addr, len).any(is_cached).then_some(KnownDifference::FilePages)
             }
-            Call::Madvise if third == PAGEOUT => {
+            Call::Madvise if third == MADV_PAGEOUT => {
                 let differs = self.foreign_swap || overlapping(before, addr, len).any(is_cached);
                 differs.then_some(KnownDifference::PageOut)
             }
@@ -259,9 +258,8 @@ impl Past {
 
     /// Whether an operation that ended alike made something that will be different.
     pub(crate) fn diverges(&mut self, call: Call, args: [u64; 6], outcome: Outcome) -> bool {
-        const ANONYMOUS: u64 = 0x20;
         let beyond = call == Call::Mmap
-            && args[3] & ANONYMOUS == 0
+            && args[3] & MAP_ANONYMOUS == 0
             && args[5] >= FILE_BYTES
             && matches!(outcome, Outcome::Value(0..));
         if beyond {
@@ -272,11 +270,8 @@ impl Past {
 
     /// Notes an operation that was made.
     pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
-        const DONTNEED: [u64; 2] = [4, 24];
-        const FREE: u64 = 8;
-        const KEPT_FROM_CHILDREN: [u64; 2] = [10, 18];
-        const DONTUNMAP: u64 = 4;
-        const FIXED: u64 = 0x10;
+        const DONTNEED: [u64; 2] = [MADV_DONTNEED, MADV_DONTNEED_LOCKED];
+        const KEPT_FROM_CHILDREN: [u64; 2] = [MADV_DONTFORK, MADV_WIPEONFORK];
         let [addr, len, third, ..] = args;
         self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
         if call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third) {
@@ -284,7 +279,7 @@ impl Past {
         }
         let empties = match call {
             Call::Madvise => DONTNEED.contains(&third),
-            Call::Mmap => args[3] & FIXED != 0,
+            Call::Mmap => args[3] & MAP_FIXED != 0,
             _ => matches!(call, Call::Munmap | Call::Mremap),
         };
         let end = addr.saturating_add(len);
@@ -295,7 +290,7 @@ impl Past {
                 cut(&mut self.lazy, addr, end);
             }
         }
-        if call == Call::Madvise && third == FREE {
+        if call == Call::Madvise && third == MADV_FREE {
             for run in before.pages.iter().filter(|run| run.large) {
                 let blocks = (run.start..run.end).step_by(LARGE as usize);
                 let whole = blocks.filter(|&block| addr <= block && block + LARGE <= end);
@@ -313,7 +308,7 @@ impl Past {
             let moved = cut(&mut self.lazy, addr, end);
             cut(&mut self.lazy, to.0, to.1);
             self.lazy.extend(moved.iter().map(|(start, end)| (start - addr + to.0, end - addr + to.0)));
-            if args[3] & DONTUNMAP != 0 {
+            if args[3] & MREMAP_DONTUNMAP != 0 {
                 self.without_tables.push((addr, end));
             }
         }
@@ -348,11 +343,10 @@ impl Past {
         quire: &Observation,
     ) -> bool {
         const INT_PAGES_KIB: u64 = 1 << 33;
-        const DONTUNMAP: u64 = 4;
         let (Some(linux), Some(quire)) = (linux.figures, quire.figures) else { return false };
         let known = if quire.locked >= INT_PAGES_KIB {
             KnownDifference::LockedOverflow
-        } else if call == Call::Mremap && args[3] & DONTUNMAP != 0 && linux.locked > quire.locked {
+        } else if call == Call::Mremap && args[3] & MREMAP_DONTUNMAP != 0 && linux.locked > quire.locked {
             KnownDifference::LockedDontUnmap
         } else {
             return false;
@@ -369,14 +363,14 @@ impl Past {
         linux: &Observation,
         quire: &Observation,
     ) -> bool {
-        const ENOMEM: i64 = 12;
-        const EINVAL: i64 = 22;
+        const ENOMEM: i64 = -12;
+        const EINVAL: i64 = -22;
         let splits = matches!(
             call,
             Call::Mmap | Call::Munmap | Call::Mremap | Call::Mprotect | Call::PkeyMprotect | Call::Madvise
         );
         let is_known = splits
-            && (outcome == Outcome::Value(-ENOMEM) || outcome == Outcome::Value(-EINVAL))
+            && matches!(outcome, Outcome::Value(ENOMEM | EINVAL))
             && linux.regions.len() > quire.regions.len()
             && joined(&linux.regions) == joined(&quire.regions);
         if is_known {
@@ -454,9 +448,8 @@ impl Past {
         linux: Outcome,
         seen: &Observation,
     ) -> Option<KnownDifference> {
-        const COLLAPSE: u64 = 25;
         let known = match (call, linux) {
-            (Call::Madvise, _) if args[2] == COLLAPSE => {
+            (Call::Madvise, _) if args[2] == MADV_COLLAPSE => {
                 let ranges = [&self.without_tables, &self.emptied];
                 let other = ranges.into_iter().any(|ranges| touches(ranges, args[0], args[1]));
                 other.then_some(KnownDifference::PageTables)

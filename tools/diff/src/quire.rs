@@ -1,7 +1,8 @@
 //! The same program on Quire.
 
-use crate::linux::{CAP_IPC_LOCK, CAP_SYS_RAWIO, FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, shown_flags};
+use crate::linux::{FILE, FOLDER, READ_ONLY, Start, WRITE_ONLY, shown_flags};
 use crate::observation::{Detail, Figures, Observation, Outcome, Pages, Region, Wanted};
+use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use crate::program::{Call, MOST_PROCESSES};
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
@@ -221,8 +222,8 @@ impl<'m> Processes<'m> {
 /// The rights that bits of capabilities stand for.
 fn rights_of(bits: u64) -> Rights {
     let mut rights = Rights::empty();
-    rights.set(Rights::LOCK, bits & (1 << CAP_IPC_LOCK) != 0);
-    rights.set(Rights::MAP_LOW, bits & (1 << CAP_SYS_RAWIO) != 0);
+    rights.set(Rights::LOCK, bits & CAP_IPC_LOCK != 0);
+    rights.set(Rights::MAP_LOW, bits & CAP_SYS_RAWIO != 0);
     rights
 }
 

@@ -33,4 +33,16 @@ impl Random {
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.0.usize(..from.len())]
     }
+
+    /// One of several, each as often as it says.
+    pub(crate) fn weighted<T: Copy>(&mut self, from: &[(T, usize)]) -> T {
+        let total: usize = from.iter().map(|(_, weight)| weight).sum();
+        let mut at = self.0.usize(..total);
+        let found = from.iter().find(|(_, weight)| {
+            let next = at.checked_sub(*weight);
+            at = next.unwrap_or(at);
+            next.is_none()
+        });
+        found.unwrap_or(&from[0]).0
+    }
 }

@@ -2,6 +2,7 @@
 //! occurred.
 
 use crate::program::Call;
+use crate::program::names::{MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_LOCKED};
 use quire_host::HostPlatform;
 use quire_mm::{ExecGain, Rights, Space};
 
@@ -42,11 +43,9 @@ impl Standing {
 
     /// Tells what of it bears on a call.
     pub(crate) fn note(self, call: Call, args: [u64; 6], mut count: impl FnMut(&'static str)) {
-        const LOCKED: u64 = 0x2000;
-        const FIXED: u64 = 0x10_0010;
         let [addr, len, third, fourth, ..] = args;
         let locks = match call {
-            Call::Mmap => fourth & LOCKED != 0,
+            Call::Mmap => fourth & MAP_LOCKED != 0,
             // Of what is locked or not.
             Call::Mremap => len < third,
             Call::Mlock | Call::Mlock2 | Call::Mlockall | Call::Munlock => true,
@@ -60,7 +59,11 @@ impl Standing {
             };
             count(LOCKS[limit + if self.rights.contains(Rights::LOCK) { 0 } else { 3 }]);
         }
-        if call == Call::Mmap && fourth & FIXED != 0 && addr < self.fixed_min && len != 0 {
+        if call == Call::Mmap
+            && fourth & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0
+            && addr < self.fixed_min
+            && len != 0
+        {
             count(LOW[usize::from(!self.rights.contains(Rights::MAP_LOW))]);
         }
         let executes =

@@ -10,8 +10,8 @@ use super::board::{Board, DONE, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE,
 use super::observe::{self, Files, observe};
 use super::prepare;
 use super::raw::{Plain, exit, futex_wait, futex_wake, plain, syscall};
-use super::start::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use crate::program::Call;
+use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO, MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const PAGE: u64 = 4096;
@@ -228,16 +228,13 @@ fn is_free(board: &Board, addr: u64, len: u64) -> bool {
 
 /// Whether an operation leaves alone what belongs to the process itself.
 fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
-    const FIXED: u64 = 0x10;
-    const FIXED_NOREPLACE: u64 = 0x10_0000;
-    const REMAP_FIXED: u64 = 2;
     let [addr, len, third, fourth, fifth, _] = *args;
     // Compared one by one: a table of them would be a call into a library.
     if number == Call::Mmap.number() {
-        return fourth & (FIXED | FIXED_NOREPLACE) == 0 || is_free(board, addr, len);
+        return fourth & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0 || is_free(board, addr, len);
     }
     if number == Call::Mremap.number() {
-        return is_free(board, addr, len) && (fourth & REMAP_FIXED == 0 || is_free(board, fifth, third));
+        return is_free(board, addr, len) && (fourth & MREMAP_FIXED == 0 || is_free(board, fifth, third));
     }
     if number == Call::Read.number() || number == Call::Write.number() || number == Call::Execute.number() {
         return is_free(board, addr, 8);
@@ -347,7 +344,7 @@ fn set_limit(board: &Board, resource: u64, value: u64) -> i64 {
 /// have not.
 fn set_privileges(board: &Board, wanted: u64) -> i64 {
     const VERSION_3: u64 = 0x2008_0522;
-    const BOTH: u64 = 1 << CAP_IPC_LOCK | 1 << CAP_SYS_RAWIO;
+    const BOTH: u64 = CAP_IPC_LOCK | CAP_SYS_RAWIO;
     let (header, data) = (&board.scratch[16], &board.scratch[17]);
     header.store(VERSION_3, Relaxed);
     let (head, body) = (header.as_ptr().addr() as u64, data.as_ptr().addr() as u64);

@@ -16,7 +16,7 @@ mod text;
 
 pub(crate) use huge::Interference;
 pub(crate) use prepare::{FILE, FILE_BYTES, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
-pub(crate) use start::{CAP_IPC_LOCK, CAP_SYS_RAWIO, Start};
+pub(crate) use start::Start;
 pub(crate) use steps::Steps;
 pub(crate) use swap::host_swaps;
 pub use swap::{HostSwap, HostSwapError};

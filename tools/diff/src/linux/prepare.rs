@@ -5,6 +5,7 @@ use super::board::{Board, MOST_OWN};
 use super::child::template;
 use super::observe::{Files, next_vma, query};
 use super::raw::{Plain, Setting, exit, futex_wake, open_as, plain, set, syscall};
+use crate::program::names::{MADV_COLD, MADV_HUGEPAGE};
 use core::arch::asm;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -112,7 +113,6 @@ fn take_protection_keys() {
 /// references to them, by which a write decides whether to copy, and what the next page-out finds would
 /// depend on how many pages others gave free.
 pub(super) fn drain_batches() {
-    const MADV_COLD: u64 = 20;
     // SAFETY: advice about the own stack, which nothing compares.
     unsafe { syscall(libc::SYS_madvise, [STACK_AT, PAGE, MADV_COLD, 0, 0, 0]) };
 }
@@ -121,7 +121,6 @@ pub(super) fn drain_batches() {
 /// it would be woken by each program that asks for large folios if that were the only one.
 fn occupy_khugepaged() {
     const BYTES: u64 = 4 << 20;
-    const MADV_HUGEPAGE: u64 = 14;
     allow_large_folios(true);
     // SAFETY: a new private mapping (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE),
     // and its end.

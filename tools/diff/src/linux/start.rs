@@ -3,13 +3,10 @@
 use super::text::smaps;
 use crate::observation::Region;
 use crate::program::Base;
+use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::HostPlatform;
 use quire_mm::{Error, Layout, Limits, Mapping, Overcommit, Rights, Space, VmFlags};
-
-/// The capabilities' numbers.
-pub(crate) const CAP_IPC_LOCK: u64 = 14;
-pub(crate) const CAP_SYS_RAWIO: u64 = 17;
 
 /// A stretch of address space, end exclusive.
 pub(crate) type Stretch = (u64, u64);
@@ -62,8 +59,8 @@ fn rights_of(pid: i32) -> std::io::Result<Rights> {
     let effective = effective.and_then(|word| u64::from_str_radix(word.trim(), 16).ok()).unwrap_or(0);
     let mut rights = Rights::empty();
     if std::fs::read_link(format!("/proc/{pid}/ns/user"))?.as_os_str() == INITIAL {
-        rights.set(Rights::LOCK, effective & (1 << CAP_IPC_LOCK) != 0);
-        rights.set(Rights::MAP_LOW, effective & (1 << CAP_SYS_RAWIO) != 0);
+        rights.set(Rights::LOCK, effective & CAP_IPC_LOCK != 0);
+        rights.set(Rights::MAP_LOW, effective & CAP_SYS_RAWIO != 0);
     }
     Ok(rights)
 }

@@ -80,73 +80,50 @@ pub(crate) enum Argument {
 
 /// Names of flags and values, and the numbers behind them on x86-64.
 pub(crate) mod names {
-    pub(crate) const PROTECTION: &[(u64, &str)] = &[
-        (1, "PROT_READ"),
-        (2, "PROT_WRITE"),
-        (4, "PROT_EXEC"),
-        (8, "PROT_SEM"),
-        (1 << 24, "PROT_GROWSDOWN"),
-        (1 << 25, "PROT_GROWSUP"),
-    ];
-    /// `MAP_SHARED_VALIDATE` is the sum of the first two.
-    pub(crate) const MAP: &[(u64, &str)] = &[
-        (1, "MAP_SHARED"),
-        (2, "MAP_PRIVATE"),
-        (0x10, "MAP_FIXED"),
-        (0x20, "MAP_ANONYMOUS"),
-        (0x40, "MAP_32BIT"),
-        (0x100, "MAP_GROWSDOWN"),
-        (0x800, "MAP_DENYWRITE"),
-        (0x1000, "MAP_EXECUTABLE"),
-        (0x2000, "MAP_LOCKED"),
-        (0x4000, "MAP_NORESERVE"),
-        (0x8000, "MAP_POPULATE"),
-        (0x1_0000, "MAP_NONBLOCK"),
-        (0x2_0000, "MAP_STACK"),
-        (0x4_0000, "MAP_HUGETLB"),
-        (0x8_0000, "MAP_SYNC"),
-        (0x10_0000, "MAP_FIXED_NOREPLACE"),
-    ];
-    pub(crate) const REMAP: &[(u64, &str)] =
-        &[(1, "MREMAP_MAYMOVE"), (2, "MREMAP_FIXED"), (4, "MREMAP_DONTUNMAP")];
-    pub(crate) const ADVICE: &[(u64, &str)] = &[
-        (0, "MADV_NORMAL"),
-        (1, "MADV_RANDOM"),
-        (2, "MADV_SEQUENTIAL"),
-        (3, "MADV_WILLNEED"),
-        (4, "MADV_DONTNEED"),
-        (8, "MADV_FREE"),
-        (9, "MADV_REMOVE"),
-        (10, "MADV_DONTFORK"),
-        (11, "MADV_DOFORK"),
-        (12, "MADV_MERGEABLE"),
-        (13, "MADV_UNMERGEABLE"),
-        (14, "MADV_HUGEPAGE"),
-        (15, "MADV_NOHUGEPAGE"),
-        (16, "MADV_DONTDUMP"),
-        (17, "MADV_DODUMP"),
-        (18, "MADV_WIPEONFORK"),
-        (19, "MADV_KEEPONFORK"),
-        (20, "MADV_COLD"),
-        (21, "MADV_PAGEOUT"),
-        (22, "MADV_POPULATE_READ"),
-        (23, "MADV_POPULATE_WRITE"),
-        (24, "MADV_DONTNEED_LOCKED"),
-        (25, "MADV_COLLAPSE"),
-        (102, "MADV_GUARD_INSTALL"),
-        (103, "MADV_GUARD_REMOVE"),
-    ];
+    /// Tables of names with their numbers, each of which is a constant, too.
+    macro_rules! tables {
+        ($($table:ident: $($name:ident = $number:expr),+;)+) => {$(
+            pub(crate) const $table: &[(u64, &str)] = &[$(($name, stringify!($name))),+];
+            $(pub(crate) const $name: u64 = $number;)+
+        )+};
+    }
+
+    tables! {
+        PROTECTION:
+            PROT_READ = 1, PROT_WRITE = 2, PROT_EXEC = 4, PROT_SEM = 8, PROT_GROWSDOWN = 1 << 24,
+            PROT_GROWSUP = 1 << 25;
+        MAP:
+            MAP_SHARED = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANONYMOUS = 0x20, MAP_32BIT = 0x40,
+            MAP_GROWSDOWN = 0x100, MAP_DENYWRITE = 0x800, MAP_EXECUTABLE = 0x1000, MAP_LOCKED = 0x2000,
+            MAP_NORESERVE = 0x4000, MAP_POPULATE = 0x8000, MAP_NONBLOCK = 0x1_0000, MAP_STACK = 0x2_0000,
+            MAP_HUGETLB = 0x4_0000, MAP_SYNC = 0x8_0000, MAP_FIXED_NOREPLACE = 0x10_0000;
+        REMAP:
+            MREMAP_MAYMOVE = 1, MREMAP_FIXED = 2, MREMAP_DONTUNMAP = 4;
+        ADVICE:
+            MADV_NORMAL = 0, MADV_RANDOM = 1, MADV_SEQUENTIAL = 2, MADV_WILLNEED = 3, MADV_DONTNEED = 4,
+            MADV_FREE = 8, MADV_REMOVE = 9, MADV_DONTFORK = 10, MADV_DOFORK = 11, MADV_MERGEABLE = 12,
+            MADV_UNMERGEABLE = 13, MADV_HUGEPAGE = 14, MADV_NOHUGEPAGE = 15, MADV_DONTDUMP = 16,
+            MADV_DODUMP = 17, MADV_WIPEONFORK = 18, MADV_KEEPONFORK = 19, MADV_COLD = 20, MADV_PAGEOUT = 21,
+            MADV_POPULATE_READ = 22, MADV_POPULATE_WRITE = 23, MADV_DONTNEED_LOCKED = 24,
+            MADV_COLLAPSE = 25, MADV_GUARD_INSTALL = 102, MADV_GUARD_REMOVE = 103;
+        SYNC:
+            MS_ASYNC = 1, MS_INVALIDATE = 2, MS_SYNC = 4;
+        LOCK:
+            MLOCK_ONFAULT = 1;
+        LOCK_ALL:
+            MCL_CURRENT = 1, MCL_FUTURE = 2, MCL_ONFAULT = 4;
+        PRIVILEGES:
+            CAP_IPC_LOCK = 1 << 14, CAP_SYS_RAWIO = 1 << 17;
+        OPTION:
+            PR_SET_MDWE = 65, PR_GET_MDWE = 66;
+        MDWE:
+            PR_MDWE_REFUSE_EXEC_GAIN = 1, PR_MDWE_NO_INHERIT = 2;
+        LIMIT:
+            RLIMIT_DATA = 2, RLIMIT_STACK = 3, RLIMIT_MEMLOCK = 8, RLIMIT_AS = 9;
+    }
+
     /// Those that are not built.
-    pub(crate) const NOT_BUILT: &[u64] = &[9, 102, 103];
-    pub(crate) const SYNC: &[(u64, &str)] = &[(1, "MS_ASYNC"), (2, "MS_INVALIDATE"), (4, "MS_SYNC")];
-    pub(crate) const LOCK: &[(u64, &str)] = &[(1, "MLOCK_ONFAULT")];
-    pub(crate) const LOCK_ALL: &[(u64, &str)] = &[(1, "MCL_CURRENT"), (2, "MCL_FUTURE"), (4, "MCL_ONFAULT")];
-    /// Bits of capabilities.
-    pub(crate) const PRIVILEGES: &[(u64, &str)] = &[(1 << 14, "CAP_IPC_LOCK"), (1 << 17, "CAP_SYS_RAWIO")];
-    pub(crate) const OPTION: &[(u64, &str)] = &[(65, "PR_SET_MDWE"), (66, "PR_GET_MDWE")];
-    pub(crate) const MDWE: &[(u64, &str)] = &[(1, "PR_MDWE_REFUSE_EXEC_GAIN"), (2, "PR_MDWE_NO_INHERIT")];
-    pub(crate) const LIMIT: &[(u64, &str)] =
-        &[(2, "RLIMIT_DATA"), (3, "RLIMIT_STACK"), (8, "RLIMIT_MEMLOCK"), (9, "RLIMIT_AS")];
+    pub(crate) const NOT_BUILT: &[u64] = &[MADV_REMOVE, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE];
 }
 
 use Argument::{Bits, Number, Signed, Value};

@@ -1,6 +1,7 @@
 //! Random programs.
 
-use super::{Base, Call, MOST_PROCESSES, Op, Program, WINDOW_BYTES, Word, names};
+use super::names::*;
+use super::{Base, Call, MOST_PROCESSES, Op, Program, WINDOW_BYTES, Word};
 use crate::linux::{FILE, FOLDER, PATH_ONLY, READ_ONLY, WRITE_ONLY};
 use crate::random::Random;
 use core::ops::Range;
@@ -8,19 +9,7 @@ use core::ops::Range;
 pub(super) const PAGE: u64 = 4096;
 pub(super) const MIB2: u64 = 2 << 20;
 
-pub(super) const PROT_READ_WRITE: u64 = 3;
-const MAP_SHARED: u64 = 1;
-pub(super) const MAP_PRIVATE: u64 = 2;
-pub(super) const MAP_FIXED: u64 = 0x10;
-pub(super) const MAP_ANONYMOUS: u64 = 0x20;
-const MAP_32BIT: u64 = 0x40;
-const MAP_LOCKED: u64 = 0x2000;
-const MAP_NORESERVE: u64 = 0x4000;
-const MAP_HUGETLB: u64 = 0x4_0000;
-pub(super) const MAP_POPULATE: u64 = 0x8000;
-const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-const CAP_IPC_LOCK: u64 = 1 << 14;
-const CAP_SYS_RAWIO: u64 = 1 << 17;
+pub(super) const PROT_READ_WRITE: u64 = PROT_READ | PROT_WRITE;
 pub(super) const NONE: u64 = u64::MAX;
 
 /// Where windows lie: across the border of what one table of the top level covers, of the next, and of the
@@ -30,12 +19,41 @@ const WINDOWS: [u64; 3] =
 
 /// Advice that both sides know, and some that neither does; what changes pages comes more often.
 const ADVICE: &[u64] = &[
-    4, 4, 4, 4, 24, 22, 22, 23, 23, 8, 8, 20, 21, 21, 21, 0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
-    20, 21, 5, 77, WILLNEED,
+    4,
+    4,
+    4,
+    4,
+    24,
+    22,
+    22,
+    23,
+    23,
+    8,
+    8,
+    20,
+    21,
+    21,
+    21,
+    0,
+    1,
+    2,
+    3,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+    16,
+    17,
+    18,
+    19,
+    20,
+    21,
+    5,
+    77,
+    MADV_WILLNEED,
 ];
-
-pub(super) const WILLNEED: u64 = 3;
-pub(super) const PAGEOUT: u64 = 21;
 
 /// What a program plays with, besides private memory.
 struct Theme {
@@ -120,7 +138,7 @@ impl Generator {
         if call.makes_area() {
             self.areas.push(id);
         }
-        let pages_out = call == Call::Madvise && args[2] == Word::Exact(PAGEOUT);
+        let pages_out = call == Call::Madvise && args[2] == Word::Exact(MADV_PAGEOUT);
         self.paged_out = pages_out.then_some([args[0], args[1]]);
         self.locked = matches!(call, Call::Mlock | Call::Mlock2).then_some([args[0], args[1]]);
         Op { id, process, call, args }
@@ -139,7 +157,11 @@ impl Generator {
             5 => self.mlockall(),
             6 => (
                 Call::Madvise,
-                words([addr, len, Word::Exact(self.random.pick(&[4, 8, 20, PAGEOUT, WILLNEED, WILLNEED]))]),
+                words([
+                    addr,
+                    len,
+                    Word::Exact(self.random.pick(&[4, 8, 20, MADV_PAGEOUT, MADV_WILLNEED, MADV_WILLNEED])),
+                ]),
             ),
             _ => (Call::Madvise, words([addr, short, Word::Exact(self.random.pick(&[22, 23]))])),
         }
@@ -346,9 +368,8 @@ impl Generator {
             self.random.pick(&[MAP_SHARED, MAP_PRIVATE])
         };
         flags |= self.random.pick(&[0, 0, 0, 0, 21, 21, 30, 5, 63]) << 26;
-        // NORESERVE, GROWSDOWN, STACK, LOCKED, POPULATE.
         for (percent, flag) in
-            [(75, MAP_NORESERVE), (3, 0x100), (5, 0x2_0000), (3, MAP_LOCKED), (3, MAP_POPULATE)]
+            [(75, MAP_NORESERVE), (3, MAP_GROWSDOWN), (5, MAP_STACK), (3, MAP_LOCKED), (3, MAP_POPULATE)]
         {
             flags |= if self.random.chance(percent) { flag } else { 0 };
         }
@@ -388,15 +409,14 @@ impl Generator {
             // Any type but MAP_DROPPABLE, which is not built.
             flags = MAP_ANONYMOUS | self.random.pick(&[0, 3, 4, 7, 9, 15]);
         }
-        // NORESERVE, GROWSDOWN, STACK, LOCKED, NONBLOCK, DENYWRITE, EXECUTABLE.
         for (percent, flag) in [
-            (8, 0x4000),
-            (6, 0x100),
-            (8, 0x2_0000),
+            (8, MAP_NORESERVE),
+            (6, MAP_GROWSDOWN),
+            (8, MAP_STACK),
             (if self.theme.limits { 8 } else { 3 }, MAP_LOCKED),
-            (2, 0x1_0000),
-            (1, 0x800),
-            (1, 0x1000),
+            (2, MAP_NONBLOCK),
+            (1, MAP_DENYWRITE),
+            (1, MAP_EXECUTABLE),
         ] {
             flags |= if self.random.chance(percent) { flag } else { 0 };
         }
@@ -489,17 +509,17 @@ impl Generator {
         let mut advice = self.random.pick(ADVICE);
         if self.random.seldom() {
             // It ends the program.
-            advice = self.random.pick(names::NOT_BUILT);
+            advice = self.random.pick(NOT_BUILT);
         }
-        if advice == PAGEOUT && (self.theme.shared || self.theme.files) && self.random.chance(90) {
+        if advice == MADV_PAGEOUT && (self.theme.shared || self.theme.files) && self.random.chance(90) {
             // Paging out what is cached is not alike yet.
-            advice = 20;
+            advice = MADV_COLD;
         }
-        if self.theme.large && advice == 22 && self.random.chance(95) {
+        if self.theme.large && advice == MADV_POPULATE_READ && self.random.chance(95) {
             // Huge pages of zeros are not alike yet.
-            advice = 4;
+            advice = MADV_DONTNEED;
         }
-        let populates = matches!(advice, 22 | 23);
+        let populates = matches!(advice, MADV_POPULATE_READ | MADV_POPULATE_WRITE);
         let len = if populates { self.short_length() } else { self.length() };
         (Call::Madvise, words([addr, Word::Exact(len), Word::Exact(advice)]))
     }

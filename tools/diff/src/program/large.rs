@@ -1,57 +1,29 @@
 //! Operations that are about large folios: whole aligned blocks of 2 MiB, nearly whole ones, and parts of
 //! them.
 
-use super::generate::{
-    Generator, MAP_ANONYMOUS, MAP_FIXED, MAP_POPULATE, MAP_PRIVATE, MIB2, NONE, PAGE, PAGEOUT,
-    PROT_READ_WRITE, WILLNEED, in_word, words,
-};
-use super::{Call, Word, names};
+use super::generate::{Generator, MIB2, NONE, PAGE, PROT_READ_WRITE, in_word, words};
+use super::names::*;
+use super::{Call, Word};
 
 /// Written words that are remembered, to be read again.
 const REMEMBERED: usize = 64;
 
-const DONTNEED: u64 = 4;
-const FREE: u64 = 8;
-const DONTFORK: u64 = 10;
-const HUGEPAGE: u64 = 14;
-const NOHUGEPAGE: u64 = 15;
-const WIPEONFORK: u64 = 18;
-const COLD: u64 = 20;
-const POPULATE_WRITE: u64 = 23;
-const COLLAPSE: u64 = 25;
-
-/// What is advised, the usual more often.
-const ADVICE: &[u64] = &[
-    HUGEPAGE,
-    HUGEPAGE,
-    HUGEPAGE,
-    HUGEPAGE,
-    HUGEPAGE,
-    HUGEPAGE,
-    NOHUGEPAGE,
-    DONTNEED,
-    DONTNEED,
-    DONTNEED,
-    DONTNEED,
-    DONTFORK,
-    DONTFORK,
-    11,
-    WIPEONFORK,
-    19,
-    POPULATE_WRITE,
-    POPULATE_WRITE,
-    COLLAPSE,
-    COLLAPSE,
-    COLLAPSE,
-    24,
-    FREE,
-    FREE,
-    COLD,
-    PAGEOUT,
-    PAGEOUT,
-    PAGEOUT,
-    WILLNEED,
-    WILLNEED,
+/// What is advised, and how often.
+const ADVICE: &[(u64, usize)] = &[
+    (MADV_HUGEPAGE, 6),
+    (MADV_NOHUGEPAGE, 1),
+    (MADV_DONTNEED, 4),
+    (MADV_DONTFORK, 2),
+    (MADV_DOFORK, 1),
+    (MADV_WIPEONFORK, 1),
+    (MADV_KEEPONFORK, 1),
+    (MADV_POPULATE_WRITE, 2),
+    (MADV_COLLAPSE, 3),
+    (MADV_DONTNEED_LOCKED, 1),
+    (MADV_FREE, 2),
+    (MADV_COLD, 1),
+    (MADV_PAGEOUT, 3),
+    (MADV_WILLNEED, 2),
 ];
 
 impl Generator {
@@ -63,7 +35,7 @@ impl Generator {
         if id == 0 {
             self.map_at(Word::Window(start), len, MAP_FIXED)
         } else {
-            (Call::Madvise, words([Word::Window(start), Word::Exact(len), Word::Exact(HUGEPAGE)]))
+            (Call::Madvise, words([Word::Window(start), Word::Exact(len), Word::Exact(MADV_HUGEPAGE)]))
         }
     }
 
@@ -80,10 +52,9 @@ impl Generator {
                 }
             }
             12..34 => {
-                let advice = self.random.pick(ADVICE);
-                let advice = if names::NOT_BUILT.contains(&advice) { HUGEPAGE } else { advice };
+                let advice = self.random.weighted(ADVICE);
                 let (addr, len) = match advice {
-                    HUGEPAGE | COLLAPSE if self.random.chance(80) => self.whole(),
+                    MADV_HUGEPAGE | MADV_COLLAPSE if self.random.chance(80) => self.whole(),
                     _ => self.any_range(),
                 };
                 (Call::Madvise, words([addr, Word::Exact(len), Word::Exact(advice)]))

@@ -6,14 +6,14 @@ use crate::random::Random;
 /// The kinds of calls that a program may be made of. Each program leaves some out and prefers some: a bug
 /// needs a few operations to meet, and they do so more often in programs that make little else.
 const KINDS: usize = 9;
-const WEIGHTS: [u64; 6] = [0, 0, 1, 2, 4, 8];
+const WEIGHTS: [usize; 6] = [0, 0, 1, 2, 4, 8];
 
 struct Generator {
     random: Random,
     pages: u8,
     /// Accesses and calls gather around this page.
     hot: u8,
-    weights: [u64; KINDS],
+    weights: [(usize, usize); KINDS],
     /// Percentage of accesses among the operations.
     accesses: u8,
     values: u8,
@@ -23,9 +23,9 @@ struct Generator {
 pub(super) fn program(seed: u64, number: u64, threads: usize) -> Program {
     let mut random = Random::new(seed, number);
     let pages = 4 + random.below(u64::from(MAX_PAGES) - 3) as u8;
-    let mut weights = [0; KINDS];
-    while weights.iter().all(|&weight| weight == 0) {
-        weights = core::array::from_fn(|_| random.pick(&WEIGHTS));
+    let mut weights = [(0, 0); KINDS];
+    while weights.iter().all(|&(_, weight)| weight == 0) {
+        weights = core::array::from_fn(|kind| (kind, random.pick(&WEIGHTS)));
     }
     let hot = random.below(u64::from(pages)) as u8;
     let accesses = random.pick(&[30, 50, 70, 90]);
@@ -75,22 +75,17 @@ impl Generator {
         if self.random.chance(self.accesses) {
             return if self.random.chance(50) { Op::Read { page: self.page() } } else { self.write() };
         }
-        let mut at = self.random.below(self.weights.iter().sum());
-        let kind = self.weights.iter().position(|&weight| {
-            let found = at < weight;
-            at = at.saturating_sub(weight);
-            found
-        });
+        let kind = self.random.weighted(&self.weights);
         let span = self.span();
         match kind {
-            Some(0) => Op::Map { span, rights: self.rights(), populate: self.random.chance(20) },
-            Some(1) => Op::Unmap { span },
-            Some(2) => Op::Protect { span, rights: self.rights() },
-            Some(3) => Op::Drop { span },
-            Some(4) => Op::Populate { span, write: self.random.chance(60) },
-            Some(5) => self.movement(),
-            Some(6) => Op::Lock { span },
-            Some(7) => Op::Unlock { span },
+            0 => Op::Map { span, rights: self.rights(), populate: self.random.chance(20) },
+            1 => Op::Unmap { span },
+            2 => Op::Protect { span, rights: self.rights() },
+            3 => Op::Drop { span },
+            4 => Op::Populate { span, write: self.random.chance(60) },
+            5 => self.movement(),
+            6 => Op::Lock { span },
+            7 => Op::Unlock { span },
             // Forks cost more than everything else together.
             _ if self.random.chance(30) => Op::Fork,
             _ => Op::Read { page: self.page() },

@@ -327,40 +327,38 @@ impl Window {
     /// The system call that `op` is, with the value that it returns when it succeeds. `None` for what is
     /// none.
     pub(super) fn call(self, op: Op) -> Option<Call> {
-        const MMAP: u32 = 9;
-        const MPROTECT: u32 = 10;
-        const MUNMAP: u32 = 11;
-        const MREMAP: u32 = 25;
-        const MADVISE: u32 = 28;
-        const MLOCK: u32 = 149;
-        const MUNLOCK: u32 = 150;
-        const ANONYMOUS_PRIVATE_FIXED: u64 = 0x20 | 0x02 | 0x10;
-        const POPULATE: u64 = 0x8000;
-        const DONTNEED: u64 = 4;
-        const POPULATE_READ: u64 = 22;
-        const MAYMOVE_FIXED: u64 = 1 | 2;
+        use crate::program::{Call as C, names::*};
         let at = |span: Span| (self.addr(span.first).0, u64::from(span.count) * PAGE_SIZE);
-        let on = |number, span: Span, third| {
+        let on = |call: C, span: Span, third| {
             let (addr, len) = at(span);
-            Call { number, args: [addr, len, third, 0, 0, 0], result: 0 }
+            Call { number: call.number(), args: [addr, len, third, 0, 0, 0], result: 0 }
         };
         Some(match op {
             Op::Read { .. } | Op::Write { .. } | Op::Fork => return None,
             Op::Map { span, rights, populate } => {
                 let (addr, len) = at(span);
-                let flags = ANONYMOUS_PRIVATE_FIXED | if populate { POPULATE } else { 0 };
-                Call { number: MMAP, args: [addr, len, rights.bits(), flags, u64::MAX, 0], result: addr }
+                let flags = MAP_ANONYMOUS | MAP_PRIVATE | MAP_FIXED;
+                let flags = flags | if populate { MAP_POPULATE } else { 0 };
+                Call {
+                    number: C::Mmap.number(),
+                    args: [addr, len, rights.bits(), flags, u64::MAX, 0],
+                    result: addr,
+                }
             }
-            Op::Unmap { span } => on(MUNMAP, span, 0),
-            Op::Protect { span, rights } => on(MPROTECT, span, rights.bits()),
-            Op::Drop { span } => on(MADVISE, span, DONTNEED),
-            Op::Populate { span, write } => on(MADVISE, span, POPULATE_READ + u64::from(write)),
+            Op::Unmap { span } => on(C::Munmap, span, 0),
+            Op::Protect { span, rights } => on(C::Mprotect, span, rights.bits()),
+            Op::Drop { span } => on(C::Madvise, span, MADV_DONTNEED),
+            Op::Populate { span, write } => on(C::Madvise, span, MADV_POPULATE_READ + u64::from(write)),
             Op::Move { from, to } => {
                 let ((addr, len), target) = (at(from), self.addr(to).0);
-                Call { number: MREMAP, args: [addr, len, len, MAYMOVE_FIXED, target, 0], result: target }
+                Call {
+                    number: C::Mremap.number(),
+                    args: [addr, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, target, 0],
+                    result: target,
+                }
             }
-            Op::Lock { span } => on(MLOCK, span, 0),
-            Op::Unlock { span } => on(MUNLOCK, span, 0),
+            Op::Lock { span } => on(C::Mlock, span, 0),
+            Op::Unlock { span } => on(C::Munlock, span, 0),
         })
     }
 }
