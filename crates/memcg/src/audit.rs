@@ -2,7 +2,7 @@
 
 use crate::Memcgs;
 use crate::id::MemcgId;
-use crate::lists::{Label, LruList, Place};
+use crate::lists::{Label, ListPlace, LruList};
 use crate::memcg::Memcg;
 use crate::tagged::TaggedAmount;
 use core::fmt;
@@ -219,7 +219,7 @@ impl<P: Platform> Memcgs<P> {
                     let counted = self.audit_list(folios, report, |pfn, label| {
                         let frame = self.frames.known(pfn);
                         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
-                        label.place() == Place::Main
+                        label.place() == ListPlace::Main
                             && (label.list(), memcg, frame.zone().node()) == (list, id, node)
                     });
                     let kept = lists.sizes()[list as usize];
@@ -232,7 +232,7 @@ impl<P: Platform> Memcgs<P> {
         for (cpu, incoming) in self.incoming.iter().enumerate() {
             let _pin = self.frames.platform().pin();
             let incoming = incoming.lock();
-            let place = CpuId::new(cpu).map(Place::Incoming);
+            let place = CpuId::new(cpu).map(ListPlace::Incoming);
             self.audit_list(&incoming.folios, report, |_, label| Some(label.place()) == place);
         }
     }

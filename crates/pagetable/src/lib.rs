@@ -37,6 +37,6 @@ pub use memory::{GatherTechnique, MemoryCore, RemapTechnique, TablesTechnique, T
 pub use residency::{Residency, ResidencyCounts, ResidencyFigures, raise};
 pub use space_tables::{SpaceId, SpaceTables};
 pub use table::{
-    Copying, Entries, Found, FreeableRange, LockedTable, NewPage, Permissions, Place, Relocation, Step,
-    SwappedRun, Tables, Zap,
+    Copying, Entries, Found, FreeableRange, LockedTable, NewPage, Permissions, Relocation, SwappedRun,
+    Tables, WalkEntry, WalkStep, Zap,
 };

@@ -3,7 +3,7 @@
 
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
-use quire_pagetable::{Place, Step, Tables};
+use quire_pagetable::{Tables, WalkEntry, WalkStep};
 use quire_rmap::{Mapped, Rmap};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -66,15 +66,15 @@ fn test_and_clear_accessed<P: Platform>(
     let mut used = false;
     tables.walk(range, &mut |place, part| {
         let (table, level, first, entries) = match place {
-            Place::Table(table) => {
+            WalkEntry::Table(table) => {
                 (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)
             }
-            Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
+            WalkEntry::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
         };
         for entry in &tables.entries(table)[first..first + entries] {
             used |= clear_accessed::<P>(entry, level, (head, order));
         }
-        Step::Next
+        WalkStep::Next
     });
     used
 }

@@ -16,7 +16,9 @@
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FrameFlags, LockedFolio, MapsLeft, VmEvent};
-use quire_pagetable::{FlushCause, Found, HugeSlot, LockedTable, Place, Residency, Step, Tables, pages_from};
+use quire_pagetable::{
+    FlushCause, Found, HugeSlot, LockedTable, Residency, Tables, WalkEntry, WalkStep, pages_from,
+};
 use quire_rmap::{Mapped, Rmap, SpaceCore};
 use quire_swap::SlotId;
 use quire_sync::atomic::fence;
@@ -121,13 +123,13 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
         let first = self.mapped.vma.page_offset_at(range.start()).wrapping_sub(index);
         let mut flow = ControlFlow::Continue(());
         self.tables().walk(range, &mut |place, part| {
-            if let Place::Table(table) = place
+            if let WalkEntry::Table(table) = place
                 && flow.is_continue()
             {
                 let nth = first + (part.start().0 - range.start().0) / PAGE_SIZE;
                 flow = self.unmap_in_table((table, part), nth);
             }
-            Step::Next
+            WalkStep::Next
         });
         flow
     }

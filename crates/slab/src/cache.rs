@@ -1,7 +1,7 @@
 //! The typed face of a cache.
 
 use crate::geometry::Geometry;
-use crate::slot::{self, Slot, SlotPtr};
+use crate::slot::{self, ObjectSlot, SlotPtr};
 use crate::untyped::{CacheCore, CacheReport, CacheSpec};
 use core::alloc::Layout;
 use core::fmt;
@@ -37,10 +37,10 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     /// As for [`Frames::allocate`].
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn new(frames: &Frames<P>, pin: &Pin<'_, P>, name: &'static str) -> Result<Self, AllocError> {
-        let layout = Layout::new::<Slot<T>>();
-        const { assert!(Geometry::fits(Layout::new::<Slot<T>>()), "no slab can hold objects of this type") };
+        let layout = Layout::new::<ObjectSlot<T>>();
+        const { assert!(Geometry::fits(Layout::new::<ObjectSlot<T>>()), "no slab can hold objects of this type") };
         let (pfn, order) = CacheCore::allocate_area(frames, pin, 1)?;
-        let geometry = Geometry::of(layout, Some(Slot::<T>::LINK), frames.platform().cpu_count());
+        let geometry = Geometry::of(layout, Some(ObjectSlot::<T>::LINK), frames.platform().cpu_count());
         let drop = core::mem::needs_drop::<T>().then_some(drop_object::<T> as unsafe fn(SlotPtr));
         let spec = CacheSpec { name, geometry, drop, area: Some((pfn, order)) };
         // SAFETY: the block is this call's, page aligned, and large enough. It is never given back, so the
@@ -76,7 +76,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
         let object = slot.cast::<T>();
         // SAFETY: the slot is ours, was laid out for `T`, and holds no value.
         unsafe {
-            slot::mark_live(slot, Slot::<T>::LINK);
+            slot::mark_live(slot, ObjectSlot::<T>::LINK);
             object.write(value);
         }
         Ok(object)
@@ -130,7 +130,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     /// As for [`free`](Self::free).
     unsafe fn is_live(object: NonNull<T>) -> bool {
         // SAFETY: slots of this cache have their links there, and the object's is its owner's.
-        unsafe { slot::is_live(object.cast(), Slot::<T>::LINK) }
+        unsafe { slot::is_live(object.cast(), ObjectSlot::<T>::LINK) }
     }
 
     /// Frees what was retired, as far as the readers are gone.

@@ -1,7 +1,7 @@
 //! A general-purpose heap.
 
 use crate::geometry::Geometry;
-use crate::place::{CLASSES, Place};
+use crate::place::{CLASSES, SlabPlace};
 use crate::untyped::{CacheCore, CacheSpec};
 use core::alloc::Layout;
 use core::fmt;
@@ -89,11 +89,11 @@ impl<P: Platform> Heap<P> {
         pin: &Pin<'_, P>,
         layout: Layout,
     ) -> Result<NonNull<u8>, AllocError> {
-        match Place::of(layout) {
-            Some(Place::Class(number)) => {
+        match SlabPlace::of(layout) {
+            Some(SlabPlace::Class(number)) => {
                 self.class(frames, number).ok_or(AllocError::ForeignCache)?.allocate(frames, pin)
             }
-            Some(Place::Block(order)) => {
+            Some(SlabPlace::Block(order)) => {
                 self.allocate_block(frames, pin, layout, AllocRequest::new(order, Self::SITE))
             }
             None => Err(AllocError::OutOfMemory),
@@ -112,7 +112,7 @@ impl<P: Platform> Heap<P> {
         pin: &Pin<'_, P>,
         layout: Layout,
     ) -> Result<NonNull<u8>, AllocError> {
-        if let Some(Place::Block(order)) = Place::of(layout) {
+        if let Some(SlabPlace::Block(order)) = SlabPlace::of(layout) {
             let request = AllocRequest::new(order, Self::SITE).zeroed();
             return self.allocate_block(frames, pin, layout, request);
         }
@@ -136,7 +136,7 @@ impl<P: Platform> Heap<P> {
         let pfn = frames.allocate(pin, request)?;
         let base = frames.platform().direct_map(pfn);
         let offset = base.addr().get().wrapping_neg() & (layout.align() - 1);
-        // SAFETY: a block has room for the size after its first aligned byte (`Place::of`).
+        // SAFETY: a block has room for the size after its first aligned byte (`SlabPlace::of`).
         Ok(unsafe { base.add(offset) })
     }
 
@@ -148,8 +148,8 @@ impl<P: Platform> Heap<P> {
     /// [fits](Self::fits_in_place) in place of, and has not been freed; no thread uses it any more.
     #[inline]
     pub unsafe fn free(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<u8>, layout: Layout) {
-        match Place::of(layout) {
-            Some(Place::Class(number)) => {
+        match SlabPlace::of(layout) {
+            Some(SlabPlace::Class(number)) => {
                 let Some(core) = self.class(frames, number) else {
                     debug_assert!(false, "an object is freed on another machine");
                     return;
@@ -158,7 +158,7 @@ impl<P: Platform> Heap<P> {
                 // SAFETY: the caller's promise.
                 unsafe { core.free(frames, pin, object) };
             }
-            Some(Place::Block(order)) => Self::free_block(frames, pin, object, order),
+            Some(SlabPlace::Block(order)) => Self::free_block(frames, pin, object, order),
             None => debug_assert!(false, "an object is freed that no heap can have given out"),
         }
     }
@@ -180,7 +180,7 @@ impl<P: Platform> Heap<P> {
     /// alignment, without being moved.
     pub fn fits_in_place(old: Layout, new: Layout) -> bool {
         debug_assert_eq!(old.align(), new.align());
-        Place::of(old) == Place::of(new)
+        SlabPlace::of(old) == SlabPlace::of(new)
     }
 }
 

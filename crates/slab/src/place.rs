@@ -37,14 +37,14 @@ const TABLE: [u8; TABLE_MAX / 8] = {
 
 /// Where an allocation comes from; follows from its layout alone, so a layout finds it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum SlabPlace {
     /// The cache with this number.
     Class(usize),
     /// A block of its own.
     Block(Order),
 }
 
-impl Place {
+impl SlabPlace {
     /// The place of `layout`, or `None` if no block is large enough.
     #[inline]
     pub(crate) fn of(layout: Layout) -> Option<Self> {
@@ -81,11 +81,11 @@ mod tests {
     fn a_layout_gets_the_smallest_class_that_is_large_and_aligned_enough() {
         let aligns = (0..=12).map(|bits| 1usize << bits);
         for (size, align) in (0..=9000).flat_map(|size| aligns.clone().map(move |align| (size, align))) {
-            let place = Place::of(Layout::from_size_align(size, align).unwrap()).unwrap();
+            let place = SlabPlace::of(Layout::from_size_align(size, align).unwrap()).unwrap();
             let fits = |&(class, _): &(usize, &str)| class >= size && class.is_multiple_of(align);
             let expected = match CLASSES.iter().position(fits) {
-                Some(class) => Place::Class(class),
-                None => Place::Block(Order::ALL[2]),
+                Some(class) => SlabPlace::Class(class),
+                None => SlabPlace::Block(Order::ALL[2]),
             };
             assert_eq!(place, expected, "{size} bytes aligned to {align}");
         }
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn blocks_have_room_for_the_size_and_the_alignment() {
-        let block = |size, align| Place::of(Layout::from_size_align(size, align).unwrap());
-        let order = |order: u8| Some(Place::Block(Order::new(order).unwrap()));
+        let block = |size, align| SlabPlace::of(Layout::from_size_align(size, align).unwrap());
+        let order = |order: u8| Some(SlabPlace::Block(Order::new(order).unwrap()));
         assert_eq!(block(8193, 1), order(2));
         assert_eq!(block(16 << 10, 4096), order(2));
         assert_eq!(block((16 << 10) + 1, 8), order(3));

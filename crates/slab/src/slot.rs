@@ -11,12 +11,12 @@ use quire_sync::atomic::raw::{AtomicPtr, Ordering};
 
 /// An object's place in a typed cache. The object comes first, so that a pointer to it is one to the slot.
 #[repr(C)]
-pub(crate) struct Slot<T> {
+pub(crate) struct ObjectSlot<T> {
     value: UnsafeCell<MaybeUninit<T>>,
     link: AtomicPtr<u8>,
 }
 
-impl<T> Slot<T> {
+impl<T> ObjectSlot<T> {
     pub(crate) const LINK: usize = offset_of!(Self, link);
 }
 

@@ -143,7 +143,7 @@ impl<P: Platform> Swap<P> {
         for device in (0..MAX_DEVICES).filter_map(|index| self.use_device(index)) {
             self.validate_device(&device, report);
         }
-        let is_cached = |word: quire_frame::Word| {
+        let is_cached = |word: quire_frame::FrameState| {
             word.kind().is_given_out() && word.flags().contains(FrameFlags::SWAP_CACHE)
         };
         for (head, frame) in self.frames().map().iter().filter(|(_, frame)| is_cached(frame.word())) {

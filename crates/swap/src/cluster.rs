@@ -1,6 +1,6 @@
 //! A cluster: 512 slots and what is known about them together.
 
-use crate::word::Word;
+use crate::word::SlotWord;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
@@ -33,7 +33,7 @@ pub(crate) struct TableRef {
 #[derive(Debug)]
 pub(crate) struct State {
     /// Of a cluster without a table: the word of its one block.
-    pub(crate) word: Word,
+    pub(crate) word: SlotWord,
     pub(crate) table: Option<TableRef>,
     /// Of a torn cluster: how often its slots are named, all together.
     pub(crate) sum: u32,
@@ -89,7 +89,7 @@ unsafe impl Send for Cluster {}
 impl Cluster {
     pub(crate) fn new() -> Self {
         let state = State {
-            word: Word::FREE,
+            word: SlotWord::FREE,
             table: None,
             sum: 0,
             used: 0,
@@ -175,7 +175,7 @@ impl<P: Platform> Drop for ClusterGuard<'_, P> {
 pub(crate) struct Unit {
     pub(crate) first: u32,
     pub(crate) pages: u32,
-    pub(crate) word: Word,
+    pub(crate) word: SlotWord,
 }
 
 impl State {
@@ -198,19 +198,19 @@ impl State {
     }
 
     #[inline]
-    fn raw(&self, slot: u32) -> Word {
+    fn raw(&self, slot: u32) -> SlotWord {
         match self.table {
             // SAFETY: the cluster owns the table, whose words are only used under the lock.
             Some(table) => unsafe {
-                Word::from_raw(table.words.as_ref()[slot as usize].load(Ordering::Relaxed))
+                SlotWord::from_raw(table.words.as_ref()[slot as usize].load(Ordering::Relaxed))
             },
             None if slot == 0 => self.word,
-            None => Word::FREE,
+            None => SlotWord::FREE,
         }
     }
 
     #[inline]
-    fn set_raw(&mut self, slot: u32, word: Word) {
+    fn set_raw(&mut self, slot: u32, word: SlotWord) {
         match self.table {
             // SAFETY: as in `raw`.
             Some(table) => unsafe {
@@ -236,14 +236,14 @@ impl State {
 
     /// The word of `slot`, as if it had its own.
     #[inline]
-    pub(crate) fn word_of(&self, slot: u32) -> Word {
+    pub(crate) fn word_of(&self, slot: u32) -> SlotWord {
         let unit = self.unit(slot);
         if unit.word.is_whole() { unit.word.of_slot(slot - unit.first) } else { unit.word }
     }
 
     /// Writes the word of a unit.
     #[inline]
-    pub(crate) fn store(&mut self, unit: Unit, word: Word) {
+    pub(crate) fn store(&mut self, unit: Unit, word: SlotWord) {
         let pages = unit.pages as u16;
         self.used =
             self.used - if unit.word.is_free() { 0 } else { pages } + if word.is_free() { 0 } else { pages };
@@ -288,7 +288,7 @@ impl State {
     pub(crate) fn attach(&mut self, table: TableRef) {
         debug_assert!(self.table.is_none());
         self.table = Some(table);
-        let word = core::mem::replace(&mut self.word, Word::FREE);
+        let word = core::mem::replace(&mut self.word, SlotWord::FREE);
         self.set_raw(0, word);
     }
 

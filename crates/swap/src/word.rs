@@ -53,9 +53,9 @@ pub(crate) enum Out {
 /// A slot's word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Word(u64);
+pub(crate) struct SlotWord(u64);
 
-impl Word {
+impl SlotWord {
     pub(crate) const FREE: Self = Self(0);
 
     #[inline]
@@ -199,7 +199,7 @@ impl Word {
     }
 }
 
-impl core::fmt::Debug for Word {
+impl core::fmt::Debug for SlotWord {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:?}", self.tag())?;
         let marks = [(self.is_whole(), " whole"), (self.is_zero(), " zero"), (self.is_busy(), " busy")];
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_page_goes_out_and_in_and_its_count_and_zeros_stay() {
-        let named = Word::folio(u32::MAX).named().unwrap().named().unwrap().with_zero(true).whole();
+        let named = SlotWord::folio(u32::MAX).named().unwrap().named().unwrap().with_zero(true).whole();
         assert_eq!((named.frame(), named.count(), named.group()), (Some(u32::MAX), 2, None));
         let shadow = Shadow::new(NodeId::new(7).unwrap(), Shadow::MAX_GROUP, true, Shadow::MAX_AGE);
         let out = named.left(Out::Shadow(shadow));
@@ -230,13 +230,13 @@ mod tests {
         assert_eq!((bare.tag(), bare.shadow(), bare.group()), (Tag::Bare, None, Some(u16::MAX)));
         for out in [out, bare] {
             let back = out.with_busy(true).entered(5);
-            assert_eq!(back, Word::folio(5).named().unwrap().named().unwrap().with_zero(true).whole());
+            assert_eq!(back, SlotWord::folio(5).named().unwrap().named().unwrap().with_zero(true).whole());
         }
     }
 
     #[test]
     fn a_whole_word_says_which_frame_each_slot_has() {
-        let whole = Word::folio(64).named().unwrap().whole();
+        let whole = SlotWord::folio(64).named().unwrap().whole();
         let third = whole.of_slot(3);
         assert_eq!((third.frame(), third.count(), third.is_whole()), (Some(67), 1, false));
         let out = whole.left(Out::Bare(9)).of_slot(3);
@@ -245,10 +245,10 @@ mod tests {
 
     #[test]
     fn counts_neither_overflow_nor_go_below_nothing() {
-        assert_eq!(Word::folio(1).unnamed(), None);
-        let full = Word::from_raw(Word::folio(1).raw() | COUNT_MASK);
+        assert_eq!(SlotWord::folio(1).unnamed(), None);
+        let full = SlotWord::from_raw(SlotWord::folio(1).raw() | COUNT_MASK);
         assert_eq!((full.count(), full.named()), ((1 << COUNT_BITS) - 1, None));
-        assert_eq!(full.unnamed().and_then(Word::named), Some(full));
-        assert_eq!(full.without_count(), Word::folio(1));
+        assert_eq!(full.unnamed().and_then(SlotWord::named), Some(full));
+        assert_eq!(full.without_count(), SlotWord::folio(1));
     }
 }

@@ -37,7 +37,7 @@ const BALANCE: u32 = 3;
 const LEAN: u32 = 2;
 
 /// A member's place in a tree.
-pub struct Place<T> {
+pub struct IntervalLink<T> {
     parent: Link<T>,
     below: [Link<T>; 2],
     /// Members in the subtree; 0 outside of a tree.
@@ -50,11 +50,11 @@ pub struct Place<T> {
 
 // SAFETY: a place is read and written only under the lock of its tree (contract of `IntervalTree`), and what
 // it links are shared objects, so that it does not matter which thread holds the lock.
-unsafe impl<T: Sync> Send for Place<T> {}
+unsafe impl<T: Sync> Send for IntervalLink<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Place<T> {}
+unsafe impl<T: Sync> Sync for IntervalLink<T> {}
 
-impl<T> Place<T> {
+impl<T> IntervalLink<T> {
     /// No place yet.
     pub const fn new() -> Self {
         Self {
@@ -89,7 +89,7 @@ impl<T> Place<T> {
 /// `place` returns the same place of the same member every time.
 pub unsafe trait Member: Sized {
     /// The member's place.
-    fn place(&self) -> &Place<Self>;
+    fn place(&self) -> &IntervalLink<Self>;
 }
 
 /// The members, by the offsets that they hold.
@@ -100,9 +100,9 @@ pub struct IntervalTree<T> {
     root: Link<T>,
 }
 
-// SAFETY: as for `Place`.
+// SAFETY: as for `IntervalLink`.
 unsafe impl<T: Sync> Send for IntervalTree<T> {}
-// SAFETY: as for `Place`.
+// SAFETY: as for `IntervalLink`.
 unsafe impl<T: Sync> Sync for IntervalTree<T> {}
 
 impl<T: Member> IntervalTree<T> {
@@ -268,7 +268,7 @@ impl<T: Member> IntervalTree<T> {
         }
     }
 
-    fn place(&self, member: NonNull<T>) -> &Place<T> {
+    fn place(&self, member: NonNull<T>) -> &IntervalLink<T> {
         // SAFETY: a member lives while it is in the tree, and the one that is put in or taken out lives
         // during that call. No reference outlives the method that asks for it.
         unsafe { member.as_ref() }.place()
@@ -417,13 +417,13 @@ impl<T> fmt::Debug for IntervalTree<T> {
     }
 }
 
-impl<T> Default for Place<T> {
+impl<T> Default for IntervalLink<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> fmt::Debug for Place<T> {
+impl<T> fmt::Debug for IntervalLink<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Place").field(&self.first.get()).field(&self.last.get()).finish()
     }

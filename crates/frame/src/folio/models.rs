@@ -3,7 +3,7 @@
 
 use super::{Folio, MapsLeft};
 use crate::kind::Kind;
-use crate::map::{Frame, FrameFlags, Migratetype, Word};
+use crate::map::{Frame, FrameFlags, FrameState, Migratetype};
 use crate::zone_id::ZoneId;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -20,7 +20,7 @@ struct Page {
 impl Page {
     fn new(maps: u32) -> Arc<Self> {
         let frame = Frame::new(Kind::Tail, ZoneId::default());
-        frame.set_word(Word::given_out(Kind::Anonymous, Order::ZERO, Migratetype::Movable));
+        frame.set_word(FrameState::given_out(Kind::Anonymous, Order::ZERO, Migratetype::Movable));
         frame.map_count().store(maps, Ordering::Relaxed);
         Arc::new(Self { frame, contents: UnsafeCell::new(7) })
     }

@@ -3,7 +3,7 @@
 use super::Frames;
 use crate::counters::VmEvent;
 use crate::kind::Kind;
-use crate::map::{FrameIndex, Migratetype, Word};
+use crate::map::{FrameIndex, FrameState, Migratetype};
 use crate::pcp::{CHUNK_BLOCKS, Chunk, LARGE_ORDER, PcpLists, PcpSet, ReturnChain};
 use crate::zone::Zone;
 use quire_arch::{CpuId, Order, Pin, Platform, prefetch};
@@ -35,7 +35,7 @@ impl<P: Platform> Frames<P> {
             if self.free_past_lists(pin, zone, index, order) {
                 return;
             }
-            frame.set_word(Word::new(Kind::Pcp, order, migratetype));
+            frame.set_word(FrameState::new(Kind::Pcp, order, migratetype));
             pcp.push(&self.map, (index, frame), order, migratetype);
         }
         let chunk = pcp.take_cold(&self.map, pages);
@@ -58,7 +58,7 @@ impl<P: Platform> Frames<P> {
         let target = frame.home().filter(|&home| home != pin.cpu()).and_then(|home| zone.pcp.get(home));
         if let Some(target) = target.filter(|target| migratetype.is_pcp_type() && target.returned.is_wanted())
         {
-            frame.set_word(Word::new(Kind::Pcp, order, migratetype));
+            frame.set_word(FrameState::new(Kind::Pcp, order, migratetype));
             if self.return_run(pin, target, &[index]) {
                 return true;
             }
@@ -111,7 +111,7 @@ impl<P: Platform> Frames<P> {
             let frame = self.map.at(index);
             let order = frame.word().order();
             // Its type is looked at anew when the owner sorts it.
-            frame.set_word(Word::new(Kind::Pcp, order, frame.word().migratetype()));
+            frame.set_word(FrameState::new(Kind::Pcp, order, frame.word().migratetype()));
             frame.set_next(run.get(at + 1).copied().unwrap_or(FrameIndex::NONE));
             pages += order.pages();
         }

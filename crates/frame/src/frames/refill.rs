@@ -3,7 +3,7 @@
 use super::Frames;
 use crate::counters::VmEvent;
 use crate::kind::Kind;
-use crate::map::{Frame, FrameIndex, Migratetype, Word};
+use crate::map::{Frame, FrameIndex, FrameState, Migratetype};
 use crate::pcp::{CHUNK_BLOCKS, PcpLists, PcpSet};
 use crate::request::AllocRequest;
 use crate::zone::{Buddy, Zone};
@@ -126,7 +126,7 @@ impl<P: Platform> Frames<P> {
     #[inline]
     pub(super) fn give_out(pin: &Pin<'_, P>, frame: &Frame, request: &AllocRequest) {
         frame.set_home(pin.cpu());
-        frame.set_word(Word::given_out(request.kind, request.order, request.migratetype));
+        frame.set_word(FrameState::given_out(request.kind, request.order, request.migratetype));
     }
 
     /// Fills a list that is empty, with what other CPUs returned or else from the zone, and takes one block.
@@ -153,7 +153,7 @@ impl<P: Platform> Frames<P> {
             Refill::Nothing => {
                 // What the CPU has of another type or order may be what the zone needs to form this block;
                 // the slow path drains for that. Only the reserve can help at once.
-                let given = Word::new(Kind::Pcp, order, migratetype);
+                let given = FrameState::new(Kind::Pcp, order, migratetype);
                 self.allocate_reserved(pin, zone, request, given).map_or(Refill::Nothing, Refill::Block)
             }
             Refill::WouldMix => {
@@ -201,7 +201,7 @@ impl<P: Platform> Frames<P> {
     ) -> Refill {
         let AllocRequest { order, migratetype, .. } = *request;
         let events = self.events.mine(pin);
-        let given = Word::new(Kind::Pcp, order, migratetype);
+        let given = FrameState::new(Kind::Pcp, order, migratetype);
         let mut runs = Runs::new();
         let mut left = blocks;
         {
@@ -249,7 +249,7 @@ impl<P: Platform> Frames<P> {
         request: &AllocRequest,
     ) -> Option<FrameIndex> {
         let AllocRequest { order, migratetype, .. } = *request;
-        let given = Word::given_out(request.kind, order, migratetype);
+        let given = FrameState::given_out(request.kind, order, migratetype);
         let mut buddy = zone.lock(&self.platform);
         let allowed = Self::allowance(zone, &buddy, request) >= order.pages();
         let events = self.events.mine(pin);
@@ -268,7 +268,7 @@ impl<P: Platform> Frames<P> {
         pin: &Pin<'_, P>,
         zone: &Zone<P>,
         request: &AllocRequest,
-        given: Word,
+        given: FrameState,
     ) -> Option<FrameIndex> {
         if !request.uses_reserve() {
             return None;

@@ -6,7 +6,7 @@ mod views;
 pub use views::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame, ZspageFrame};
 
 use super::migratetype::Migratetype;
-use super::word::{FrameFlags, Word};
+use super::word::{FrameFlags, FrameState};
 use crate::error::{FreeError, KindError};
 use crate::kind::Kind;
 use crate::zone_id::ZoneId;
@@ -76,7 +76,7 @@ const _: () = assert!(size_of::<Frame>() == 64 && align_of::<Frame>() == 64);
 impl Frame {
     pub(crate) fn new(kind: Kind, zone: ZoneId) -> Self {
         Self {
-            word: AtomicU64::new(Word::new(kind, Order::ZERO, Migratetype::Unmovable).raw()),
+            word: AtomicU64::new(FrameState::new(kind, Order::ZERO, Migratetype::Unmovable).raw()),
             maps: AtomicU32::new(0),
             lock: RawSpin::default(),
             next: AtomicU32::new(FrameIndex::NONE.0),
@@ -95,8 +95,8 @@ impl Frame {
 
     /// The state at this moment.
     #[inline]
-    pub fn word(&self) -> Word {
-        Word::from_raw(self.word.load(Ordering::Acquire))
+    pub fn word(&self) -> FrameState {
+        FrameState::from_raw(self.word.load(Ordering::Acquire))
     }
 
     /// What the frame is at this moment.
@@ -107,24 +107,24 @@ impl Frame {
 
     /// Writes the state of a frame that the caller took off a list or is about to put on one. No bit of
     /// others is lost: no thread but the list's holder writes the word of a free frame, since every
-    /// transition that a user can ask for is refused before it stores ([`Word::release`], [`Word::classify`],
-    /// [`Word::get`], [`Word::change_flags`]).
+    /// transition that a user can ask for is refused before it stores ([`FrameState::release`], [`FrameState::classify`],
+    /// [`FrameState::get`], [`FrameState::change_flags`]).
     #[inline]
-    pub(crate) fn set_word(&self, word: Word) {
+    pub(crate) fn set_word(&self, word: FrameState) {
         // Pairs with the acquiring load in `word`: who sees the state sees what was done to the frame before.
         self.word.store(word.raw(), Ordering::Release);
     }
 
     /// Applies `transition` until it happens without interference or is refused.
     #[inline]
-    fn update<E>(&self, transition: impl Fn(Word) -> Result<Word, E>) -> Result<Word, E> {
+    fn update<E>(&self, transition: impl Fn(FrameState) -> Result<FrameState, E>) -> Result<FrameState, E> {
         let mut now = self.word.load(Ordering::Relaxed);
         loop {
-            let next = transition(Word::from_raw(now))?;
+            let next = transition(FrameState::from_raw(now))?;
             // Release: what the caller did with the frame comes before; acquire: what others did before they
             // released it is seen. Both sides of the pair are this exchange.
             match self.word.compare_exchange_weak(now, next.raw(), Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Ok(Word::from_raw(now)),
+                Ok(_) => return Ok(FrameState::from_raw(now)),
                 Err(found) => now = found,
             }
         }
@@ -147,7 +147,7 @@ impl Frame {
     /// Whether the frame is an untouched inner part of a block.
     #[inline]
     pub(crate) fn is_clean_tail(&self) -> bool {
-        self.word() == Word::TAIL && self.maps.load(Ordering::Relaxed) == 0 && !self.lock.is_locked()
+        self.word() == FrameState::TAIL && self.maps.load(Ordering::Relaxed) == 0 && !self.lock.is_locked()
     }
 
     /// Says what a given-out frame is for: from [`Kind::Allocated`] to the user's kind, or back.
@@ -197,7 +197,7 @@ impl Frame {
     /// As [`get`](Self::get) for a caller that holds none, if a program's memory is here.
     #[inline]
     pub(crate) fn try_get_mapped(&self, count: u32) -> bool {
-        let mapped = |word: Word| matches!(word.kind(), Kind::Anonymous | Kind::File);
+        let mapped = |word: FrameState| matches!(word.kind(), Kind::Anonymous | Kind::File);
         self.update(|word| if mapped(word) { word.get(count).ok_or(()) } else { Err(()) }).is_ok()
     }
 
@@ -219,7 +219,7 @@ impl Frame {
     /// of their own own ([`put`](Self::put)). The caller holds one of those that go, and has made sure that
     /// all others are the bookkeeping of the crates that it acts for.
     pub fn freeze(&self, expected: u32, unless: FrameFlags) -> bool {
-        let frozen = |word: Word| {
+        let frozen = |word: FrameState| {
             let wanted = word.refs() == expected && !word.flags().intersects(unless);
             if wanted { word.put(expected) } else { None }
         };
@@ -242,7 +242,7 @@ impl Frame {
     /// As [`set_flags`](Self::set_flags), and clears `clear` in the same step.
     #[inline]
     pub fn change_flags(&self, set: FrameFlags, clear: FrameFlags) -> Option<FrameFlags> {
-        self.update(|word| word.change_flags(set, clear).ok_or(())).ok().map(Word::flags)
+        self.update(|word| word.change_flags(set, clear).ok_or(())).ok().map(FrameState::flags)
     }
 
     /// Base pages of the block that page-table entries map, each as often as it is mapped (see

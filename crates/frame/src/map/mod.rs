@@ -14,4 +14,4 @@ pub use descriptor::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame,
 pub(crate) use descriptor::{FrameIndex, LockCheck};
 pub use memory_map::{MemoryMap, PAGEBLOCK_ORDER};
 pub use migratetype::Migratetype;
-pub use word::{FrameFlags, MAX_REFS, Word};
+pub use word::{FrameFlags, FrameState, MAX_REFS};

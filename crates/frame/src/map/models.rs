@@ -2,7 +2,7 @@
 
 use super::descriptor::{Frame, LockCheck};
 use super::migratetype::Migratetype;
-use super::word::{FrameFlags, Word};
+use super::word::{FrameFlags, FrameState};
 use crate::error::FreeError;
 use crate::kind::Kind;
 use crate::zone_id::ZoneId;
@@ -13,7 +13,7 @@ use quire_sync::atomic::force_failures;
 
 fn given_out() -> Arc<Frame> {
     let frame = Frame::new(Kind::Tail, ZoneId::default());
-    frame.set_word(Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Movable));
+    frame.set_word(FrameState::given_out(Kind::Allocated, Order::ZERO, Migratetype::Movable));
     Arc::new(frame)
 }
 

@@ -88,9 +88,9 @@ const _: () = assert!((Order::MAX.get() as u64) <= ORDER_MASK);
 /// A frame's state at one moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Word(u64);
+pub struct FrameState(u64);
 
-impl Word {
+impl FrameState {
     /// The first frame of a block, with no references and no flags.
     #[inline]
     pub(crate) const fn new(kind: Kind, order: Order, migratetype: Migratetype) -> Self {
@@ -261,7 +261,7 @@ impl Word {
     }
 }
 
-impl core::fmt::Debug for Word {
+impl core::fmt::Debug for FrameState {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:?} order {} {:?} refs {}", self.kind(), self.order(), self.migratetype(), self.refs())
     }
@@ -278,7 +278,7 @@ mod tests {
         for kind in Kind::ALL {
             for order in Order::ALL {
                 for migratetype in Migratetype::ALL {
-                    let word = Word::new(kind, order, migratetype);
+                    let word = FrameState::new(kind, order, migratetype);
                     assert_eq!(
                         (word.kind(), word.order(), word.migratetype(), word.refs()),
                         (kind, order, migratetype, 0)
@@ -292,7 +292,7 @@ mod tests {
     /// A hazard of docs/locking.md: double free, wrong order, referenced: each a distinct error.
     #[test]
     fn release_tells_every_mistake_apart() {
-        let out = Word::given_out(Kind::Allocated, THREE, Migratetype::Movable);
+        let out = FrameState::given_out(Kind::Allocated, THREE, Migratetype::Movable);
         assert_eq!(out.refs(), 1);
         let back = out.release(THREE).unwrap();
         assert_eq!((back.kind(), back.refs()), (Kind::Gathered, 0));
@@ -301,31 +301,31 @@ mod tests {
         let shared = out.try_get().unwrap();
         assert_eq!(shared.release(THREE), Err(FreeError::Referenced { references: 2 }));
         assert!(out.put(1).unwrap().release(THREE).is_ok());
-        let tail = Word::TAIL;
+        let tail = FrameState::TAIL;
         assert_eq!(tail.release(Order::ZERO), Err(FreeError::NotHead));
-        let reserved = Word::new(Kind::Reserved, Order::ZERO, Migratetype::Unmovable);
+        let reserved = FrameState::new(Kind::Reserved, Order::ZERO, Migratetype::Unmovable);
         assert_eq!(reserved.release(Order::ZERO), Err(FreeError::Reserved));
     }
 
     #[test]
     fn kinds_change_only_through_allocated() {
-        let out = Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable);
+        let out = FrameState::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable);
         let table = out.classify_user(Kind::Table).unwrap();
         assert_eq!((table.kind(), table.refs()), (Kind::Table, 1));
         assert!(table.classify_user(Kind::Anonymous).is_err());
         assert_eq!(table.classify_user(Kind::Allocated), Ok(out));
         assert!(out.classify_user(Kind::Slab).is_err() && out.classify(Kind::Slab).is_ok());
         assert!(out.classify_user(Kind::Free).is_err());
-        let free = Word::new(Kind::Free, Order::ZERO, Migratetype::Unmovable);
+        let free = FrameState::new(Kind::Free, Order::ZERO, Migratetype::Unmovable);
         assert_eq!(free.classify_user(Kind::Table), Err(KindError::NotGivenOut(Kind::Free)));
     }
 
     #[test]
     fn references_cannot_come_from_zero_nor_overflow() {
-        let none = Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Movable).put(1).unwrap();
+        let none = FrameState::given_out(Kind::Allocated, Order::ZERO, Migratetype::Movable).put(1).unwrap();
         assert_eq!(none.try_get(), None);
         assert_eq!(none.put(1), None);
-        let full = Word::from_raw(none.raw() | u64::from(MAX_REFS) << REFS_SHIFT);
+        let full = FrameState::from_raw(none.raw() | u64::from(MAX_REFS) << REFS_SHIFT);
         assert_eq!(full.try_get(), None);
     }
 }

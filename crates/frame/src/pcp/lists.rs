@@ -4,7 +4,7 @@ use super::limits::PcpLimits;
 use super::tuning::Tuning;
 use crate::frame_list::FrameList;
 use crate::kind::Kind;
-use crate::map::{Frame, FrameIndex, MemoryMap, Migratetype, Word};
+use crate::map::{Frame, FrameIndex, FrameState, MemoryMap, Migratetype};
 use quire_arch::{Order, Pfn};
 
 /// Blocks that move between lists and zone under one hold of the zone's lock.
@@ -198,7 +198,7 @@ impl PcpLists {
         order: Order,
         migratetype: Migratetype,
     ) {
-        let on_list = Word::new(Kind::Pcp, order, migratetype);
+        let on_list = FrameState::new(Kind::Pcp, order, migratetype);
         let start = map.pfn(first);
         for block in (0..blocks).rev() {
             let index = map.index(start.offset(block << order.get()));
@@ -226,7 +226,7 @@ impl PcpLists {
         if !migratetype.is_pcp_type() {
             return false;
         }
-        block.1.set_word(Word::new(Kind::Pcp, order, migratetype));
+        block.1.set_word(FrameState::new(Kind::Pcp, order, migratetype));
         self.push(map, block, order, migratetype);
         true
     }
@@ -248,7 +248,7 @@ impl PcpLists {
             size = half;
             self.push_run(map, map.index(start.offset(half.pages())), 1, half, migratetype);
         }
-        frame.set_word(Word::new(Kind::Pcp, order, migratetype));
+        frame.set_word(FrameState::new(Kind::Pcp, order, migratetype));
         Some(index)
     }
 
@@ -366,7 +366,7 @@ mod tests {
             for _ in 0..count {
                 let pfn = frames.allocate(&pin, AllocRequest::new(order, TEST)).unwrap();
                 let (index, frame) = frames.map().find(pfn).unwrap();
-                frame.set_word(Word::new(Kind::Pcp, order, UNMOVABLE));
+                frame.set_word(FrameState::new(Kind::Pcp, order, UNMOVABLE));
                 lists.push(frames.map(), (index, frame), order, UNMOVABLE);
                 blocks.push((index, order));
             }

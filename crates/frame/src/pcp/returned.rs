@@ -14,9 +14,9 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// What the word says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Word(u64);
+struct ReturnedWord(u64);
 
-impl Word {
+impl ReturnedWord {
     const EMPTY: Self = Self::new(FrameIndex::NONE, 0);
 
     const fn new(first: FrameIndex, pages: u32) -> Self {
@@ -58,13 +58,17 @@ pub(crate) struct Returned {
 
 impl Returned {
     pub(crate) fn new() -> Self {
-        Self { word: AtomicU64::new(Word::EMPTY.0), accepts: AtomicU64::new(0), peak: AtomicU64::new(0) }
+        Self {
+            word: AtomicU64::new(ReturnedWord::EMPTY.0),
+            accepts: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+        }
     }
 
     /// Base pages on the stack just now.
     #[inline]
     pub(crate) fn pages(&self) -> u64 {
-        u64::from(Word(self.word.load(Ordering::Relaxed)).pages())
+        u64::from(ReturnedWord(self.word.load(Ordering::Relaxed)).pages())
     }
 
     /// The most base pages that were on the stack.
@@ -74,7 +78,7 @@ impl Returned {
 
     /// The first block, for the auditor.
     pub(crate) fn first(&self) -> FrameIndex {
-        Word(self.word.load(Ordering::Acquire)).first()
+        ReturnedWord(self.word.load(Ordering::Acquire)).first()
     }
 
     /// How much the owner has use for: nothing as long as its own lists suffice.
@@ -92,7 +96,7 @@ impl Returned {
     /// Puts `chain` on the stack, unless there would then be more than the owner has use for.
     pub(crate) fn push(&self, chain: &ReturnChain<'_>) -> bool {
         let limit = u32::try_from(self.accepts.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
-        let mut now = Word(self.word.load(Ordering::Relaxed));
+        let mut now = ReturnedWord(self.word.load(Ordering::Relaxed));
         loop {
             let Some(next) = now.push(chain.first, chain.pages, limit) else { return false };
             chain.last.set_next(now.first());
@@ -107,7 +111,7 @@ impl Returned {
                     }
                     return true;
                 }
-                Err(found) => now = Word(found),
+                Err(found) => now = ReturnedWord(found),
             }
         }
     }
@@ -115,10 +119,10 @@ impl Returned {
     /// Takes everything: the first block, linked to the rest, and the number of base pages.
     #[inline]
     pub(crate) fn take(&self) -> Option<(FrameIndex, u64)> {
-        if self.word.load(Ordering::Relaxed) == Word::EMPTY.0 {
+        if self.word.load(Ordering::Relaxed) == ReturnedWord::EMPTY.0 {
             return None;
         }
-        let taken = Word(self.word.swap(Word::EMPTY.0, Ordering::Acquire));
+        let taken = ReturnedWord(self.word.swap(ReturnedWord::EMPTY.0, Ordering::Acquire));
         Some((taken.first().some()?, u64::from(taken.pages())))
     }
 }
@@ -131,12 +135,12 @@ mod tests {
 
     #[test]
     fn a_word_keeps_to_its_limit_and_does_not_overflow() {
-        let word = Word::EMPTY.push(FrameIndex(7), 512, 600).unwrap();
+        let word = ReturnedWord::EMPTY.push(FrameIndex(7), 512, 600).unwrap();
         assert_eq!((word.first(), word.pages()), (FrameIndex(7), 512));
         assert_eq!(word.push(FrameIndex(8), 89, 600), None);
-        assert_eq!(word.push(FrameIndex(8), 88, 600), Some(Word::new(FrameIndex(8), 600)));
-        assert_eq!(Word::new(FrameIndex(1), u32::MAX).push(FrameIndex(8), 1, u32::MAX), None);
-        assert_eq!(Word::EMPTY.first(), FrameIndex::NONE);
+        assert_eq!(word.push(FrameIndex(8), 88, 600), Some(ReturnedWord::new(FrameIndex(8), 600)));
+        assert_eq!(ReturnedWord::new(FrameIndex(1), u32::MAX).push(FrameIndex(8), 1, u32::MAX), None);
+        assert_eq!(ReturnedWord::EMPTY.first(), FrameIndex::NONE);
     }
 
     #[test]

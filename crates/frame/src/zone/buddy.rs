@@ -17,7 +17,7 @@ pub(crate) use isolate::page_blocks;
 use crate::counters::{EventSet, VmEvent};
 use crate::frame_list::FrameList;
 use crate::kind::Kind;
-use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
+use crate::map::{FrameIndex, FrameState, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
 use crate::zone_id::ZoneId;
 use quire_arch::{Order, Pfn, PfnRange};
 
@@ -123,7 +123,7 @@ impl Buddy {
         migratetype: Migratetype,
     ) {
         let frame = map.at(index);
-        frame.set_word(Word::new(Kind::Free, order, migratetype));
+        frame.set_word(FrameState::new(Kind::Free, order, migratetype));
         self.lists[order.index()][migratetype.index()].push(map, (index, frame));
         self.occupied[migratetype.index()] |= 1 << order.get();
         self.free[migratetype.index()] += order.pages();
@@ -155,7 +155,7 @@ impl Buddy {
         map: &MemoryMap,
         order: Order,
         migratetype: Migratetype,
-        given: Word,
+        given: FrameState,
         events: &EventSet,
     ) -> Option<FrameIndex> {
         let index = match self.smallest(order, migratetype) {
@@ -202,7 +202,7 @@ impl Buddy {
         order: Order,
         migratetype: Migratetype,
         blocks: u64,
-        given: Word,
+        given: FrameState,
         events: &EventSet,
     ) -> Option<(FrameIndex, u64)> {
         let (index, size) = match self.smallest(order, migratetype) {
@@ -225,7 +225,7 @@ impl Buddy {
         &mut self,
         map: &MemoryMap,
         order: Order,
-        given: Word,
+        given: FrameState,
         events: &EventSet,
     ) -> Option<FrameIndex> {
         let found = self.smallest(order, Migratetype::HighAtomic)?;
@@ -307,7 +307,7 @@ impl Buddy {
                 self.change_blocks(map, PfnRange::new(buddy, buddy.offset(size.pages())), migratetype);
             }
             let inner = pfn.max(buddy);
-            map.at(map.index(inner)).set_word(Word::TAIL);
+            map.at(map.index(inner)).set_word(FrameState::TAIL);
             pfn = pfn.min(buddy);
             size = larger;
         }
@@ -351,7 +351,7 @@ mod tests {
     fn a_run_is_marked_as_given_out_under_the_lock() {
         let frames = frames(&[(0, 4096)], 1, PcpTechnique::None);
         let zone = frames.zones().populated().next().unwrap();
-        let given = Word::new(Kind::Pcp, Order::ZERO, Migratetype::Movable);
+        let given = FrameState::new(Kind::Pcp, Order::ZERO, Migratetype::Movable);
         let mut buddy = zone.lock(frames.platform());
         let events = EventSet::new();
         let run = buddy.allocate_run(frames.map(), Order::ZERO, Migratetype::Movable, 8, given, &events);

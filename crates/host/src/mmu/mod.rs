@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::paranoid;
 use core::ptr::NonNull;
 use quire_arch::{Access, LeafFlags, PagingFormat, VirtAddr};
-use tlb::Slot;
+use tlb::TlbSlot;
 
 /// What a cached translation must have for an access to go through without a walk. A first write walks, since
 /// the dirty bit in the tables has to be set.
@@ -50,7 +50,7 @@ pub(crate) unsafe fn translate<F: PagingFormat>(
                 cached.tlb.drop_page(asid, addr);
             }
             let (level, leaf) = walk::walk::<F>(&machine.arena, root, addr, access)?;
-            let slot = Slot::new(asid, addr, level, F::shift(level), leaf);
+            let slot = TlbSlot::new(asid, addr, level, F::shift(level), leaf);
             cached.tlb.insert(addr, slot);
             (slot, false)
         }

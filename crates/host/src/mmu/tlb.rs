@@ -13,7 +13,7 @@ const EMPTY: u64 = u64::MAX;
 
 /// A cached leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct TlbSlot {
     /// The virtual address divided by the size of the page, or [`EMPTY`].
     page: u64,
     pfn: Pfn,
@@ -25,7 +25,7 @@ pub(crate) struct Slot {
     shift: u8,
 }
 
-impl Slot {
+impl TlbSlot {
     const NONE: Self = Self {
         page: EMPTY,
         pfn: Pfn(0),
@@ -88,10 +88,10 @@ impl Slot {
 /// The translations of one vCPU.
 #[derive(Debug)]
 pub(crate) struct Tlb {
-    base: Box<[[Slot; WAYS]; SETS]>,
+    base: Box<[[TlbSlot; WAYS]; SETS]>,
     /// The way of each set that is replaced next.
     victims: [u8; SETS],
-    large: [Slot; LARGE],
+    large: [TlbSlot; LARGE],
     large_victim: u8,
     /// Whether `large` may hold anything: most programs have no large page, and need not look.
     has_large: bool,
@@ -100,9 +100,9 @@ pub(crate) struct Tlb {
 impl Tlb {
     pub(crate) fn new() -> Self {
         Self {
-            base: Box::new([[Slot::NONE; WAYS]; SETS]),
+            base: Box::new([[TlbSlot::NONE; WAYS]; SETS]),
             victims: [0; SETS],
-            large: [Slot::NONE; LARGE],
+            large: [TlbSlot::NONE; LARGE],
             large_victim: 0,
             has_large: false,
         }
@@ -115,7 +115,7 @@ impl Tlb {
 
     /// The translation of `addr`.
     #[inline]
-    pub(crate) fn lookup(&self, asid: Asid, addr: VirtAddr) -> Option<&Slot> {
+    pub(crate) fn lookup(&self, asid: Asid, addr: VirtAddr) -> Option<&TlbSlot> {
         let page = addr.0 >> PAGE_SHIFT;
         let ways = &self.base[Self::set(asid, page)];
         if let Some(slot) = ways.iter().find(|slot| slot.page == page && slot.asid == asid) {
@@ -126,7 +126,7 @@ impl Tlb {
 
     /// Adds a translation in the place of the one that [`lookup`](Self::lookup) would find for the same
     /// address, or else of an old one.
-    pub(crate) fn insert(&mut self, addr: VirtAddr, new: Slot) {
+    pub(crate) fn insert(&mut self, addr: VirtAddr, new: TlbSlot) {
         self.drop_page(new.asid, addr);
         let (ways, victim) = if new.shift == PAGE_SHIFT as u8 {
             let set = Self::set(new.asid, new.page);
@@ -135,7 +135,7 @@ impl Tlb {
             self.has_large = true;
             (&mut self.large[..], &mut self.large_victim)
         };
-        let way = ways.iter().position(Slot::is_empty).unwrap_or_else(|| {
+        let way = ways.iter().position(TlbSlot::is_empty).unwrap_or_else(|| {
             let way = usize::from(*victim);
             *victim = ((way + 1) % ways.len()) as u8;
             way
@@ -150,7 +150,7 @@ impl Tlb {
         let large = if self.has_large { &mut self.large[..] } else { &mut [] };
         for slot in self.base[Self::set(asid, page)].iter_mut().chain(large) {
             if slot.is_for(asid, addr) {
-                *slot = Slot::NONE;
+                *slot = TlbSlot::NONE;
             }
         }
     }
@@ -165,7 +165,7 @@ impl Tlb {
                 while page < end {
                     for slot in &mut self.base[Self::set(asid, page)] {
                         if slot.page == page && slot.asid == asid {
-                            *slot = Slot::NONE;
+                            *slot = TlbSlot::NONE;
                         }
                     }
                     page += 1;
@@ -174,7 +174,7 @@ impl Tlb {
             _ => {
                 for slot in self.base.as_flattened_mut() {
                     if slot.is_covered_by(flush) {
-                        *slot = Slot::NONE;
+                        *slot = TlbSlot::NONE;
                     }
                 }
             }
@@ -182,15 +182,15 @@ impl Tlb {
         if self.has_large {
             for slot in &mut self.large {
                 if slot.is_covered_by(flush) {
-                    *slot = Slot::NONE;
+                    *slot = TlbSlot::NONE;
                 }
             }
-            self.has_large = !self.large.iter().all(Slot::is_empty);
+            self.has_large = !self.large.iter().all(TlbSlot::is_empty);
         }
     }
 
     /// Every translation.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &TlbSlot> {
         self.base.as_flattened().iter().chain(&self.large).filter(|slot| !slot.is_empty())
     }
 }
@@ -200,10 +200,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn slot(asid: u32, addr: u64, shift: u32) -> Slot {
+    fn slot(asid: u32, addr: u64, shift: u32) -> TlbSlot {
         let leaf = Leaf { pfn: Pfn(addr >> shift << (shift - PAGE_SHIFT)), flags: LeafFlags::READ };
         let level = Level(u8::from(shift > PAGE_SHIFT));
-        Slot::new(Asid(asid), VirtAddr(addr), level, shift, leaf)
+        TlbSlot::new(Asid(asid), VirtAddr(addr), level, shift, leaf)
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
         #[test]
         fn a_flush_leaves_nothing_that_it_covers(steps in prop::collection::vec(step(), 1..200)) {
             let mut tlb = Tlb::new();
-            let mut model: Vec<Slot> = Vec::new();
+            let mut model: Vec<TlbSlot> = Vec::new();
             for step in steps {
                 match step {
                     Step::Insert { asid, page, large } => {
@@ -268,7 +268,7 @@ mod tests {
                         prop_assert_eq!(tlb.lookup(Asid(asid), VirtAddr(addr)), Some(&new));
                     }
                     Step::Flush(flush) => {
-                        let kept: Vec<Slot> =
+                        let kept: Vec<TlbSlot> =
                             tlb.iter().filter(|slot| !slot.is_covered_by(flush)).copied().collect();
                         tlb.flush(flush);
                         model.retain(|slot| !slot.is_covered_by(flush));

@@ -36,7 +36,7 @@ pub use report::{StaleHit, Staleness};
 
 use crate::cpu::Owner;
 use crate::machine::Machine;
-use crate::mmu::tlb::Slot;
+use crate::mmu::tlb::TlbSlot;
 use crate::mmu::walk::peek;
 use quire_arch::{
     Access, Asid, CachedTranslation, CpuId, Entry, LeafFlags, Level, PAGE_SHIFT, PagingFormat, Pfn, TlbFlush,
@@ -50,7 +50,7 @@ const REMEMBERED: usize = 8;
 /// One CPU's suspects and its last flushes; part of what its door guards.
 #[derive(Debug, Default)]
 pub(crate) struct Paranoia {
-    suspects: Vec<(Slot, StaleHit)>,
+    suspects: Vec<(TlbSlot, StaleHit)>,
     recent: VecDeque<TlbFlush>,
 }
 
@@ -66,12 +66,12 @@ impl Paranoia {
 
     /// Takes out the suspects of the tables that are current.
     pub(crate) fn convict(&mut self, current: Option<(Pfn, Asid)>) -> Vec<StaleHit> {
-        let guilty = |slot: &Slot, hit: &StaleHit| current == Some((hit.root, slot.asid));
+        let guilty = |slot: &TlbSlot, hit: &StaleHit| current == Some((hit.root, slot.asid));
         self.suspects.extract_if(.., |(slot, hit)| guilty(slot, hit)).map(|(_, hit)| hit).collect()
     }
 
-    fn suspect(&mut self, slot: Slot, hit: StaleHit) {
-        let known = |(other, old): &(Slot, StaleHit)| other.is_same_page(&slot) && old.root == hit.root;
+    fn suspect(&mut self, slot: TlbSlot, hit: StaleHit) {
+        let known = |(other, old): &(TlbSlot, StaleHit)| other.is_same_page(&slot) && old.root == hit.root;
         if !self.suspects.iter().any(known) {
             self.suspects.push((slot, hit));
         }
@@ -79,7 +79,7 @@ impl Paranoia {
 }
 
 /// What `slot` says, for people.
-pub(crate) fn describe(slot: &Slot, cpu: CpuId) -> CachedTranslation {
+pub(crate) fn describe(slot: &TlbSlot, cpu: CpuId) -> CachedTranslation {
     CachedTranslation {
         cpu,
         asid: slot.asid,
@@ -91,7 +91,7 @@ pub(crate) fn describe(slot: &Slot, cpu: CpuId) -> CachedTranslation {
 
 /// How `slot` differs from the tables' `entry` at `level` where `access` to `addr` is concerned.
 fn compare<F: PagingFormat>(
-    slot: &Slot,
+    slot: &TlbSlot,
     addr: VirtAddr,
     access: Access,
     level: Level,
@@ -130,7 +130,7 @@ pub(crate) unsafe fn check<F: PagingFormat>(
     machine: &Machine,
     owner: Owner<'_>,
     root: Pfn,
-    slot: Slot,
+    slot: TlbSlot,
     hit: bool,
     addr: VirtAddr,
     access: Access,

@@ -20,7 +20,7 @@ pub(crate) struct Label(u16);
 
 /// Whose lock guards a listed folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ListPlace {
     /// That of what this CPU has listed.
     Incoming(CpuId),
     /// That of the lists of its memcg and node.
@@ -67,11 +67,11 @@ impl Label {
     }
 
     #[inline]
-    pub(crate) fn place(self) -> Place {
+    pub(crate) fn place(self) -> ListPlace {
         if self.0 & INCOMING == 0 {
-            return Place::Main;
+            return ListPlace::Main;
         }
-        CpuId::new(usize::from(self.0 & CPU_MASK)).map_or(Place::Main, Place::Incoming)
+        CpuId::new(usize::from(self.0 & CPU_MASK)).map_or(ListPlace::Main, ListPlace::Incoming)
     }
 
     #[inline]
@@ -96,12 +96,12 @@ mod tests {
         for list in LruList::ALL {
             for order in Order::ALL {
                 let main = Label::main(list, order);
-                assert_eq!((main.place(), main.list(), main.order()), (Place::Main, list, order));
+                assert_eq!((main.place(), main.list(), main.order()), (ListPlace::Main, list, order));
                 for cpu in (0..MAX_CPUS).filter_map(CpuId::new) {
                     let incoming = Label::incoming(list, order, cpu);
                     assert_eq!(
                         (incoming.place(), incoming.list(), incoming.order()),
-                        (Place::Incoming(cpu), list, order)
+                        (ListPlace::Incoming(cpu), list, order)
                     );
                     let changed = incoming.with(LruList::ActiveFile, Order::ZERO);
                     assert_eq!(changed, Label::incoming(LruList::ActiveFile, Order::ZERO, cpu));

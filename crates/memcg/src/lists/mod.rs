@@ -15,7 +15,7 @@ mod sizes;
 mod split;
 
 pub use isolate::{Begin, Isolated};
-pub(crate) use label::{Label, Place};
+pub(crate) use label::{Label, ListPlace};
 pub(crate) use node::NodeLists;
 
 use crate::Memcgs;
@@ -187,20 +187,20 @@ impl<P: Platform> Memcgs<P> {
             match label.place() {
                 // It is just being listed.
                 _ if !label.is_some() => {}
-                Place::Incoming(cpu) => {
+                ListPlace::Incoming(cpu) => {
                     let incoming = self.incoming.get(cpu)?.lock();
                     // The flag is read before the label: a CPU that listed it elsewhere has set it after the
                     // label.
-                    if listed() && Label::of(frame).place() == Place::Incoming(cpu) {
+                    if listed() && Label::of(frame).place() == ListPlace::Incoming(cpu) {
                         return Some(act(frame, Label::of(frame), &mut Held::Incoming(incoming)));
                     }
                 }
-                Place::Main => {
+                ListPlace::Main => {
                     let lists = self.lists_of(frame)?;
                     let folios = lists.lock();
                     if listed()
                         && Label::of(frame).is_some()
-                        && Label::of(frame).place() == Place::Main
+                        && Label::of(frame).place() == ListPlace::Main
                         && self.lists_of(frame).is_some_and(|now| core::ptr::eq(now, lists))
                     {
                         return Some(act(frame, Label::of(frame), &mut Held::Main(lists, folios)));

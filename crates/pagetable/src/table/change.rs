@@ -1,6 +1,6 @@
 //! Changing the permissions of mapped pages.
 
-use super::{HugeSlot, LockedTable, Place, Step, Tables};
+use super::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
 use crate::gather::Gather;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
@@ -22,23 +22,23 @@ impl<P: Platform> Tables<'_, P> {
         self.walk(range, &mut |place, part| {
             let pin = self.pin();
             match place {
-                Place::Table(table) => {
+                WalkEntry::Table(table) => {
                     let locked = self.lock(&pin, table, Level::PTE);
                     if locked.is_empty() {
-                        return Step::Next;
+                        return WalkStep::Next;
                     }
                     self.protect_table(&locked, part, permissions, gather);
-                    Step::Next
+                    WalkStep::Next
                 }
-                Place::Huge(slot) if part != self.slot_range(slot) => Step::Split,
-                Place::Huge(slot) => {
+                WalkEntry::Huge(slot) if part != self.slot_range(slot) => WalkStep::Split,
+                WalkEntry::Huge(slot) => {
                     let locked = self.lock_slot(&pin, slot);
                     match self.protect_huge(&locked, slot, permissions) {
                         Some(true) => gather.add_stale(part),
                         Some(false) => {}
-                        None => return Step::Again,
+                        None => return WalkStep::Again,
                     }
-                    Step::Next
+                    WalkStep::Next
                 }
             }
         });

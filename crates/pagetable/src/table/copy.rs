@@ -1,6 +1,6 @@
 //! Sharing pages with a child.
 
-use super::{HugeSlot, LockedTable, NewPage, Permissions, Place, Step, Tables};
+use super::{HugeSlot, LockedTable, NewPage, Permissions, Tables, WalkEntry, WalkStep};
 use crate::gather::{Gather, pages_from};
 use crate::residency::Residency;
 use core::fmt;
@@ -54,18 +54,18 @@ impl<P: Platform> Tables<'_, P> {
         let mut result = Ok(());
         self.walk(copying.range, &mut |place, part| {
             if result.is_err() {
-                return Step::Next;
+                return WalkStep::Next;
             }
             let copied = match place {
-                Place::Table(table) => {
-                    self.copy_table(child, table, part, copying, gather).map(|()| Step::Next)
+                WalkEntry::Table(table) => {
+                    self.copy_table(child, table, part, copying, gather).map(|()| WalkStep::Next)
                 }
-                Place::Huge(slot) if part != self.slot_range(slot) => Ok(Step::Split),
-                Place::Huge(slot) => self.copy_huge(child, slot, copying, gather),
+                WalkEntry::Huge(slot) if part != self.slot_range(slot) => Ok(WalkStep::Split),
+                WalkEntry::Huge(slot) => self.copy_huge(child, slot, copying, gather),
             };
             copied.unwrap_or_else(|error| {
                 result = Err(error);
-                Step::Next
+                WalkStep::Next
             })
         });
         result
@@ -116,10 +116,12 @@ impl<P: Platform> Tables<'_, P> {
         slot: HugeSlot,
         copying: &Copying<'_>,
         gather: &mut Gather<'_, P>,
-    ) -> Result<Step, AllocError> {
+    ) -> Result<WalkStep, AllocError> {
         let pin = self.pin();
         let range = self.slot_range(slot);
-        let Some((target, deposit)) = child.place_huge(&pin, range.start())? else { return Ok(Step::Next) };
+        let Some((target, deposit)) = child.place_huge(&pin, range.start())? else {
+            return Ok(WalkStep::Next);
+        };
         let step = {
             let (here, there);
             if slot.table < target.table {
@@ -130,7 +132,7 @@ impl<P: Platform> Tables<'_, P> {
                 here = self.lock_slot(&pin, slot);
             }
             match Self::huge_leaf(&here, slot) {
-                None => Ok(Step::Again),
+                None => Ok(WalkStep::Again),
                 Some(leaf) => match self.share_huge((&here, slot), leaf, child, copying) {
                     Ok(Some(raw)) => {
                         if leaf.flags.contains(LeafFlags::WRITE) {
@@ -140,9 +142,9 @@ impl<P: Platform> Tables<'_, P> {
                         LockedTable::<P>::put_raw(&there.entries[target.index], raw);
                         there.count_installed(1);
                         child.space.residency.table_made();
-                        return Ok(Step::Next);
+                        return Ok(WalkStep::Next);
                     }
-                    Ok(None) => Ok(Step::Split),
+                    Ok(None) => Ok(WalkStep::Split),
                     Err(error) => Err(error),
                 },
             }

@@ -4,7 +4,7 @@
 //! tables that were deposited wait in a list behind the PMD table's descriptor (the user's word of each leads
 //! to the next), one for each leaf. As in Linux they count as tables of the space.
 
-use super::{HugeSlot, LockedTable, NewPage, Place, Step, Tables, Zap};
+use super::{HugeSlot, LockedTable, NewPage, Tables, WalkEntry, WalkStep, Zap};
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::residency::Residency;
@@ -357,14 +357,14 @@ impl<'s, P: Platform> Tables<'s, P> {
     /// flush that is done. No fault can happen.
     pub fn restore(&self, range: VirtRange) {
         self.walk(range, &mut |place, part| {
-            if let Place::Table(table) = place {
+            if let WalkEntry::Table(table) = place {
                 let pin = self.pin();
                 let locked = self.lock(&pin, table, Level::PTE);
                 for (index, _) in Self::pages(part) {
                     locked.widen(index, LeafFlags::READ);
                 }
             }
-            Step::Next
+            WalkStep::Next
         });
     }
 

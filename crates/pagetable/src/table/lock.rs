@@ -6,7 +6,7 @@
 //! another still locks it reclaim marks it again when it finds it, but nothing would ever find it to take a
 //! mark off.
 
-use super::{LockedTable, Place, Step, Tables};
+use super::{LockedTable, Tables, WalkEntry, WalkStep};
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
 use quire_memcg::LruList;
@@ -25,8 +25,8 @@ impl<P: Platform> Tables<'_, P> {
         self.walk(range, &mut |place, part| {
             let pin = self.pin();
             match place {
-                Place::Huge(slot) if locks && part != self.slot_range(slot) => {}
-                Place::Huge(slot) => {
+                WalkEntry::Huge(slot) if locks && part != self.slot_range(slot) => {}
+                WalkEntry::Huge(slot) => {
                     let locked = self.lock_slot(&pin, slot);
                     if let Some(leaf) = Self::huge_leaf(&locked, slot)
                         && !leaf.flags.contains(LeafFlags::SPECIAL)
@@ -34,12 +34,12 @@ impl<P: Platform> Tables<'_, P> {
                         self.set_folio_locked(&pin, &self.memory.frames().lock_folio(leaf.pfn), locks);
                     }
                 }
-                Place::Table(table) => {
+                WalkEntry::Table(table) => {
                     let locked = self.lock(&pin, table, Level::PTE);
                     self.set_locked_in(&pin, &locked, part, locks);
                 }
             }
-            Step::Next
+            WalkStep::Next
         });
     }
 

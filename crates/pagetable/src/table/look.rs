@@ -1,6 +1,6 @@
 //! Looking which pages are there.
 
-use super::{Place, Step, Tables};
+use super::{Tables, WalkEntry, WalkStep};
 use quire_arch::{
     Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr, VirtRange,
 };
@@ -26,13 +26,13 @@ impl<P: Platform> Tables<'_, P> {
             }
             let pin = self.pin();
             match place {
-                Place::Huge(slot) => {
+                WalkEntry::Huge(slot) => {
                     if Self::huge_leaf(&self.lock_slot(&pin, slot), slot).is_none() {
-                        return Step::Again;
+                        return WalkStep::Again;
                     }
                     note(part.start(), true);
                 }
-                Place::Table(table) => {
+                WalkEntry::Table(table) => {
                     let locked = self.lock(&pin, table, Level::PTE);
                     for (index, addr) in Self::pages(part) {
                         let present = match locked.get(index) {
@@ -45,7 +45,7 @@ impl<P: Platform> Tables<'_, P> {
                 }
             }
             at = part.end();
-            Step::Next
+            WalkStep::Next
         });
         if at < range.end() {
             note(at, false);
@@ -63,19 +63,19 @@ impl<P: Platform> Tables<'_, P> {
         let (mut at, mut missing) = (range.start(), None);
         self.walk(range, &mut |place, part| {
             if missing.is_some() {
-                return Step::Next;
+                return WalkStep::Next;
             }
             if at < part.start() {
                 missing = Some(at);
-                return Step::Next;
+                return WalkStep::Next;
             }
             let pin = self.pin();
             match place {
-                Place::Huge(slot) => match Self::huge_leaf(&self.lock_slot(&pin, slot), slot) {
+                WalkEntry::Huge(slot) => match Self::huge_leaf(&self.lock_slot(&pin, slot), slot) {
                     Some(leaf) if leaf.flags.contains(needs) => {}
                     _ => missing = Some(part.start()),
                 },
-                Place::Table(table) => {
+                WalkEntry::Table(table) => {
                     let locked = self.lock(&pin, table, Level::PTE);
                     missing = Self::pages(part).find_map(|(index, addr)| match locked.get(index) {
                         Entry::Leaf(leaf) if leaf.flags.contains(needs) => None,
@@ -84,7 +84,7 @@ impl<P: Platform> Tables<'_, P> {
                 }
             }
             at = part.end();
-            Step::Next
+            WalkStep::Next
         });
         missing.or((at < range.end()).then_some(at))
     }
@@ -99,14 +99,14 @@ impl<P: Platform> Tables<'_, P> {
             }
             let pin = self.pin();
             let table = match place {
-                Place::Table(table) => table,
-                Place::Huge(slot) => {
+                WalkEntry::Table(table) => table,
+                WalkEntry::Huge(slot) => {
                     let leaf = Self::huge_leaf(&self.lock_slot(&pin, slot), slot);
-                    let Some(leaf) = leaf else { return Step::Again };
+                    let Some(leaf) = leaf else { return WalkStep::Again };
                     let before = (part.start().0 - self.slot_range(slot).start().0) / PAGE_SIZE;
                     visit(part, Entry::Leaf(Leaf { pfn: leaf.pfn.offset(before), ..leaf }));
                     at = part.end();
-                    return Step::Next;
+                    return WalkStep::Next;
                 }
             };
             let locked = self.lock(&pin, table, Level::PTE);
@@ -114,7 +114,7 @@ impl<P: Platform> Tables<'_, P> {
                 visit(VirtRange::new(addr, VirtAddr(addr.0 + PAGE_SIZE)), locked.get(index));
             }
             at = part.end();
-            Step::Next
+            WalkStep::Next
         });
         if at < range.end() {
             visit(VirtRange::new(at, range.end()), Entry::None);
@@ -132,10 +132,10 @@ impl<P: Platform> Tables<'_, P> {
         let mut found = 0;
         self.walk(range, &mut |place, part| {
             let (table, level, first, entries) = match place {
-                Place::Table(table) => {
+                WalkEntry::Table(table) => {
                     (table, Level::PTE, P::Paging::index(part.start(), Level::PTE), part.pages() as usize)
                 }
-                Place::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
+                WalkEntry::Huge(slot) => (slot.table, Level::PMD, slot.index, 1),
             };
             let pages = part.pages() / entries as u64;
             for entry in &self.entries(table)[first..first + entries] {
@@ -146,11 +146,11 @@ impl<P: Platform> Tables<'_, P> {
                 {
                     found += pages;
                     if found >= enough {
-                        return Step::Stop;
+                        return WalkStep::Stop;
                     }
                 }
             }
-            Step::Next
+            WalkStep::Next
         });
         found
     }

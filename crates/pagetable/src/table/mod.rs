@@ -32,7 +32,7 @@ pub use copy::Copying;
 pub use free::FreeableRange;
 pub use relocate::Relocation;
 pub use swapped::SwappedRun;
-pub use walk::{Found, Place, Step};
+pub use walk::{Found, WalkEntry, WalkStep};
 pub use zap::Zap;
 
 use crate::huge_slot::HugeSlot;

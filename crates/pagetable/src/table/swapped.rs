@@ -2,7 +2,7 @@
 //!
 //! The MMU does not write to them, so they change by stores under the lock of their table.
 
-use super::{Entries, LockedTable, Place, Step, Tables};
+use super::{Entries, LockedTable, Tables, WalkEntry, WalkStep};
 use crate::gather::Gather;
 use quire_arch::{Entry, Level, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_swap::SlotId;
@@ -31,7 +31,7 @@ impl<P: Platform> Tables<'_, P> {
     pub fn first_swapped(&self, range: VirtRange) -> Option<SwappedRun> {
         let mut found = None;
         self.walk(range, &mut |place, part| {
-            let Place::Table(table) = place else { return Step::Next };
+            let WalkEntry::Table(table) = place else { return WalkStep::Next };
             let pin = self.pin();
             let locked = self.lock(&pin, table, Level::PTE);
             let end = P::Paging::index(part.start(), Level::PTE) + part.pages() as usize;
@@ -42,7 +42,7 @@ impl<P: Platform> Tables<'_, P> {
                 }
                 _ => None,
             });
-            if found.is_some() { Step::Stop } else { Step::Next }
+            if found.is_some() { WalkStep::Stop } else { WalkStep::Next }
         });
         found
     }

@@ -6,7 +6,7 @@ use quire_sync::atomic::raw::Ordering;
 
 /// What a walk finds.
 #[derive(Clone, Copy, Debug)]
-pub enum Place {
+pub enum WalkEntry {
     /// A bottom table.
     Table(Pfn),
     /// A leaf in the place of a bottom table. It may have become something else by the time that its lock is
@@ -16,7 +16,7 @@ pub enum Place {
 
 /// How a walk goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum WalkStep {
     /// Done here.
     Next,
     /// What was to be done concerns only a part of the large leaf: it becomes a table, which is visited.
@@ -42,41 +42,41 @@ impl<P: Platform> Tables<'_, P> {
     /// Calls `visit` for every bottom table, and every leaf in the place of one, that covers part of `range`,
     /// in the order of the addresses, with the part of `range` that it covers. The caller makes sure that the
     /// tables stay hooked.
-    pub fn walk(&self, range: VirtRange, visit: &mut impl FnMut(Place, VirtRange) -> Step) {
+    pub fn walk(&self, range: VirtRange, visit: &mut impl FnMut(WalkEntry, VirtRange) -> WalkStep) {
         if !range.is_empty() {
             self.walk_below(self.space.root(), P::Paging::root_level(), range, visit);
         }
     }
 
-    /// Returns [`Step::Stop`] where the walk ends.
+    /// Returns [`WalkStep::Stop`] where the walk ends.
     fn walk_below(
         &self,
         table: Pfn,
         level: Level,
         range: VirtRange,
-        visit: &mut impl FnMut(Place, VirtRange) -> Step,
-    ) -> Step {
-        let Some(below) = level.down() else { return visit(Place::Table(table), range) };
+        visit: &mut impl FnMut(WalkEntry, VirtRange) -> WalkStep,
+    ) -> WalkStep {
+        let Some(below) = level.down() else { return visit(WalkEntry::Table(table), range) };
         for (index, part) in parts::<P::Paging>(range, level) {
             loop {
                 let raw = self.entries(table)[index].load(Ordering::Acquire);
                 let step = match P::Paging::decode(raw, level) {
                     Entry::Table(child) => match self.walk_below(child, below, part, visit) {
-                        Step::Stop => Step::Stop,
-                        _ => Step::Next,
+                        WalkStep::Stop => WalkStep::Stop,
+                        _ => WalkStep::Next,
                     },
-                    Entry::Leaf(_) => visit(Place::Huge(HugeSlot { table, index }), part),
-                    _ => Step::Next,
+                    Entry::Leaf(_) => visit(WalkEntry::Huge(HugeSlot { table, index }), part),
+                    _ => WalkStep::Next,
                 };
                 match step {
-                    Step::Next => break,
-                    Step::Split => self.split_huge(HugeSlot { table, index }),
-                    Step::Again => {}
-                    Step::Stop => return Step::Stop,
+                    WalkStep::Next => break,
+                    WalkStep::Split => self.split_huge(HugeSlot { table, index }),
+                    WalkStep::Again => {}
+                    WalkStep::Stop => return WalkStep::Stop,
                 }
             }
         }
-        Step::Next
+        WalkStep::Next
     }
 
     /// What there is at `addr`. Lock-free.

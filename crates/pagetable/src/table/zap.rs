@@ -1,6 +1,6 @@
 //! Taking pages out of tables that stay.
 
-use super::{HugeSlot, LockedTable, Place, Step, Tables, TablesTechnique};
+use super::{HugeSlot, LockedTable, Tables, TablesTechnique, WalkEntry, WalkStep};
 use crate::gather::{Gather, pages_from};
 use crate::residency::Residency;
 use core::ops::Range;
@@ -25,11 +25,11 @@ impl<P: Platform> Tables<'_, P> {
     /// hooked even if they are empty afterwards; see [`unmap`](Self::unmap).
     pub fn zap(&self, range: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| match place {
-            Place::Table(table) => {
+            WalkEntry::Table(table) => {
                 self.zap_in_table(table, part, what, gather);
-                Step::Next
+                WalkStep::Next
             }
-            Place::Huge(slot) => self.zap_in_huge(slot, part, what, gather),
+            WalkEntry::Huge(slot) => self.zap_in_huge(slot, part, what, gather),
         });
     }
 
@@ -40,16 +40,16 @@ impl<P: Platform> Tables<'_, P> {
         part: VirtRange,
         what: Zap,
         gather: &mut Gather<'_, P>,
-    ) -> Step {
+    ) -> WalkStep {
         let range = self.slot_range(slot);
         if part != range {
             // No fault can happen in the rest either: its mapping was cut, so it is write-locked.
             if what == Zap::Mapping && self.make_huge_absent(slot) {
                 gather.add_stale(range);
                 gather.add_split(slot, part);
-                return Step::Next;
+                return WalkStep::Next;
             }
-            return Step::Split;
+            return WalkStep::Split;
         }
         if gather.is_full() {
             if what == Zap::Mapping {
@@ -59,11 +59,11 @@ impl<P: Platform> Tables<'_, P> {
                 make_absent(&locked, slot.index..slot.index + 1);
                 gather.add_stale(range);
                 gather.add_absent(range);
-                return Step::Next;
+                return WalkStep::Next;
             }
             gather.relieve();
         }
-        if self.zap_huge(slot, what, gather) { Step::Next } else { Step::Again }
+        if self.zap_huge(slot, what, gather) { WalkStep::Next } else { WalkStep::Again }
     }
 
     pub(super) fn zap_in_table(&self, table: Pfn, part: VirtRange, what: Zap, gather: &mut Gather<'_, P>) {
@@ -209,11 +209,11 @@ impl<P: Platform> Tables<'_, P> {
     pub fn take_out_absent(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.walk(range, &mut |place, part| {
             let table = match place {
-                Place::Table(table) => table,
-                Place::Huge(slot) => {
+                WalkEntry::Table(table) => table,
+                WalkEntry::Huge(slot) => {
                     gather.make_room_flushed();
                     self.zap_huge(slot, Zap::Mapping, gather);
-                    return Step::Next;
+                    return WalkStep::Next;
                 }
             };
             let pin = self.pin();
@@ -230,7 +230,7 @@ impl<P: Platform> Tables<'_, P> {
                 }
             }
             gather.count_gone(gone);
-            Step::Next
+            WalkStep::Next
         });
     }
 

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio};
-use quire_pagetable::{HugeSlot, LockedTable, Place, Step, Tables};
+use quire_pagetable::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::Thp;
 
@@ -54,13 +54,13 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
                 self.send(&mut aged);
             }
             match place {
-                Place::Huge(slot) if part != self.tables.slot_range(slot) => {
+                WalkEntry::Huge(slot) if part != self.tables.slot_range(slot) => {
                     return cut_own(&self.tables, slot);
                 }
-                Place::Huge(slot) => self.age_huge(slot, &mut aged),
-                Place::Table(table) => self.age_table(table, part, &mut aged),
+                WalkEntry::Huge(slot) => self.age_huge(slot, &mut aged),
+                WalkEntry::Table(table) => self.age_table(table, part, &mut aged),
             }
-            Step::Next
+            WalkStep::Next
         });
         self.send(&mut aged);
     }

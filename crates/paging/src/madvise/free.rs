@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
 use quire_frame::{FrameFlags, Kind, LockedFolio, VmEvent};
 use quire_memcg::{LruList, MemcgStat};
-use quire_pagetable::{Gather, LockedTable, Place, Step, Tables, pages_from};
+use quire_pagetable::{Gather, LockedTable, Tables, WalkEntry, WalkStep, pages_from};
 use quire_thp::Thp;
 
 /// What became of the entries that were looked at.
@@ -33,21 +33,21 @@ impl<P: Platform> LazyFree<'_, P> {
     pub fn free_lazily(&self, range: VirtRange, gather: &mut Gather<'_, P>) {
         self.tables.walk(range, &mut |place, part| {
             match place {
-                Place::Table(table) => self.free_in_table(table, part, gather),
-                Place::Huge(slot) if part != self.tables.slot_range(slot) => {
+                WalkEntry::Table(table) => self.free_in_table(table, part, gather),
+                WalkEntry::Huge(slot) if part != self.tables.slot_range(slot) => {
                     return cut_own(&self.tables, slot);
                 }
-                Place::Huge(slot) => {
+                WalkEntry::Huge(slot) => {
                     let pin = self.tables.pin();
                     let locked = self.tables.lock_slot(&pin, slot);
-                    let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return Step::Again };
+                    let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return WalkStep::Again };
                     if !leaf.flags.contains(LeafFlags::SPECIAL) {
                         let _ = self.free_run(&pin, &locked, (slot.index, slot.index + 1), Level::PMD);
                         gather.add_stale(part);
                     }
                 }
             }
-            Step::Next
+            WalkStep::Next
         });
     }
 

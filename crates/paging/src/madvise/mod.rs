@@ -8,7 +8,7 @@ pub use free::LazyFree;
 
 use quire_arch::{LeafFlags, Order, Pfn, Platform};
 use quire_frame::FrameFlags;
-use quire_pagetable::{HugeSlot, Step, Tables};
+use quire_pagetable::{HugeSlot, Tables, WalkStep};
 use quire_thp::Thp;
 
 /// Splits a folio that no other process maps, and drops the reference to it. One that others map, or that
@@ -23,11 +23,11 @@ fn split_own<P: Platform>(thp: Thp<'_, P>, tables: &Tables<'_, P>, head: Pfn) {
 
 /// A part of what a large leaf maps is meant: the leaf is split if no other process has the folio, else
 /// left alone, as zeros are.
-fn cut_own<P: Platform>(tables: &Tables<'_, P>, slot: HugeSlot) -> Step {
+fn cut_own<P: Platform>(tables: &Tables<'_, P>, slot: HugeSlot) -> WalkStep {
     let pin = tables.pin();
     let locked = tables.lock_slot(&pin, slot);
-    let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return Step::Again };
+    let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return WalkStep::Again };
     let alone = !leaf.flags.contains(LeafFlags::SPECIAL)
         && tables.memory().frames().lock_folio(leaf.pfn).maps() == Tables::<P>::huge_pages();
-    if alone { Step::Split } else { Step::Next }
+    if alone { WalkStep::Split } else { WalkStep::Next }
 }

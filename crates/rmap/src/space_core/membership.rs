@@ -3,12 +3,12 @@
 use super::{SpaceCore, Vma};
 use core::cell::Cell;
 use core::ptr::NonNull;
-use quire_vma_tree::intervals::{Member, Place};
+use quire_vma_tree::intervals::{IntervalLink, Member};
 
 /// A VMA's part in its anon_vma. Read and written under the root lock.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    place: Place<Vma>,
+    place: IntervalLink<Vma>,
     /// The core of the VMA's space, for walks.
     core: Cell<Option<NonNull<SpaceCore>>>,
 }
@@ -21,7 +21,7 @@ unsafe impl Sync for Membership {}
 impl Membership {
     #[inline]
     pub(crate) const fn new() -> Self {
-        Self { place: Place::new(), core: Cell::new(None) }
+        Self { place: IntervalLink::new(), core: Cell::new(None) }
     }
 
     /// The page offsets that the anon_vma's tree has the VMA at.
@@ -48,7 +48,7 @@ impl Membership {
 
 // SAFETY: the place is a field.
 unsafe impl Member for Vma {
-    fn place(&self) -> &Place<Self> {
+    fn place(&self) -> &IntervalLink<Self> {
         &self.membership().place
     }
 }

@@ -3,7 +3,7 @@
 use super::Held;
 use crate::cluster::{CLUSTER_ORDER, CLUSTER_SLOTS, Unit};
 use crate::shadow::Shadow;
-use crate::word::{Out, Word};
+use crate::word::{Out, SlotWord};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::FrameFlags;
 
@@ -36,7 +36,7 @@ pub enum Inserted {
 
 /// What stands in the way of an insertion.
 enum Refusal {
-    Found(Word),
+    Found(SlotWord),
     Gone,
     Conflict,
 }
@@ -55,7 +55,7 @@ impl<P: Platform> Held<'_, P> {
     }
 
     /// The page that the word has, with a reference to its folio. None while that is being split.
-    pub(crate) fn get_page(&self, word: Word) -> Option<Pfn> {
+    pub(crate) fn get_page(&self, word: SlotWord) -> Option<Pfn> {
         let page = self.pfn(word)?;
         let frames = self.swap.frames();
         let folio = frames.folio(page);
@@ -99,8 +99,8 @@ impl<P: Platform> Held<'_, P> {
 
     /// Whether one folio could be inserted for the slots from `first` up to `end`; the word of the first if
     /// so.
-    fn admits(&self, first: u32, end: u32) -> Result<Word, Refusal> {
-        let mut leader: Option<(Word, u16)> = None;
+    fn admits(&self, first: u32, end: u32) -> Result<SlotWord, Refusal> {
+        let mut leader: Option<(SlotWord, u16)> = None;
         let mut at = first;
         while let Some(unit) = self.guard.next_unit(at, end) {
             if unit.word.is_cached() {

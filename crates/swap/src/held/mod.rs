@@ -15,7 +15,7 @@ use crate::device::DeviceFlags;
 use crate::devices::Device;
 use crate::lists::ListId;
 use crate::slot::SlotId;
-use crate::word::Word;
+use crate::word::SlotWord;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{AllocRequest, FaultSite, Kind};
 use quire_sync::atomic::Ordering;
@@ -85,7 +85,7 @@ impl<'a, P: Platform> Held<'a, P> {
     }
 
     /// The frame that the cache has for a word.
-    pub(crate) fn pfn(&self, word: Word) -> Option<Pfn> {
+    pub(crate) fn pfn(&self, word: SlotWord) -> Option<Pfn> {
         word.frame().map(|frame| self.swap.frames().map().span().start().offset(u64::from(frame)))
     }
 
@@ -138,7 +138,7 @@ impl<'a, P: Platform> Held<'a, P> {
         if unit.word.is_free() {
             return;
         }
-        self.guard.store(unit, Word::FREE);
+        self.guard.store(unit, SlotWord::FREE);
         self.freed = (self.freed.0.min(unit.first), self.freed.1.max(unit.first + unit.pages));
         let pages = u64::from(unit.pages);
         if !unit.word.is_zero() && self.device.flags.contains(DeviceFlags::NOTES_FREED) {

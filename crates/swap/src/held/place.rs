@@ -4,7 +4,7 @@ use super::Held;
 use crate::cluster::{CLUSTER_ORDER, CLUSTER_SLOTS, Unit};
 use crate::lists::ListId;
 use crate::slot::SlotId;
-use crate::word::Word;
+use crate::word::SlotWord;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::FrameFlags;
 use quire_sync::atomic::Ordering;
@@ -60,12 +60,13 @@ impl<P: Platform> Held<'_, P> {
         debug_assert!(got, "the caller of add_folio holds a reference");
         frame.as_folio().set_slot(slot.raw());
         frame.set_flags(FrameFlags::SWAP_CACHE | FrameFlags::DIRTY);
-        let word = Word::folio(self.frame_number(wanted.head));
+        let word = SlotWord::folio(self.frame_number(wanted.head));
         if pages > 1 && self.swap.technique().whole_words() {
-            self.guard.store(Unit { first, pages, word: Word::FREE }, word.whole());
+            self.guard.store(Unit { first, pages, word: SlotWord::FREE }, word.whole());
         } else {
             for nth in 0..pages {
-                self.guard.store(Unit { first: first + nth, pages: 1, word: Word::FREE }, word.of_slot(nth));
+                self.guard
+                    .store(Unit { first: first + nth, pages: 1, word: SlotWord::FREE }, word.of_slot(nth));
             }
         }
         self.device.used.fetch_add(u64::from(pages), Ordering::Relaxed);

@@ -1,12 +1,12 @@
 //! Slots whose pages are all zeros.
 
 use super::Held;
-use crate::word::Word;
+use crate::word::SlotWord;
 use quire_arch::Platform;
 
 impl<P: Platform> Held<'_, P> {
     /// The word of a slot that [`Swap::zeros`](crate::Swap::zeros) tells of.
-    pub(crate) fn zeros(&self, at: u32) -> Option<Word> {
+    pub(crate) fn zeros(&self, at: u32) -> Option<SlotWord> {
         let word = self.guard.word_of(at);
         let out = !word.is_free() && !word.is_cached() && !word.is_busy();
         // Of a torn cluster it is not known how often the slot alone is named.

@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 use core::ptr;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FolioCounter, FolioSplit, FrameChain, FrameFlags, SplitError};
-use quire_pagetable::{Found, Place, SpaceTables, Step, Tables};
+use quire_pagetable::{Found, SpaceTables, Tables, WalkEntry, WalkStep};
 use quire_rmap::Mapped;
 use quire_sync::atomic::raw::Ordering;
 
@@ -170,12 +170,12 @@ fn count_maps<P: Platform>(
     // The head lock is held, so no table lock may be taken, and none is needed: what maps the folio stays.
     tables.walk(range, &mut |place, part| {
         let table = match place {
-            Place::Table(table) => table,
-            Place::Huge(slot) => {
+            WalkEntry::Table(table) => table,
+            WalkEntry::Huge(slot) => {
                 if tables.slot_maps(slot, head, order) {
                     flow = ControlFlow::Break(());
                 }
-                return Step::Next;
+                return WalkStep::Next;
             }
         };
         let entries = tables.entries(table);
@@ -189,7 +189,7 @@ fn count_maps<P: Platform>(
                 split.count_map(pfn.0 - head.0);
             }
         }
-        Step::Next
+        WalkStep::Next
     });
     flow
 }

@@ -8,7 +8,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::AtomicU64 as Word;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FrameChain, FrameFlags, Kind, MapsLeft};
-use quire_pagetable::{FlushCause, MemoryCore, Place, Residency, Step, pages_from};
+use quire_pagetable::{FlushCause, MemoryCore, Residency, WalkEntry, WalkStep, pages_from};
 use quire_rmap::{HeldMappings, Mapped};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
@@ -31,10 +31,10 @@ impl<P: Platform> Thp<'_, P> {
             // Locked memory is to stay what it is.
             if !mapped.vma.is_locked() {
                 mapped.tables.walk(mapped.range, &mut |place, part| {
-                    if let Place::Table(table) = place {
+                    if let WalkEntry::Table(table) = place {
                         share_in_table(mapped, (table, part), (head, order), unmapped);
                     }
-                    Step::Next
+                    WalkStep::Next
                 });
             }
             ControlFlow::Continue(())

@@ -1,18 +1,18 @@
 //! The tree against a plain list.
 
-use super::{IntervalTree, Member, Place, Side};
+use super::{IntervalLink, IntervalTree, Member, Side};
 use proptest::prelude::*;
 use std::boxed::Box;
 use std::ptr::NonNull;
 use std::vec::Vec;
 
 struct Item {
-    place: Place<Self>,
+    place: IntervalLink<Self>,
 }
 
 // SAFETY: the place is a field.
 unsafe impl Member for Item {
-    fn place(&self) -> &Place<Self> {
+    fn place(&self) -> &IntervalLink<Self> {
         &self.place
     }
 }
@@ -29,7 +29,7 @@ impl Both {
     }
 
     fn insert(&mut self, first: u64, last: u64) {
-        let item = NonNull::from(Box::leak(Box::new(Item { place: Place::new() })));
+        let item = NonNull::from(Box::leak(Box::new(Item { place: IntervalLink::new() })));
         // SAFETY: one thread; the item is new and lives until it is removed or the test ends.
         unsafe { self.tree.insert(item, first, last) };
         self.list.push((item, first, last));

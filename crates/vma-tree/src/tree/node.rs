@@ -62,14 +62,14 @@ impl Extent {
 
 /// The contents of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Slot {
+pub(super) struct NodeSlot {
     /// Where it lies.
     pub(super) extent: Extent,
     /// The address of the value or of the child.
     pub(super) link: usize,
 }
 
-impl Slot {
+impl NodeSlot {
     /// What a slot holds that is not in use.
     const UNUSED: Self = Self { extent: Extent { start: NOWHERE, end: NOWHERE, gap: 0 }, link: 0 };
 }
@@ -240,19 +240,19 @@ impl<V> Node<V> {
 
     /// All of slot `index`.
     #[inline]
-    pub(super) fn slot(&self, index: usize) -> Slot {
-        Slot { extent: self.extent_of(index), link: self.link(index) }
+    pub(super) fn slot(&self, index: usize) -> NodeSlot {
+        NodeSlot { extent: self.extent_of(index), link: self.link(index) }
     }
 
     #[inline]
-    fn put(&self, index: usize, slot: Slot) {
+    fn put(&self, index: usize, slot: NodeSlot) {
         self.set_extent(index, slot.extent);
         self.set_link(index, slot.link);
     }
 
     /// Whether slot `index` holds nothing.
     pub(super) fn is_wiped(&self, index: usize) -> bool {
-        self.slot(index) == Slot::UNUSED
+        self.slot(index) == NodeSlot::UNUSED
     }
 
     /// What the parent caches of this node, which is not empty: only the root ever is.
@@ -271,13 +271,13 @@ impl<V> Node<V> {
 
     /// The slot that describes this node in its parent.
     #[inline]
-    pub(super) fn as_slot(&self) -> Slot {
-        Slot { extent: self.extent(), link: self.address() }
+    pub(super) fn as_slot(&self) -> NodeSlot {
+        NodeSlot { extent: self.extent(), link: self.address() }
     }
 
     /// Puts `slot` at `index` and moves the slots from there on up by one. The node is not full.
     #[inline]
-    pub(super) fn insert(&self, index: usize, slot: Slot) {
+    pub(super) fn insert(&self, index: usize, slot: NodeSlot) {
         let count = self.count();
         self.set_count(count + 1);
         // From the top, so that a link is in the node at every moment.
@@ -294,13 +294,13 @@ impl<V> Node<V> {
         for to in index..last {
             self.put(to, self.slot(to + 1));
         }
-        self.put(last, Slot::UNUSED);
+        self.put(last, NodeSlot::UNUSED);
         self.set_count(last);
     }
 
     /// Adds `slot` at the top. The node is not full.
     #[inline]
-    pub(super) fn push(&self, slot: Slot) {
+    pub(super) fn push(&self, slot: NodeSlot) {
         let count = self.count();
         self.put(count, slot);
         self.set_count(count + 1);
@@ -313,7 +313,7 @@ impl<V> Node<V> {
             to.push(self.slot(index));
         }
         for index in from..count {
-            self.put(index, Slot::UNUSED);
+            self.put(index, NodeSlot::UNUSED);
         }
         self.set_count(from);
     }

@@ -3,7 +3,7 @@
 use crate::chain::FrameChain;
 use crate::frames::Frames;
 use crate::kind::Kind;
-use crate::map::{FrameIndex, Migratetype, PAGEBLOCK_ORDER, Word};
+use crate::map::{FrameIndex, FrameState, Migratetype, PAGEBLOCK_ORDER};
 use crate::pcp::{PcpTechnique, ReturnChain};
 use crate::request::AllocRequest;
 use crate::testing::{Machine, TEST, assert_sound, frames, violations};
@@ -52,10 +52,10 @@ fn lost_frames() {
     let frames = machine(PcpTechnique::None);
     let pfn = taken(&frames);
     for kind in [Kind::Free, Kind::Pcp, Kind::Limbo, Kind::Slab] {
-        frames.known(pfn).set_word(Word::new(kind, Order::ZERO, Migratetype::Unmovable));
+        frames.known(pfn).set_word(FrameState::new(kind, Order::ZERO, Migratetype::Unmovable));
         finds(&frames, |found| *found == FrameViolation::Lost { pfn, kind });
     }
-    frames.known(pfn).set_word(Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable));
+    frames.known(pfn).set_word(FrameState::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable));
     assert_sound(&frames);
     let mut chain = FrameChain::new();
     frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
@@ -69,7 +69,7 @@ fn a_frame_that_is_in_use_and_on_a_list() {
     let pin = frames.platform().pin();
     let pfn = taken(&frames);
     frames.free(&pin, pfn, Order::ZERO).unwrap();
-    frames.known(pfn).set_word(Word::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable));
+    frames.known(pfn).set_word(FrameState::given_out(Kind::Allocated, Order::ZERO, Migratetype::Unmovable));
     let kind = Kind::Allocated;
     finds(&frames, |found| *found == FrameViolation::Reached { pfn, kind, expected: 0, found: 1 });
     finds(&frames, |found| matches!(found, FrameViolation::WrongKind { expected: Kind::Pcp, .. }));
@@ -100,19 +100,19 @@ fn wrong_words_of_free_blocks() {
     let word = frame.word();
     let expected = word.migratetype();
     let found = Migratetype::Reclaimable;
-    frame.set_word(Word::new(Kind::Free, word.order(), found));
+    frame.set_word(FrameState::new(Kind::Free, word.order(), found));
     finds(&frames, |violation| {
         matches!(violation, FrameViolation::WrongMigratetype { pfn: at, expected: e, found: f, .. }
             if (*at, *e, *f) == (pfn, expected, found))
     });
     let larger = word.order().larger().unwrap();
-    frame.set_word(Word::new(Kind::Free, larger, expected));
+    frame.set_word(FrameState::new(Kind::Free, larger, expected));
     finds(
         &frames,
         |violation| matches!(violation, FrameViolation::WrongOrder { found, .. } if *found == larger),
     );
     finds(&frames, |violation| matches!(violation, FrameViolation::BadTail { head, .. } if *head == pfn));
-    frame.set_word(Word::new(Kind::Free, Order::MAX, expected));
+    frame.set_word(FrameState::new(Kind::Free, Order::MAX, expected));
     finds(&frames, |violation| *violation == FrameViolation::Misaligned { pfn, order: Order::MAX });
 }
 
@@ -136,7 +136,7 @@ fn buddies_that_were_not_joined() {
     assert_eq!(pair[0].buddy(Order::ZERO), pair[1]);
     frames.free(&pin, pair[0], Order::ZERO).unwrap();
     let word = frames.known(pair[0]).word();
-    frames.known(pair[0]).set_word(Word::TAIL);
+    frames.known(pair[0]).set_word(FrameState::TAIL);
     frames.free(&pin, pair[1], Order::ZERO).unwrap();
     frames.known(pair[0]).set_word(word);
     let (pfn, order) = (pair[0], Order::ZERO);
@@ -165,9 +165,9 @@ fn users_that_stayed_in_free_frames() {
 fn a_tail_without_a_block_and_a_block_on_boot_memory() {
     let frames = machine(PcpTechnique::None);
     let pfn = taken(&frames);
-    frames.known(pfn).set_word(Word::TAIL);
+    frames.known(pfn).set_word(FrameState::TAIL);
     finds(&frames, |found| *found == FrameViolation::StrayTail { pfn });
-    frames.known(pfn).set_word(Word::new(Kind::Reserved, Order::ZERO, Migratetype::Unmovable));
+    frames.known(pfn).set_word(FrameState::new(Kind::Reserved, Order::ZERO, Migratetype::Unmovable));
     finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::Reserved, .. }));
     finds(&frames, |found| matches!(found, FrameViolation::WrongCount { what: Counted::ZoneManaged(_), .. }));
 }
@@ -198,7 +198,7 @@ fn a_block_that_a_cpu_keeps_in_an_isolated_page_block() {
         let zone = frames.zone(ZoneKind::Dma32.into());
         if on_stack {
             frames.gather(&mut FrameChain::new(), pfn, Order::ZERO).unwrap();
-            frames.known(pfn).set_word(Word::new(Kind::Pcp, Order::ZERO, Migratetype::Unmovable));
+            frames.known(pfn).set_word(FrameState::new(Kind::Pcp, Order::ZERO, Migratetype::Unmovable));
             let returned = &zone.pcp.mine(&pin).returned;
             returned.set_accepts(1);
             let (first, last) = (frames.map().index(pfn), frames.known(pfn));

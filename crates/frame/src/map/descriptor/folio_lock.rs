@@ -40,7 +40,7 @@ impl Frame {
 mod models {
     use super::*;
     use crate::kind::Kind;
-    use crate::map::{Migratetype, Word};
+    use crate::map::{FrameState, Migratetype};
     use crate::zone_id::ZoneId;
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicBool;
@@ -84,7 +84,7 @@ mod models {
         bounds.preemption_bound = Some(3);
         bounds.check(|| {
             let frame = Frame::new(Kind::Tail, ZoneId::default());
-            frame.set_word(Word::given_out(Kind::Anonymous, Order::ZERO, Migratetype::Movable));
+            frame.set_word(FrameState::given_out(Kind::Anonymous, Order::ZERO, Migratetype::Movable));
             let model = Arc::new(Model { frame, value: UnsafeCell::new(0), awake: AtomicBool::new(false) });
             let other = {
                 let model = Arc::clone(&model);

@@ -3,7 +3,7 @@
 use super::Buddy;
 use crate::counters::EventSet;
 use crate::kind::Kind;
-use crate::map::{FrameIndex, MemoryMap, Migratetype, PAGEBLOCK_ORDER, Word};
+use crate::map::{FrameIndex, FrameState, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
 use quire_arch::{Order, Pfn, PfnRange};
 
 impl Buddy {
@@ -30,7 +30,7 @@ impl Buddy {
             };
             let word = map.at(index).word();
             self.unlink(map, index, word.order(), word.migratetype());
-            map.at(index).set_word(Word::new(Kind::Gathered, word.order(), before));
+            map.at(index).set_word(FrameState::new(Kind::Gathered, word.order(), before));
             self.free_block(map, index, word.order(), events);
             pfn = pfn.offset(word.order().pages());
         }
@@ -67,7 +67,11 @@ impl Buddy {
             let pages = word.order().pages();
             self.unlink(map, map.index(pfn), word.order(), word.migratetype());
             for frame in (pfn.0..pfn.0 + pages).map(Pfn) {
-                map.known(frame).set_word(Word::new(Kind::Offline, Order::ZERO, Migratetype::Unmovable));
+                map.known(frame).set_word(FrameState::new(
+                    Kind::Offline,
+                    Order::ZERO,
+                    Migratetype::Unmovable,
+                ));
             }
             removed += pages;
             pfn = pfn.offset(pages);
@@ -82,7 +86,7 @@ impl Buddy {
         let frames = (block.start().0..block.end().0).map(Pfn);
         let mut returned = 0;
         for pfn in frames.filter(|&pfn| map.known(pfn).kind() == Kind::Offline) {
-            map.known(pfn).set_word(Word::new(Kind::Gathered, Order::ZERO, before));
+            map.known(pfn).set_word(FrameState::new(Kind::Gathered, Order::ZERO, before));
             self.free_block(map, map.index(pfn), Order::ZERO, events);
             returned += 1;
         }

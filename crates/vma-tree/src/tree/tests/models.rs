@@ -3,7 +3,7 @@
 //!
 //! Run by `scripts/models.sh loom`.
 
-use super::super::node::{Extent, NOWHERE, Node, Slot};
+use super::super::node::{Extent, NOWHERE, Node, NodeSlot};
 use super::super::{NodeStore, OutOfNodes, RangeTree, Writer};
 use super::support::{Cpu, epoch};
 use loom::model::Builder;
@@ -127,7 +127,7 @@ impl Run {
                 }
                 let link = NonNull::from(&self.poison).as_ptr().expose_provenance();
                 node.set_level(0);
-                node.push(Slot { extent: Extent { start: 0, end: NOWHERE - 1, gap: 0 }, link });
+                node.push(NodeSlot { extent: Extent { start: 0, end: NOWHERE - 1, gap: 0 }, link });
             }
         }
     }

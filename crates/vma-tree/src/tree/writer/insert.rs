@@ -1,7 +1,7 @@
 //! Adding an entry.
 
 use super::{Writer, is_mappable};
-use crate::tree::node::{Extent, MIN_FILL, Node, SLOTS, Slot};
+use crate::tree::node::{Extent, MIN_FILL, Node, NodeSlot, SLOTS};
 use crate::tree::path::Path;
 use crate::tree::store::{NodeStore, OutOfNodes};
 use core::error::Error;
@@ -45,7 +45,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
         if !is_mappable(range) {
             return Err(InsertError::BadRange);
         }
-        let slot = Slot { extent: Extent::of(range), link: value.as_ptr().expose_provenance() };
+        let slot = NodeSlot { extent: Extent::of(range), link: value.as_ptr().expose_provenance() };
         match self.root_node() {
             None => {
                 self.stock(1)?;
@@ -78,7 +78,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     ///
     /// There are as many spare nodes as [`nodes_to_split`] says.
     #[inline]
-    unsafe fn insert_at(&self, path: &Path<'_, V>, slot: Slot) {
+    unsafe fn insert_at(&self, path: &Path<'_, V>, slot: NodeSlot) {
         let (mut level, mut index, mut slot) = (0, path.slot(0), slot);
         while path.node(level).is_full() {
             let node = path.node(level);
@@ -115,7 +115,7 @@ fn nodes_to_split<V>(path: &Path<'_, V>) -> usize {
 ///
 /// An insertion at either end is likely one of a row that goes on there (a program that maps upwards or
 /// downwards), so the other side keeps most of the slots and stays as it is.
-fn split<V>(node: &Node<V>, right: &Node<V>, index: usize, slot: Slot) {
+fn split<V>(node: &Node<V>, right: &Node<V>, index: usize, slot: NodeSlot) {
     // Above the leaves the new slot is the upper half of a child that was split: slot 1 is the low end there.
     let low_end = usize::from(node.level() > 0);
     let left = if index == SLOTS {
