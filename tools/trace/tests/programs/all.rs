@@ -15,6 +15,7 @@ mod stay;
 
 use quire_trace::record::{RecordError, RecordOptions, record};
 use shared::PAGE;
+use std::ffi::CStr;
 use std::path::PathBuf;
 
 /// The names of programs, each a function of the same name.
@@ -65,9 +66,70 @@ fn leave(code: i32) -> ! {
     std::process::exit(code)
 }
 
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
 fn map(len: usize, prot: i32, flags: i32) -> *mut u8 {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
     assert_ne!(addr, libc::MAP_FAILED);
     addr.cast()
+}
+
+/// Makes a process that runs `body` and ends, with code 0 if `body` does not end it. Returns its id.
+fn make_process(body: impl FnOnce()) -> i32 {
+    // SAFETY: the bodies make system calls and use memory of their own; none waits for another thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        body();
+        end(0);
+    }
+    child
+}
+
+/// Ends this process at once.
+fn end(code: i32) -> ! {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// Waits for a process that was made here; returns how it ended.
+fn wait_for(child: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` is a live local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
+/// Ends a process that was made here.
+fn kill(child: i32) {
+    // SAFETY: signals a child that was not waited for.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    wait_for(child);
+}
+
+/// Sets what a signal does.
+fn handle(signal: i32, handler: libc::sighandler_t) {
+    // SAFETY: the handlers make one system call or change an atomic number.
+    unsafe { libc::signal(signal, handler) };
+}
+
+fn ignore_ends() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        handle(signal, libc::SIG_IGN);
+    }
+}
+
+/// Sleeps without anything that the standard library does beside it.
+fn nap(nanoseconds: i64) -> bool {
+    let nap = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    // SAFETY: the pointer is to a live local.
+    unsafe { libc::nanosleep(&raw const nap, std::ptr::null_mut()) == 0 }
+}
+
+/// Becomes another program, unless that fails.
+fn execute(words: &[&CStr]) {
+    let pointers: Vec<_> = words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
+    // SAFETY: strings that end with zeros, in a list that does.
+    unsafe { libc::execv(pointers[0], pointers.as_ptr()) };
 }

@@ -1,13 +1,13 @@
 //! Programs with processes beside others that keep the recorder busy, or beside others that are killed.
 
 use crate::shared::{OLD_CALLS, PAGE};
-use crate::{leave, map};
+use crate::{PRIVATE, READ_WRITE, kill, leave, make_process, map};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Memory that all processes share.
 fn shared() -> &'static AtomicU32 {
-    let addr = map(PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    let addr = map(PAGE, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a page of zeros that stays mapped.
     unsafe { &*addr.cast::<AtomicU32>() }
 }
@@ -22,17 +22,13 @@ const YOUNG_CALLS: usize = 50_000;
 pub(crate) fn is_busy_beside_older_ones() {
     let ended = shared();
     for _ in 0..4 {
-        // SAFETY: the children make system calls only and end.
-        unsafe {
-            if libc::fork() == 0 {
-                let mut calls = 0;
-                while calls < YOUNG_CALLS && ended.load(Ordering::Relaxed) == 0 {
-                    advise();
-                    calls += 1;
-                }
-                libc::_exit(0);
+        make_process(|| {
+            let mut calls = 0;
+            while calls < YOUNG_CALLS && ended.load(Ordering::Relaxed) == 0 {
+                advise();
+                calls += 1;
             }
-        }
+        });
     }
     for _ in 0..OLD_CALLS {
         advise();
@@ -48,41 +44,31 @@ extern "C" fn maps_and_unmaps(seed: *mut c_void) -> c_int {
     let mut pages = seed.addr() % 7;
     loop {
         pages = (pages + 3) % 7;
+        let len = (pages + 1) * PAGE;
+        let addr = map(len, libc::PROT_NONE, PRIVATE);
         // SAFETY: new memory, which is taken away again.
-        unsafe {
-            let len = (pages + 1) * PAGE;
-            let addr = libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            libc::munmap(addr, len);
-        }
+        unsafe { libc::munmap(addr.cast(), len) };
     }
 }
 
 pub(crate) fn kills_what_shares_its_memory() {
     const STACK: usize = 16 * PAGE;
-    let stack = map(STACK, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let stack = map(STACK, READ_WRITE, PRIVATE);
     for round in 0..200_usize {
         // SAFETY: the process has a stack of its own, makes system calls only, and is gone when the next one
         // begins.
-        unsafe {
+        let child = unsafe {
             let top = stack.add(STACK).cast();
             let flags = libc::CLONE_VM | libc::SIGCHLD;
-            let child = libc::clone(maps_and_unmaps, top, flags, std::ptr::without_provenance_mut(round));
-            assert!(child > 0);
-            for _ in 0..round % 5 {
-                libc::sched_yield();
-            }
-            libc::kill(child, libc::SIGKILL);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
+            libc::clone(maps_and_unmaps, top, flags, std::ptr::without_provenance_mut(round))
+        };
+        assert!(child > 0);
+        for _ in 0..round % 5 {
+            std::thread::yield_now();
         }
+        kill(child);
         // Where this is placed tells which of the other's calls were made.
-        map(PAGE, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        map(PAGE, libc::PROT_NONE, PRIVATE);
     }
     leave(6);
 }

@@ -1,6 +1,8 @@
 //! A program that looks at the CPUs on which it may run.
 
 use crate::shared::cpus;
+use crate::{end, make_process, wait_for};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Stops often enough for the recorder to bring this thread to its CPU.
 fn stop_often() {
@@ -12,16 +14,11 @@ fn stop_often() {
 
 /// The CPUs of a process that is made now.
 fn cpus_of_child(expected: &[usize]) -> bool {
-    // SAFETY: the child makes system calls only and ends.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            libc::_exit(i32::from(cpus() != expected));
+    wait_for(make_process(|| {
+        if cpus() != expected {
+            end(1);
         }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        status == 0
-    }
+    })) == 0
 }
 
 pub(crate) fn looks_at_its_cpus() {
@@ -33,13 +30,10 @@ pub(crate) fn looks_at_its_cpus() {
         assert!(cpus_of_child(&own), "round {round}");
     }
     let last = *own.last().unwrap();
-    // SAFETY: as above.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(last, &mut set);
-        stop_often();
-        assert_eq!(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set), 0);
-    }
+    let mut set = CpuSet::new();
+    set.set(last);
+    stop_often();
+    sched_setaffinity(None, &set).unwrap();
     for _ in 0..5 {
         stop_often();
         assert_eq!(cpus(), [last]);

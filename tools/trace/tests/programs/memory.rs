@@ -1,11 +1,11 @@
 //! Programs with many threads, processes, programs and ends.
 
-use crate::{PAGE, leave, map};
+use crate::{PAGE, PRIVATE, READ_WRITE, end, handle, leave, make_process, map, wait_for};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 fn map_pages(pages: usize) -> *mut u8 {
-    map(pages * PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
+    map(pages * PAGE, READ_WRITE, PRIVATE)
 }
 
 fn touch(addr: *mut u8, pages: usize) {
@@ -49,27 +49,17 @@ pub(crate) fn forks() {
     let addr = map_pages(8);
     touch(addr, 8);
     for depth in 0..3 {
-        // SAFETY: the child only touches memory, forks again and exits.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        wait_for(make_process(|| {
             touch(addr, 8 - depth);
-            let own = map_pages(2);
-            touch(own, 2);
+            touch(map_pages(2), 2);
             if depth == 1 {
-                // SAFETY: as above.
-                if unsafe { libc::fork() } == 0 {
+                wait_for(make_process(|| {
                     touch(addr, 2);
-                    // SAFETY: ends this process at once.
-                    unsafe { libc::_exit(11) };
-                }
-                // SAFETY: waits for a child of ours.
-                unsafe { libc::wait(std::ptr::null_mut()) };
+                    end(11);
+                }));
             }
-            // SAFETY: ends this process at once.
-            unsafe { libc::_exit(10) };
-        }
-        // SAFETY: waits for a child of ours.
-        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            end(10);
+        }));
         touch(addr, 8);
     }
     leave(0);
@@ -128,18 +118,15 @@ static GUARD: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::n
 
 extern "C" fn open_guard(_signal: i32) {
     let addr = GUARD.load(Ordering::Relaxed);
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (addr, flags) = (std::ptr::with_exposed_provenance_mut(addr), PRIVATE | libc::MAP_FIXED);
     // SAFETY: the guard is memory that the child set aside for this.
-    unsafe {
-        libc::mmap(std::ptr::with_exposed_provenance_mut(addr), PAGE, prot, flags | libc::MAP_FIXED, -1, 0);
-    }
+    unsafe { libc::mmap(addr, PAGE, READ_WRITE, flags, -1, 0) };
 }
 
 pub(crate) fn guard() {
-    // SAFETY: the handler only maps memory, which is safe in a signal handler.
-    unsafe { libc::signal(libc::SIGSEGV, open_guard as extern "C" fn(i32) as libc::sighandler_t) };
+    handle(libc::SIGSEGV, open_guard as extern "C" fn(i32) as libc::sighandler_t);
     for round in 0..4 {
-        let guard = map(3 * PAGE, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let guard = map(3 * PAGE, libc::PROT_NONE, PRIVATE);
         // SAFETY: inside the mapping.
         let page = unsafe { guard.add(PAGE) };
         if round % 2 == 0 {
@@ -187,10 +174,9 @@ pub(crate) fn details() {
         libc::setrlimit(libc::RLIMIT_DATA, &raw const limit);
         let fd = libc::memfd_create(c"some memory".as_ptr(), 0);
         libc::ftruncate(fd, 2 * PAGE as i64);
-        let (prot, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        let memory: *mut u8 = libc::mmap(std::ptr::null_mut(), 4 * PAGE, prot, shared, fd, 0).cast();
-        touch(memory, 2);
-        libc::mmap(std::ptr::null_mut(), PAGE, prot, shared, 999, 0);
+        let shared = |len, fd| libc::mmap(std::ptr::null_mut(), len, READ_WRITE, libc::MAP_SHARED, fd, 0);
+        touch(shared(4 * PAGE, fd).cast(), 2);
+        shared(PAGE, 999);
         let four = map_pages(4);
         touch(four, 3);
         libc::mincore(four.cast(), 4 * PAGE, residents.as_mut_ptr());

@@ -1,23 +1,17 @@
 //! Programs that make calls whose results depend on what it is allowed to do.
 
-use crate::PAGE;
-use std::ffi::CString;
-use std::mem::MaybeUninit;
+use crate::{PAGE, PRIVATE, READ_WRITE, execute, leave, make_process, wait_for};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
 
-const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// `CAP_IPC_LOCK` and `CAP_SYS_RAWIO`.
 const BOTH: u32 = 1 << 14 | 1 << 17;
 
 fn map(addr: usize, len: usize, prot: i32, flags: i32) -> *mut u8 {
     // SAFETY: a new mapping; fixed addresses are below all that the program has.
     unsafe { libc::mmap(addr as *mut _, len, prot, flags, -1, 0).cast() }
-}
-
-fn leave(code: i32) -> ! {
-    // SAFETY: ends the process at once.
-    unsafe { libc::_exit(code) }
 }
 
 /// Keeps only these of the two capabilities in effect; all stay permitted.
@@ -33,14 +27,9 @@ fn set_privileges(wanted: u32) {
 }
 
 fn limit_locked(bytes: u64) {
-    let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
-    // SAFETY: a live local of the kernel's size; all bit patterns are numbers.
-    unsafe {
-        libc::getrlimit(libc::RLIMIT_MEMLOCK, limit.as_mut_ptr());
-        let mut limit = limit.assume_init();
-        limit.rlim_cur = bytes.min(limit.rlim_max);
-        libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit);
-    }
+    let limit = getrlimit(Resource::Memlock);
+    let current = Some(limit.maximum.map_or(bytes, |most| bytes.min(most)));
+    setrlimit(Resource::Memlock, Rlimit { current, ..limit }).unwrap();
 }
 
 /// Makes every call that the privilege and the limit decide about. What comes of it is in the recording.
@@ -90,24 +79,12 @@ fn lock_in_every_way() {
 
 /// Runs `work` in a child and waits for it.
 fn in_child(work: impl FnOnce()) {
-    // SAFETY: the program has one thread here, so that the child may do what it likes.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        work();
-        leave(0);
-    }
-    // SAFETY: waits for the own child.
-    unsafe { libc::waitpid(child, null_mut(), 0) };
+    wait_for(make_process(work));
 }
 
 /// Runs one of the programs here anew.
-fn execute(program: &str) {
-    let path = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
-    let words = [path.as_str(), program].map(|word| CString::new(word).unwrap());
-    let mut pointers: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
-    pointers.push(std::ptr::null());
-    // SAFETY: strings that end with zeros, in a list that does.
-    unsafe { libc::execv(pointers[0], pointers.as_ptr()) };
+fn become_program(name: &CStr) {
+    execute(&[&CString::new(std::env::current_exe().unwrap().as_os_str().as_bytes()).unwrap(), name]);
 }
 
 const LIMITS: [u64; 4] = [0, 2 * PAGE as u64, 4 * PAGE as u64 + 5, 1 << 20];
@@ -150,7 +127,7 @@ pub(crate) fn locks() {
     in_child(|| {
         // SAFETY: as above.
         unsafe { libc::syscall(libc::SYS_setreuid, 1000, 1000) };
-        execute("locks_in_every_way");
+        become_program(c"locks_in_every_way");
     });
     leave(0);
 }
@@ -274,8 +251,8 @@ pub(crate) fn mdwe() {
             }
             execute_in_every_way();
             in_child(execute_in_every_way);
-            in_child(|| execute("executes_in_every_way"));
-            execute("executes_in_every_way");
+            in_child(|| become_program(c"executes_in_every_way"));
+            become_program(c"executes_in_every_way");
         });
     }
     leave(0);

@@ -1,6 +1,7 @@
 //! A program that makes calls for ever.
 
 use crate::shared::{Counts, EXECS, FAILURES, FORKS, MAPS, NAPS, PID, SIGNALS, counts};
+use crate::{PAGE, PRIVATE, READ_WRITE, end, execute, handle, ignore_ends, make_process, nap, wait_for};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,18 +12,8 @@ fn count(counts: &Counts, what: usize, success: bool) {
 }
 
 /// Makes a process that runs `body` and returns whether it ended with code 0.
-fn child(body: impl FnOnce()) -> bool {
-    // SAFETY: the bodies make system calls only.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            body();
-            libc::_exit(0);
-        }
-        let mut status = 0;
-        let waited = libc::waitpid(child, &raw mut status, 0);
-        child > 0 && waited == child && status == 0
-    }
+fn ends_well(body: impl FnOnce()) -> bool {
+    wait_for(make_process(body)) == 0
 }
 
 pub(crate) fn makes_calls_for_ever() {
@@ -31,56 +22,41 @@ pub(crate) fn makes_calls_for_ever() {
         SIGNALS_SEEN.fetch_add(1, Ordering::Relaxed);
     }
     let counts = counts(&PathBuf::from(std::env::var_os("QUIRE_COUNTS").unwrap()));
-    // SAFETY: ignoring signals has no memory preconditions; the handler adds to an atomic number only.
-    unsafe {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        libc::signal(libc::SIGUSR1, on_signal as extern "C" fn(i32) as libc::sighandler_t);
-    }
+    ignore_ends();
+    handle(libc::SIGUSR1, on_signal as extern "C" fn(i32) as libc::sighandler_t);
     counts[PID].store(u64::from(std::process::id()), Ordering::Relaxed);
     std::thread::spawn(|| {
         loop {
-            count(counts, FORKS, child(|| {}));
+            count(counts, FORKS, ends_well(|| {}));
         }
     });
     std::thread::spawn(|| {
         loop {
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             // SAFETY: new memory, which is written and taken away.
             unsafe {
-                let addr = libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0);
+                let addr = libc::mmap(std::ptr::null_mut(), PAGE, READ_WRITE, PRIVATE, -1, 0);
                 if addr != libc::MAP_FAILED {
                     addr.cast::<u8>().write_volatile(1);
                 }
-                count(counts, MAPS, addr != libc::MAP_FAILED && libc::munmap(addr, 4096) == 0);
+                count(counts, MAPS, addr != libc::MAP_FAILED && libc::munmap(addr, PAGE) == 0);
             }
         }
     });
     std::thread::spawn(|| {
         loop {
-            count(
-                counts,
-                EXECS,
-                child(|| {
-                    let program = c"/bin/true".as_ptr();
-                    // SAFETY: the words are a list that ends with null.
-                    unsafe { libc::execv(program, [program, std::ptr::null()].as_ptr()) };
-                    // SAFETY: ends the child, which did not become the program.
-                    unsafe { libc::_exit(1) };
-                }),
-            );
+            let executes = || {
+                execute(&[c"/bin/true"]);
+                end(1);
+            };
+            count(counts, EXECS, ends_well(executes));
         }
     });
     // A wait that is made to go on where it was.
     std::thread::spawn(|| {
         loop {
             let begun = Instant::now();
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-            // SAFETY: the pointer is to a live local.
-            let result = unsafe { libc::nanosleep(&raw const nap, std::ptr::null_mut()) };
-            count(counts, NAPS, result == 0 && begun.elapsed() >= Duration::from_millis(50));
+            let whole = nap(50_000_000);
+            count(counts, NAPS, whole && begun.elapsed() >= Duration::from_millis(50));
         }
     });
     // A thread that gets a signal all the time.
