@@ -174,7 +174,7 @@ for step in "${steps[@]}"; do
     look "$step" || die "the tree without mutations fails: $found; see $log"
 done
 
-table='%-42s %-8s %s\n'
+table='%-48s %-8s %s\n'
 missed=0 rows=()
 for name in "${names[@]}"; do
     log=$work/logs/$name.log found= started=$SECONDS
