@@ -1,6 +1,5 @@
 //! What a machine counts: per CPU, written by the thread that is the CPU, summed when it is read.
 
-use crate::cpu::Cpu;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! events {
@@ -26,10 +25,10 @@ macro_rules! events {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
 
-            pub(crate) fn sum(cpus: &[Cpu]) -> Self {
+            pub(crate) fn sum<C: AsRef<CpuCounters>>(cpus: &[C]) -> Self {
                 let mut sum = Self::default();
                 for cpu in cpus {
-                    $(sum.$field += cpu.counters.0[Event::$event as usize].load(Ordering::Relaxed);)*
+                    $(sum.$field += cpu.as_ref().0[Event::$event as usize].load(Ordering::Relaxed);)*
                 }
                 sum
             }

@@ -6,15 +6,31 @@
 //! stopped by shootdowns as a real CPU is. A thread that is no vCPU may call the memory manager too: it
 //! borrows a free vCPU for each pinned section.
 //!
-//! - `arena`: the RAM. `cpu`: vCPUs and which of them a thread is. `mmu`: TLB, walks, program data.
-//! - [`shootdown`]: the protocol by which flushes reach a vCPU, and why it is right.
+//! # Modules, lowest first
+//!
+//! - `threads`: threads and locks of the host.
+//! - `config`, `zeroing`: what a machine is made of; zeroing past the caches.
+//! - `arena`: the RAM.
+//! - `wait`, `give_way`, `lock_order`: how threads wait, yield at random, and take locks in order.
+//! - `counters`: what is counted for each CPU.
+//! - `door`: the state word and the mailbox of a vCPU: who may touch its TLB.
+//! - `tlb`, `walk`: the TLB of a vCPU, and walks of the tables.
+//! - `paranoid`: finding translations that should have been flushed.
+//! - `cpu`: vCPUs, and which of them a thread is.
+//! - `parking`: sleeping on a key.
+//! - `machine`: what all handles of a machine share.
+//! - `shootdown`: the protocol by which flushes reach a vCPU, and why it is right.
+//! - `mmu`: translation, and program data.
+//! - `program`: programs in guest mode.
+//! - `platform`: the machine as the memory manager sees it, and the handles of its vCPUs.
+//! - `memory`: a machine with its memory manager.
 //! - `swap`: devices that keep pages on the host.
-//! - [`paranoid`]: finding translations that should have been flushed.
 
 mod arena;
 mod config;
 mod counters;
 mod cpu;
+mod door;
 mod give_way;
 mod lock_order;
 mod machine;
@@ -29,8 +45,9 @@ pub mod shootdown;
 #[cfg(not(loom))]
 pub mod swap;
 mod threads;
-mod vcpu;
+mod tlb;
 mod wait;
+mod walk;
 mod zeroing;
 
 pub use config::{HostConfig, HostError};
@@ -40,6 +57,5 @@ pub use machine::FrameQuery;
 #[cfg(not(loom))]
 pub use memory::{Finding, Machine, MachineError};
 pub use paranoid::{StaleHit, Staleness};
-pub use platform::HostPlatform;
+pub use platform::{HostPlatform, Vcpu, VcpuError};
 pub use program::{AccessError, Guest, Program, ProgramSpace, STUCK_AFTER, Translation};
-pub use vcpu::{Vcpu, VcpuError};

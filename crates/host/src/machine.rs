@@ -2,7 +2,7 @@
 
 use crate::arena::Arena;
 use crate::config::{HostConfig, HostError, host_memory_available};
-use crate::cpu::Cpu;
+use crate::cpu::Cpus;
 use crate::parking::Parking;
 use crate::threads::RwLock;
 use core::fmt;
@@ -18,9 +18,9 @@ pub type FrameQuery = Box<dyn Fn(Pfn) -> bool + Send + Sync>;
 /// A machine, whatever page tables it walks.
 pub(crate) struct Machine {
     /// Unique in the process, never used twice, not 0.
-    pub(crate) number: u64,
+    number: u64,
     pub(crate) arena: Arena,
-    pub(crate) cpus: Box<[Cpu]>,
+    pub(crate) cpus: Cpus,
     nodes: usize,
     /// The node of each CPU. By value and for all CPU numbers, because every allocation reads it: one load is
     /// enough.
@@ -42,10 +42,7 @@ impl Machine {
         Ok(Self {
             number,
             arena: Arena::new(&ranges, config.large_pages, config.prefault)?,
-            cpus: (0..config.cpus)
-                .filter_map(CpuId::new)
-                .map(|id| Cpu::new(id, number, config.paranoid))
-                .collect(),
+            cpus: Cpus::new(config.cpus, number, config.paranoid),
             nodes: config.nodes,
             node_of_cpu: core::array::from_fn(|cpu| dealt(cpu, config.nodes)),
             parking: Parking::new(),

@@ -2,9 +2,8 @@
 
 use crate::config::{HostConfig, HostError};
 use crate::paranoid::StaleHit;
-use crate::platform::HostPlatform;
+use crate::platform::{HostPlatform, Vcpu, VcpuError};
 use crate::program::ProgramSpace;
-use crate::vcpu::{Vcpu, VcpuError};
 use core::fmt;
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, PagingFormat, Platform, VirtAddr};

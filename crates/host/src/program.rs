@@ -1,11 +1,13 @@
 //! Programs: what runs on a vCPU in guest mode and touches memory through the MMU.
 
 use crate::counters::Event;
-use crate::cpu::Owner;
+use crate::cpu::current::Stay;
+use crate::cpu::{Cpu, Owner};
+use crate::machine::Machine;
 use crate::mmu::{self, data};
-use crate::vcpu::Vcpu;
 use core::cell::Cell;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, PAGE_SIZE, PagingFormat, VirtAddr};
@@ -75,19 +77,37 @@ impl<E: std::error::Error + 'static> std::error::Error for AccessError<E> {
     }
 }
 
+/// What a program has of the handle of its vCPU.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat<'v> {
+    pub(crate) machine: &'v Machine,
+    pub(crate) cpu: &'v Cpu,
+    /// Calls through the handle under way.
+    pub(crate) stays: &'v Cell<u32>,
+}
+
+impl<'v> Seat<'v> {
+    /// Puts the thread on the vCPU.
+    #[inline]
+    pub(crate) fn stay(self, inside: bool) -> Stay<'v> {
+        Stay::begin(&self.machine.cpus, self.cpu, self.stays, inside)
+    }
+}
+
 /// A program on a vCPU. Each access enters guest mode and leaves it; [`inside`](Self::inside) makes many at
 /// once.
 pub struct Program<'v, S, F: PagingFormat = X86_64Level4> {
-    vcpu: &'v Vcpu<F>,
+    seat: Seat<'v>,
     space: &'v S,
+    format: PhantomData<fn() -> F>,
     /// The CPU's count of activations when the space was made current.
     activation: Cell<u64>,
 }
 
 impl<'v, S: ProgramSpace, F: PagingFormat> Program<'v, S, F> {
-    pub(crate) fn new(vcpu: &'v Vcpu<F>, space: &'v S) -> Self {
+    pub(crate) fn new(seat: Seat<'v>, space: &'v S) -> Self {
         // A number that no count reaches.
-        Self { vcpu, space, activation: Cell::new(u64::MAX) }
+        Self { seat, space, format: PhantomData, activation: Cell::new(u64::MAX) }
     }
 
     /// Calls `action` in guest mode. Between accesses the vCPU serves shootdowns; code that computes for long
@@ -95,7 +115,7 @@ impl<'v, S: ProgramSpace, F: PagingFormat> Program<'v, S, F> {
     /// from `action`: pinned sections leave guest mode, and the next access comes back.
     #[inline]
     pub fn inside<R>(&self, action: impl FnOnce(&mut Guest<'_, S, F>) -> R) -> R {
-        let stay = self.vcpu.stay(true);
+        let stay = self.seat.stay(true);
         action(&mut Guest { program: self, owner: stay.owner() })
     }
 
@@ -136,7 +156,7 @@ impl<'v, S: ProgramSpace, F: PagingFormat> Program<'v, S, F> {
 
 impl<S, F: PagingFormat> fmt::Debug for Program<'_, S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Program").field("vcpu", self.vcpu).finish_non_exhaustive()
+        f.debug_struct("Program").field("cpu", &self.seat.cpu.id).finish_non_exhaustive()
     }
 }
 
@@ -241,7 +261,7 @@ impl<S: ProgramSpace, F: PagingFormat> Guest<'_, S, F> {
     #[inline]
     fn translate(&mut self, addr: VirtAddr, access: Access) -> Option<NonNull<u8>> {
         // SAFETY: `be_inside` precedes, and no reference to the cache outlives the calls that make one.
-        unsafe { mmu::translate::<F>(self.program.vcpu.platform().machine(), self.owner, addr, access) }
+        unsafe { mmu::translate::<F>(self.program.seat.machine, self.owner, addr, access) }
     }
 
     #[cold]

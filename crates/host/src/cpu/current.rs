@@ -10,9 +10,8 @@
 //! handle, which keeps the machine alive and cannot be left without removing the entry. (A borrowed entry
 //! outlives its machine if a `Pin` is leaked by `mem::forget`.)
 
-use super::{Cpu, Owner};
+use super::{Cpu, Cpus, Owner};
 use crate::counters::Event;
-use crate::machine::Machine;
 use crate::threads::thread_local;
 use crate::wait::pause;
 use core::cell::{Cell, RefCell};
@@ -86,34 +85,34 @@ fn turn_into_borrowed(cpu: *const Cpu) {
 
 /// The thread's current place on `machine`.
 #[inline]
-fn find(machine: &Machine) -> Option<Place> {
+fn find(cpus: &Cpus) -> Option<Place> {
     let top = TOP.with(Cell::get);
-    if top.machine == machine.number {
+    if top.machine == cpus.machine {
         return Some(top);
     }
     if !top.below {
         return None;
     }
-    BELOW.with(|rest| rest.borrow().iter().rev().find(|place| place.machine == machine.number).copied())
+    BELOW.with(|rest| rest.borrow().iter().rev().find(|place| place.machine == cpus.machine).copied())
 }
 
 /// The thread's current CPU on `machine`.
 #[inline]
-fn owner(machine: &Machine) -> Option<(Owner<'_>, Place)> {
-    let place = find(machine)?;
+fn owner(cpus: &Cpus) -> Option<(Owner<'_>, Place)> {
+    let place = find(cpus)?;
     // SAFETY: the place is on this machine, which lives, and a thread owns the CPUs of its places.
     Some((unsafe { Owner::assume(&*place.cpu) }, place))
 }
 
 /// Starts a pinned section, on a borrowed CPU if the thread is on none.
 #[inline]
-pub(crate) fn pin(machine: &Machine) -> CpuId {
-    match owner(machine) {
+pub(crate) fn pin(cpus: &Cpus) -> CpuId {
+    match owner(cpus) {
         Some((owner, _)) => {
             owner.pin();
             owner.cpu().id
         }
-        None => borrow(machine),
+        None => borrow(cpus),
     }
 }
 
@@ -123,8 +122,8 @@ pub(crate) fn pin(machine: &Machine) -> CpuId {
 ///
 /// When there was none.
 #[inline]
-pub(crate) fn unpin(machine: &Machine) {
-    let Some((owner, place)) = owner(machine) else {
+pub(crate) fn unpin(cpus: &Cpus) {
+    let Some((owner, place)) = owner(cpus) else {
         panic!("a pin is dropped by a thread that is on no CPU of its machine");
     };
     if owner.unpin() && place.borrowed {
@@ -134,15 +133,15 @@ pub(crate) fn unpin(machine: &Machine) {
 }
 
 #[cold]
-fn borrow(machine: &Machine) -> CpuId {
-    let count = machine.cpus.len();
+fn borrow(cpus: &Cpus) -> CpuId {
+    let count = cpus.len();
     let first = LAST_BORROWED.with(Cell::get);
     let mut attempt = 0;
     loop {
         // A CPU without a handle first: one with a handle may be wanted by it at any time.
         for claimed in [false, true] {
             for index in (first..first + count).map(|index| index % count) {
-                let cpu = &machine.cpus[index];
+                let cpu = &cpus[index];
                 if cpu.is_claimed() == claimed && cpu.door.try_own() {
                     LAST_BORROWED.with(|last| last.set(index));
                     push(cpu, true);
@@ -160,9 +159,9 @@ fn borrow(machine: &Machine) -> CpuId {
 
 /// Whether the thread is in a pinned section on `machine`.
 #[inline]
-pub(crate) fn is_pinned(machine: &Machine) -> bool {
+pub(crate) fn is_pinned(cpus: &Cpus) -> bool {
     // Only the current CPU can be pinned: while one is, no other is made current.
-    owner(machine).is_some_and(|(owner, _)| owner.is_pinned())
+    owner(cpus).is_some_and(|(owner, _)| owner.is_pinned())
 }
 
 /// The thread on a CPU for the duration of a call through its handle.
@@ -181,8 +180,8 @@ impl<'v> Stay<'v> {
     ///
     /// When the thread is pinned on this machine.
     #[inline]
-    pub(crate) fn begin(machine: &Machine, cpu: &'v Cpu, stays: &'v Cell<u32>, inside: bool) -> Self {
-        assert!(!is_pinned(machine), "a vCPU is switched to, or a program runs, in a pinned section");
+    pub(crate) fn begin(cpus: &Cpus, cpu: &'v Cpu, stays: &'v Cell<u32>, inside: bool) -> Self {
+        assert!(!is_pinned(cpus), "a vCPU is switched to, or a program runs, in a pinned section");
         // SAFETY: `own` below makes this thread the owner, or it is already: the handle, which is not shared
         // between threads, counts a stay.
         let owner = unsafe { Owner::assume(cpu) };

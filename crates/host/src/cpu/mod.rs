@@ -3,12 +3,13 @@
 pub(crate) mod current;
 
 use crate::counters::CpuCounters;
-use crate::mmu::tlb::Tlb;
+use crate::door::{Cache, Door};
 use crate::paranoid::Paranoia;
-use crate::shootdown::door::{Cache, Door};
+use crate::tlb::Tlb;
 use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
+use core::ops::Deref;
 use quire_arch::{Asid, CpuId, Pfn, TlbFlush};
 use quire_sync::atomic::raw::{AtomicBool, Ordering};
 
@@ -84,9 +85,39 @@ impl Cpu {
     }
 }
 
+impl AsRef<CpuCounters> for Cpu {
+    fn as_ref(&self) -> &CpuCounters {
+        &self.counters
+    }
+}
+
 impl fmt::Debug for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cpu").field("id", &self.id).field("door", &self.door).finish_non_exhaustive()
+    }
+}
+
+/// The CPUs of one machine.
+#[derive(Debug)]
+pub(crate) struct Cpus {
+    /// The machine's number.
+    machine: u64,
+    all: Box<[Cpu]>,
+}
+
+impl Cpus {
+    pub(crate) fn new(count: usize, machine: u64, paranoid: bool) -> Self {
+        let all = (0..count).filter_map(CpuId::new).map(|id| Cpu::new(id, machine, paranoid)).collect();
+        Self { machine, all }
+    }
+}
+
+impl Deref for Cpus {
+    type Target = [Cpu];
+
+    #[inline]
+    fn deref(&self) -> &[Cpu] {
+        &self.all
     }
 }
 

@@ -1,16 +1,15 @@
-//! The software MMU: a TLB per vCPU, walks of the tables, and program data.
+//! The software MMU: translation by TLB and tables, and program data.
 
+mod check;
 pub(crate) mod data;
-pub(crate) mod tlb;
-pub(crate) mod walk;
 
 use crate::counters::Event;
 use crate::cpu::Owner;
 use crate::machine::Machine;
-use crate::paranoid;
+use crate::tlb::TlbSlot;
+use crate::walk;
 use core::ptr::NonNull;
 use quire_arch::{Access, LeafFlags, PagingFormat, VirtAddr};
-use tlb::TlbSlot;
 
 /// What a cached translation must have for an access to go through without a walk. A first write walks, since
 /// the dirty bit in the tables has to be set.
@@ -57,7 +56,7 @@ pub(crate) unsafe fn translate<F: PagingFormat>(
     };
     if machine.paranoid {
         // SAFETY: inside, and `cached` is not used any more.
-        unsafe { paranoid::check::<F>(machine, owner, root, slot, hit, addr, access) };
+        unsafe { check::check::<F>(machine, owner, root, slot, hit, addr, access) };
     }
     let (pfn, offset) = slot.translate(addr);
     // SAFETY: the walk made sure that the whole page lies in RAM.

@@ -28,20 +28,14 @@
 //! already has its next owner, unless the query can tell the owners apart (it becomes a suspect); stale
 //! copies of upper-level entries, since this MMU caches only leaves. That a translation outlives an
 //! acknowledged flush cannot happen here (it would be a bug of this crate's TLB, which the property test of
-//! `mmu/tlb.rs` excludes).
+//! `tlb.rs` excludes).
 
 mod report;
 
 pub use report::{StaleHit, Staleness};
 
-use crate::cpu::Owner;
-use crate::machine::Machine;
-use crate::mmu::tlb::TlbSlot;
-use crate::mmu::walk::peek;
-use quire_arch::{
-    Access, Asid, CachedTranslation, CpuId, Entry, LeafFlags, Level, PAGE_SHIFT, PagingFormat, Pfn, TlbFlush,
-    VirtAddr,
-};
+use crate::tlb::TlbSlot;
+use quire_arch::{Asid, CachedTranslation, CpuId, Pfn, TlbFlush};
 use std::collections::VecDeque;
 
 /// Flushes that a CPU remembers for reports.
@@ -64,13 +58,19 @@ impl Paranoia {
         self.recent.push_back(flush);
     }
 
+    /// The last flushes, oldest first.
+    pub(crate) fn recent(&self) -> Vec<TlbFlush> {
+        self.recent.iter().copied().collect()
+    }
+
     /// Takes out the suspects of the tables that are current.
     pub(crate) fn convict(&mut self, current: Option<(Pfn, Asid)>) -> Vec<StaleHit> {
         let guilty = |slot: &TlbSlot, hit: &StaleHit| current == Some((hit.root, slot.asid));
         self.suspects.extract_if(.., |(slot, hit)| guilty(slot, hit)).map(|(_, hit)| hit).collect()
     }
 
-    fn suspect(&mut self, slot: TlbSlot, hit: StaleHit) {
+    /// Keeps a stale hit that no flush covers yet.
+    pub(crate) fn suspect(&mut self, slot: TlbSlot, hit: StaleHit) {
         let known = |(other, old): &(TlbSlot, StaleHit)| other.is_same_page(&slot) && old.root == hit.root;
         if !self.suspects.iter().any(known) {
             self.suspects.push((slot, hit));
@@ -86,82 +86,5 @@ pub(crate) fn describe(slot: &TlbSlot, cpu: CpuId) -> CachedTranslation {
         addr: slot.range().start(),
         level: slot.level,
         leaf: slot.leaf(),
-    }
-}
-
-/// How `slot` differs from the tables' `entry` at `level` where `access` to `addr` is concerned.
-fn compare<F: PagingFormat>(
-    slot: &TlbSlot,
-    addr: VirtAddr,
-    access: Access,
-    level: Level,
-    entry: Entry,
-) -> Staleness {
-    let Entry::Leaf(leaf) = entry else { return Staleness::NotMapped };
-    if !leaf.flags.contains(LeafFlags::READ) {
-        return Staleness::NotMapped;
-    }
-    let within = (addr.0 & (F::entry_bytes(level) - 1)) >> PAGE_SHIFT;
-    if leaf.pfn.offset(within) != slot.translate(addr).0 {
-        return Staleness::OtherFrame;
-    }
-    let permissions = LeafFlags::READ | LeafFlags::WRITE | LeafFlags::EXECUTE;
-    if !leaf.flags.contains(slot.flags & permissions) {
-        return Staleness::MorePermission;
-    }
-    if access == Access::Write && !leaf.flags.contains(LeafFlags::DIRTY) {
-        return Staleness::LostDirty;
-    }
-    Staleness::None
-}
-
-/// Judges the use of `slot` for `access` to `addr`; see the module's description. `hit` distinguishes a hit
-/// from a fill.
-///
-/// # Safety
-///
-/// The vCPU is inside, and no reference to its cache lives.
-///
-/// # Panics
-///
-/// By the first rule.
-#[cold]
-pub(crate) unsafe fn check<F: PagingFormat>(
-    machine: &Machine,
-    owner: Owner<'_>,
-    root: Pfn,
-    slot: TlbSlot,
-    hit: bool,
-    addr: VirtAddr,
-    access: Access,
-) {
-    let cpu = owner.cpu();
-    let (table_level, table) = peek::<F>(&machine.arena, root, addr);
-    // A fill is as fresh as can be: the tables may have changed since, but no access was late.
-    let staleness = if hit { compare::<F>(&slot, addr, access, table_level, table) } else { Staleness::None };
-    // Pinned, so that the query stays inside whatever it calls, and the CPU acknowledges nothing.
-    let frame_is_free = owner.while_inside_pinned(|| machine.is_free(slot.translate(addr).0));
-    if staleness == Staleness::None && !frame_is_free {
-        return;
-    }
-    let mail = cpu.door.mail();
-    // SAFETY: inside, and the query, which could have used the cache, is over.
-    let cached = unsafe { cpu.door.cache() };
-    let Some(paranoia) = &mut cached.paranoia else { return };
-    let report = StaleHit {
-        cached: describe(&slot, cpu.id),
-        root,
-        addr,
-        access,
-        table,
-        table_level,
-        staleness,
-        frame_is_free,
-        pending: mail.requests().to_vec(),
-        recent: paranoia.recent.iter().copied().collect(),
-    };
-    assert!(!frame_is_free, "{report}");
-    if !mail.requests().iter().any(|&flush| slot.is_covered_by(flush)) {
-        paranoia.suspect(slot, report);
     }
 }

@@ -40,15 +40,13 @@
 //! A TLB fill and the access through it lie between the same two polls, so no flush can come between them.
 //! The loom models in `models.rs` try every interleaving of these steps within a bound of preemptions.
 
-pub(crate) mod door;
-pub(crate) mod mailbox;
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used, reason = "models are tests")]
 mod models;
 
 use crate::counters::{CpuCounters, Event};
 use crate::cpu::Cpu;
-use door::{Cache, Reached};
+use crate::door::{Cache, Reached};
 use quire_arch::{CpuId, CpuMask, TlbFlush};
 
 /// Flushes the TLBs of `targets`, of which `own` may be one, and returns when all have acknowledged. The

@@ -4,7 +4,7 @@
 //! programs read and that are overwritten when they are freed. Loom finds the read of a freed frame as a
 //! wrong value, and the read that does not *happen before* the overwriting as a race.
 
-use super::door::{Cache, Door, Reached};
+use crate::door::{Cache, Door, Reached};
 use crate::wait::pause;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;

@@ -1,9 +1,8 @@
 //! Handles of vCPUs.
 
+use super::HostPlatform;
 use crate::cpu::Cpu;
-use crate::cpu::current::Stay;
-use crate::platform::HostPlatform;
-use crate::program::{Program, ProgramSpace};
+use crate::program::{Program, ProgramSpace, Seat};
 use core::cell::Cell;
 use core::fmt;
 use quire_arch::paging::X86_64Level4;
@@ -51,18 +50,18 @@ impl<F: PagingFormat> Vcpu<F> {
 
     /// Calls `action` with the thread on this vCPU: the kernel code of a thread that the vCPU runs. Nests.
     pub fn run<R>(&self, action: impl FnOnce() -> R) -> R {
-        let _stay = self.stay(false);
+        let _stay = self.seat().stay(false);
         action()
     }
 
     /// A program on this vCPU whose memory is `space`. Makes no access yet.
     pub fn program<'v, S: ProgramSpace>(&'v self, space: &'v S) -> Program<'v, S, F> {
-        Program::new(self, space)
+        Program::new(self.seat(), space)
     }
 
     #[inline]
-    pub(crate) fn stay(&self, inside: bool) -> Stay<'_> {
-        Stay::begin(self.platform.machine(), self.cpu(), &self.stays, inside)
+    fn seat(&self) -> Seat<'_> {
+        Seat { machine: self.platform.machine(), cpu: self.cpu(), stays: &self.stays }
     }
 }
 

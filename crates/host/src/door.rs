@@ -1,10 +1,12 @@
 //! The state word and the mailbox of one vCPU: who may touch its TLB, and how a flush reaches it.
 //!
-//! See [`shootdown`](super) for the protocol and the proof.
+//! See [`shootdown`](crate::shootdown) for the protocol and the proof.
 
-use super::mailbox::Mailbox;
+mod mailbox;
+
 use crate::wait::{Innermost, pause};
 use core::fmt;
+use mailbox::Mailbox;
 use quire_arch::{LockClass, TlbFlush};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, UnsafeCell};

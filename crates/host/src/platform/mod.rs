@@ -1,14 +1,17 @@
-//! The machine as the memory manager sees it.
+//! The machine as the memory manager sees it, and the handles of its vCPUs.
+
+mod vcpu;
+
+pub use vcpu::{Vcpu, VcpuError};
 
 use crate::config::{HostConfig, HostError};
 use crate::counters::{Event, HostCounters};
 use crate::cpu::{Owner, current};
+use crate::door::Cache;
 use crate::machine::{FrameQuery, Machine};
 use crate::paranoid::{self, StaleHit};
-use crate::shootdown::door::Cache;
 use crate::shootdown::{count_kind, shoot};
 use crate::threads::yield_now;
-use crate::vcpu::{Vcpu, VcpuError};
 use crate::wait::may_spin;
 use crate::zeroing::{PAST_CACHES, zero_past_caches};
 use crate::{give_way, lock_order};
@@ -172,12 +175,12 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
 
     #[inline]
     fn pin_enter(&self) -> CpuId {
-        current::pin(&self.machine)
+        current::pin(&self.machine.cpus)
     }
 
     #[inline]
     unsafe fn pin_exit(&self) {
-        current::unpin(&self.machine);
+        current::unpin(&self.machine.cpus);
     }
 
     fn flush_local(&self, pin: &Pin<'_, Self>, flush: TlbFlush) {
@@ -212,7 +215,7 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     }
 
     fn park(&self, key: usize, still: &mut dyn FnMut() -> bool) {
-        assert!(!current::is_pinned(&self.machine), "a thread goes to sleep in a pinned section");
+        assert!(!current::is_pinned(&self.machine.cpus), "a thread goes to sleep in a pinned section");
         self.machine.parking.park(key, still);
     }
 
@@ -223,7 +226,7 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     fn for_each_cached_translation(&self, visit: &mut dyn FnMut(CachedTranslation)) {
         // Pinned, so that the caller's own CPU is outside.
         let _pin = self.pin();
-        for cpu in &self.machine.cpus {
+        for cpu in self.machine.cpus.iter() {
             let all: Vec<CachedTranslation> = cpu
                 .door
                 .hold(|cached| cached.tlb.iter().map(|slot| paranoid::describe(slot, cpu.id)).collect());
