@@ -57,7 +57,7 @@ impl Files for NoFiles {
 
 /// What became of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It succeeded with this value.
     Done(u64),
     /// It failed.
@@ -66,7 +66,7 @@ pub enum Outcome {
     Unsupported,
 }
 
-impl Outcome {
+impl CallOutcome {
     /// The value as Linux returns it: failures as small negative numbers. `None` for what is not built.
     pub const fn raw(self) -> Option<i64> {
         match self {
@@ -77,7 +77,7 @@ impl Outcome {
     }
 }
 
-impl From<Result<u64, Error>> for Outcome {
+impl From<Result<u64, Error>> for CallOutcome {
     fn from(result: Result<u64, Error>) -> Self {
         match result {
             Ok(value) => Self::Done(value),
@@ -94,7 +94,7 @@ pub fn call<P: Platform>(
     args: [u64; 6],
     files: &impl Files,
     user: &impl UserMemory,
-) -> Outcome {
+) -> CallOutcome {
     let [addr, len, third, fourth, fifth, _] = args;
     let at = VirtAddr(addr);
     match number {

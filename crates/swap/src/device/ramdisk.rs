@@ -2,7 +2,7 @@
 
 use super::memory::{fill, frame_for_contents, give_back};
 use super::section::{Gate, Section};
-use super::slots::{Contents, MAX_SLOTS, Slot, SlotTable};
+use super::slots::{Contents, LockedSlot, MAX_SLOTS, SlotTable};
 use super::{DeviceError, DeviceFlags, DeviceReport, Direction, PageIo, Submitted, SwapDevice, slots_inside};
 use core::fmt;
 // Counts order nothing, so no model has to see them.
@@ -104,7 +104,7 @@ impl<P: Platform> RamDisk<P> {
 
     fn read(&self, section: &Section<'_, P>, slot: u64, page: Pfn) {
         let locked = self.table.lock(section, slot);
-        let contents = locked.as_ref().map_or(Contents::Empty, Slot::contents);
+        let contents = locked.as_ref().map_or(Contents::Empty, LockedSlot::contents);
         // SAFETY: the slot is locked, so that its frame stays; the other is the caller's alone.
         unsafe {
             match contents {

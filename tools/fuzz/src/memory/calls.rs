@@ -4,7 +4,7 @@ use super::values::{Areas, Values};
 use crate::bytes::Bytes;
 use quire_arch::{PAGE_SIZE, PagingFormat};
 use quire_host::HostPlatform;
-use quire_mm::abi::{self, CallNumber, FaultIn, Files, OpenFile, Outcome};
+use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn, Files, OpenFile};
 use quire_mm::{Errno, MappedFile, Space};
 
 /// The open files of every process: the descriptor says what it is like.
@@ -33,7 +33,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn make<F: PagingFormat>(&self, space: &Space<'_, HostPlatform<F>>) -> Outcome {
+    pub(super) fn make<F: PagingFormat>(&self, space: &Space<'_, HostPlatform<F>>) -> CallOutcome {
         abi::call(space, self.number, self.args, &SixFiles, &FaultIn(space))
     }
 }

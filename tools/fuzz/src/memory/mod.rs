@@ -19,7 +19,7 @@ use machine::Small;
 use quire_arch::{Access, Asid, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::{FaultAim, FaultClass, FaultPlan, FaultSite};
 use quire_host::{AccessError, HostPlatform, Program, Vcpu};
-use quire_mm::abi::Outcome;
+use quire_mm::abi::CallOutcome;
 use quire_mm::{
     FaultError, Limits, MapFlags, MapRequest, Mapping, PageState, Protection, Rights, Space, VmFlags,
 };
@@ -156,7 +156,7 @@ impl<F: PagingFormat> Play<'_, F> {
         let space = &self.spaces[self.current].space;
         let outcome = self.vcpus[cpu].run(|| call.make(space));
         self.say(|| format!("space {}, CPU {cpu}: {call:x?} = {outcome:x?}", self.current));
-        if let Outcome::Done(value) = outcome {
+        if let CallOutcome::Done(value) = outcome {
             self.calls.note::<F>(&call, value);
         }
     }

@@ -6,7 +6,7 @@ use super::{names, unbuilt};
 use crate::event::{Call, FileKind};
 use quire_arch::VirtAddr;
 use quire_host::HostPlatform;
-use quire_mm::abi::{self, CallNumber, FaultIn, Outcome};
+use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn};
 use quire_mm::{Errno, Protection, Space, VmFlags};
 
 /// What a call came to, held against the recording.
@@ -165,7 +165,7 @@ fn map_again(space: &Space<'_, HostPlatform>, call: &Call, file: &RecordedFile<'
     let flags = (flags | MAP_FIXED | besides) & !MAP_FIXED_NOREPLACE;
     let again = [linux, len, protection, flags, descriptor, offset];
     let outcome = abi::call(space, CallNumber::Mmap, again, file, &FaultIn(space));
-    if !matches!(outcome, Outcome::Done(_)) {
+    if !matches!(outcome, CallOutcome::Done(_)) {
         unbuilt::map_private(space, linux, len, Protection::from_bits_truncate(protection as u32));
     }
 }
@@ -175,11 +175,11 @@ fn catch_up(
     space: &Space<'_, HostPlatform>,
     call: &Call,
     number: CallNumber,
-    outcome: Outcome,
+    outcome: CallOutcome,
     file: &RecordedFile<'_>,
 ) {
     let linux = call.errno().is_none().then_some(call.result as u64);
-    let ours = if let Outcome::Done(value) = outcome { Some(value) } else { None };
+    let ours = if let CallOutcome::Done(value) = outcome { Some(value) } else { None };
     match number {
         CallNumber::Mmap => {
             if let Some(ours) = ours {
@@ -202,11 +202,11 @@ fn catch_up(
 }
 
 /// A result in words: an address or number, or an errno's name.
-fn describe(outcome: Outcome) -> String {
+fn describe(outcome: CallOutcome) -> String {
     match outcome {
-        Outcome::Done(value) => format!("{value:#x}"),
-        Outcome::Failed(errno) => errno.to_string(),
-        Outcome::Unsupported => "unsupported".to_owned(),
+        CallOutcome::Done(value) => format!("{value:#x}"),
+        CallOutcome::Failed(errno) => errno.to_string(),
+        CallOutcome::Unsupported => "unsupported".to_owned(),
     }
 }
 

@@ -5,7 +5,7 @@ mod tests;
 
 use super::StoreStatistics;
 use super::codec::{Codec, Lz4};
-use super::pool::{MAX_OBJECT, MAX_OWNERS, Pool, Referrer, Step};
+use super::pool::{EmptyChain, MAX_OBJECT, MAX_OWNERS, Pool, Referrer};
 use super::tally::Tally;
 use super::workspace::{Workspace, Workspaces};
 use crate::device::DeviceError;
@@ -214,7 +214,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
     /// Moves objects together, and returns the bytes of RAM that became free. Pages that another thread is
     /// using just now stay where they are.
     pub fn compact(&self, frames: &Frames<P>) -> u64 {
-        let step = |one: &mut Step<'_, P>| {
+        let step = |one: &mut EmptyChain<'_, P>| {
             let pin = frames.platform().pin();
             let section = self.gate.enter(frames, &pin);
             if let Some(section) = &section {

@@ -99,7 +99,7 @@ impl<P: Platform> SlotTable<P> {
     ///
     /// Spins. The holder is pinned, by the section.
     #[inline]
-    pub(super) fn lock<'s>(&'s self, section: &Section<'s, P>, slot: u64) -> Option<Slot<'s, P>> {
+    pub(super) fn lock<'s>(&'s self, section: &Section<'s, P>, slot: u64) -> Option<LockedSlot<'s, P>> {
         let word = self.find(section.frames, slot)?;
         if cfg!(debug_assertions) {
             P::lock_taken(LockClass::CompressedSlot);
@@ -112,7 +112,7 @@ impl<P: Platform> SlotTable<P> {
                     .compare_exchange_weak(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok()
             {
-                return Some(Slot { word, seen, ordered: true, platform: PhantomData });
+                return Some(LockedSlot { word, seen, ordered: true, platform: PhantomData });
             }
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
@@ -126,14 +126,14 @@ impl<P: Platform> SlotTable<P> {
         section: &Section<'s, P>,
         slot: u64,
         location: Location,
-    ) -> Option<Slot<'s, P>> {
+    ) -> Option<LockedSlot<'s, P>> {
         let word = self.find(section.frames, slot)?;
         let seen = word.load(Ordering::Relaxed);
         if seen & LOCKED != 0 || unpack(seen).location() != Some(location) {
             return None;
         }
         word.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Slot { word, seen, ordered: false, platform: PhantomData })
+        Some(LockedSlot { word, seen, ordered: false, platform: PhantomData })
     }
 
     /// Takes the contents of every slot and then the table's frames: no thread is in a section, and none
@@ -162,7 +162,7 @@ impl<P> fmt::Debug for SlotTable<P> {
 }
 
 /// A slot whose word is locked, until dropped.
-pub(super) struct Slot<'s, P: Platform> {
+pub(super) struct LockedSlot<'s, P: Platform> {
     word: &'s AtomicU64,
     seen: u64,
     /// Reported to the check of the locks' order: it could have waited.
@@ -170,7 +170,7 @@ pub(super) struct Slot<'s, P: Platform> {
     platform: PhantomData<*const P>,
 }
 
-impl<P: Platform> Slot<'_, P> {
+impl<P: Platform> LockedSlot<'_, P> {
     /// What is there.
     #[inline]
     pub(super) fn contents(&self) -> Contents {
@@ -184,7 +184,7 @@ impl<P: Platform> Slot<'_, P> {
     }
 }
 
-impl<P: Platform> Drop for Slot<'_, P> {
+impl<P: Platform> Drop for LockedSlot<'_, P> {
     #[inline]
     fn drop(&mut self) {
         // Pairs with the exchange in `lock`: the next holder sees what the contents name.

@@ -14,7 +14,7 @@ const PAGES: u64 = 900;
 type Model = BTreeMap<u64, Entry<Value>>;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum TreeStep {
     Insert { page: u64, count: u64 },
     Remove { pick: usize },
     SetRange { pick: usize, page: u64, count: u64 },
@@ -22,14 +22,14 @@ enum Step {
     Reserve { inserts: usize },
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = TreeStep> {
     prop_oneof![
-        10 => (0..PAGES, 1u64..3).prop_map(|(page, count)| Step::Insert { page, count }),
-        5 => any::<usize>().prop_map(|pick| Step::Remove { pick }),
-        1 => (any::<usize>(), 0..PAGES, 0u64..9).prop_map(|(pick, page, count)| Step::SetRange { pick, page, count }),
+        10 => (0..PAGES, 1u64..3).prop_map(|(page, count)| TreeStep::Insert { page, count }),
+        5 => any::<usize>().prop_map(|pick| TreeStep::Remove { pick }),
+        1 => (any::<usize>(), 0..PAGES, 0u64..9).prop_map(|(pick, page, count)| TreeStep::SetRange { pick, page, count }),
         3 => (any::<usize>(), -2i64..3, -2i64..3)
-            .prop_map(|(pick, before, after)| Step::Grow { pick, before, after }),
-        1 => (0usize..8).prop_map(|inserts| Step::Reserve { inserts }),
+            .prop_map(|(pick, before, after)| TreeStep::Grow { pick, before, after }),
+        1 => (0usize..8).prop_map(|inserts| TreeStep::Reserve { inserts }),
     ]
 }
 
@@ -122,7 +122,7 @@ proptest! {
         };
         for (number, (step, probe, other, len, inside)) in steps.into_iter().enumerate() {
             match step {
-                Step::Insert { page, count } => {
+                TreeStep::Insert { page, count } => {
                     let entry = Entry { range: range(page, count), value: value(number) };
                     if overlaps(&model, entry.range, None) {
                         prop_assert_eq!(writer.insert(entry.range, entry.value), Err(InsertError::Overlap));
@@ -131,19 +131,19 @@ proptest! {
                         model.insert(entry.range.start().0, entry);
                     }
                 }
-                Step::Remove { pick } => {
+                TreeStep::Remove { pick } => {
                     if let Some(entry) = picked(&model, pick) {
                         prop_assert_eq!(writer.remove(entry.range.start()), Some(entry));
                         model.remove(&entry.range.start().0);
                         prop_assert_eq!(writer.remove(entry.range.start()), None);
                     }
                 }
-                Step::SetRange { pick, page, count } => {
+                TreeStep::SetRange { pick, page, count } => {
                     if let Some(entry) = picked(&model, pick) {
                         set_range(&mut writer, &mut model, entry, range(page, count));
                     }
                 }
-                Step::Grow { pick, before, after } => {
+                TreeStep::Grow { pick, before, after } => {
                     if let Some(entry) = picked(&model, pick) {
                         let page = (entry.range.start().0 - base) / PAGE_SIZE;
                         let first = page.saturating_add_signed(-before);
@@ -151,7 +151,7 @@ proptest! {
                         set_range(&mut writer, &mut model, entry, range(first, end.saturating_sub(first)));
                     }
                 }
-                Step::Reserve { inserts } => writer.reserve(inserts).unwrap(),
+                TreeStep::Reserve { inserts } => writer.reserve(inserts).unwrap(),
             }
             let at = |page: u64| base + page * PAGE_SIZE + if inside { 0x123 } else { 0 };
             compare(&writer, &model, at(probe), at(other), len * (PAGE_SIZE / 2));

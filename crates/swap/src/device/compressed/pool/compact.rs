@@ -11,7 +11,8 @@ use quire_frame::Frames;
 const BUSY_CHAINS: u32 = 8;
 
 /// What empties one chain.
-pub(in crate::device::compressed) type Step<'s, P> = dyn FnMut(&Frames<P>, &Pin<'_, P>, &dyn Referrer) + 's;
+pub(in crate::device::compressed) type EmptyChain<'s, P> =
+    dyn FnMut(&Frames<P>, &Pin<'_, P>, &dyn Referrer) + 's;
 
 /// What knows where objects are.
 pub(in crate::device::compressed) trait Referrer {
@@ -72,7 +73,7 @@ impl<P: Platform> Pool<P> {
     /// A step empties one chain: neither is a class's lock held for long, nor the pin that its holder needs.
     pub(in crate::device::compressed) fn compact(
         &self,
-        mut step: impl FnMut(&mut Step<'_, P>) -> bool,
+        mut step: impl FnMut(&mut EmptyChain<'_, P>) -> bool,
     ) -> u64 {
         let mut freed = 0;
         for number in 0..CLASS_COUNT {

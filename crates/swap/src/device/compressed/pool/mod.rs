@@ -14,7 +14,7 @@ mod compact;
 mod tests;
 mod zspage;
 
-pub(super) use compact::{Referrer, Step};
+pub(super) use compact::{EmptyChain, Referrer};
 
 use super::super::DeviceError;
 use super::super::memory::{frame_for_contents, give_back, own_block};

@@ -112,19 +112,19 @@ fn contents(length: usize, seed: u64) -> Vec<u8> {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum PoolStep {
     Insert { owner: u32, length: usize },
     Remove { owner: u32 },
     Compact,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = PoolStep> {
     // Few lengths, so that classes have many objects, and all lengths, so that no class is left out.
     let length = prop_oneof![1..=MAX_OBJECT, Just(100), Just(1000), Just(2000), Just(MAX_OBJECT)];
     prop_oneof![
-        6 => (0..400_u32, length).prop_map(|(owner, length)| Step::Insert { owner, length }),
-        4 => (0..400_u32).prop_map(|owner| Step::Remove { owner }),
-        1 => Just(Step::Compact),
+        6 => (0..400_u32, length).prop_map(|(owner, length)| PoolStep::Insert { owner, length }),
+        4 => (0..400_u32).prop_map(|owner| PoolStep::Remove { owner }),
+        1 => Just(PoolStep::Compact),
     ]
 }
 
@@ -136,12 +136,12 @@ proptest! {
         let setting = Setting::new(refuses);
         for (turn, step) in steps.into_iter().enumerate() {
             match step {
-                Step::Insert { owner, length } => {
+                PoolStep::Insert { owner, length } => {
                     setting.remove(owner);
                     setting.insert(owner, contents(length, turn as u64));
                 }
-                Step::Remove { owner } => setting.remove(owner),
-                Step::Compact => {
+                PoolStep::Remove { owner } => setting.remove(owner),
+                PoolStep::Compact => {
                     let before = setting.pool.used_bytes();
                     let freed = setting.compact();
                     prop_assert_eq!(before - setting.pool.used_bytes(), freed * PAGE_SIZE);
