@@ -253,7 +253,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
 
     /// Makes the tables at `root` the calling CPU's current ones, under the tag `asid`. `None` leaves the CPU
     /// without tables that it could walk. Translations under other tags stay in the TLB and are not used; so
-    /// do those under `asid`, and are, unless it is [`Asid::NONE`]: who calls has flushed what must not be.
+    /// do those under `asid`, and are, unless it is [`Asid::NONE`]: the caller has flushed what must not be.
     fn activate(&self, pin: &Pin<'_, Self>, root: Option<(Pfn, Asid)>);
 
     /// Number of address-space tags that the TLBs tell apart, [`Asid::NONE`] included; at least 1.

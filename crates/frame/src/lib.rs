@@ -1,4 +1,4 @@
-//! Page frames: who owns which, and where the next one comes from.
+//! Page frames: the owner of each, and where the next one comes from.
 //!
 //! [`Frames`] takes a machine's RAM into use. It describes every frame in the memory map ([`Frame`],
 //! [`MemoryMap`]), keeps free memory in zones with buddy lists, hands it out through per-CPU lists, holds

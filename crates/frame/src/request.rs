@@ -92,8 +92,8 @@ impl AllocRequest {
         self
     }
 
-    /// For callers that cannot wait and for whom failure is costly, e.g. in an interrupt: may go deeper below
-    /// the `min` watermark, and for more than one frame into the high-order atomic reserve.
+    /// For callers that cannot wait and for which failure is costly, e.g. in an interrupt: may go deeper
+    /// below the `min` watermark, and for more than one frame into the high-order atomic reserve.
     #[inline]
     pub const fn atomic(mut self) -> Self {
         self.atomic = true;

@@ -1,4 +1,4 @@
-//! The state word and the mailbox of one vCPU: who may touch its TLB, and how a flush reaches it.
+//! The state word and the mailbox of one vCPU: which thread may touch its TLB, and how a flush reaches it.
 //!
 //! See [`shootdown`](crate::shootdown) for the protocol and the proof.
 

@@ -23,7 +23,7 @@ impl<P: Platform> Memcgs<P> {
     /// tells it.
     ///
     /// Nothing but the charge itself may keep the memcg. Then the caller has found its number in something
-    /// that belongs to it, and is in the section of the epoch in which he did: so the number stands for this
+    /// that belongs to it, and is in the section of the epoch in which it did: so the number stands for this
     /// memcg still.
     ///
     /// # Errors

@@ -67,7 +67,7 @@ impl PageCounter {
     }
 
     /// Counts `pages` more if the limit allows it, and returns how many there are now. Counted first and
-    /// looked at after, so that two who come together cannot both take the last pages; both may be refused.
+    /// looked at after, so that two callers at once cannot both take the last pages; both may be refused.
     #[inline]
     pub(crate) fn try_add(&self, pages: u64) -> Option<u64> {
         let now = self.usage.fetch_add(pages, Ordering::Relaxed) + pages;
@@ -92,7 +92,7 @@ impl PageCounter {
     /// Counts `pages` fewer, and returns how many are left.
     #[inline]
     pub(crate) fn sub(&self, pages: u64) -> u64 {
-        // Release: who finds nothing here any more finds what took its place elsewhere.
+        // Release: a reader that finds nothing here any more finds what took its place elsewhere.
         let before = self.usage.fetch_sub(pages, Ordering::Release);
         debug_assert!(before >= pages, "{pages} pages are given back of {before} that were charged");
         before.wrapping_sub(pages)

@@ -2,7 +2,7 @@
 //!
 //! `memory.min` and `memory.low` of a memcg are worth what its ancestors have to give: where the children of
 //! a memcg claim more than it has itself, each gets its share by what it uses of its claim; where they claim
-//! less, the rest goes to those who use more than they claimed, in proportion (Linux with
+//! less, the rest goes to those that use more than they claimed, in proportion (Linux with
 //! `memory_recursiveprot`).
 
 use crate::Memcgs;

@@ -1,11 +1,11 @@
 //! How a removed memcg comes to its end.
 //!
 //! Pages, swap slots and children keep a removed memcg. Once there are none, only what CPUs hold back may
-//! still be counted for it. That is put where it belongs. Then an epoch has to pass, for those who are in a
+//! still be counted for it. That is put where it belongs. Then an epoch has to pass, for threads in a
 //! section of the epoch:
 //!
-//! - who has taken such an amount out of its word and not put it anywhere yet;
-//! - who has found the number, in a slot or in a space, and is about to charge or to count something
+//! - one that has taken such an amount out of its word and not put it anywhere yet;
+//! - one that has found the number, in a slot or in a space, and is about to charge or to count something
 //!   ([`Memcgs::try_charge`]).
 //!
 //! After it there is one more look. If nothing was charged since the first one, what was counted goes to the

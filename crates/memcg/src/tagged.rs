@@ -107,8 +107,8 @@ impl TaggedAmount {
         }
     }
 
-    /// Release and acquire: who finds that an amount was taken out of here sees what its taker did before,
-    /// e.g. that he entered an epoch.
+    /// Release and acquire: a thread that finds that an amount was taken out of here sees what the thread
+    /// that took it did before, e.g. that it entered an epoch.
     #[inline]
     fn exchange(&self, word: u64, next: u64) -> Result<(), u64> {
         self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed).map(|_| ())

@@ -239,8 +239,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// The next memcg under `root` in a round that all who reclaim there share: no round begins at the first
-    /// memcg each time.
+    /// The next memcg under `root` in a round that all threads that reclaim there share: no round begins at
+    /// the first memcg each time.
     pub fn next_round(&self, root: MemcgId) -> MemcgId {
         let Some(top) = self.table.get(root) else { return MemcgId::ROOT };
         let after = MemcgId::from_bits(top.cursor.load(Ordering::Relaxed));

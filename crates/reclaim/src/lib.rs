@@ -1,10 +1,10 @@
 //! Reclaim: which pages go when memory is short, and how.
 //!
-//! The policy is Linux's of two lists: folios enter the inactive list, and come to its end; who was used
-//! meanwhile goes to the active list, the others are paged out. What comes back sooner than the active list
-//! is long was wrongly paged out, and goes to the active list at once (`workingset`). The lists belong to
-//! memcgs; each round of reclaim goes through all memcgs below the one that is short, as deep into
-//! their lists as its priority says.
+//! The policy is Linux's of two lists: folios enter the inactive list, and come to its end; a folio that was
+//! used meanwhile goes to the active list, the others are paged out. What comes back sooner than the active
+//! list is long was wrongly paged out, and goes to the active list at once (`workingset`). The lists belong
+//! to memcgs; each round of reclaim goes through all memcgs below the one that is short, as deep into their
+//! lists as its priority says.
 //!
 //! Everything here is stateless: what it knows lies in the lists, the groups and the folios. So [`Policy`] is
 //! a value of no size, which a machine hands down to its spaces ([`quire_space::Reclaim`]).

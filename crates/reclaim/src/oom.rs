@@ -1,4 +1,4 @@
-//! When nothing can be freed: who gives up what it has.
+//! When nothing can be freed: which process is killed.
 
 use quire_arch::Platform;
 use quire_frame::VmEvent;

@@ -1,4 +1,4 @@
-//! One search for pages that can go: who makes it, where, and how it is counted.
+//! One search for pages that can go: what starts it, where, and how it is counted.
 
 use crate::shrink::Pressure;
 use quire_arch::Platform;

@@ -160,7 +160,7 @@ fn unmap<'s, P: Platform>(
             Fate::Activate
         }
     };
-    // Translations of what was unmapped of it may be cached, and the next who gets the lock may map it anew.
+    // Translations of what was unmapped of it may be cached, and the next holder of the lock may map it anew.
     batch.flush();
     drop(guard);
     spaces.swap().leave_if_unnamed(head);

@@ -110,7 +110,7 @@ impl<T: Send, P: Platform> SlabCache<T, P> {
     /// # Safety
     ///
     /// As for [`free`](Self::free), except that readers inside such sections may still use the object; no
-    /// thread can find it who has not yet.
+    /// other thread can find it any more.
     #[inline]
     pub unsafe fn retire(&self, frames: &Frames<P>, pin: &Pin<'_, P>, object: NonNull<T>) {
         let Some(core) = self.core(frames) else {

@@ -154,8 +154,8 @@ impl<P: Platform> Swap<P> {
         .unwrap_or(false)
     }
 
-    /// Takes a folio out of the cache that could not be read. Its slots stay named as they are. The cache's
-    /// reference is the caller's to drop, who holds the folio lock and a reference. A folio that is not in
+    /// Takes a folio out of the cache that could not be read. Its slots stay named as they are. The caller
+    /// holds the folio lock and a reference, and drops the cache's reference. A folio that is not in
     /// the cache, or that is still being read, stays as it is, and the result is false.
     pub fn discard_failed(&self, head: Pfn) -> bool {
         self.with_folio(head, |held, first, end| {

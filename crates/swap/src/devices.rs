@@ -132,7 +132,7 @@ pub(crate) struct Device<P: Platform> {
     pub(crate) used: AtomicU64,
     /// Frames of words.
     pub(crate) tables: AtomicU64,
-    /// Those who use the device where they may sleep.
+    /// Threads that use the device where they may sleep.
     pub(crate) users: AtomicU32,
     /// Times that completions were reaped.
     pub(crate) reaps: AtomicU32,

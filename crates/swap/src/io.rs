@@ -132,8 +132,8 @@ impl<P: Platform> Swap<P> {
     }
 
     /// The device has completed a folio that no thread waited for. If it could not read it, a thread that
-    /// waits by then gets the error, and who comes later asks anew. Those who took the last names of its
-    /// slots away meanwhile left the folio to this.
+    /// waits by then gets the error, and a later one reads again. A thread that dropped the last entry of
+    /// its slots meanwhile left the folio to this.
     fn end_unattended(&self, head: Pfn) {
         let lock = self.frames().adopt_folio_lock(head);
         let frame = self.frames().known(head);
@@ -150,8 +150,8 @@ impl<P: Platform> Swap<P> {
         self.memcgs().release_folio(head);
     }
 
-    /// As [`read_folio`](Self::read_folio), for who has just inserted the folio and was told whether its
-    /// pages are zeros.
+    /// As [`read_folio`](Self::read_folio), for a caller that has just inserted the folio and was told
+    /// whether its pages are zeros.
     pub fn read_inserted(&self, head: Pfn, zero: bool) -> IoState {
         if !zero {
             return self.submit(head, Direction::Read);
@@ -353,7 +353,7 @@ impl<P: Platform> Swap<P> {
             }
         };
         if direction == Direction::Write && !matches!(state, IoState::Done(Err(_))) {
-            // Only now it is known who took it.
+            // Only now it is known which device took it.
             count();
         }
         state
@@ -405,7 +405,7 @@ impl<P: Platform> Swap<P> {
             any = true;
         });
         if any {
-            // Release: pairs with the loads of those whom a full queue keeps waiting.
+            // Release: pairs with the loads of the threads that wait for a full queue.
             device.reaps.fetch_add(1, Ordering::Release);
             self.platform().unpark(device.backing().wait_key());
         }
@@ -425,7 +425,7 @@ impl<P: Platform> Swap<P> {
         self.wait(head, FrameFlags::WRITEBACK);
     }
 
-    /// Sleeps until the folio is read, which the caller has begun and whose lock he holds.
+    /// Sleeps until the folio is read. The caller has begun the read and holds the folio lock.
     ///
     /// # Errors
     ///

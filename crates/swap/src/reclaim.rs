@@ -101,7 +101,7 @@ impl<P: Platform> Swap<P> {
     /// that can be done without waiting.
     fn reclaim_folio(&self, page: Pfn) -> u64 {
         let frames = self.frames();
-        // It is not split while the caller has his reference.
+        // It is not split while the caller has its reference.
         let (head, order) = (frames.folio(page).head(), frames.folio(page).order());
         let removed = match frames.try_lock_folio_long(head) {
             Some(_lock) => self.remove_unnamed(head),

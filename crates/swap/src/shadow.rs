@@ -1,4 +1,4 @@
-//! What is left of a page that was paged out: when, and by whom.
+//! What is left of a page that was paged out: when, and from which memcg.
 
 use quire_arch::{MAX_NODES, NodeId};
 

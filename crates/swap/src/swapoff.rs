@@ -78,7 +78,7 @@ impl<P: Platform> Swap<P> {
         // SAFETY: only this call ends the device.
         let users = unsafe { &gone.as_ref().users };
         // In the same word: of this and the last user the second one knows of the other. Acquire: pairs with
-        // his release.
+        // the user's release.
         users.fetch_or(LEAVING, Ordering::Acquire);
         let used = || users.load(Ordering::Acquire) != LEAVING;
         while used() {

@@ -29,7 +29,7 @@ impl AtomicCpuMask {
         before & bit == 0
     }
 
-    /// Removes `cpu`. What it did before happened before whatever is done by those who find it gone.
+    /// Removes `cpu`. What it did before happened before whatever is done by a CPU that finds it gone.
     #[inline]
     pub fn remove(&self, cpu: CpuId) {
         self.0[cpu.index() / 64].fetch_and(!(1 << (cpu.index() % 64)), Ordering::SeqCst);

@@ -141,7 +141,7 @@ fn loom_a_sleeping_lock_keeps_writers_apart_and_wakes_every_sleeper() {
     });
 }
 
-/// A try in vain leaves the lock to those who have it.
+/// A failed trylock leaves the lock to its holder.
 #[test]
 fn loom_a_try_in_vain_releases_nothing() {
     loom::model(|| {

@@ -11,8 +11,8 @@ const WAITERS: u32 = 1 << 30;
 /// take the lock.
 const STARVED: u32 = 1 << 29;
 const READERS: u32 = STARVED - 1;
-/// Times that a sleeper is woken in vain before it insists. Without any it would wait as long as others take
-/// the lock again at once each time that he releases it; with few every second hold would be a switch of
+/// Times that a sleeper is woken in vain before it insists. Without any it would wait as long as other
+/// threads take the lock again as soon as they release it; with few every second hold would be a switch of
 /// threads.
 const PATIENCE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 /// Attempts before a waiter goes to sleep: a holder that runs is usually done within this.

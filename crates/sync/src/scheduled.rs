@@ -36,8 +36,8 @@ pub fn as_one_step<R>(action: impl FnOnce() -> R) -> R {
     action()
 }
 
-/// Lets the scheduler choose who runs next. Does nothing outside of a model, nor while a panic unwinds: what
-/// has failed is reported as it was.
+/// Lets the scheduler choose the thread that runs next. Does nothing outside of a model, nor while a panic
+/// unwinds: what has failed is reported as it was.
 fn point() {
     if std::thread::panicking() {
         return;

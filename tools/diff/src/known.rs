@@ -40,8 +40,8 @@ pub enum KnownDifference {
     /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2
     /// MiB.
     SwapInWhole,
-    /// Linux knows who maps a large folio of two processes only; a third that is left alone with it counts as
-    /// one of several.
+    /// Linux knows which processes map a large folio only as long as they are two; a third that is left alone
+    /// with it counts as one of several.
     ThirdSharer,
     /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a
     /// whole is shared or not.

@@ -67,7 +67,7 @@ impl Faults {
         self.seen.store(0, Ordering::Relaxed);
         self.failed.store(0, Ordering::Relaxed);
         self.callers.reset();
-        // Pairs with the acquiring load in `count`: who sees the mode sees the rest of the plan.
+        // Pairs with the acquiring load in `count`: a CPU that sees the mode sees the rest of the plan.
         self.mode.store(mode, Ordering::Release);
     }
 
@@ -205,7 +205,7 @@ mod tests {
         assert!(!faults.strikes(FaultClass::Object, ONE));
         assert!(ask(OTHER));
         assert_eq!((faults.seen(), faults.failed(), faults.callers_lost()), (1, 1, 0));
-        assert_eq!(faults.callers().count(), 1, "who was not asked since has no count");
+        assert_eq!(faults.callers().count(), 1, "a caller without a request since has no count");
     }
 
     #[test]

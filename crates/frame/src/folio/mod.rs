@@ -16,7 +16,7 @@
 //! The head lock spins. For long work there is the *folio lock*, for which one sleeps
 //! ([`FolioGuard`](crate::FolioGuard)).
 //!
-//! Counting is without regard to who maps: which pages are mapped, and by whom, is found by the rmap.
+//! The counts do not say which spaces map a folio: the rmap finds which pages are mapped, and where.
 
 mod counts;
 mod list;
@@ -148,8 +148,8 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         self.folio.is_exclusive()
     }
 
-    /// Whether no thread but the caller can see the folio, who found `mapped` entries of its own that map it;
-    /// if so the folio remembers it.
+    /// Whether no thread but the caller can see the folio. The caller found `mapped` entries of its own that
+    /// map it. If so the folio remembers it.
     #[inline]
     pub fn claim(&self, mapped: u32) -> bool {
         let refs = self.folio.frame.refs();
@@ -189,9 +189,9 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         self.folio.add_maps(pages)
     }
 
-    /// Counts `pages` more of a folio that was found in the swap cache, by a caller with the folio lock who
+    /// Counts `pages` more of a folio that was found in the swap cache. The caller holds the folio lock and
     /// saw that there is [room](Self::may_add). Mappings go at any time, so only the result says whether
-    /// these are the first, who take the mappings' reference.
+    /// these are the first. The first take the mappings' reference.
     pub fn add_cached_maps(&self, pages: u32) -> bool {
         self.folio.add_cached_maps(pages)
     }

@@ -5,9 +5,10 @@
 //! 2. The CPUs' lists are drained. After that no block of the range is on a CPU's list, and none can get
 //!    there, since the block's type is read under the lock of the list
 //!    ([`PcpLists::push_released`](crate::pcp::PcpLists::push_released)).
-//! 3. Slabs and limbo give back what they can, and the lists are drained once more: who read the type before
-//!    the first step and passes the lists by ([`Frames::return_or_free`](super::Frames::return_or_free)) may
-//!    have brought a block to a CPU since. One that comes even later counts as in use.
+//! 3. Slabs and limbo give back what they can, and the lists are drained once more: a CPU that read the type
+//!    before the first step and bypasses the lists
+//!    ([`Frames::return_or_free`](super::Frames::return_or_free)) may have brought a block to a CPU since.
+//!    One that comes even later counts as in use.
 //! 4. If every frame of the range is on the lists of isolated memory now, they leave their zone. If one is
 //!    not, everything is undone and the caller learns which.
 //!

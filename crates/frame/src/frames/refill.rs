@@ -274,7 +274,7 @@ impl<P: Platform> Frames<P> {
             return None;
         }
         let mut buddy = zone.lock(&self.platform);
-        // What the reserve holds counts as well for who may use it.
+        // What the reserve holds counts as well for a request that may use it.
         let reserved = buddy.free_of(Migratetype::HighAtomic);
         if Self::allowance(zone, &buddy, request).saturating_add(reserved) < request.order.pages() {
             return None;

@@ -111,7 +111,7 @@ impl Frame {
     /// [`FrameState::get`], [`FrameState::change_flags`]).
     #[inline]
     pub(crate) fn set_word(&self, word: FrameState) {
-        // Pairs with the acquiring load in `word`: who sees the state sees what was done to the frame before.
+        // Pairs with the acquiring load in `word`: a CPU that sees the state sees what was done to the frame.
         self.word.store(word.raw(), Ordering::Release);
     }
 
@@ -215,8 +215,8 @@ impl Frame {
     /// no thread can take one, and the caller alone says what the frame is next. References and flags are
     /// looked at in one step.
     ///
-    /// For those who make something else of a folio where it is, or give it back; all others drop references
-    /// of their own own ([`put`](Self::put)). The caller holds one of those that go, and has made sure that
+    /// For callers that make something else of a folio where it is, or free it; all others drop references of
+    /// their own ([`put`](Self::put)). The caller holds one of those that go, and has made sure that
     /// all others are the bookkeeping of the crates that it acts for.
     pub fn freeze(&self, expected: u32, unless: FrameFlags) -> bool {
         let frozen = |word: FrameState| {

@@ -2,7 +2,7 @@
 //!
 //! Most allocations and frees end here and never see the zone's lock. A set is behind a lock of its own,
 //! which its CPU takes without contention, so that any other CPU can drain it (M. Gorman, "High-order pages
-//! on the per-CPU lists", 2016; the lock in place of interrupts off came with remote draining in Linux 5.19).
+//! on the per-CPU lists", 2016; the lock in place of interrupts off came with remote draining in Linux 6.0).
 //!
 //! Sizes are counted in base pages whatever the order of the blocks, and all orders share one budget. With
 //! [`PcpTechnique::All`] the budget follows the traffic ([`tuning`]), and what a CPU has too much of goes

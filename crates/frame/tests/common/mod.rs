@@ -71,7 +71,7 @@ pub(crate) struct Machine {
     clock: AtomicU64,
 }
 
-// SAFETY: a bank is plain memory; who may use which part of it is what is tested here.
+// SAFETY: a bank is plain memory; which thread may use which part of it is tested here.
 unsafe impl Send for Machine {}
 // SAFETY: as above.
 unsafe impl Sync for Machine {}

@@ -57,7 +57,7 @@ impl Medium {
                     // A slot that was freed, or never written, reads as bytes that no test wrote.
                     let stored = self.pages.get(&(io.slot + nth));
                     let bytes = stored.map_or([0xdd; BYTES], |page| **page);
-                    // SAFETY: the frame is the caller's, who waits for it to be filled.
+                    // SAFETY: the frame is the caller's, and the caller waits for it to be filled.
                     unsafe { page.copy_from_nonoverlapping(bytes.as_ptr(), BYTES) };
                 }
                 Direction::Write => {

@@ -173,11 +173,11 @@ fn spaces_do_not_see_each_other() {
         let vcpu = toy.platform.vcpu(0).unwrap();
         let programs = [vcpu.program(&spaces[0]), vcpu.program(&spaces[1])];
         for round in 0..10 {
-            for (who, program) in programs.iter().enumerate() {
+            for (space, program) in programs.iter().enumerate() {
                 if round > 0 {
-                    assert_eq!(program.read_u64(VirtAddr(BASE)), Ok(100 * who as u64 + round - 1));
+                    assert_eq!(program.read_u64(VirtAddr(BASE)), Ok(100 * space as u64 + round - 1));
                 }
-                program.write_u64(VirtAddr(BASE), 100 * who as u64 + round).unwrap();
+                program.write_u64(VirtAddr(BASE), 100 * space as u64 + round).unwrap();
             }
         }
         let misses = toy.platform.counters().tlb_misses;

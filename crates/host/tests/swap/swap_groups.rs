@@ -282,7 +282,7 @@ fn the_program_with_the_highest_score_is_ended() {
     spaces[2].set_oom_score_adj(1000);
     grow(1);
     let killed = || spaces.iter().map(quire_mm::Space::is_killed).collect::<Vec<_>>();
-    assert_eq!(killed(), [false, false, true, false], "who has asked for it");
+    assert_eq!(killed(), [false, false, true, false], "the one that asked for it");
     assert_eq!(spaces[2].figures().resident, 0, "its memory is back");
     assert_eq!(
         cpu.program(&spaces[2]).read_u64(VirtAddr(GIB)),
@@ -299,7 +299,7 @@ fn the_program_with_the_highest_score_is_ended() {
     };
     assert_eq!(own, AccessError::Fault(FaultError::Killed));
     assert_eq!(killed(), [false, false, true, true]);
-    assert!(!outside.is_killed(), "who is not in the group has nothing to do with it");
+    assert!(!outside.is_killed(), "a space outside of the group is left alone");
     assert_filled(&cpu, &spaces[0], VirtAddr(GIB), 100);
     assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 60);
     assert_eq!(usage(&machine, group), 160);

@@ -158,7 +158,7 @@ impl<P: Platform> Memcgs<P> {
         }
         let unlisted = self.with_listed(head, |frame, label, held| {
             self.take_off(head, label, held);
-            // Before the flag: who sets that next finds no label.
+            // Before the flag: the thread that sets it next finds no label.
             Label::NONE.put(frame);
             frame.clear_flags(FrameFlags::LRU);
         });

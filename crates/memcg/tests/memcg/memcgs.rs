@@ -1,4 +1,4 @@
-//! Memcgs against a simple model: charges, limits, who is removed when.
+//! Memcgs against a simple model: charges, limits, and which memcg is removed when.
 
 use crate::support::{assert_sound, memcgs};
 use proptest::prelude::*;

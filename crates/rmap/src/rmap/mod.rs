@@ -55,7 +55,7 @@ impl<P: Platform> fmt::Debug for RmapState<P> {
     }
 }
 
-/// The rmap of a machine, for those who have what it lies on.
+/// The rmap of a machine, made from the parts that it needs.
 pub struct Rmap<'s, P: Platform> {
     memory: &'s MemoryCore<P>,
     state: &'s RmapState<P>,

@@ -9,12 +9,12 @@ use quire_frame::FrameFlags;
 
 /// What became of an insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "who lost gives his folio back, who found a page has a reference to it"]
+#[must_use = "a caller that lost frees its folio, one that found a page has a reference to it"]
 pub enum Inserted {
     /// The cache has the folio, and the caller fills it.
     Won {
-        /// When the page was paged out, and by whom, if that is known; of a large folio what its first slot
-        /// says.
+        /// When the page was paged out, and from which memcg, if that is known; of a large folio what its
+        /// first slot says.
         shadow: Option<Shadow>,
         /// The pages are all zeros.
         zero: bool,

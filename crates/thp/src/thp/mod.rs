@@ -38,7 +38,7 @@ impl<P: Platform> fmt::Debug for ThpState<P> {
     }
 }
 
-/// The large folios of a machine, for those who have what they lie on.
+/// The large folios of a machine, made from the parts that they need.
 pub struct Thp<'s, P: Platform> {
     rmap: Rmap<'s, P>,
     state: &'s ThpState<P>,

@@ -9,7 +9,7 @@ pub(crate) mod table;
 use crate::exit::FOUND_FAILURE;
 use std::io::{ErrorKind, Write};
 
-/// Prints `text` and a line end to standard output. The reader of a pipe who closed it does not want the
+/// Prints `text` and a line end to standard output. A reader that closed the pipe does not want the
 /// rest, so the program ends there, and well. Any other error, as that of a full disk, ends it with a message
 /// and a failure.
 pub(crate) fn say(text: impl std::fmt::Display) {

@@ -1,6 +1,6 @@
 //! The memory that the oracle's processes share with the one that compares.
 //!
-//! A program goes in, a slot for each operation comes out. There are few slots, used in turns: who writes
+//! A program goes in, a slot for each operation comes out. There are few slots, used in turns: the writer
 //! waits until the slot has been read. Everything is atomic because the other side is another process;
 //! besides the words that say so, all accesses are relaxed and ordered by [`Board::ready`] and
 //! [`Board::turn`].

@@ -176,7 +176,7 @@ fn leave(board: &Board) {
 /// Hands the next operation to the process that makes it, and the finished ones to the reader.
 fn pass_on(board: &Board, step: u32, count: u32, me: u32, ends: bool) {
     let next = step + 1;
-    // Release: who sees the turn (or the slot) sees what this process wrote.
+    // Release: a process that sees the turn (or the slot) sees what this process wrote.
     board.ready.store(next, Release);
     board.turn.store(next, Release);
     let last = next >= count;

@@ -172,7 +172,7 @@ impl Oracle {
         board.died.store(0, Relaxed);
         board.alive.store(1, Relaxed);
         let command = board.command.load(Relaxed).wrapping_add(1) & 0x7fff_ffff;
-        // Release: who sees the command sees the program.
+        // Release: a process that sees the command sees the program.
         board.command.store(command.max(1), Release);
         futex_wake(&board.command);
         Steps { oracle: self, next: 0, count: program.ops.len() as u32, command: command.max(1) }

@@ -128,7 +128,7 @@ impl Generator {
         }
         let process = self.current;
         let (call, args) = if id == 0 && self.theme.limits && self.random.chance(60) {
-            // Limits on locked memory bind only who has no privilege.
+            // Limits on locked memory bind only a process without the privilege.
             (Call::SetPrivileges, words([Word::Exact(self.random.pick(&[0, 0, CAP_SYS_RAWIO]))]))
         } else if self.theme.large && id < 2 && self.random.chance(80) {
             self.large_start(id)

@@ -165,8 +165,8 @@ impl<M: Send + Sync> Shared<M> {
         self.perform::<W>(seat, job, number, &threads[number], || self.start_together(threads.len()));
     }
 
-    /// Waits for the other threads, and then a little longer until they are on a CPU: who has slept needs
-    /// longer to wake up than a short program takes. Not for ever, since there may be too few CPUs.
+    /// Waits for the other threads, and then a little longer until they are on a CPU: a thread that slept
+    /// needs longer to wake up than a short program takes. Not for ever, since there may be too few CPUs.
     fn start_together(&self, threads: usize) {
         const SPINS: u32 = 5000;
         self.ready.wait();

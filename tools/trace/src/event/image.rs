@@ -79,7 +79,7 @@ pub struct Mapping {
     pub write: bool,
     /// Instruction fetches are allowed.
     pub execute: bool,
-    /// Stores are seen by others who map the same file.
+    /// Stores are seen by other mappings of the same file.
     pub shared: bool,
     /// Offset in the file, in bytes.
     pub offset: u64,

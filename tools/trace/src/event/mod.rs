@@ -72,7 +72,7 @@ pub enum EventKind {
 pub struct CloneFacts {
     /// The new thread's index.
     pub child: TaskId,
-    /// The new thread's id in Linux, for people who compare with other tools.
+    /// The new thread's id in Linux, for comparison with other tools.
     pub child_tid: u32,
     /// The id of the new thread's process in Linux.
     pub child_pid: u32,

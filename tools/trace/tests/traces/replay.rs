@@ -4,7 +4,7 @@ use quire_trace::replay::{Replay, ReplayOptions};
 use std::path::Path;
 
 /// A process of one thread runs on one CPU at a time. Where it was before, another thread runs or none: a
-/// shootdown would interrupt who does not have the space.
+/// shootdown would interrupt a CPU that does not run the space.
 #[test]
 fn only_processes_of_several_threads_shoot_at_other_cpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings");

@@ -19,8 +19,8 @@ pub(super) struct Bytes {
     pub(super) offset: u64,
 }
 
-// SAFETY: the pointer is an address in the machine's RAM, which any thread may use; who may use the frames is
-// the caller's affair (`SwapDevice::submit`).
+// SAFETY: the pointer is an address in the machine's RAM, which any thread may use; the caller makes sure
+// that the frames are its own (`SwapDevice::submit`).
 unsafe impl Send for Bytes {}
 
 /// One request.

@@ -12,7 +12,7 @@ use quire_frame::{AllocError, Frames};
 /// A swap device whose pages stay in RAM, compressed: what Linux calls zram.
 ///
 /// A slot that was never written, or is free, reads as zeros. If one page of several cannot be written, those
-/// before it are, which does no harm: who asked writes all of them again, or frees their slots.
+/// before it are, which does no harm: the caller writes all of them again, or frees their slots.
 #[derive(Debug)]
 pub struct CompressedRam<P: Platform, C: Codec = Lz4> {
     store: CompressedStore<P, C>,

@@ -256,7 +256,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
         }
     }
 
-    /// Gives every frame back, once all who use the store are done. A later user finds it closed.
+    /// Gives every frame back, once all users of the store are done. A later user finds it closed.
     ///
     /// Not to be called in a section of [`Frames::epoch`], for whose end it would wait.
     pub fn close(&self, frames: &Frames<P>) {

@@ -114,7 +114,7 @@ impl BlockEncoder {
     }
 }
 
-/// Where a decoder stands in a block. The bytes are kept by the caller, who may refill them for the next.
+/// Where a decoder stands in a block. The caller keeps the bytes and may refill them for the next.
 #[derive(Debug)]
 pub(crate) struct BlockDecoder {
     /// The version of the file.

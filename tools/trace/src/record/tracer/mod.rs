@@ -347,7 +347,7 @@ impl<'a> Tracer<'a> {
     }
 
     fn refused(&mut self, tid: Tid, signal: i32, code: i32, addr: u64, time: u64) {
-        // Codes from 1 to 8 tell of faults; others tell who sent the signal.
+        // Codes from 1 to 8 are faults; others say what sent the signal.
         let denial = match (signal, code) {
             (libc::SIGSEGV, 1) => Denial::NotMapped,
             (libc::SIGSEGV, 2) => Denial::NotAllowed,
@@ -402,8 +402,7 @@ impl<'a> Tracer<'a> {
         id
     }
 
-    /// Takes up a new thread. Its identity is told to the merger by the caller, who knows since when it
-    /// lives.
+    /// Takes up a new thread. The caller tells the merger its identity, and since when it lives.
     fn add_task(&mut self, tid: Tid, pid: Tid, space: SpaceId, privileges: Privileges) -> TaskId {
         let id = TaskId(self.next_task);
         self.next_task += 1;
