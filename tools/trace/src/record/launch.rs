@@ -7,6 +7,7 @@
 use super::error::RecordError;
 use super::seccomp;
 use super::sys::process::{close_copy, fork};
+use super::sys::signals::{self, SavedSignal};
 use super::sys::{Tid, pipe};
 use rustix::io::retry_on_intr;
 use std::ffi::{CString, OsString};
@@ -36,9 +37,14 @@ const STEP_EXEC: u8 = b'x';
 const FAILED: i32 = 127;
 
 impl Child {
-    /// Forks. If the standard output is taken, the program writes to the standard error output. The child
+    /// Forks. If the standard output is taken, the program writes to the standard error output. Its signals do
+    /// what they did before the recorder changed them: what is ignored stays ignored when it executes. The child
     /// does nothing until [`Child::install_filter`].
-    pub(crate) fn start(command: &[OsString], stdout_is_taken: bool) -> Result<Self, RecordError> {
+    pub(crate) fn start(
+        command: &[OsString],
+        stdout_is_taken: bool,
+        signals: &[SavedSignal],
+    ) -> Result<Self, RecordError> {
         let words = command.iter().map(|word| CString::new(word.as_bytes()));
         let words: Vec<CString> = words
             .collect::<Result<_, _>>()
@@ -55,6 +61,7 @@ impl Child {
             if stdout_is_taken {
                 let _ = rustix::stdio::dup2_stdout(rustix::stdio::stderr());
             }
+            signals::restore(signals);
             child(&argv, &filter, &go_out, &report_in)
         };
         // SAFETY: the child calls only async-signal-safe functions (see `child`).

@@ -63,8 +63,9 @@ pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
 
 fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     let target = Target::open(options)?;
-    let _signals = SignalGuard::install();
-    let mut child = Child::start(&options.command, matches!(options.output, RecordTarget::Stdout))?;
+    let signals = SignalGuard::install();
+    let to_stderr = matches!(options.output, RecordTarget::Stdout);
+    let mut child = Child::start(&options.command, to_stderr, &signals.saved())?;
     let pid = child.pid;
     let result = follow_child(options, &mut child).and_then(|(perf, calls, faults)| {
         let started = now();

@@ -127,6 +127,11 @@ pub(crate) fn ends_only_when_killed() {
     }
 }
 
+pub(crate) fn is_stopped_by_the_terminal() {
+    let ignored = |signal| handle(signal, libc::SIG_DFL) == libc::SIG_IGN;
+    leave(i32::from([libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].into_iter().any(ignored)));
+}
+
 pub(crate) fn traces() {
     // SAFETY: asks to be traced, which is refused: it is traced already.
     let result = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };

@@ -127,6 +127,13 @@ fn processes_that_end_in_every_way_are_followed() {
     std::fs::remove_file(program).unwrap();
 }
 
+/// The recorder itself ignores these signals.
+#[test]
+fn signals_of_the_terminal_do_to_the_program_what_they_did_before() {
+    let Some(recorded) = Recording::of("is_stopped_by_the_terminal") else { return };
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+}
+
 #[test]
 fn a_program_that_traces_gets_a_message() {
     static NOTICES: AtomicUsize = AtomicUsize::new(0);

@@ -26,8 +26,11 @@ static USERS: Mutex<Users> = Mutex::new(Users { count: 0, saved: Vec::new() });
 
 struct Users {
     count: usize,
-    saved: Vec<(Signal, SigAction)>,
+    saved: Vec<SavedSignal>,
 }
+
+/// A signal, and what it did before the first recording.
+pub(crate) type SavedSignal = (Signal, SigAction);
 
 extern "C" fn note(signal: libc::c_int) {
     // Only an atomic addition: allowed in a signal handler.
@@ -56,6 +59,11 @@ impl SignalGuard {
         users.count += 1;
         Self(())
     }
+
+    /// What all signals did before.
+    pub(crate) fn saved(&self) -> Vec<SavedSignal> {
+        USERS.lock().unwrap_or_else(PoisonError::into_inner).saved.clone()
+    }
 }
 
 impl Drop for SignalGuard {
@@ -63,10 +71,15 @@ impl Drop for SignalGuard {
         let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
         users.count -= 1;
         if users.count == 0 {
-            for (signal, old) in std::mem::take(&mut users.saved) {
-                set(signal, &old);
-            }
+            restore(&std::mem::take(&mut users.saved));
         }
+    }
+}
+
+/// Lets signals do what they did before. Safe between fork and exec.
+pub(crate) fn restore(saved: &[SavedSignal]) {
+    for (signal, old) in saved {
+        set(*signal, old);
     }
 }
 
