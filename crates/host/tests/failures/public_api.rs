@@ -5,6 +5,9 @@
 //! A [`Memory`](quire_mm::Memory) gives the types of the crates below out only with the feature `internals`, which is
 //! for the tests and tools of this project. So a function of those crates may trust its caller; one of `Memory`,
 //! `Space` and what they give out may not.
+//!
+//! What macros declare is not seen: the setters of the views of frames. They write numbers, and none that a walk
+//! takes for a pointer.
 
 use crate::sources::{CRATES, is_test, name_of, read_module};
 use quote::ToTokens;

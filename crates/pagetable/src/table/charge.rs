@@ -35,7 +35,7 @@ impl NewPage {
         let folio = frame.as_folio();
         folio.set_index(self.index);
         folio.set_owner(self.owner);
-        folio.clear_whole_maps();
+        folio.set_whole_maps(0);
         frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
         // As above.
         folio.set_maps(pages);

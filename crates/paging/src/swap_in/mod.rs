@@ -124,7 +124,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
     pub(crate) fn init_unmapped(self, head: Pfn) {
         let frame = self.memory.frames().known(head);
         frame.as_folio().set_maps(0);
-        frame.as_folio().clear_whole_maps();
+        frame.as_folio().set_whole_maps(0);
         frame.as_folio().set_owner(OwnerWord::NONE);
     }
 

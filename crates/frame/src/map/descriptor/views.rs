@@ -44,9 +44,64 @@ fn linked(word: u64) -> Option<Pfn> {
     (word >> 1).checked_sub(1).map(Pfn)
 }
 
-/// The first descriptor of a folio ([`Kind::Anonymous`], [`Kind::File`]).
-#[derive(Clone, Copy, Debug)]
-pub struct FolioFrame<'f>(&'f Frame);
+/// Declares a view: its numbers and its links to other frames, each with what reads it, what writes it, and its word.
+macro_rules! view {
+    (
+        $(#[$doc:meta])*
+        $view:ident { $($(#[$of_number:meta])* $number:ident, $set_number:ident: $type:ty = $in:ident;)* }
+        links { $($(#[$of_link:meta])* $link:ident, $set_link:ident = $at:ident;)* }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $view<'f>(&'f Frame);
+
+        impl $view<'_> {
+            $(
+                $(#[$of_number])*
+                #[inline]
+                pub fn $number(self) -> $type {
+                    self.0.$in().load(Ordering::Relaxed)
+                }
+
+                #[doc = concat!("Changes [`", stringify!($number), "`](Self::", stringify!($number), ").")]
+                #[inline]
+                pub fn $set_number(self, value: $type) {
+                    self.0.$in().store(value, Ordering::Relaxed);
+                }
+            )*
+            $(
+                $(#[$of_link])*
+                #[inline]
+                pub fn $link(self) -> Option<Pfn> {
+                    linked(self.0.$at().load(Ordering::Relaxed))
+                }
+
+                #[doc = concat!("Changes [`", stringify!($link), "`](Self::", stringify!($link), ").")]
+                #[inline]
+                pub fn $set_link(self, to: Option<Pfn>) {
+                    self.0.$at().store(link(to), Ordering::Relaxed);
+                }
+            )*
+        }
+    };
+}
+
+view! {
+    /// The first descriptor of a folio ([`Kind::Anonymous`], [`Kind::File`]).
+    FolioFrame {
+        /// The page offset of its first page in what it belongs to.
+        index, set_index: u64 = index;
+        /// PMD entries that map the folio whole.
+        whole_maps, set_whole_maps: u32 = live;
+        /// The slot of its first page while it is in the swap cache, as quire-swap numbers slots.
+        slot, set_slot: u64 = private;
+        /// The memcg that it is charged to; 0 for none. Zero whenever the frame is given back.
+        memcg, set_memcg: u16 = memcg;
+        /// Which list it is on while it has [`FrameFlags::LRU`](crate::FrameFlags::LRU): the meaning is that of
+        /// quire-memcg.
+        list_label, set_list_label: u16 = list;
+    } links {}
+}
 
 impl FolioFrame<'_> {
     /// Base pages that page-table entries map, each as often as it is mapped (see [`Folio`](crate::Folio)).
@@ -61,18 +116,6 @@ impl FolioFrame<'_> {
     #[inline]
     pub fn set_maps(self, maps: u32) {
         self.0.map_count().store(maps, Ordering::Release);
-    }
-
-    /// The page offset of its first page in what it belongs to.
-    #[inline]
-    pub fn index(self) -> u64 {
-        self.0.index().load(Ordering::Relaxed)
-    }
-
-    /// Sets the page offset.
-    #[inline]
-    pub fn set_index(self, index: u64) {
-        self.0.index().store(index, Ordering::Relaxed);
     }
 
     /// The address of the anon_vma that owns it, if one does. Acquire: pairs with the release in
@@ -90,18 +133,6 @@ impl FolioFrame<'_> {
         self.0.owner().store(owner.0, Ordering::Release);
     }
 
-    /// PMD entries that map the folio whole.
-    #[inline]
-    pub fn whole_maps(self) -> u32 {
-        self.0.live().load(Ordering::Relaxed)
-    }
-
-    /// No PMD entry maps the new folio whole.
-    #[inline]
-    pub fn clear_whole_maps(self) {
-        self.0.live().store(0, Ordering::Relaxed);
-    }
-
     /// Counts one more PMD entry that maps it whole. Returns how many there were.
     #[inline]
     pub fn add_whole_map(self) -> u32 {
@@ -113,74 +144,30 @@ impl FolioFrame<'_> {
     pub fn remove_whole_map(self) -> u32 {
         self.0.live().fetch_sub(1, Ordering::Relaxed)
     }
+}
 
-    /// The slot of its first page while it is in the swap cache, as quire-swap numbers slots.
-    #[inline]
-    pub fn slot(self) -> u64 {
-        self.0.private().load(Ordering::Relaxed)
-    }
-
-    /// Sets the slot.
-    #[inline]
-    pub fn set_slot(self, slot: u64) {
-        self.0.private().store(slot, Ordering::Relaxed);
-    }
-
-    /// The memcg that it is charged to; 0 for none. Zero whenever the frame is given back.
-    #[inline]
-    pub fn memcg(self) -> u16 {
-        self.0.memcg().load(Ordering::Relaxed)
-    }
-
-    /// Notes the memcg that it is charged to.
-    #[inline]
-    pub fn set_memcg(self, memcg: u16) {
-        self.0.memcg().store(memcg, Ordering::Relaxed);
-    }
-
-    /// Which list it is on while it has [`FrameFlags::LRU`](crate::FrameFlags::LRU): the meaning is that of
-    /// quire-memcg.
-    #[inline]
-    pub fn list_label(self) -> u16 {
-        self.0.list().load(Ordering::Relaxed)
-    }
-
-    /// Notes the list.
-    #[inline]
-    pub fn set_list_label(self, label: u16) {
-        self.0.list().store(label, Ordering::Relaxed);
+view! {
+    /// The second descriptor of a large folio: its words link folios that wait to be split.
+    DeferredLink {} links {
+        /// The folio after this one.
+        next, set_next = owner;
+        /// The folio before this one.
+        previous, set_previous = private;
     }
 }
 
-/// The second descriptor of a large folio: its words link folios that wait to be split.
-#[derive(Clone, Copy, Debug)]
-pub struct DeferredLink<'f>(&'f Frame);
-
-impl DeferredLink<'_> {
-    /// The folio after this one.
-    pub fn next(self) -> Option<Pfn> {
-        linked(self.0.owner().load(Ordering::Relaxed))
-    }
-
-    /// The folio before this one.
-    pub fn previous(self) -> Option<Pfn> {
-        linked(self.0.private().load(Ordering::Relaxed))
-    }
-
-    /// Changes the folio after this one.
-    pub fn set_next(self, next: Option<Pfn>) {
-        self.0.owner().store(link(next), Ordering::Relaxed);
-    }
-
-    /// Changes the folio before this one.
-    pub fn set_previous(self, previous: Option<Pfn>) {
-        self.0.private().store(link(previous), Ordering::Relaxed);
+view! {
+    /// A page table ([`Kind::Table`]).
+    TableFrame {
+        /// Entries in use, as the owner of the table counts them.
+        live, set_live: u32 = live;
+    } links {
+        /// The next of the tables that were unhooked, in the place of its space.
+        next_unhooked, set_next_unhooked = owner;
+        /// Of a PMD table, the first table that is deposited behind it; of a deposited table, the next.
+        deposit, set_deposit = private;
     }
 }
-
-/// A page table ([`Kind::Table`]).
-#[derive(Clone, Copy, Debug)]
-pub struct TableFrame<'f>(&'f Frame);
 
 impl TableFrame<'_> {
     /// Takes the table's lock.
@@ -198,18 +185,6 @@ impl TableFrame<'_> {
     pub unsafe fn unlock<E: Execution>(self, class: LockClass) {
         // SAFETY: the caller's promise.
         unsafe { self.0.lock_word().unlock::<E>(class) };
-    }
-
-    /// Entries in use, as the owner of the table counts them.
-    #[inline]
-    pub fn live(self) -> u32 {
-        self.0.live().load(Ordering::Relaxed)
-    }
-
-    /// Sets the number of entries in use.
-    #[inline]
-    pub fn set_live(self, live: u32) {
-        self.0.live().store(live, Ordering::Relaxed);
     }
 
     /// Its level.
@@ -242,35 +217,17 @@ impl TableFrame<'_> {
     pub fn set_space(self, space: u64) {
         self.0.owner().store(space << 1, Ordering::Relaxed);
     }
-
-    /// The next of the tables that were unhooked, in the place of its space.
-    #[inline]
-    pub fn next_unhooked(self) -> Option<Pfn> {
-        linked(self.0.owner().load(Ordering::Relaxed))
-    }
-
-    /// Links it before the table `next` that was unhooked before it.
-    #[inline]
-    pub fn set_next_unhooked(self, next: Option<Pfn>) {
-        self.0.owner().store(link(next), Ordering::Relaxed);
-    }
-
-    /// Of a PMD table, the first table that is deposited behind it; of a deposited table, the next.
-    #[inline]
-    pub fn deposit(self) -> Option<Pfn> {
-        linked(self.0.private().load(Ordering::Relaxed))
-    }
-
-    /// Changes that.
-    #[inline]
-    pub fn set_deposit(self, deposit: Option<Pfn>) {
-        self.0.private().store(link(deposit), Ordering::Relaxed);
-    }
 }
 
-/// The first frame of a slab ([`Kind::Slab`]).
-#[derive(Clone, Copy, Debug)]
-pub struct SlabFrame<'f>(&'f Frame);
+view! {
+    /// The first frame of a slab ([`Kind::Slab`]).
+    SlabFrame {
+        /// The first free object, as the cache numbers them.
+        first_free, set_first_free: u64 = private;
+        /// Free objects.
+        free, set_free: u32 = live;
+    } links {}
+}
 
 impl SlabFrame<'_> {
     /// The address of its cache, which is even.
@@ -284,83 +241,20 @@ impl SlabFrame<'_> {
     pub fn set_cache(self, cache: u64) {
         self.0.owner().store(cache & !1, Ordering::Relaxed);
     }
-
-    /// The first free object, as the cache numbers them.
-    #[inline]
-    pub fn first_free(self) -> u64 {
-        self.0.private().load(Ordering::Relaxed)
-    }
-
-    /// Sets the first free object.
-    #[inline]
-    pub fn set_first_free(self, first: u64) {
-        self.0.private().store(first, Ordering::Relaxed);
-    }
-
-    /// Free objects.
-    #[inline]
-    pub fn free(self) -> u32 {
-        self.0.live().load(Ordering::Relaxed)
-    }
-
-    /// Sets the number of free objects.
-    #[inline]
-    pub fn set_free(self, free: u32) {
-        self.0.live().store(free, Ordering::Relaxed);
-    }
 }
 
-/// A frame of a zspage ([`Kind::Swap`]): frames that hold compressed pages together.
-#[derive(Clone, Copy, Debug)]
-pub struct ZspageFrame<'f>(&'f Frame);
-
-impl ZspageFrame<'_> {
-    /// The first frame of the zspage.
-    #[inline]
-    pub fn head(self) -> Option<Pfn> {
-        linked(self.0.owner().load(Ordering::Relaxed))
-    }
-
-    /// Sets the first frame.
-    #[inline]
-    pub fn set_head(self, head: Pfn) {
-        self.0.owner().store(link(Some(head)), Ordering::Relaxed);
-    }
-
-    /// The frame after this one.
-    #[inline]
-    pub fn next(self) -> Option<Pfn> {
-        linked(self.0.private().load(Ordering::Relaxed))
-    }
-
-    /// Sets the frame after this one.
-    #[inline]
-    pub fn set_next(self, next: Option<Pfn>) {
-        self.0.private().store(link(next), Ordering::Relaxed);
-    }
-
-    /// What the pool notes about the frame.
-    #[inline]
-    pub fn note(self) -> u64 {
-        self.0.index().load(Ordering::Relaxed)
-    }
-
-    /// Notes it.
-    #[inline]
-    pub fn set_note(self, note: u64) {
-        self.0.index().store(note, Ordering::Relaxed);
-    }
-
-    /// Objects in use, in the first frame.
-    #[inline]
-    pub fn live(self) -> u32 {
-        self.0.live().load(Ordering::Relaxed)
-    }
-
-    /// Sets the number of objects in use.
-    #[inline]
-    pub fn set_live(self, live: u32) {
-        self.0.live().store(live, Ordering::Relaxed);
+view! {
+    /// A frame of a zspage ([`Kind::Swap`]): frames that hold compressed pages together.
+    ZspageFrame {
+        /// What the pool notes about the frame.
+        note, set_note: u64 = index;
+        /// Objects in use, in the first frame.
+        live, set_live: u32 = live;
+    } links {
+        /// The first frame of the zspage.
+        head, set_head = owner;
+        /// The frame after this one.
+        next, set_next = private;
     }
 }
 

@@ -46,7 +46,7 @@ impl<'f, P: Platform> Zspage<'f, P> {
     pub(super) fn build(frames: &'f Frames<P>, chain: &[Pfn], number: usize) -> Self {
         for (place, &pfn) in chain.iter().enumerate() {
             let frame = frames.known(pfn).as_zspage();
-            frame.set_head(chain[0]);
+            frame.set_head(Some(chain[0]));
             frame.set_next(chain.get(place + 1).copied());
             let index =
                 number as u64 | (place as u64) << PLACE_SHIFT | u64::from(NO_OBJECT) << FIRST_FREE_SHIFT;
