@@ -1,8 +1,9 @@
 //! The threads that run programs. They stay from program to program, since to start them costs more than one.
 
 use super::Side;
-use super::history::{Clock, Event, Outcome};
-use super::program::{Op, Pause, Program, Step, Window};
+use super::history::{Access, Clock, Event, Outcome};
+use super::program::{Call, Op, Pause, Program, Step, Window};
+use quire_arch::VirtAddr;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,12 +33,7 @@ pub(super) trait World: Sync {
     fn open(&self) -> Self::Memory<'_>;
 
     /// Calls `work` with the calling thread's hands on `memory`.
-    fn with_hands(
-        seat: &Self::Seat<'_>,
-        memory: &Self::Memory<'_>,
-        window: Window,
-        work: &mut dyn FnMut(&mut dyn Hands),
-    );
+    fn with_hands(seat: &Self::Seat<'_>, memory: &Self::Memory<'_>, work: &mut dyn FnMut(&mut dyn Hands));
 
     /// Ends the address space when every thread has dropped it, and says what is wrong then.
     fn close(&self, memory: Self::Memory<'_>) -> Vec<String>;
@@ -48,13 +44,48 @@ pub(super) trait World: Sync {
 
 /// A thread's way to the memory.
 pub(super) trait Hands {
-    /// Makes one operation. The outcome comes with the stamps before and after it; a fork is over when the
-    /// child exists, before it is asked what it sees.
-    fn perform(&mut self, op: Op, clock: &Clock) -> (u64, u64, Outcome);
+    /// Reads a word.
+    fn read(&mut self, addr: VirtAddr) -> Result<Access<u64>, String>;
+
+    /// Writes a word.
+    fn write(&mut self, addr: VirtAddr, word: u64) -> Result<Access<()>, String>;
+
+    /// Makes a call, and returns what Linux's does; `None` if there is no such call.
+    fn call(&mut self, call: Call) -> Option<i64>;
+
+    /// Forks a child, calls `forked`, and then asks the child what it sees in `window`.
+    fn fork(&mut self, window: Window, forked: &mut dyn FnMut()) -> Outcome;
 
     /// Lets one turn of waiting pass.
     fn idle(&mut self) {
         core::hint::spin_loop();
+    }
+}
+
+/// Makes one operation. The outcome comes with the stamps before and after it; a fork is over when the child
+/// exists.
+fn perform(hands: &mut dyn Hands, window: Window, op: Op, clock: &Clock) -> (u64, u64, Outcome) {
+    let begin = clock.stamp();
+    match op {
+        Op::Read { page } => {
+            let read = hands.read(window.addr(page));
+            (begin, clock.stamp(), Outcome::of_access(read, |word| Outcome::Word(window.decode(word))))
+        }
+        Op::Write { page, value } => {
+            let written = hands.write(window.addr(page), window.word(value));
+            (begin, clock.stamp(), Outcome::of_access(written, |()| Outcome::Done))
+        }
+        Op::Fork => {
+            let mut end = begin;
+            let outcome = hands.fork(window, &mut || end = clock.stamp());
+            (begin, end, outcome)
+        }
+        _ => {
+            let made = window.call(op).and_then(|call| Some((hands.call(call)?, call.result)));
+            let end = clock.stamp();
+            let unknown = || Outcome::Strange("no such call".to_owned());
+            (begin, end, made.map_or_else(unknown, |(returned, success)| Outcome::of_call(returned, success)))
+        }
     }
 }
 
@@ -191,14 +222,15 @@ impl<M: Send + Sync> Shared<M> {
     ) {
         let mut events = Vec::with_capacity(steps.len());
         let result = catch_unwind(AssertUnwindSafe(|| {
-            W::with_hands(seat, &job.memory, job.program.window(), &mut |hands| {
+            let window = job.program.window();
+            W::with_hands(seat, &job.memory, &mut |hands| {
                 start();
                 for &Step { pause, op } in steps {
                     match pause {
                         Pause::Turns(turns) => (0..turns).for_each(|_| hands.idle()),
                         Pause::Yield => thread::yield_now(),
                     }
-                    let (begin, end, outcome) = hands.perform(op, &job.clock);
+                    let (begin, end, outcome) = perform(hands, window, op, &job.clock);
                     events.push(Event { thread: number as u8, op, begin, end, outcome });
                 }
             });

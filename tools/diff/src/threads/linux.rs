@@ -6,14 +6,15 @@
 
 use super::Side;
 use super::crew::{Hands, World};
-use super::history::{Access, ChildPage, Clock, Outcome, Refusal};
-use super::program::{Call, MAX_PAGES, MAX_THREADS, Op, Window};
+use super::history::{Access, ChildPage, Outcome, Refusal};
+use super::program::{Call, MAX_PAGES, MAX_THREADS, Window};
 use crate::linux::access::{self, Accessed};
 use crate::linux::raw::{exit, syscall};
 use crate::linux::shared::{Atomics, Shared};
 use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use quire_arch::VirtAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -76,8 +77,8 @@ impl World for LinuxWorld {
 
     fn open(&self) {}
 
-    fn with_hands(seat: &Seat<'_>, (): &(), window: Window, work: &mut dyn FnMut(&mut dyn Hands)) {
-        work(&mut InProcess { report: seat.0, window });
+    fn with_hands(seat: &Seat<'_>, (): &(), work: &mut dyn FnMut(&mut dyn Hands)) {
+        work(&mut InProcess { report: seat.0 });
     }
 
     fn close(&self, (): ()) -> Vec<String> {
@@ -90,7 +91,6 @@ impl World for LinuxWorld {
 
 struct InProcess<'w> {
     report: &'w Report,
-    window: Window,
 }
 
 /// What an access came to.
@@ -103,34 +103,35 @@ fn access(Accessed { value, signal, code }: Accessed) -> Result<Access<u64>, Str
     }
 }
 
-impl InProcess<'_> {
-    /// Reads a page's word, or writes `value` to it.
-    fn touch(&self, page: u8, value: Option<u8>) -> Accessed {
-        let addr = self.window.addr(page).0;
-        // SAFETY: signals are caught, and the window is this module's.
-        unsafe {
-            match value {
-                None => access::read(addr),
-                Some(value) => access::write(addr, self.window.word(value)),
-            }
+/// Reads the word at an address of the window, or writes `word` there.
+fn touch(addr: VirtAddr, word: Option<u64>) -> Accessed {
+    // SAFETY: signals are caught, and the window is this module's.
+    unsafe {
+        match word {
+            None => access::read(addr.0),
+            Some(word) => access::write(addr.0, word),
         }
     }
+}
 
+impl InProcess<'_> {
     /// The life of a child: no allocation, no lock, nothing of std, since other threads' locks were copied as
     /// they happened to be.
-    fn live_as_child(&self) -> ! {
+    fn live_as_child(&self, window: Window) -> ! {
         let told = |accessed: Accessed| u64::from(accessed.signal) << 32 | u64::from(accessed.code);
-        for (page, report) in (0..self.window.pages).zip(self.report) {
-            let read = self.touch(page, None);
+        for (page, report) in (0..window.pages).zip(self.report) {
+            let addr = window.addr(page);
+            let read = touch(addr, None);
             report[0].store(read.value, Ordering::Relaxed);
             report[1].store(told(read), Ordering::Relaxed);
-            report[2].store(told(self.touch(page, Some(Window::CHILD))), Ordering::Relaxed);
+            let written = touch(addr, Some(window.word(Window::CHILD)));
+            report[2].store(told(written), Ordering::Relaxed);
         }
         exit();
     }
 
     /// Waits for the child's end and reads its report.
-    fn hear(&self, child: Pid) -> Outcome {
+    fn hear(&self, child: Pid, window: Window) -> Outcome {
         let status = loop {
             match waitpid(child, None) {
                 Err(Errno::EINTR) => {}
@@ -143,46 +144,37 @@ impl InProcess<'_> {
         let page = |report: &[AtomicU64; 3]| {
             let [value, read, write] = report.each_ref().map(|word| word.load(Ordering::Relaxed));
             let of = |told| access(Accessed { value, signal: (told >> 32) as u32, code: told as u32 });
-            let read = of(read)?.map(|word| self.window.decode(word));
+            let read = of(read)?.map(|word| window.decode(word));
             Ok(ChildPage { read, write: of(write)?.map(|_| ()) })
         };
-        Outcome::of_child(self.report[..usize::from(self.window.pages)].iter().map(page))
+        Outcome::of_child(self.report[..usize::from(window.pages)].iter().map(page))
     }
 }
 
 impl Hands for InProcess<'_> {
-    fn perform(&mut self, op: Op, clock: &Clock) -> (u64, u64, Outcome) {
-        let window = self.window;
-        let begin = clock.stamp();
-        match op {
-            Op::Read { page } => {
-                let read = self.touch(page, None);
-                let word = |word| Outcome::Word(window.decode(word));
-                (begin, clock.stamp(), Outcome::of_access(access(read), word))
-            }
-            Op::Write { page, value } => {
-                let written = self.touch(page, Some(value));
-                (begin, clock.stamp(), Outcome::of_access(access(written), |_| Outcome::Done))
-            }
-            Op::Fork => {
-                // SAFETY: the child keeps to `live_as_child`. The raw call, since libc's would wait for its
-                // own locks.
-                let child = unsafe { syscall(libc::SYS_fork, [0; 6]) };
-                if child == 0 {
-                    self.live_as_child();
-                }
-                let end = clock.stamp();
-                let outcome = match child {
-                    ..0 => Outcome::Strange(format!("fork failed: {}", Errno::from_raw(-child as i32))),
-                    child => self.hear(Pid::from_raw(child as i32)),
-                };
-                (begin, end, outcome)
-            }
-            _ => {
-                let outcome = window.call(op).map(|call| Outcome::of_call(system_call(call), call.result));
-                let end = clock.stamp();
-                (begin, end, outcome.unwrap_or_else(|| Outcome::Strange("no call".to_owned())))
-            }
+    fn read(&mut self, addr: VirtAddr) -> Result<Access<u64>, String> {
+        access(touch(addr, None))
+    }
+
+    fn write(&mut self, addr: VirtAddr, word: u64) -> Result<Access<()>, String> {
+        access(touch(addr, Some(word))).map(|access| access.map(|_| ()))
+    }
+
+    fn call(&mut self, call: Call) -> Option<i64> {
+        Some(system_call(call))
+    }
+
+    fn fork(&mut self, window: Window, forked: &mut dyn FnMut()) -> Outcome {
+        // SAFETY: the child keeps to `live_as_child`. The raw call, since libc's would wait for its own
+        // locks.
+        let child = unsafe { syscall(libc::SYS_fork, [0; 6]) };
+        if child == 0 {
+            self.live_as_child(window);
+        }
+        forked();
+        match child {
+            ..0 => Outcome::Strange(format!("fork failed: {}", Errno::from_raw(-child as i32))),
+            child => self.hear(Pid::from_raw(child as i32), window),
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::Side;
 use super::crew::{Hands, World};
-use super::history::{Access, ChildPage, Clock, Outcome, Refusal};
-use super::program::{Op, Window};
+use super::history::{Access, ChildPage, Outcome, Refusal};
+use super::program::{Call, Window};
+use quire_arch::VirtAddr;
 use quire_host::{AccessError, Guest, HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
 use quire_mm::{FaultError, InUse, MemoryConfig, Space};
@@ -51,10 +52,10 @@ impl World for QuireWorld {
         self.machine.memory().create_space().expect("there is memory for a space")
     }
 
-    fn with_hands(cpu: &Vcpu, space: &HostSpace<'_>, window: Window, work: &mut dyn FnMut(&mut dyn Hands)) {
+    fn with_hands(cpu: &Vcpu, space: &HostSpace<'_>, work: &mut dyn FnMut(&mut dyn Hands)) {
         // In guest mode all the time, as a program on a real CPU is: what its TLB holds stays until it is
         // flushed.
-        cpu.program(space).inside(|guest| work(&mut OnCpu { cpu, space, window, guest }));
+        cpu.program(space).inside(|guest| work(&mut OnCpu { cpu, space, guest }));
     }
 
     fn close(&self, space: HostSpace<'_>) -> Vec<String> {
@@ -78,7 +79,6 @@ impl World for QuireWorld {
 struct OnCpu<'h, 'g, 'm> {
     cpu: &'h Vcpu,
     space: &'h HostSpace<'m>,
-    window: Window,
     guest: &'h mut Guest<'g, HostSpace<'m>>,
 }
 
@@ -92,56 +92,36 @@ fn access<T>(result: Result<T, AccessError<FaultError>>) -> Result<Access<T>, St
     }
 }
 
-impl OnCpu<'_, '_, '_> {
-    fn look_at(&self, child: &HostSpace<'_>) -> Outcome {
-        let program = self.cpu.program(child);
+impl Hands for OnCpu<'_, '_, '_> {
+    fn read(&mut self, addr: VirtAddr) -> Result<Access<u64>, String> {
+        access(self.guest.read_u64(addr))
+    }
+
+    fn write(&mut self, addr: VirtAddr, word: u64) -> Result<Access<()>, String> {
+        access(self.guest.write_u64(addr, word))
+    }
+
+    fn call(&mut self, call: Call) -> Option<i64> {
+        let number = CallNumber::from_raw(call.number);
+        abi::call(self.space, number, call.args, &NoFiles, &FaultIn(self.space)).raw()
+    }
+
+    fn fork(&mut self, window: Window, forked: &mut dyn FnMut()) -> Outcome {
+        let child = self.space.fork();
+        forked();
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => return Outcome::Failed(i64::from(error.errno().0)),
+        };
+        let program = self.cpu.program(&child);
         let page = |number| {
-            let addr = self.window.addr(number);
+            let addr = window.addr(number);
             Ok(ChildPage {
-                read: access(program.read_u64(addr))?.map(|word| self.window.decode(word)),
-                write: access(program.write_u64(addr, self.window.word(Window::CHILD)))?,
+                read: access(program.read_u64(addr))?.map(|word| window.decode(word)),
+                write: access(program.write_u64(addr, window.word(Window::CHILD)))?,
             })
         };
-        Outcome::of_child((0..self.window.pages).map(page))
-    }
-}
-
-impl Hands for OnCpu<'_, '_, '_> {
-    fn perform(&mut self, op: Op, clock: &Clock) -> (u64, u64, Outcome) {
-        let window = self.window;
-        let begin = clock.stamp();
-        match op {
-            Op::Read { page } => {
-                let result = self.guest.read_u64(window.addr(page));
-                (
-                    begin,
-                    clock.stamp(),
-                    Outcome::of_access(access(result), |word| Outcome::Word(window.decode(word))),
-                )
-            }
-            Op::Write { page, value } => {
-                let result = self.guest.write_u64(window.addr(page), window.word(value));
-                (begin, clock.stamp(), Outcome::of_access(access(result), |()| Outcome::Done))
-            }
-            Op::Fork => {
-                let child = self.space.fork();
-                let end = clock.stamp();
-                let outcome = match child {
-                    Ok(child) => self.look_at(&child),
-                    Err(error) => Outcome::Failed(i64::from(error.errno().0)),
-                };
-                (begin, end, outcome)
-            }
-            _ => {
-                let outcome = window.call(op).and_then(|call| {
-                    let number = CallNumber::from_raw(call.number);
-                    let returned =
-                        abi::call(self.space, number, call.args, &NoFiles, &FaultIn(self.space)).raw()?;
-                    Some(Outcome::of_call(returned, call.result))
-                });
-                (begin, clock.stamp(), outcome.unwrap_or(Outcome::Strange("not built".to_owned())))
-            }
-        }
+        Outcome::of_child((0..window.pages).map(page))
     }
 
     fn idle(&mut self) {
