@@ -8,95 +8,69 @@ use quire_arch::PAGE_SIZE;
 use quire_mm::{PageState, VmFlags};
 use std::collections::BTreeMap;
 
-/// A difference from Linux that is deliberate or waits for a part that is not built.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum KnownDifference {
-    /// `mremap` that grows, shrinks, doubles or leaves behind shared memory: each mapping has pages of its
-    /// own here.
-    SharedRemap,
-    /// Shared memory that was untouched at a fork is not shared with the child.
-    SharedFork,
-    /// What is written through one mapping of a file is not seen through another.
-    FileContents,
-    /// Which pages of files and shared memory are in memory: there is no page cache.
-    FilePages,
-    /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a
-    /// host with swap space of its own where pages go cannot be compared.
-    PageOut,
-    /// Linux counts locked pages of a mapping of 8 TiB and more in an `int`, which overflows.
-    LockedOverflow,
-    /// Linux goes on counting locked memory that `MREMAP_DONTUNMAP` left behind unlocked.
-    LockedDontUnmap,
-    /// Linux leaves the mappings split that a `MAP_FIXED` was to replace in part, when it fails after that.
-    FailedSplit,
-    /// Sizes of files are not known here, so nothing ends in SIGBUS.
-    FileSize,
-    /// A call, or a form of one, that is not built.
-    NotBuilt,
-    /// `MAP_32BIT` begins to look for room at a random place.
-    Below2G,
-    /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
-    PageTables,
-    /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2
-    /// MiB.
-    SwapInWhole,
-    /// Linux knows which processes map a large folio only as long as they are two; a third that is left alone
-    /// with it counts as one of several.
-    ThirdSharer,
-    /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a
-    /// whole is shared or not.
-    PartShared,
-    /// Linux takes all pages of a large folio as written to when it splits it, if one of them was: those that
-    /// were given free before are kept. Here they go.
-    LazySplit,
-    /// Linux calls mappings that end below 2 MiB eligible for large folios.
-    LowEligible,
+macro_rules! differences {
+    ($($(#[$doc:meta])* $difference:ident = $name:literal,)*) => {
+        /// A difference from Linux that is deliberate or waits for a part that is not built.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum KnownDifference {
+            $($(#[$doc])* $difference,)*
+        }
+
+        impl KnownDifference {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$difference),*];
+
+            /// Its name in docs/differences.md.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$difference => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl KnownDifference {
-    /// All of them.
-    pub const ALL: &[Self] = &[
-        Self::SharedRemap,
-        Self::SharedFork,
-        Self::FileContents,
-        Self::FilePages,
-        Self::PageOut,
-        Self::LockedOverflow,
-        Self::LockedDontUnmap,
-        Self::FailedSplit,
-        Self::FileSize,
-        Self::NotBuilt,
-        Self::Below2G,
-        Self::PageTables,
-        Self::SwapInWhole,
-        Self::ThirdSharer,
-        Self::PartShared,
-        Self::LazySplit,
-        Self::LowEligible,
-    ];
-
-    /// Its name in docs/differences.md.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::SharedRemap => "shared-remap",
-            Self::SharedFork => "shared-fork",
-            Self::FileContents => "file-contents",
-            Self::FilePages => "file-pages",
-            Self::PageOut => "pageout",
-            Self::LockedOverflow => "locked-overflow",
-            Self::LockedDontUnmap => "locked-dontunmap",
-            Self::FailedSplit => "failed-split",
-            Self::FileSize => "file-size",
-            Self::NotBuilt => "not-built",
-            Self::Below2G => "below-2g",
-            Self::PageTables => "page-tables",
-            Self::SwapInWhole => "swap-in-whole",
-            Self::ThirdSharer => "third-sharer",
-            Self::PartShared => "part-shared",
-            Self::LazySplit => "lazy-split",
-            Self::LowEligible => "low-eligible",
-        }
-    }
+differences! {
+    /// `mremap` that grows, shrinks, doubles or leaves behind shared memory: each mapping has pages of its
+    /// own here.
+    SharedRemap = "shared-remap",
+    /// Shared memory that was untouched at a fork is not shared with the child.
+    SharedFork = "shared-fork",
+    /// What is written through one mapping of a file is not seen through another.
+    FileContents = "file-contents",
+    /// Which pages of files and shared memory are in memory: there is no page cache.
+    FilePages = "file-pages",
+    /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a
+    /// host with swap space of its own where pages go cannot be compared.
+    PageOut = "pageout",
+    /// Linux counts locked pages of a mapping of 8 TiB and more in an `int`, which overflows.
+    LockedOverflow = "locked-overflow",
+    /// Linux goes on counting locked memory that `MREMAP_DONTUNMAP` left behind unlocked.
+    LockedDontUnmap = "locked-dontunmap",
+    /// Linux leaves the mappings split that a `MAP_FIXED` was to replace in part, when it fails after that.
+    FailedSplit = "failed-split",
+    /// Sizes of files are not known here, so nothing ends in SIGBUS.
+    FileSize = "file-size",
+    /// A call, or a form of one, that is not built.
+    NotBuilt = "not-built",
+    /// `MAP_32BIT` begins to look for room at a random place.
+    Below2G = "below-2g",
+    /// Linux frees a table only where one `MADV_DONTNEED` covers it as a whole.
+    PageTables = "page-tables",
+    /// Linux brings a large folio back from swap page by page, or in the sizes that faults may have below 2
+    /// MiB.
+    SwapInWhole = "swap-in-whole",
+    /// Linux knows which processes map a large folio only as long as they are two; a third that is left alone
+    /// with it counts as one of several.
+    ThirdSharer = "third-sharer",
+    /// Whether a page has one user only, Linux knows for each page of a large folio; here the folio as a
+    /// whole is shared or not.
+    PartShared = "part-shared",
+    /// Linux takes all pages of a large folio as written to when it splits it, if one of them was: those that
+    /// were given free before are kept. Here they go.
+    LazySplit = "lazy-split",
+    /// Linux calls mappings that end below 2 MiB eligible for large folios.
+    LowEligible = "low-eligible",
 }
 
 /// How often known differences were met.
