@@ -16,7 +16,7 @@ use std::time::Instant;
 pub type FrameQuery = Box<dyn Fn(Pfn) -> bool + Send + Sync>;
 
 /// A machine, whatever page tables it walks.
-pub(crate) struct Machine {
+pub(crate) struct SharedMachine {
     /// Unique in the process, never used twice, not 0.
     number: u64,
     pub(crate) arena: Arena,
@@ -34,7 +34,7 @@ pub(crate) struct Machine {
 
 static MACHINES: AtomicU64 = AtomicU64::new(1);
 
-impl Machine {
+impl SharedMachine {
     pub(crate) fn new(config: &HostConfig) -> Result<Self, HostError> {
         let ranges = config.check()?;
         config.check_host(host_memory_available)?;
@@ -90,9 +90,9 @@ fn dealt(index: usize, nodes: usize) -> NodeId {
     NodeId::new(index % nodes).unwrap_or_default()
 }
 
-impl fmt::Debug for Machine {
+impl fmt::Debug for SharedMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Machine")
+        f.debug_struct("SharedMachine")
             .field("number", &self.number)
             .field("ram", &self.arena.ranges())
             .field("cpus", &self.cpus.len())

@@ -3,7 +3,7 @@
 use crate::counters::Event;
 use crate::cpu::current::Stay;
 use crate::cpu::{Cpu, Owner};
-use crate::machine::Machine;
+use crate::machine::SharedMachine;
 use crate::mmu::{self, data};
 use core::cell::Cell;
 use core::fmt;
@@ -80,7 +80,7 @@ impl<E: std::error::Error + 'static> std::error::Error for AccessError<E> {
 /// What a program has of the handle of its vCPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Seat<'v> {
-    pub(crate) machine: &'v Machine,
+    pub(crate) machine: &'v SharedMachine,
     pub(crate) cpu: &'v Cpu,
     /// Calls through the handle under way.
     pub(crate) stays: &'v Cell<u32>,

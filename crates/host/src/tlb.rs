@@ -231,12 +231,12 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum TlbStep {
         Insert { asid: u32, page: u64, large: bool },
         Flush(TlbFlush),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = TlbStep> {
         let range = (0u32..3, 0u64..1 << 30, 0u64..1 << 23).prop_map(|(asid, start, len)| {
             let range = VirtRange::new(VirtAddr(start), VirtAddr(start + len));
             TlbFlush::Range { asid: Asid(asid), range }
@@ -244,10 +244,10 @@ mod tests {
         let space = (0u32..3).prop_map(|asid| TlbFlush::Space { asid: Asid(asid) });
         prop_oneof![
             8 => (0u32..3, 0u64..1 << 18, any::<bool>())
-                .prop_map(|(asid, page, large)| Step::Insert { asid, page, large }),
-            2 => range.prop_map(Step::Flush),
-            1 => space.prop_map(Step::Flush),
-            1 => Just(Step::Flush(TlbFlush::All)),
+                .prop_map(|(asid, page, large)| TlbStep::Insert { asid, page, large }),
+            2 => range.prop_map(TlbStep::Flush),
+            1 => space.prop_map(TlbStep::Flush),
+            1 => Just(TlbStep::Flush(TlbFlush::All)),
         ]
     }
 
@@ -260,14 +260,14 @@ mod tests {
             let mut model: Vec<TlbSlot> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Insert { asid, page, large } => {
+                    TlbStep::Insert { asid, page, large } => {
                         let addr = page << PAGE_SHIFT;
                         let new = slot(asid, addr, if large { 21 } else { PAGE_SHIFT });
                         tlb.insert(VirtAddr(addr), new);
                         model.push(new);
                         prop_assert_eq!(tlb.lookup(Asid(asid), VirtAddr(addr)), Some(&new));
                     }
-                    Step::Flush(flush) => {
+                    TlbStep::Flush(flush) => {
                         let kept: Vec<TlbSlot> =
                             tlb.iter().filter(|slot| !slot.is_covered_by(flush)).copied().collect();
                         tlb.flush(flush);

@@ -33,13 +33,13 @@ impl FrameCache<Machine> for Empty {
     fn audit(&self, _: &Frames<Machine>, _: &mut dyn FnMut(FrameViolation)) {}
 }
 
-type Place = UnsafeCell<MaybeUninit<Empty>>;
+type CacheCell = UnsafeCell<MaybeUninit<Empty>>;
 
 const NAMES: [&str; 2] = ["first", "second"];
 
 /// The caches of a model that ends before they do.
 struct Caches {
-    places: [Box<Place>; 2],
+    places: [Box<CacheCell>; 2],
     list: CacheList<Machine>,
     /// What each thread writes before it adds its cache: loom complains where another thread finds a cache
     /// but not that.

@@ -16,21 +16,21 @@ const FRAMES: u64 = 1 << 15;
 
 /// Where CPU 0 has the block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum BlockPlace {
     List,
     /// CPU 1 brought it back.
     Stack,
 }
 
 /// Every way in which a block of order 0, 3 or 9 is kept.
-fn each(mut check: impl FnMut(PcpTechnique, Order, Place)) {
+fn each(mut check: impl FnMut(PcpTechnique, Order, BlockPlace)) {
     for pcp in PcpTechnique::ALL {
         for order in [0, 3, 9].map(|order| Order::ALL[order]) {
             if pcp.switch().covers(order) {
-                check(pcp, order, Place::List);
+                check(pcp, order, BlockPlace::List);
             }
             if pcp.switch().tunes() {
-                check(pcp, order, Place::Stack);
+                check(pcp, order, BlockPlace::Stack);
             }
         }
     }
@@ -41,15 +41,15 @@ fn dma32(frames: &Frames<Machine>) -> &Zone<Machine> {
 }
 
 /// A movable block of `order` that CPU 0 keeps in `place`. The caller runs on CPU 0 afterwards.
-fn kept(frames: &Frames<Machine>, order: Order, place: Place) -> Pfn {
+fn kept(frames: &Frames<Machine>, order: Order, place: BlockPlace) -> Pfn {
     run_on(0);
     let pin = frames.platform().pin();
     let movable = AllocRequest::new(order, TEST).movability(Migratetype::Movable);
     let pfn = frames.allocate(&pin, movable).unwrap();
     let set = dma32(frames).pcp.mine(&pin);
     match place {
-        Place::List => frames.free(&pin, pfn, order).unwrap(),
-        Place::Stack => {
+        BlockPlace::List => frames.free(&pin, pfn, order).unwrap(),
+        BlockPlace::Stack => {
             set.returned.set_accepts(order.pages());
             frames.gather(&mut FrameChain::new(), pfn, order).unwrap();
             run_on(1);
@@ -58,7 +58,7 @@ fn kept(frames: &Frames<Machine>, order: Order, place: Place) -> Pfn {
             run_on(0);
         }
     }
-    let on_stack = if place == Place::Stack { order.pages() } else { 0 };
+    let on_stack = if place == BlockPlace::Stack { order.pages() } else { 0 };
     assert_eq!(set.returned.pages(), on_stack);
     assert_eq!(frames.known(pfn).kind(), Kind::Pcp);
     pfn
@@ -101,7 +101,7 @@ fn a_kept_block_goes_home_to_the_new_type_of_its_page_block() {
 fn a_returned_block_whose_page_block_was_stolen_goes_home_to_the_new_type() {
     for order in [0, 3].map(|order| Order::ALL[order]) {
         let frames = frames(&[(0, 512)], 2, PcpTechnique::All);
-        let pfn = kept(&frames, order, Place::Stack);
+        let pfn = kept(&frames, order, BlockPlace::Stack);
         run_on(1);
         let pin = frames.platform().pin();
         let stolen = frames.allocate(&pin, AllocRequest::new(Order::ALL[5], TEST)).unwrap();
@@ -120,7 +120,7 @@ fn a_returned_block_whose_page_block_was_stolen_goes_home_to_the_new_type() {
 fn a_returned_block_of_an_isolated_page_block_is_not_given_out() {
     for order in [0, 3, 9].map(|order| Order::ALL[order]) {
         let frames = frames(&[(0, FRAMES)], 2, PcpTechnique::All);
-        let pfn = kept(&frames, order, Place::Stack);
+        let pfn = kept(&frames, order, BlockPlace::Stack);
         let pin = frames.platform().pin();
         let movable = AllocRequest::new(order, TEST).movability(Migratetype::Movable);
         // What the list has of the same fetch would be given out first.

@@ -18,24 +18,25 @@ use core::cell::{Cell, RefCell};
 use core::ptr;
 use quire_arch::CpuId;
 
+/// A CPU that the thread is on: of the machine that it uses now, or of one below.
 #[derive(Clone, Copy)]
-struct Place {
+struct CurrentCpu {
     /// The machine's number; 0 is none's.
     machine: u64,
     cpu: *const Cpu,
     /// Held for a pinned section only.
     borrowed: bool,
-    /// Whether there may be places below.
+    /// Whether there may be entries below.
     below: bool,
 }
 
-impl Place {
+impl CurrentCpu {
     const NOWHERE: Self = Self { machine: 0, cpu: ptr::null(), borrowed: false, below: false };
 }
 
 thread_local! {
-    static TOP: Cell<Place> = const { Cell::new(Place::NOWHERE) };
-    static BELOW: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    static TOP: Cell<CurrentCpu> = const { Cell::new(CurrentCpu::NOWHERE) };
+    static BELOW: RefCell<Vec<CurrentCpu>> = const { RefCell::new(Vec::new()) };
     /// The CPU that was borrowed last: probably free again, and its lists and caches are warm.
     static LAST_BORROWED: Cell<usize> = const { Cell::new(0) };
 }
@@ -47,7 +48,7 @@ fn push(cpu: &Cpu, borrowed: bool) {
     if below {
         BELOW.with(|rest| rest.borrow_mut().push(top));
     }
-    TOP.with(|top| top.set(Place { machine: cpu.machine, cpu, borrowed, below }));
+    TOP.with(|top| top.set(CurrentCpu { machine: cpu.machine, cpu, borrowed, below }));
 }
 
 /// Removes the topmost place on `cpu`.
@@ -56,7 +57,7 @@ fn remove(cpu: *const Cpu) {
     let top = TOP.with(Cell::get);
     if top.cpu == cpu {
         let next = if top.below { BELOW.with(|rest| rest.borrow_mut().pop()) } else { None };
-        TOP.with(|top| top.set(next.unwrap_or(Place::NOWHERE)));
+        TOP.with(|top| top.set(next.unwrap_or(CurrentCpu::NOWHERE)));
     } else {
         BELOW.with(|rest| {
             let mut rest = rest.borrow_mut();
@@ -72,7 +73,7 @@ fn remove(cpu: *const Cpu) {
 fn turn_into_borrowed(cpu: *const Cpu) {
     let top = TOP.with(Cell::get);
     if top.cpu == cpu {
-        TOP.with(|place| place.set(Place { borrowed: true, ..top }));
+        TOP.with(|place| place.set(CurrentCpu { borrowed: true, ..top }));
     } else {
         BELOW.with(|rest| {
             let mut rest = rest.borrow_mut();
@@ -85,7 +86,7 @@ fn turn_into_borrowed(cpu: *const Cpu) {
 
 /// The thread's current place on `machine`.
 #[inline]
-fn find(cpus: &Cpus) -> Option<Place> {
+fn find(cpus: &Cpus) -> Option<CurrentCpu> {
     let top = TOP.with(Cell::get);
     if top.machine == cpus.machine {
         return Some(top);
@@ -98,7 +99,7 @@ fn find(cpus: &Cpus) -> Option<Place> {
 
 /// The thread's current CPU on `machine`.
 #[inline]
-fn owner(cpus: &Cpus) -> Option<(Owner<'_>, Place)> {
+fn owner(cpus: &Cpus) -> Option<(Owner<'_>, CurrentCpu)> {
     let place = find(cpus)?;
     // SAFETY: the place is on this machine, which lives, and a thread owns the CPUs of its places.
     Some((unsafe { Owner::assume(&*place.cpu) }, place))
@@ -247,7 +248,7 @@ pub(crate) fn lend<R>(wait: impl FnOnce() -> R) -> R {
         return wait();
     }
     let mut lent = TakeBack(Vec::new());
-    let mut give = |place: &Place| {
+    let mut give = |place: &CurrentCpu| {
         // The same CPU may be in the stack twice.
         if place.borrowed || lent.0.contains(&place.cpu) {
             return;

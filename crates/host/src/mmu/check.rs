@@ -1,7 +1,7 @@
 //! The check of each TLB hit in paranoid mode.
 
 use crate::cpu::Owner;
-use crate::machine::Machine;
+use crate::machine::SharedMachine;
 use crate::paranoid::{StaleHit, Staleness, describe};
 use crate::tlb::TlbSlot;
 use crate::walk;
@@ -45,7 +45,7 @@ fn compare<F: PagingFormat>(
 /// By the first rule.
 #[cold]
 pub(crate) unsafe fn check<F: PagingFormat>(
-    machine: &Machine,
+    machine: &SharedMachine,
     owner: Owner<'_>,
     root: Pfn,
     slot: TlbSlot,

@@ -5,7 +5,7 @@ pub(crate) mod data;
 
 use crate::counters::Event;
 use crate::cpu::Owner;
-use crate::machine::Machine;
+use crate::machine::SharedMachine;
 use crate::tlb::TlbSlot;
 use crate::walk;
 use core::ptr::NonNull;
@@ -29,7 +29,7 @@ fn cached_needs(access: Access) -> LeafFlags {
 /// The vCPU is inside, and no reference to its cache lives.
 #[inline]
 pub(crate) unsafe fn translate<F: PagingFormat>(
-    machine: &Machine,
+    machine: &SharedMachine,
     owner: Owner<'_>,
     addr: VirtAddr,
     access: Access,

@@ -8,7 +8,7 @@ use crate::config::{HostConfig, HostError};
 use crate::counters::{Event, HostCounters};
 use crate::cpu::{Owner, current};
 use crate::door::Cache;
-use crate::machine::{FrameQuery, Machine};
+use crate::machine::{FrameQuery, SharedMachine};
 use crate::paranoid::{self, StaleHit};
 use crate::shootdown::{count_kind, shoot};
 use crate::threads::yield_now;
@@ -27,14 +27,14 @@ use std::sync::Arc;
 
 /// A machine in this process that walks page tables of format `F`. Clones are handles of the same machine.
 pub struct HostPlatform<F: PagingFormat = X86_64Level4> {
-    machine: Arc<Machine>,
+    machine: Arc<SharedMachine>,
     format: PhantomData<fn() -> F>,
 }
 
 impl<F: PagingFormat> HostPlatform<F> {
     /// Builds the machine.
     pub fn new(config: &HostConfig) -> Result<Self, HostError> {
-        Ok(Self { machine: Arc::new(Machine::new(config)?), format: PhantomData })
+        Ok(Self { machine: Arc::new(SharedMachine::new(config)?), format: PhantomData })
     }
 
     /// The handle of vCPU `number`. There is at most one at a time.
@@ -74,7 +74,7 @@ impl<F: PagingFormat> HostPlatform<F> {
     }
 
     #[inline]
-    pub(crate) fn machine(&self) -> &Machine {
+    pub(crate) fn machine(&self) -> &SharedMachine {
         &self.machine
     }
 
