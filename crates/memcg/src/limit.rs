@@ -13,7 +13,7 @@ use quire_sync::atomic::Ordering;
 pub enum Limit {
     /// No charge goes past it.
     Max,
-    /// Who charges past it reclaims, and is slowed down.
+    /// A thread that charges past it reclaims, and is throttled.
     High,
     /// Nothing is reclaimed below it while there is more elsewhere.
     Low,

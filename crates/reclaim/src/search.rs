@@ -6,7 +6,7 @@ use quire_frame::VmEvent;
 use quire_memcg::{LruList, MemcgId, MemcgStat};
 use quire_space::Spaces;
 
-/// Who asks.
+/// What the search is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
     /// Memory is short, and an allocation waits.
@@ -31,7 +31,7 @@ impl Search {
         Self { cause, root, pressure: Pressure::Usual }
     }
 
-    /// The same, after it was in vain. Who searches in the background does not wait.
+    /// The same, after it was in vain. A search in the background does not wait.
     pub(crate) fn starved(self) -> Self {
         let waits = self.cause != Cause::Background;
         Self { pressure: if waits { Pressure::Starved } else { self.pressure }, ..self }

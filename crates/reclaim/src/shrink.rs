@@ -297,7 +297,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         let unlocked = matches!(fate, Fate::Lock)
             && spaces.referenced(head).is_none_or(|used| used.lock != LockFound::Whole);
         let pin = spaces.platform().pin();
-        // Who unlocks it does so under its head lock, and from now on finds it on its list.
+        // A thread that unlocks it holds its head lock, and from now on finds it on its list.
         let _lock = spaces.frames().lock_folio(head);
         if unlocked
             && frame.clear_flags(FrameFlags::MLOCKED).is_some_and(|was| was.contains(FrameFlags::MLOCKED))

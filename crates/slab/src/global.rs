@@ -13,7 +13,7 @@ use quire_frame::{AllocError, Frames};
 /// [attached](Self::attach) to the machine once that is known.
 ///
 /// Until then, and when memory is out, an allocation returns null. Nothing panics but the assertions of debug
-/// builds on what is freed. Who allocates or frees holds no lock of class
+/// builds on what is freed. A caller that allocates or frees holds no lock of class
 /// [`Slab`](quire_arch::LockClass::Slab) or later. Any alignment is served that leaves room for the size in
 /// the largest block.
 ///

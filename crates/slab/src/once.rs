@@ -55,7 +55,7 @@ impl<T> SetOnce<T> {
     }
 }
 
-/// Who has this makes the value. Dropped without one, it leaves the place empty for the next one to try.
+/// The holder makes the value. Dropped without one, it leaves the place empty for the next one to try.
 pub(crate) struct Turn<'p, T> {
     place: &'p SetOnce<T>,
 }

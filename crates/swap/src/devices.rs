@@ -419,8 +419,8 @@ impl<P: Platform> Swap<P> {
         DeviceId::new(index)
     }
 
-    /// Notes anew in which order devices are asked. The registry is locked. Who reads meanwhile may miss a
-    /// device once.
+    /// Notes anew in which order devices are asked. The registry is locked. A reader may miss a device
+    /// once meanwhile.
     pub(crate) fn sort_devices(&self) {
         let mut sorted = arrayvec::ArrayVec::<(i16, u8), MAX_DEVICES>::new();
         for index in 0..MAX_DEVICES {

@@ -21,9 +21,9 @@ const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 /// A reader-writer lock whose waiters sleep on [`Platform::park`]. It guards no value of its own: what it
 /// orders is said where it is used.
 ///
-/// Who comes while others hold it may overtake those that were just woken, which saves switches, but not for
-/// ever: one that was overtaken some times keeps all that have not slept out. It takes the lock in the end,
-/// so what it asked for is taken back; others that are out of patience then ask anew.
+/// A thread that comes while others hold it may overtake those that were just woken, which saves switches,
+/// but not for ever: a waiter that was overtaken some times keeps out all threads that have not slept. When it
+/// gets the lock that ends; other waiters that were overtaken as often then ask for the same.
 ///
 /// Acquire on the way in pairs with release on the way out, on the one word.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Who asked the plan: a table that debug builds keep.
+//! The callers that the plan counted: a table that debug builds keep.
 
 use super::plan::Operation;
 use core::panic::Location;

@@ -1,7 +1,7 @@
 //! Blocks that other CPUs bring back, on a stack without a lock.
 //!
-//! Who frees what another CPU allocated would otherwise fill its own lists, spill them to the zone, and the
-//! other CPU would fetch the same frames from there: two takes of the zone's lock for nothing. Instead
+//! A CPU that frees what another allocated would otherwise fill its own lists, spill them to the zone, and
+//! the other CPU would fetch the same frames from there: two takes of the zone's lock for nothing. Instead
 //! surplus goes back by one exchange on the other CPU's stack, a run of blocks at a time. The owner takes the
 //! whole stack with one exchange when its lists are empty, and so does a drain.
 //!

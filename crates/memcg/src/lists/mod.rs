@@ -135,7 +135,7 @@ impl<P: Platform> Memcgs<P> {
     #[inline]
     pub fn list_folio(&self, pin: &Pin<'_, P>, head: Pfn, list: LruList) -> bool {
         let frame = self.frames.known(head);
-        // Who sets the flag lists the folio. Until there is a label no other CPU touches it.
+        // The CPU that sets the flag lists the folio. Until there is a label no other CPU touches it.
         let Some(before) = frame.set_flags(FrameFlags::LRU) else { return false };
         if before.contains(FrameFlags::LRU) {
             return false;

@@ -12,7 +12,7 @@ pub struct NewPage {
     pub leaf: LeafFlags,
     /// Its page offset in what the mapping shows.
     pub index: u64,
-    /// Who owns it, if it is anonymous.
+    /// The anon_vma that owns it, if it is anonymous.
     pub owner: OwnerWord,
     /// Whether the mapping is locked.
     pub locked: bool,

@@ -288,7 +288,7 @@ fn threads_hand_objects_over() {
             while mine.len() > 100 {
                 let object = mine.swap_remove(random.below(mine.len() as u64) as usize);
                 match random.below(2) {
-                    // Who is gone takes no more.
+                    // A thread that has ended receives nothing.
                     0 => to.send(object).unwrap_or_else(|back| back.0.end(&heap, &frames)),
                     _ => object.end(&heap, &frames),
                 }

@@ -4,7 +4,7 @@
 //! to 15 slots; each slot above the leaves caches the largest gap inside its child, so that a place for a new
 //! mapping is found in logarithmic time.
 //!
-//! # Who may do what
+//! # What each caller may do
 //!
 //! The lock of the address space's layout (Linux's mmap lock) is the tree's lock:
 //!

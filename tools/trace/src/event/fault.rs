@@ -7,7 +7,7 @@ pub struct Fault {
     pub addr: u64,
     /// What the touch wanted.
     pub access: Access,
-    /// Who touched it.
+    /// Whether the program or the kernel touched it.
     pub mode: Mode,
     /// What Linux made of it.
     pub outcome: Outcome,
@@ -28,7 +28,7 @@ pub enum Access {
     Unknown,
 }
 
-/// Who touched memory.
+/// What touched memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The program itself.

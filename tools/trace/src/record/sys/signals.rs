@@ -21,7 +21,7 @@ const IGNORED: [Signal; 4] = [Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGTTIN,
 /// The signal of the tick: one that does nothing where it has no handler.
 pub(crate) const TICK: Signal = Signal::SIGURG;
 
-/// Who uses the handlers: recordings in one process share them.
+/// The users of the handlers: recordings in one process share them.
 static USERS: Mutex<Users> = Mutex::new(Users { count: 0, saved: Vec::new() });
 
 struct Users {

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::vec::Vec;
 
-/// Who owns what, and where it is.
+/// The owner of each object, and where the object is.
 #[derive(Default)]
 struct Owners {
     objects: RefCell<HashMap<u32, (Location, Vec<u8>)>>,
