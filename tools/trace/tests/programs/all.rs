@@ -30,7 +30,7 @@ programs! {
     calls: asks_into_bad_vectors attaches collapses fails maps_below_2g maps_descriptors maps_huge_pages maps_zeros;
     cpus: looks_at_its_cpus;
     ends: ends_only_when_killed executes_what_is_not_executable exits_while_it_forks kills_what_executes
-        is_stopped_by_the_terminal mends_what_was_refused traces;
+        is_stopped_by_the_terminal leaves_its_group mends_what_was_refused traces;
     figures: has_threads_and_starts_a_program;
     hostile: makes_hostile_calls;
     memory: details executes_from_thread foreign forks guard killed leaves_threads nothing spawns threads uses_again;

@@ -4,6 +4,7 @@ use crate::{
     PAGE, PRIVATE, READ_WRITE, end, execute, handle, ignore_ends, kill, leave, make_process, map, nap,
     wait_for,
 };
+use rustix::process::{setpgid, setsid};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -125,6 +126,18 @@ pub(crate) fn ends_only_when_killed() {
     loop {
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
+}
+
+/// A child of another process group, and one of another session.
+pub(crate) fn leaves_its_group() {
+    for is_session in [false, true] {
+        wait_for(make_process(|| {
+            let left = if is_session { setsid().map(drop) } else { setpgid(None, None) };
+            map(PAGE, READ_WRITE, PRIVATE);
+            end(if left.is_ok() { 12 } else { 1 });
+        }));
+    }
+    leave(0);
 }
 
 pub(crate) fn is_stopped_by_the_terminal() {

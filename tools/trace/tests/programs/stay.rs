@@ -13,7 +13,8 @@ fn count(counts: &Counts, what: usize, success: bool) {
 
 /// Makes a process that runs `body` and returns whether it ended with code 0.
 fn ends_well(body: impl FnOnce()) -> bool {
-    wait_for(make_process(body)) == 0
+    let child = make_process(body);
+    child > 0 && wait_for(child) == 0
 }
 
 pub(crate) fn makes_calls_for_ever() {

@@ -2,7 +2,7 @@
 
 use crate::recording::{PROGRAMS, Recording, Scratch};
 use crate::shared::NOT_PERMITTED;
-use quire_trace::event::ExitStatus;
+use quire_trace::event::{EventKind, ExitStatus};
 use quire_trace::format::{FaultSource, TraceReader};
 use std::path::PathBuf;
 use std::process::Command;
@@ -125,6 +125,16 @@ fn processes_that_end_in_every_way_are_followed() {
         recorded.file.assert_replays();
     }
     std::fs::remove_file(program).unwrap();
+}
+
+/// The recorder waits for all that it follows, also for what is not in its own process group.
+#[test]
+fn processes_in_groups_of_their_own_are_followed() {
+    let Some(recorded) = Recording::of("leaves_its_group") else { return };
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+    let left = recorded.count(|kind| *kind == EventKind::Exit(ExitStatus::Code(12)));
+    assert_eq!((left, recorded.summary.processes), (2, 3));
+    recorded.file.assert_replays();
 }
 
 /// The recorder itself ignores these signals.

@@ -2,7 +2,7 @@
 
 use super::Tid;
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
+use rustix::process::{Pid, WaitOptions, WaitStatus, wait as wait_any, waitpid};
 use std::io;
 
 /// What happened to a followed thread.
@@ -42,7 +42,12 @@ pub(crate) fn poll(tid: Option<Tid>) -> io::Result<Option<Waited>> {
 fn wait_with(tid: Option<Tid>, more: WaitOptions) -> io::Result<Option<Waited>> {
     // Other threads of this process may follow programs of their own.
     let flags = WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned()) | more;
-    match waitpid(tid.and_then(Pid::from_raw), flags) {
+    // Programs may be in process groups of their own: `waitpid` without an id is about the caller's.
+    let result = match tid.and_then(Pid::from_raw) {
+        Some(pid) => waitpid(Some(pid), flags),
+        None => wait_any(flags),
+    };
+    match result {
         Ok(waited) => Ok(waited.map(|(pid, status)| Waited::Thread(pid.as_raw_pid(), decode(status)))),
         Err(Errno::INTR) => Ok(Some(Waited::Interrupted)),
         Err(Errno::CHILD) => Ok(Some(Waited::NoneLeft)),
