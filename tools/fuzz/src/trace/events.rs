@@ -217,15 +217,10 @@ fn image(bytes: &mut Bytes<'_>) -> ExecImage {
         pid: u32::from(bits),
         abi: if bits & 32 == 0 { Abi::X86_64 } else { Abi::I386 },
         program: Box::from(*b"p"),
-        args: Vec::new(),
         mappings,
         start_brk: heap.0,
         brk: heap.1,
         start_stack: LANDMARKS[4],
-        arg_start: 0,
-        arg_end: 0,
-        env_start: 0,
-        env_end: 0,
         mmap_base,
         limits: Limits {
             address_space: limit(space),
@@ -237,11 +232,10 @@ fn image(bytes: &mut Bytes<'_>) -> ExecImage {
         overcommit_memory: bits >> 6,
         lowest_placed: if bits & 128 == 0 { 65536 } else { bytes.number() },
         mmap_min_addr: if bits & 128 == 0 { 65536 } else { bytes.number() },
-        personality: 0,
         privileges: privileges(bits),
         exec_gain: bytes.pick(&[ExecGain::Allowed, ExecGain::Refused, ExecGain::RefusedNotInherited]),
         thp: ThpMode::Never,
-        page_tables: 0,
+        ..ExecImage::default()
     }
 }
 
@@ -252,14 +246,8 @@ fn usual_mapping() -> Mapping {
         end: LANDMARKS[1] + 24 * PAGE,
         read: true,
         write: true,
-        execute: false,
-        shared: false,
-        offset: 0,
-        device: 0,
-        inode: 0,
-        name: Box::default(),
-        flags: VmFlags::default(),
         resident: vec![PageRun { start: LANDMARKS[1], pages: 3, file: false }],
+        ..Mapping::default()
     }
 }
 
@@ -285,9 +273,9 @@ fn mapping(bytes: &mut Bytes<'_>) -> Mapping {
         offset: bytes.number(),
         device: 1,
         inode: u64::from(bytes.byte() & 1),
-        name: Box::default(),
         flags,
         resident,
+        ..Mapping::default()
     }
 }
 

@@ -29,9 +29,17 @@ impl Call {
     /// The errno that the call failed with.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
-        // Linux reserves exactly this range for errors; a larger "negative" value is an address.
-        (-4095..0).contains(&self.result).then(|| -self.result as i32)
+        is_error(self.result).then(|| -self.result as i32)
     }
+}
+
+/// `map_shadow_stack`, which libc does not have yet.
+pub(crate) const SYS_MAP_SHADOW_STACK: i64 = 453;
+
+/// Whether the raw result of a call is an errno: Linux reserves exactly this range for errors; a larger
+/// "negative" value is an address.
+pub(crate) fn is_error(result: i64) -> bool {
+    (-4095..0).contains(&result)
 }
 
 /// What a call's arguments point to.

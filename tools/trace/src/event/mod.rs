@@ -8,6 +8,7 @@ mod privileges;
 mod reuse;
 
 pub use call::{Call, CallDetail, FileFacts, FileKind, Limit, LimitKind, MapTrial};
+pub(crate) use call::{SYS_MAP_SHADOW_STACK, is_error};
 pub use fault::{Access, Denial, Fault, Mode, Outcome};
 pub use figures::{FiguresCause, LinuxFigures};
 pub use image::{

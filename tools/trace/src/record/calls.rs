@@ -1,7 +1,6 @@
 //! Which calls are recorded, and what each does to the order of things.
 
-/// `map_shadow_stack`, which libc does not have yet.
-const SYS_MAP_SHADOW_STACK: i64 = 453;
+use crate::event::{SYS_MAP_SHADOW_STACK, is_error};
 
 /// What a call does to its address space, as far as the order of events is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +142,7 @@ pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
 pub(crate) fn effect(number: u64, args: &[u64; 6], result: i64) -> Effect {
     let range = |start: u64, len: u64| (start, start.saturating_add(len));
     let (start, end) = range(args[0], args[1]);
-    if (-4095..0).contains(&result) {
+    if is_error(result) {
         return Effect::Neutral;
     }
     match number as i64 {

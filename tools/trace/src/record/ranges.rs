@@ -4,6 +4,8 @@
 //! addresses that are no multiple of a page, results that are no addresses. A [`PageRange`] made of them is
 //! always a range.
 
+use crate::event::is_error;
+
 const PAGE: u64 = 4096;
 /// The start of the last page.
 const LAST: u64 = !(PAGE - 1);
@@ -80,7 +82,7 @@ pub fn pages_after_call(number: u64, args: &[u64; 6], result: i64, brk: u64) -> 
     let placed = result as u64;
     let named = pages_before_call(number, args, brk);
     match number as i64 {
-        _ if (-4095..0).contains(&result) => [PageRange::NONE; 2],
+        _ if is_error(result) => [PageRange::NONE; 2],
         libc::SYS_mmap => [PageRange::covering(placed, args[1]), PageRange::NONE],
         libc::SYS_mremap => [named, PageRange::covering(placed, args[2])],
         // What lies beyond the break is gone.

@@ -19,15 +19,6 @@ pub(super) enum Verdict {
     Unsupported(Gap),
 }
 
-const EXECVE: u32 = 59;
-const EXECVEAT: u32 = 322;
-const PRCTL: u32 = 157;
-const SET_MEMPOLICY: u32 = 238;
-const PKEY_ALLOC: u32 = 330;
-const PKEY_FREE: u32 = 331;
-const PERSONALITY: u32 = 135;
-const SETRLIMIT: u32 = 160;
-const PRLIMIT64: u32 = 302;
 const PR_SET_THP_DISABLE: u64 = 41;
 const PR_SET_VMA: u64 = 0x5356_4d41;
 const READ_IMPLIES_EXEC: u64 = 0x0040_0000;
@@ -87,15 +78,16 @@ pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut F
 /// Calls that do not change the address space, or only its limits, which follow as events of their own.
 fn beside_memory(call: &Call) -> Option<Verdict> {
     let succeeded = call.errno().is_none();
-    let beside = match (call.number, call.args[0]) {
+    let beside = match (i64::from(call.number), call.args[0]) {
         // Where memory is taken from concerns the thread, and there is one node to take it from.
-        (SETRLIMIT | PRLIMIT64 | SET_MEMPOLICY, _)
-        | (PRCTL, PR_SET_THP_DISABLE)
-        | (PERSONALITY, PERSONALITY_QUERY) => true,
+        (libc::SYS_setrlimit | libc::SYS_prlimit64 | libc::SYS_set_mempolicy, _)
+        | (libc::SYS_prctl, PR_SET_THP_DISABLE)
+        | (libc::SYS_personality, PERSONALITY_QUERY) => true,
         // A successful exec is an event of its own; a failed one changed nothing. There are no protection
         // keys, and names of mappings are not kept: as on a CPU and a kernel without them.
-        (EXECVE | EXECVEAT | PKEY_ALLOC | PKEY_FREE, _) | (PRCTL, PR_SET_VMA) => !succeeded,
-        (PERSONALITY, wanted) => wanted & READ_IMPLIES_EXEC == 0,
+        (libc::SYS_execve | libc::SYS_execveat | libc::SYS_pkey_alloc | libc::SYS_pkey_free, _)
+        | (libc::SYS_prctl, PR_SET_VMA) => !succeeded,
+        (libc::SYS_personality, wanted) => wanted & READ_IMPLIES_EXEC == 0,
         _ => false,
     };
     beside.then_some(Verdict::Same)

@@ -4,9 +4,6 @@ use quire_mm::abi::CallNumber;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-const PRCTL: u32 = 157;
-const ARCH_PRCTL: u32 = 158;
-
 const ADVICE: &[(u64, &str)] = &[
     (9, "MADV_REMOVE"),
     (25, "MADV_COLLAPSE"),
@@ -87,12 +84,12 @@ pub(super) fn of_call(number: CallNumber) -> Cow<'static, str> {
 /// Names a call that is not built, or a form of one, as finely as it helps.
 pub(super) fn of_form(number: CallNumber, args: &[u64; 6]) -> String {
     let name = of_call(number);
-    match (number, number.raw()) {
+    match (number, i64::from(number.raw())) {
         (CallNumber::Madvise, _) => format!("{name} with {}", named(ADVICE, args[2] & 0xffff_ffff)),
         (CallNumber::Mmap, _) => format!("{name} with {}", map_flags(args[3])),
         (CallNumber::PkeyMprotect, _) => format!("{name} with a key"),
-        (_, PRCTL) => format!("{name} {}", named(PRCTL_OPTIONS, args[0] & 0xffff_ffff)),
-        (_, ARCH_PRCTL) => format!("{name} {}", named(ARCH_PRCTL_CODES, args[0] & 0xffff_ffff)),
+        (_, libc::SYS_prctl) => format!("{name} {}", named(PRCTL_OPTIONS, args[0] & 0xffff_ffff)),
+        (_, libc::SYS_arch_prctl) => format!("{name} {}", named(ARCH_PRCTL_CODES, args[0] & 0xffff_ffff)),
         _ => name.into_owned(),
     }
 }

@@ -46,6 +46,10 @@ const SPARE_BYTES: u64 = 64 << 20;
 /// memory map alone, which the host must back at once, takes a 64th.
 const MOST_PAGES: u64 = 64 << (30 - 12);
 
+/// Advice after which a range is there as a whole.
+const POPULATING_ADVICE: [i32; 3] =
+    [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE, libc::MADV_COLLAPSE];
+
 /// Pages of 2 MiB.
 const PAGES_OF_HUGE: u64 = 512;
 
@@ -121,17 +125,19 @@ impl Needs {
                 let len = call.args[1];
                 // POPULATE and LOCKED fault pages in without a fault event, and so do mlock and some advice.
                 // A range that is collapsed to large folios is there as a whole afterwards.
-                let populates = match call.number {
-                    9 => call.args[3] & (0x8000 | 0x2000) != 0,
-                    28 => matches!(call.args[2], 22 | 23 | 25),
-                    149 | 325 => true,
+                let advice = call.args[2] as i32;
+                let number = i64::from(call.number);
+                let populates = match number {
+                    libc::SYS_mmap => call.args[3] as i32 & (libc::MAP_POPULATE | libc::MAP_LOCKED) != 0,
+                    libc::SYS_madvise => POPULATING_ADVICE.contains(&advice),
+                    libc::SYS_mlock | libc::SYS_mlock2 => true,
                     _ => false,
                 };
                 if call.errno().is_none() && populates {
                     self.touch(event.task, len.div_ceil(4096));
                 }
                 if call.errno().is_none()
-                    && (call.number, call.args[2]) == (28, 14)
+                    && (number, advice) == (libc::SYS_madvise, libc::MADV_HUGEPAGE)
                     && let Some(image) = self.image(event.task)
                 {
                     image.large_folios = true;

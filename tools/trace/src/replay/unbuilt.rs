@@ -2,21 +2,12 @@
 //! that what comes later is not taken for a difference.
 
 use super::files::FileIds;
-use crate::event::{Call, CallDetail};
+use crate::event::{Call, CallDetail, SYS_MAP_SHADOW_STACK};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::{Advice, MapFlags, MapRequest, MappedFile, Mapping, Protection, Space, VmFlags};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
-
-const MADVISE: u32 = 28;
-const SHMAT: u32 = 30;
-const SHMDT: u32 = 67;
-const IO_SETUP: u32 = 206;
-const IO_DESTROY: u32 = 207;
-const REMAP_FILE_PAGES: u32 = 216;
-const PKEY_MPROTECT: u32 = 329;
-const MAP_SHADOW_STACK: u32 = 453;
 
 const SHM_RDONLY: u64 = 0x1000;
 const SHM_EXEC: u64 = 0x8000;
@@ -27,8 +18,8 @@ const MAP_NONBLOCK: u64 = 0x1_0000;
 /// follows from a failure here will be counted too.
 pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
     let [first, second, third, ..] = call.args;
-    match (call.number, &call.detail) {
-        (SHMAT, &CallDetail::Mapped { start, bytes }) => {
+    match (i64::from(call.number), &call.detail) {
+        (libc::SYS_shmat, &CallDetail::Mapped { start, bytes }) => {
             let read_only = third & SHM_RDONLY != 0;
             let mut protection = Protection::READ;
             protection.set(Protection::WRITE, !read_only);
@@ -42,12 +33,12 @@ pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
                 MappedFile { writable: !read_only, ..MappedFile::new(segment, 0) },
             );
         }
-        (SHMDT, _) => detach(space, first, files),
-        (IO_SETUP, &CallDetail::Mapped { start, bytes }) => {
+        (libc::SYS_shmdt, _) => detach(space, first, files),
+        (libc::SYS_io_setup, &CallDetail::Mapped { start, bytes }) => {
             let may = Protection::READ | Protection::WRITE;
             map_shared(space, start, bytes, may, MappedFile { may, ..MappedFile::new(files.ring(), 0) });
         }
-        (IO_DESTROY, _) => {
+        (libc::SYS_io_destroy, _) => {
             let ring = find(space, |mapping| {
                 mapping.range.start().0 == first && mapping.file.is_some_and(|file| files.is_ring(file))
             });
@@ -55,15 +46,15 @@ pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
                 let _ = space.munmap(ring.range.start(), ring.range.pages() << PAGE_SHIFT);
             }
         }
-        (REMAP_FILE_PAGES, _) => remap_file_pages(space, &call.args),
-        (PKEY_MPROTECT, _) => {
+        (libc::SYS_remap_file_pages, _) => remap_file_pages(space, &call.args),
+        (libc::SYS_pkey_mprotect, _) => {
             let protection = Protection::from_bits_truncate(third as u32);
             let _ = space.mprotect(VirtAddr(first), second, protection, false);
         }
-        (MADVISE, _) if third & 0xffff_ffff == MADV_GUARD_INSTALL => {
+        (libc::SYS_madvise, _) if third & 0xffff_ffff == MADV_GUARD_INSTALL => {
             let _ = space.madvise(VirtAddr(first), second, Advice::DontNeed);
         }
-        (MAP_SHADOW_STACK, _) => map_private(space, call.result as u64, second, Protection::READ),
+        (SYS_MAP_SHADOW_STACK, _) => map_private(space, call.result as u64, second, Protection::READ),
         _ => {}
     }
 }

@@ -43,6 +43,11 @@ fn write(events: &[Event], flush_after: usize) -> Vec<u8> {
     writer.finish(7, 8).unwrap().0
 }
 
+/// One of these variants of an enum.
+macro_rules! one_of {
+    ($type:ident: $($variant:ident),+ $(,)?) => { prop::sample::select(vec![$($type::$variant),+]) };
+}
+
 fn bytes() -> impl Strategy<Value = Box<[u8]>> {
     vec(any::<u8>(), 0..20).prop_map(Into::into)
 }
@@ -53,19 +58,12 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn fault() -> impl Strategy<Value = EventKind> {
-    let access =
-        prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::Execute), Just(Access::Unknown)];
-    let mode = prop_oneof![Just(Mode::User), Just(Mode::Kernel)];
+    let access = one_of!(Access: Read, Write, Execute, Unknown);
+    let mode = one_of!(Mode: User, Kernel);
+    let denial = one_of!(Denial: NotMapped, NotAllowed, ProtectionKey, NoBacking, Other);
     let outcome = prop_oneof![
-        Just(Outcome::Minor),
-        Just(Outcome::Major),
-        Just(Outcome::Unresolved),
-        Just(Outcome::Unknown),
-        Just(Outcome::Denied(Denial::NotMapped)),
-        Just(Outcome::Denied(Denial::NotAllowed)),
-        Just(Outcome::Denied(Denial::ProtectionKey)),
-        Just(Outcome::Denied(Denial::NoBacking)),
-        Just(Outcome::Denied(Denial::Other)),
+        4 => one_of!(Outcome: Minor, Major, Unresolved, Unknown),
+        5 => denial.prop_map(Outcome::Denied),
     ];
     (number(), access, mode, outcome, any::<bool>()).prop_map(|(addr, access, mode, outcome, inferred)| {
         EventKind::Fault(Fault { addr, access, mode, outcome, inferred })
@@ -73,18 +71,9 @@ fn fault() -> impl Strategy<Value = EventKind> {
 }
 
 fn file() -> impl Strategy<Value = Arc<FileFacts>> {
-    let kind = prop_oneof![
-        Just(FileKind::BadDescriptor),
-        Just(FileKind::Regular),
-        Just(FileKind::Directory),
-        Just(FileKind::Memory),
-        Just(FileKind::HugePages),
-        Just(FileKind::Zero),
-        Just(FileKind::CharDevice),
-        Just(FileKind::BlockDevice),
-        Just(FileKind::Other),
-        Just(FileKind::Unknown),
-    ];
+    let kind = one_of!(
+        FileKind: BadDescriptor, Regular, Directory, Memory, HugePages, Zero, CharDevice, BlockDevice, Other, Unknown,
+    );
     // Few different numbers, so that files repeat.
     let errno = || option::of(1_u16..4096);
     let trial = option::of((errno(), errno(), errno()).prop_map(|(refused, write_refused, exec_refused)| {
@@ -139,12 +128,7 @@ fn exec() -> impl Strategy<Value = EventKind> {
         direction: if down { Direction::Down } else { Direction::Up },
         source: if probed { BaseSource::Probed } else { BaseSource::Inferred },
     });
-    let thp = prop_oneof![
-        Just(ThpMode::Always),
-        Just(ThpMode::Madvise),
-        Just(ThpMode::Never),
-        Just(ThpMode::Unknown)
-    ];
+    let thp = one_of!(ThpMode: Always, Madvise, Never, Unknown);
     let numbers = vec(number(), 20);
     (numbers, vec(mapping(), 0..5), option::of(base), vec(bytes(), 0..3), any::<(u32, u8, bool, bool)>(), thp)
         .prop_map(|(n, mappings, mmap_base, args, (id, small, bit, i386), thp)| {
@@ -210,12 +194,7 @@ fn figures() -> impl Strategy<Value = EventKind> {
 }
 
 fn other() -> impl Strategy<Value = EventKind> {
-    let kind = prop_oneof![
-        Just(LimitKind::AddressSpace),
-        Just(LimitKind::Data),
-        Just(LimitKind::Stack),
-        Just(LimitKind::LockedMemory)
-    ];
+    let kind = one_of!(LimitKind: AddressSpace, Data, Stack, LockedMemory);
     let limit = (any::<u32>(), kind, number(), number()).prop_map(|(target, kind, soft, hard)| {
         EventKind::Limit(Limit { target: TaskId(target), kind, soft, hard })
     });
@@ -244,13 +223,13 @@ fn other() -> impl Strategy<Value = EventKind> {
 }
 
 fn reuse() -> impl Strategy<Value = EventKind> {
-    let access = prop_oneof![Just(ReuseAccess::Read), Just(ReuseAccess::Write), Just(ReuseAccess::Unknown)];
+    let access = one_of!(ReuseAccess: Read, Write, Unknown);
     let run = (number(), 0_u64..1 << 16, access).prop_map(|(start, pages, access)| ReuseRun {
         start,
         pages,
         access,
     });
-    let source = prop_oneof![Just(ReuseSource::Exact), Just(ReuseSource::MappingCounts)];
+    let source = one_of!(ReuseSource: Exact, MappingCounts);
     let reuse = (source, vec(run, 0..9)).prop_map(|(source, runs)| EventKind::Reuse(Reuse { source, runs }));
     let sample = any::<(u32, u32, [u32; 16])>()
         .prop_map(|(zero, same, sizes)| EventKind::Compressibility(Compressibility { zero, same, sizes }));

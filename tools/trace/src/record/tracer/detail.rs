@@ -1,7 +1,7 @@
 //! What a call's arguments point to.
 
 use super::Tracer;
-use crate::event::CallDetail;
+use crate::event::{CallDetail, is_error};
 use crate::record::proc::trial::Asked;
 use crate::record::proc::{files, maps};
 use crate::record::sys::{Tid, memory};
@@ -49,9 +49,8 @@ impl Tracer<'_> {
         result: i64,
         before: CallDetail,
     ) -> CallDetail {
-        let failed = (-4095..0).contains(&result);
         let start = match number as i64 {
-            _ if failed => return before,
+            _ if is_error(result) => return before,
             libc::SYS_mincore => return resident(tid, args),
             libc::SYS_shmat => result as u64,
             libc::SYS_io_setup => memory::read_u64(tid, args[1]).unwrap_or(0),

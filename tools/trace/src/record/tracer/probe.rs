@@ -5,7 +5,7 @@
 //! back afterwards; the program itself has not run one instruction.
 
 use super::heard::Queue;
-use crate::event::{BaseSource, Direction, ExecGain, Mapping, MmapBase};
+use crate::event::{BaseSource, Direction, ExecGain, Mapping, MmapBase, is_error};
 use crate::record::sys::ptrace::{self, EVENT_STOP, Resume, SyscallStop};
 use crate::record::sys::time::now;
 use crate::record::sys::wait::{Happened, Waited, wait};
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
         if result.is_none() {
             self.lost = true;
         }
-        result.filter(|result| !(-4095..0).contains(result)).map(|result| result as u64)
+        result.filter(|result| !is_error(*result)).map(|result| result as u64)
     }
 
     fn try_call(&mut self, number: i64, args: [u64; 6]) -> Option<i64> {
