@@ -1,4 +1,4 @@
-//! A job on Quire under every strategy and on the host's Linux, round by round in turn.
+//! Every strategy and the host's Linux, round by round in turn.
 
 use crate::error::LabError;
 use crate::folios::Folios;
@@ -6,7 +6,7 @@ use crate::linux::{Control, FIGURES, Linux, OnHost, RoundFigures};
 use crate::process::{Process, Quire};
 use crate::report::{Compared, Figure, Metric};
 use crate::rounds::{Series, in_turn};
-use crate::site::Site;
+use crate::site::{HostSpace, Site};
 use quire_arch::Order;
 
 /// What a process does in rounds. The code is the same for Quire and for Linux.
@@ -20,8 +20,9 @@ pub(crate) trait Job: Clone {
 /// The machines and the number of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// Bytes of memory that the job has populated at most, tables included.
+    /// Bytes of memory that are populated at most, tables included.
     pub(crate) memory: u64,
+    pub(crate) cpus: usize,
     pub(crate) folios: Folios,
     /// Rounds that do not count.
     pub(crate) warm_up: usize,
@@ -30,79 +31,140 @@ pub(crate) struct Terms {
     pub(crate) host_controls: bool,
 }
 
+impl Terms {
+    /// One CPU, single pages, and no round that does not count.
+    pub(crate) const fn pages(memory: u64, rounds: usize) -> Self {
+        Self { memory, cpus: 1, folios: Folios::PAGES, warm_up: 0, rounds, host_controls: false }
+    }
+}
+
+/// What one subject measured.
+#[derive(Debug, Default)]
+struct Rounds {
+    /// The first round, which need not count.
+    cold: RoundFigures,
+    series: [Series; FIGURES],
+}
+
+impl Rounds {
+    fn add(&mut self, number: usize, warm_up: usize, figures: RoundFigures) {
+        if number == 0 {
+            self.cold = figures;
+        }
+        if number >= warm_up {
+            self.series.iter_mut().zip(figures).for_each(|(series, figure)| series.add(figure));
+        }
+    }
+}
+
 /// The rounds of every strategy, and of Linux.
 #[derive(Debug)]
 pub(crate) struct Outcome<T> {
-    quire: Vec<(T, [Series; FIGURES])>,
-    linux: Option<[Series; FIGURES]>,
+    quire: Vec<(T, Rounds)>,
+    /// `None` where Linux could not do the same.
+    linux: Option<Rounds>,
     /// What was found wrong on the machines.
     pub(crate) findings: Vec<String>,
 }
 
-enum Subject<'s, T, J> {
-    Quire(T, Quire<'s, T>, J, [Series; FIGURES]),
-    /// `None` once it turned out that Linux cannot do the same.
-    Linux(Option<Linux>, [Series; FIGURES]),
-}
-
-fn add(series: &mut [Series; FIGURES], result: RoundFigures) {
-    series.iter_mut().zip(result).for_each(|(series, figure)| series.add(figure));
+/// One that has its turn in a round.
+enum Subject<'s, T, S> {
+    Quire(&'s mut (T, S), Rounds),
+    Linux(&'s mut Option<Linux>, Rounds),
 }
 
 impl<T: Compared> Outcome<T> {
-    /// Runs `job` under every strategy and on Linux.
-    pub(crate) fn of(terms: Terms, job: &impl Job) -> Result<Self, LabError> {
-        // First, while this process is small.
-        let may = terms.folios.order == Order::ZERO || terms.host_controls;
-        let on_host = || OnHost { job: job.clone(), control: Control::of(terms.folios), start: None };
-        // A machine for each strategy comes beside it.
-        let room = (T::ALL.len() as u64 + 2) * terms.memory;
-        let linux = if may { Linux::start(room, on_host()) } else { None };
-        let sites = Site::for_each_strategy(terms.memory, 1, terms.folios)?;
-        let spaces = sites.iter().map(Site::space).collect::<Result<Vec<_>, _>>()?;
-        let mut subjects: Vec<_> = sites
-            .iter()
-            .zip(&spaces)
-            .map(|(site, space)| {
-                Subject::Quire(site.technique, Quire::new(site, space), job.clone(), Default::default())
-            })
-            .collect();
-        subjects.push(Subject::Linux(linux, Default::default()));
-        in_turn(&mut subjects, terms.warm_up + terms.rounds, |subject, number| {
-            let counts = number >= terms.warm_up;
+    /// Calls `round` for each of `subjects` in turn, and Linux, for `warm_up` rounds that do not count and
+    /// `rounds` that do. `linux` becomes `None` once it turns out that Linux cannot do the same.
+    pub(crate) fn in_rounds<S>(
+        subjects: &mut [(T, S)],
+        linux: &mut Option<Linux>,
+        (warm_up, rounds): (usize, usize),
+        mut round: impl FnMut(&mut S, usize) -> Result<RoundFigures, LabError>,
+    ) -> Result<Self, LabError> {
+        let mut all: Vec<_> =
+            subjects.iter_mut().map(|subject| Subject::Quire(subject, Rounds::default())).collect();
+        all.push(Subject::Linux(linux, Rounds::default()));
+        in_turn(&mut all, warm_up + rounds, |subject, number| {
             match subject {
-                Subject::Quire(_, process, job, series) => {
-                    let result = job.round(process)?;
-                    if counts {
-                        add(series, result);
-                    }
+                Subject::Quire((_, state), measured) => {
+                    measured.add(number, warm_up, round(state, number)?);
                 }
-                Subject::Linux(linux, series) => {
-                    let result = linux.as_mut().and_then(Linux::round);
-                    match result {
-                        Some(result) if counts => add(series, result),
-                        Some(_) => {}
-                        None => *linux = None,
-                    }
-                }
+                Subject::Linux(linux, measured) => match linux.as_mut().and_then(Linux::round) {
+                    Some(figures) => measured.add(number, warm_up, figures),
+                    None => **linux = None,
+                },
             }
             Ok::<(), LabError>(())
         })?;
         let mut outcome = Self { quire: Vec::new(), linux: None, findings: Vec::new() };
-        for subject in subjects {
+        for subject in all {
             match subject {
-                Subject::Quire(technique, _, _, series) => outcome.quire.push((technique, series)),
-                Subject::Linux(linux, series) => outcome.linux = linux.map(|_| series),
+                Subject::Quire((technique, _), rounds) => outcome.quire.push((*technique, rounds)),
+                Subject::Linux(linux, rounds) => outcome.linux = linux.as_ref().map(|_| rounds),
             }
         }
-        for (site, space) in sites.iter().zip(spaces) {
+        Ok(outcome)
+    }
+
+    /// Makes a machine for each strategy, with a space on it, and calls `round` with them and what `make`
+    /// made. Linux was started before, while this process was small.
+    pub(crate) fn in_spaces<S>(
+        terms: Terms,
+        mut linux: Option<Linux>,
+        make: impl Fn(&Site<T>, &HostSpace<'_>) -> Result<S, LabError>,
+        round: impl Fn(&Site<T>, &HostSpace<'_>, &mut S) -> Result<RoundFigures, LabError>,
+    ) -> Result<Self, LabError> {
+        let sites = Site::for_each_strategy(terms.memory, terms.cpus, terms.folios)?;
+        let mut subjects = Vec::new();
+        for site in &sites {
+            let space = site.space()?;
+            let state = make(site, &space)?;
+            subjects.push((site.technique, (site, space, state)));
+        }
+        let rounds = (terms.warm_up, terms.rounds);
+        let mut outcome = Self::in_rounds(&mut subjects, &mut linux, rounds, |(site, space, state), _| {
+            round(site, space, state)
+        })?;
+        for (_, (site, space, state)) in subjects {
+            drop(state);
             site.run(|| drop(space));
         }
         outcome.findings.extend(sites.iter().flat_map(Site::findings));
         Ok(outcome)
     }
 
-    /// One of the figures of a round; `of` sums up the rounds.
+    /// Runs `job` under every strategy and on Linux.
+    pub(crate) fn of(terms: Terms, job: &impl Job) -> Result<Self, LabError> {
+        let may = terms.folios.order == Order::ZERO || terms.host_controls;
+        let on_host = || OnHost { job: job.clone(), control: Control::of(terms.folios), start: None };
+        // A machine for each strategy comes beside it.
+        let needed = (T::ALL.len() as u64 + 2) * terms.memory;
+        let linux = if may { Linux::start(needed, on_host()) } else { None };
+        Self::in_spaces(
+            terms,
+            linux,
+            |_, _| Ok(job.clone()),
+            |site, space, job| job.round(&mut Quire::new(site, space)),
+        )
+    }
+
+    fn rounds(&self, technique: T) -> Option<&Rounds> {
+        self.quire.iter().find(|(other, _)| *other == technique).map(|(_, rounds)| rounds)
+    }
+
+    /// One of the figures of a round, for Quire only; `of` sums up the rounds.
+    pub(crate) fn own_figure(
+        &self,
+        case: &str,
+        metric: Metric,
+        nth: usize,
+        of: impl Fn(&Series) -> f64,
+    ) -> Figure<T> {
+        Figure::new(case, metric, |technique| self.rounds(technique).map(|rounds| of(&rounds.series[nth])))
+    }
+
+    /// The same with Linux's.
     pub(crate) fn figure(
         &self,
         case: &str,
@@ -110,15 +172,29 @@ impl<T: Compared> Outcome<T> {
         nth: usize,
         of: impl Fn(&Series) -> f64,
     ) -> Figure<T> {
-        let series = |technique| self.quire.iter().find(|(other, _)| *other == technique);
-        Figure::new(case, metric, |technique| series(technique).map(|(_, series)| of(&series[nth])))
-            .with_linux(self.linux.as_ref().map(|linux| of(&linux[nth])))
+        let linux = self.linux.as_ref().map(|rounds| of(&rounds.series[nth]));
+        self.own_figure(case, metric, nth, of).with_linux(linux)
+    }
+
+    /// One of the figures of the first round.
+    pub(crate) fn cold(&self, case: &str, metric: Metric, nth: usize) -> Figure<T> {
+        Figure::new(case, metric, |technique| self.rounds(technique).map(|rounds| rounds.cold[nth]))
     }
 
     /// The median of the ratios of rounds to those of the strategy that ours is compared with.
     pub(crate) fn ratio(&self, case: &str, metric: Metric, nth: usize) -> Figure<T> {
-        let series = |technique| self.quire.iter().find(|(other, _)| *other == technique);
-        let base = series(T::BEFORE).map(|(_, series)| &series[nth]);
-        Figure::new(case, metric, |technique| Some(series(technique)?.1[nth].ratio_to(base?)))
+        let base = self.rounds(T::BEFORE);
+        Figure::new(case, metric, |technique| {
+            Some(self.rounds(technique)?.series[nth].ratio_to(&base?.series[nth]))
+        })
+    }
+
+    /// The least and the median of a time, and its ratio.
+    pub(crate) fn times(&self, case: &str, [min, median, ratio]: [Metric; 3], nth: usize) -> [Figure<T>; 3] {
+        [
+            self.figure(case, min, nth, Series::min),
+            self.figure(case, median, nth, Series::median),
+            self.ratio(case, ratio, nth),
+        ]
     }
 }

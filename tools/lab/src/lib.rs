@@ -9,6 +9,7 @@
 mod contest;
 mod crew;
 mod error;
+mod experiment;
 mod folios;
 pub mod gather;
 pub mod harness;
@@ -29,6 +30,7 @@ mod table;
 pub mod tables;
 
 pub use error::LabError;
+pub use experiment::Progress;
 pub use quire::{PinEach, PinHeld};
 pub use quire_frame::PcpTechnique;
 pub use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};

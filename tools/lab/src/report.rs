@@ -170,6 +170,18 @@ impl<T: Compared> Figure<T> {
         Self { case: case.to_owned(), metric, linux: None, values }
     }
 
+    /// A figure of every strategy of which there is one of `outcomes`.
+    pub(crate) fn of_each<S>(
+        case: &str,
+        metric: Metric,
+        outcomes: &[(T, S)],
+        value: impl Fn(&S) -> f64,
+    ) -> Self {
+        Self::new(case, metric, |technique| {
+            outcomes.iter().find(|(other, _)| *other == technique).map(|(_, outcome)| value(outcome))
+        })
+    }
+
     /// The same with Linux's figure.
     #[must_use]
     pub fn with_linux(self, linux: Option<f64>) -> Self {

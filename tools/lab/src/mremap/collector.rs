@@ -3,13 +3,15 @@
 
 use super::TIME_RATIO;
 use super::scale::Scale;
+use crate::contest::{Outcome, Terms};
 use crate::crew::on_threads;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
-use crate::linux::{Control, FIGURES, Host, Linux, RoundFigures, Work, beside, now};
+use crate::linux::{Control, Host, Linux, RoundFigures, Work, beside, now};
 use crate::process::{Process, Quire};
-use crate::report::{Compared, Figure, Metric, Report, Section};
-use crate::rounds::{Series, in_turn};
+use crate::report::Metric;
+use crate::rounds::Series;
 use crate::site::{HostSpace, RW, START, Site};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_arch::{Access, PAGE_SIZE, VirtAddr};
@@ -116,7 +118,8 @@ impl Board {
         result
     }
 
-    fn round_figures(self) -> RoundFigures {
+    /// The figures, with `shootdowns` that were sent meanwhile.
+    fn round_figures(self, shootdowns: u64) -> RoundFigures {
         let (moves, faults) = (self.moves.into_inner().max(1) as f64, self.faults.into_inner().max(1) as f64);
         [
             self.longest.into_inner() as f64 / 1000.0,
@@ -124,6 +127,7 @@ impl Board {
             1000.0 * self.inside.into_inner() as f64 / faults,
             self.move_time.into_inner() as f64 / 1000.0 / moves,
             self.first.into_inner() as f64 / 1000.0,
+            shootdowns as f64 / moves,
         ]
     }
 }
@@ -132,32 +136,30 @@ fn place(at: u64) -> VirtAddr {
     VirtAddr(START.0 + at)
 }
 
-/// The pattern in one space under one strategy.
-struct Collector<'s> {
-    site: &'s Site<RemapTechnique>,
-    space: &'s HostSpace<'s>,
+/// The pattern, with so many threads that fault.
+#[derive(Clone, Copy)]
+struct Collector {
     faulting: usize,
     scale: Scale,
 }
 
-impl Collector<'_> {
-    fn populate(&self) -> Result<(), LabError> {
-        let mut process = Quire::new(self.site, self.space);
+impl Collector {
+    fn populate<P: Process>(self, process: &mut P) -> Result<(), P::Error> {
         (0..REGIONS)
             .try_for_each(|region| process.populate(region * APART, self.scale.region, 1, Folios::PAGES))
     }
 
-    /// A round, and shootdowns for each move.
-    fn round(&self) -> Result<(RoundFigures, f64), LabError> {
-        let (space, machine, scale, faulting) = (self.space, self.site.machine(), &self.scale, self.faulting);
+    fn round(self, site: &Site<RemapTechnique>, space: &HostSpace<'_>) -> Result<RoundFigures, LabError> {
+        let Self { faulting, scale } = self;
+        let machine = site.machine();
         let own = |thread: usize| OWN + thread as u64 * APART;
-        for thread in 0..self.faulting {
+        for thread in 0..faulting {
             let request = MapRequest::anonymous(scale.fault_bytes, RW)
                 .at(place(own(thread)), MapFlags::FIXED_NOREPLACE);
-            self.site.run(|| space.mmap(&request))?;
+            site.run(|| space.mmap(&request))?;
         }
         let board = Board::default();
-        let flushes = self.site.flushes();
+        let flushes = site.flushes();
         let worked = on_threads(1 + faulting, |thread, _| {
             let vcpu = machine.vcpu(1 + thread);
             board.start(1 + faulting);
@@ -177,161 +179,86 @@ impl Collector<'_> {
             })?;
             vcpu.map(|_| ()).map_err(LabError::from)
         });
-        let flushes = self.site.flushes().since(flushes);
+        let flushes = site.flushes().since(flushes);
         worked.into_iter().collect::<Result<(), LabError>>()?;
-        for thread in 0..self.faulting {
-            self.site.run(|| space.munmap(place(own(thread)), scale.fault_bytes))?;
+        for thread in 0..faulting {
+            site.run(|| space.munmap(place(own(thread)), scale.fault_bytes))?;
         }
-        let moves = board.moves.load(Ordering::Relaxed);
-        let sent: u64 = flushes.shootdowns.iter().sum();
-        Ok((board.round_figures(), sent as f64 / moves.max(1) as f64))
+        Ok(board.round_figures(flushes.shootdowns.iter().sum()))
     }
 }
 
 /// The same on Linux, by processes that share their memory.
 struct OnLinux {
-    faulting: usize,
-    scale: Scale,
+    collector: Collector,
     control: Control,
     start: Option<usize>,
 }
 
-impl OnLinux {
-    fn populate(&self, host: &mut Host<'_>) -> Result<(), ()> {
-        (0..REGIONS).try_for_each(|region| host.populate(region * APART, self.scale.region, 1, Folios::PAGES))
-    }
-}
-
 impl Work for OnLinux {
     fn round(&mut self) -> Option<RoundFigures> {
+        let Collector { faulting, scale } = self.collector;
         let first = self.start.is_none();
         let mut host = Host::again(self.start, AREA, &self.control)?;
         self.start = Some(host.start());
         if first {
-            self.populate(&mut host).ok()?;
+            self.collector.populate(&mut host).ok()?;
         }
         let own = |thread: usize| OWN + thread as u64 * APART;
-        (0..self.faulting).try_for_each(|thread| host.map(own(thread), self.scale.fault_bytes)).ok()?;
+        (0..faulting).try_for_each(|thread| host.map(own(thread), scale.fault_bytes)).ok()?;
         let board = Board::default();
         let failed = AtomicUsize::new(0);
-        let worked = beside(self.faulting, &|thread| {
+        let worked = beside(faulting, &|thread| {
             let mut host = host;
-            board.start(1 + self.faulting);
+            board.start(1 + faulting);
             let worked = if thread == 0 {
-                board.collect(self.faulting, |from, to| host.relocate(from, self.scale.region, to))
+                board.collect(faulting, |from, to| host.relocate(from, scale.region, to))
             } else {
-                board.fault(pages(self.scale.fault_bytes), |page| {
+                board.fault(pages(scale.fault_bytes), |page| {
                     host.touch(own(thread - 1) + page * PAGE_SIZE, PAGE_SIZE, 1, Access::Write)
                 })
             };
             failed.fetch_add(usize::from(worked.is_err()), Ordering::Relaxed);
         });
-        (0..self.faulting).try_for_each(|thread| host.unmap(own(thread), self.scale.fault_bytes)).ok()?;
+        (0..faulting).try_for_each(|thread| host.unmap(own(thread), scale.fault_bytes)).ok()?;
         worked?;
-        (failed.into_inner() == 0).then(|| board.round_figures())
+        (failed.into_inner() == 0).then(|| board.round_figures(0))
     }
 }
 
-enum Subject<'s> {
-    Quire(Collector<'s>, [Series; FIGURES], Series),
-    Linux(Option<Linux>, [Series; FIGURES]),
+pub(super) fn part(scale: &Scale) -> Part<'_, RemapTechnique> {
+    Part::new(
+        "A collector moves regions while other threads fault in memory of their own",
+        FAULTING,
+        |&faulting| {
+            let mib = scale.region >> 20;
+            let (plural, singular) = if faulting == 1 { ("", "s") } else { ("s", "") };
+            format!("regions of {mib} MiB move while {faulting} thread{plural} fault{singular}")
+        },
+        |name, faulting| measure(name, Collector { faulting, scale: *scale }),
+    )
 }
 
-impl Subject<'_> {
-    fn round(&mut self, counts: bool) -> Result<(), LabError> {
-        let (result, series) = match self {
-            Self::Quire(work, series, shootdowns) => {
-                let (result, sent) = work.round()?;
-                if counts {
-                    shootdowns.add(sent);
-                }
-                (result, series)
-            }
-            Self::Linux(linux, series) => {
-                let Some(result) = linux.as_mut().and_then(Linux::round) else {
-                    *linux = None;
-                    return Ok(());
-                };
-                (result, series)
-            }
-        };
-        if counts {
-            series.iter_mut().zip(result).for_each(|(series, figure)| series.add(figure));
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn steps() -> u64 {
-    FAULTING.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<RemapTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for faulting in FAULTING {
-        let name = format!(
-            "regions of {} MiB move while {faulting} thread{} fault{}",
-            scale.region >> 20,
-            if faulting == 1 { "" } else { "s" },
-            if faulting == 1 { "s" } else { "" }
-        );
-        step(&name);
-        let bytes = REGIONS * scale.region + faulting as u64 * scale.fault_bytes;
-        let work = OnLinux { faulting, scale: *scale, control: Control::of(Folios::PAGES), start: None };
-        let linux = Linux::start(5 * bytes, work);
-        let sites = Site::for_each_strategy(bytes, 2 + faulting, Folios::PAGES)?;
-        let spaces = sites.iter().map(Site::space).collect::<Result<Vec<_>, _>>()?;
-        let mut subjects = Vec::new();
-        for (site, space) in sites.iter().zip(&spaces) {
-            let work = Collector { site, space, faulting, scale: *scale };
-            work.populate()?;
-            subjects.push(Subject::Quire(work, Default::default(), Series::default()));
-        }
-        subjects.push(Subject::Linux(linux, Default::default()));
-        in_turn(&mut subjects, WARM_UP + scale.other_rounds, |subject, number| {
-            subject.round(number >= WARM_UP)
-        })?;
-        figures.extend(show(&name, &subjects));
-        drop(subjects);
-        for (site, space) in sites.iter().zip(spaces) {
-            site.run(|| drop(space));
-        }
-        let found = sites.iter().flat_map(Site::findings);
-        report.findings.extend(found.map(|finding| format!("{name}, {finding}")));
-    }
-    let title = "A collector moves regions while other threads fault in memory of their own".to_owned();
-    report.sections.push(Section { title, figures });
-    Ok(())
-}
-
-fn show(name: &str, subjects: &[Subject<'_>]) -> Vec<Figure<RemapTechnique>> {
-    let of = |technique| {
-        subjects.iter().find_map(|subject| match subject {
-            Subject::Quire(work, series, sent) if work.site.technique == technique => Some((series, sent)),
-            _ => None,
-        })
-    };
-    let linux = subjects.iter().find_map(|subject| match subject {
-        Subject::Linux(Some(_), series) => Some(series),
-        _ => None,
-    });
-    let figure = |metric, nth: usize, value: fn(&Series) -> f64| {
-        Figure::new(name, metric, |technique| of(technique).map(|(series, _)| value(&series[nth])))
-            .with_linux(linux.map(|series| value(&series[nth])))
-    };
-    let base = of(RemapTechnique::BEFORE);
-    vec![
-        figure(PAUSE, 0, Series::max),
-        figure(Metric { name: "longest_pause_of_a_round", ..PAUSE }, 0, Series::median),
-        figure(FAULT, 1, Series::median),
-        figure(INSIDE, 2, Series::median),
-        figure(FIRST, 4, Series::median),
-        figure(MOVE, 3, Series::median),
-        Figure::new(name, SHOOTDOWNS, |technique| of(technique).map(|(_, sent)| sent.median())),
-        Figure::new(name, TIME_RATIO, |technique| Some(of(technique)?.0[3].ratio_to(&base?.0[3]))),
-    ]
+fn measure(name: &str, collector: Collector) -> Result<Measured<RemapTechnique>, LabError> {
+    let Collector { faulting, scale } = collector;
+    let bytes = REGIONS * scale.region + faulting as u64 * scale.fault_bytes;
+    let on_linux = OnLinux { collector, control: Control::of(Folios::PAGES), start: None };
+    let terms = Terms { cpus: 2 + faulting, warm_up: WARM_UP, ..Terms::pages(bytes, scale.other_rounds) };
+    let outcome = Outcome::in_spaces(
+        terms,
+        Linux::start(5 * bytes, on_linux),
+        |site, space| collector.populate(&mut Quire::new(site, space)),
+        |site, space, ()| collector.round(site, space),
+    )?;
+    let figures = [
+        outcome.figure(name, PAUSE, 0, Series::max),
+        outcome.figure(name, Metric { name: "longest_pause_of_a_round", ..PAUSE }, 0, Series::median),
+        outcome.figure(name, FAULT, 1, Series::median),
+        outcome.figure(name, INSIDE, 2, Series::median),
+        outcome.figure(name, FIRST, 4, Series::median),
+        outcome.figure(name, MOVE, 3, Series::median),
+        outcome.own_figure(name, SHOOTDOWNS, 5, Series::median),
+        outcome.ratio(name, TIME_RATIO, 3),
+    ];
+    Ok(Measured::new(figures, outcome.findings))
 }

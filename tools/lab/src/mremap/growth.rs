@@ -3,11 +3,10 @@
 use super::moves::times;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
-use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
 use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
-use crate::report::{Report, Section};
 use core::fmt;
 use quire_arch::{Access, PAGE_SIZE};
 use quire_space::RemapTechnique;
@@ -79,34 +78,22 @@ impl Job for Growth {
     }
 }
 
-pub(super) fn steps() -> u64 {
-    Step::ALL.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<RemapTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for by in Step::ALL {
+pub(super) fn part(scale: &Scale) -> Part<'_, RemapTechnique> {
+    let end = |by| {
         let end = if by == Step::Double { scale.array } else { scale.array / 8 };
         // At least once.
-        let end = end.max(4 * MIB);
-        let name = format!("an array of 2 MiB to {} MiB, {by}", end / MIB);
-        step(&name);
-        let terms = Terms {
-            memory: end + end / 128 + (8 << 20),
-            folios: Folios::PAGES,
-            warm_up: WARM_UP,
-            rounds: scale.other_rounds,
-            host_controls: false,
-        };
-        let outcome = Outcome::of(terms, &Growth { step: by, end })?;
-        figures.extend(times(&outcome, &name));
-        report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
-    }
-    let title = "realloc: an array that grows, with something behind it each time".to_owned();
-    report.sections.push(Section { title, figures });
-    Ok(())
+        end.max(4 * MIB)
+    };
+    Part::new(
+        "realloc: an array that grows, with something behind it each time",
+        Step::ALL,
+        |&by| format!("an array of 2 MiB to {} MiB, {by}", end(by) / MIB),
+        move |name, step| {
+            let end = end(step);
+            let memory = end + end / 128 + (8 << 20);
+            let terms = Terms { warm_up: WARM_UP, ..Terms::pages(memory, scale.other_rounds) };
+            let outcome = Outcome::of(terms, &Growth { step, end })?;
+            Ok(Measured::new(times(&outcome, name), outcome.findings))
+        },
+    )
 }

@@ -13,6 +13,7 @@ pub use count::count;
 pub use scale::Scale;
 
 use crate::error::LabError;
+use crate::experiment::{self, Progress};
 use crate::report::{Metric, RATIO, Report};
 use quire_space::RemapTechnique;
 
@@ -29,19 +30,10 @@ const TIME_RATIO: Metric = Metric::lower(RATIO, "to ptes");
 /// # Errors
 ///
 /// It could not be carried out. What it finds wrong is in the report.
-pub fn run(
-    scale: &Scale,
-    progress: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Report<RemapTechnique>, LabError> {
-    let total = moves::steps(scale) + growth::steps() + collector::steps();
-    let mut report = Report::new(NAME);
-    let mut done = 0;
-    let mut step = |what: &str| {
-        progress(what, done, total);
-        done += 1;
-    };
-    moves::run(scale, &mut report, &mut step)?;
-    growth::run(scale, &mut report, &mut step)?;
-    collector::run(scale, &mut report, &mut step)?;
-    Ok(report)
+pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report<RemapTechnique>, LabError> {
+    experiment::run(
+        NAME,
+        moves::parts(scale).chain([growth::part(scale), collector::part(scale)]).collect(),
+        progress,
+    )
 }

@@ -4,11 +4,11 @@
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
-use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
 use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
-use crate::report::{Figure, Metric, Report, Section};
+use crate::report::{Figure, Metric};
 use crate::rounds::Series;
 use core::fmt;
 use quire_arch::{Access, Order, PAGE_SIZE};
@@ -172,38 +172,23 @@ fn all(scale: &Scale) -> Vec<(&'static str, Vec<Case>)> {
     ]
 }
 
-pub(super) fn steps(scale: &Scale) -> u64 {
-    all(scale).iter().map(|(_, cases)| cases.len() as u64).sum()
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<RemapTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    for (title, cases) in all(scale) {
-        let mut figures = Vec::new();
-        for case in cases {
-            let name = case.to_string();
-            step(&name);
+pub(super) fn parts(scale: &Scale) -> impl Iterator<Item = Part<'_, RemapTechnique>> {
+    all(scale).into_iter().map(|(title, cases)| {
+        Part::new(title, cases, Case::to_string, |name, case| {
             // So that a round is long enough for the clock.
-            let pairs = (GIB / case.bytes).clamp(2, 500);
-            let job = Moves::new(case, pairs);
+            let job = Moves::new(case, (GIB / case.bytes).clamp(2, 500));
+            // Two sets of tables: the old ones, and those that a move needs.
+            let memory = job.pages() * PAGE_SIZE + case.bytes / 256 + (8 << 20);
             let terms = Terms {
-                // Two sets of tables: the old ones, and those that a move needs.
-                memory: job.pages() * PAGE_SIZE + case.bytes / 256 + (8 << 20),
                 folios: case.folios,
                 warm_up: WARM_UP,
-                rounds: scale.rounds,
                 host_controls: scale.host_controls,
+                ..Terms::pages(memory, scale.rounds)
             };
             let outcome = Outcome::of(terms, &job)?;
-            figures.extend(times(&outcome, &name));
-            report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
-        }
-        report.sections.push(Section { title: title.to_owned(), figures });
-    }
-    Ok(())
+            Ok(Measured::new(times(&outcome, name), outcome.findings))
+        })
+    })
 }
 
 /// The times of calls, and of each page.

@@ -6,12 +6,14 @@
 
 use super::TIME_RATIO;
 use super::scale::Scale;
-use super::stage::{Contents, Patterns, Stage};
+use super::stage::{Contents, Patterns, Stage, on_stages};
 use super::table::Sweep;
+use crate::contest::Outcome;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
-use crate::report::{Figure, Metric, Report, Section};
-use crate::rounds::{Series, in_turn};
+use crate::linux::round_figures;
+use crate::report::Metric;
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::Frames;
 use quire_mm::{DeviceFlags, PageIo, Submitted, SwapDevice};
@@ -45,91 +47,36 @@ impl<P: Platform> SwapDevice<P> for Nothing {
     }
 }
 
-/// One strategy's rounds: out and in, on the CPU.
-struct Subject<'s> {
-    technique: SwapTechnique,
-    sweep: Sweep<'s>,
-    series: [Series; 2],
+pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
+    Part::new(
+        "The layer alone: pages that are not zeros, and a device that keeps nothing",
+        SIZES,
+        |folios| format!("{} MiB, {folios}", scale.window >> 20),
+        |name, folios| measure(name, folios, scale),
+    )
 }
 
-impl Subject<'_> {
-    fn round(&mut self, counts: bool) -> Result<(), LabError> {
-        self.sweep.fill(0)?;
-        let [_, out] = self.sweep.out(0)?;
-        let [_, back] = self.sweep.back(0)?;
-        self.sweep.give_up(0)?;
-        if counts {
-            self.series.iter_mut().zip([out, back]).for_each(|(series, time)| series.add(time));
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn steps() -> u64 {
-    SIZES.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<SwapTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for folios in SIZES {
-        let name = format!("{} MiB, {folios}", scale.window >> 20);
-        step(&name);
-        run_case(&name, folios, scale, report, &mut figures)?;
-    }
-    let title = "The layer alone: pages that are not zeros, and a device that keeps nothing".to_owned();
-    report.sections.push(Section { title, figures });
-    Ok(())
-}
-
-fn run_case(
-    name: &str,
-    folios: Folios,
-    scale: &Scale,
-    report: &mut Report<SwapTechnique>,
-    figures: &mut Vec<Figure<SwapTechnique>>,
-) -> Result<(), LabError> {
+fn measure(name: &str, folios: Folios, scale: &Scale) -> Result<Measured<SwapTechnique>, LabError> {
     let patterns = Patterns::of(Contents::Numbers);
     let bytes = scale.window;
     let memory = bytes + bytes / PAGE_SIZE * 32;
-    let stages = SwapTechnique::ALL
-        .into_iter()
-        .map(|technique| Stage::new(technique, (memory, 1), folios, |_| Ok(Nothing { slots: pages(bytes) })))
-        .collect::<Result<Vec<_>, _>>()?;
-    let spaces = stages.iter().map(|stage| stage.program(bytes, None)).collect::<Result<Vec<_>, _>>()?;
-    let mut subjects: Vec<_> = stages
-        .iter()
-        .zip(&spaces)
-        .map(|(stage, space)| Subject {
-            technique: stage.technique,
-            sweep: Sweep::new(stage, space, &patterns, bytes),
-            series: Default::default(),
+    let stage =
+        |technique| Stage::new(technique, (memory, 1), folios, |_| Ok(Nothing { slots: pages(bytes) }));
+    let (outcome, findings) = on_stages((bytes, None), stage, |programs| {
+        let mut sweeps: Vec<_> = programs
+            .iter()
+            .map(|(stage, space)| (stage.technique, Sweep::new(stage, space, &patterns, bytes)))
+            .collect();
+        Outcome::in_rounds(&mut sweeps, &mut None, (1, scale.rounds), |sweep, _| {
+            sweep.fill(0)?;
+            let [_, out] = sweep.out(0)?;
+            let [_, back] = sweep.back(0)?;
+            sweep.give_up(0)?;
+            Ok(round_figures([out, back]))
         })
-        .collect();
-    in_turn(&mut subjects, 1 + scale.rounds, |subject, number| subject.round(number > 0))?;
-    let of = |technique| subjects.iter().find(|subject| subject.technique == technique);
-    for (nth, way) in ["out", "in"].into_iter().enumerate() {
-        let name = format!("swap-{way} without a device, {name}");
-        let mut add = |metric, value: &dyn Fn(&Series) -> f64| {
-            figures.push(Figure::new(&name, metric, |technique| {
-                of(technique).map(|subject| value(&subject.series[nth]))
-            }));
-        };
-        add(CPU_MIN, &Series::min);
-        add(CPU, &Series::median);
-        let base = of(SwapTechnique::Bypass);
-        figures.push(Figure::new(&name, TIME_RATIO, |technique| {
-            Some(of(technique)?.series[nth].ratio_to(&base?.series[nth]))
-        }));
-    }
-    drop(subjects);
-    for (stage, space) in stages.iter().zip(spaces) {
-        stage.run(|| drop(space));
-    }
-    let found = stages.into_iter().flat_map(Stage::end);
-    report.findings.extend(found.map(|finding| format!("{name} without a device, {finding}")));
-    Ok(())
+    })?;
+    let figures = ["out", "in"].into_iter().enumerate().flat_map(|(nth, way)| {
+        outcome.times(&format!("swap-{way} without a device, {name}"), [CPU_MIN, CPU, TIME_RATIO], nth)
+    });
+    Ok(Measured::new(figures, findings))
 }

@@ -17,6 +17,7 @@ pub use count::count;
 pub use scale::Scale;
 
 use crate::error::LabError;
+use crate::experiment::{self, Progress};
 use crate::report::{Metric, RATIO, Report};
 use quire_swap::SwapTechnique;
 
@@ -34,21 +35,8 @@ const TIME_RATIO: Metric = Metric::lower(RATIO, "to bypass");
 /// # Errors
 ///
 /// It could not be carried out. What it finds wrong is in the report.
-pub fn run(
-    scale: &Scale,
-    progress: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Report<SwapTechnique>, LabError> {
-    let total = table::steps() + layer::steps() + store::steps() + race::steps() + off::steps();
-    let mut report = Report::new(NAME);
-    let mut done = 0;
-    let mut step = |what: &str| {
-        progress(what, done, total);
-        done += 1;
-    };
-    table::run(scale, &mut report, &mut step)?;
-    layer::run(scale, &mut report, &mut step)?;
-    store::run(scale, &mut report, &mut step)?;
-    race::run(scale, &mut report, &mut step)?;
-    off::run(scale, &mut report, &mut step)?;
-    Ok(report)
+pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report<SwapTechnique>, LabError> {
+    let parts =
+        vec![table::part(scale), layer::part(scale), store::part(scale), race::part(scale), off::part(scale)];
+    experiment::run(NAME, parts, progress)
 }

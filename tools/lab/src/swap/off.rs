@@ -6,10 +6,10 @@ use super::scale::Scale;
 use super::stage::{Contents, Patterns, Stage, page_at};
 use crate::crew::on_threads;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
 use crate::linux::now;
-use crate::report::{Figure, Metric, Report, Section};
-use crate::rounds::Series;
+use crate::report::{Compared, Figure, Metric};
 use core::sync::atomic::{AtomicBool, Ordering};
 use fastrand::Rng;
 use quire_arch::Access;
@@ -23,47 +23,35 @@ const P999: Metric = Metric::lower("access_p99_9", "us");
 
 const CASES: [Folios; 2] = [Folios::PAGES, Folios::PMD];
 
-pub(super) fn steps() -> u64 {
-    CASES.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<SwapTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for folios in CASES {
-        let name = format!("swapoff of {} MiB, {folios}", scale.device >> 20);
-        step(&name);
-        let mut outcomes = Vec::new();
-        for technique in SwapTechnique::ALL {
-            let (time, latencies, findings) = swap_off(technique, folios, scale)?;
-            report.findings.extend(findings.into_iter().map(|finding| format!("{name}, {finding}")));
-            outcomes.push((technique, time, latencies));
-        }
-        let of = |technique| outcomes.iter().find(|(other, ..)| *other == technique);
-        figures.push(Figure::new(&name, TIME, |technique| of(technique).map(|(_, time, _)| time.median())));
-        for (metric, per_mille) in [(MEDIAN, 500.0), (P99, 990.0), (P999, 999.0)] {
-            figures.push(Figure::new(&name, metric, |technique| {
-                of(technique).map(|(_, _, latencies)| latencies.within(per_mille))
-            }));
-        }
-        let base = of(SwapTechnique::Bypass).map(|(_, time, _)| time);
-        figures.push(Figure::new(&name, TIME_RATIO, |technique| {
-            of(technique).zip(base).map(|((_, time, _), base)| time.ratio_to(base))
-        }));
-    }
-    let title = "swapoff of a full device under load".to_owned();
-    report.sections.push(Section { title, figures });
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
+    Part::new(
+        "swapoff of a full device under load",
+        CASES,
+        |folios| format!("swapoff of {} MiB, {folios}", scale.device >> 20),
+        |name, folios| {
+            let (mut outcomes, mut findings) = (Vec::new(), Vec::new());
+            for technique in SwapTechnique::ALL {
+                let (time, latencies, found) = swap_off(technique, folios, scale)?;
+                outcomes.push((technique, (time, latencies)));
+                findings.extend(found);
+            }
+            let base = outcomes.iter().find(|(technique, _)| *technique == SwapTechnique::BEFORE);
+            let base = base.map_or(0.0, |(_, (time, _))| *time);
+            let time = Figure::of_each(name, TIME, &outcomes, |(time, _)| *time);
+            let waits = [(MEDIAN, 500.0), (P99, 990.0), (P999, 999.0)].map(|(metric, per_mille)| {
+                Figure::of_each(name, metric, &outcomes, |(_, latencies)| latencies.within(per_mille))
+            });
+            let ratio = Figure::of_each(name, TIME_RATIO, &outcomes, |(time, _)| time / base);
+            Ok(Measured::new([time].into_iter().chain(waits).chain([ratio]), findings))
+        },
+    )
 }
 
 fn swap_off(
     technique: SwapTechnique,
     folios: Folios,
     scale: &Scale,
-) -> Result<(Series, Latencies, Vec<String>), LabError> {
+) -> Result<(f64, Latencies, Vec<String>), LabError> {
     let count = pages(scale.device);
     // The device keeps the data of the slots that are freed.
     let stage = Stage::new(technique, (2 * scale.device + scale.device / 8, 3), folios, |site| {
@@ -96,12 +84,11 @@ fn swap_off(
         }
         Ok((0.0, latencies))
     });
-    let (mut time, mut latencies) = (Series::default(), Latencies::default());
-    for (thread, part) in parts.into_iter().enumerate() {
+    let (mut time, mut latencies) = (0.0, Latencies::default());
+    for part in parts {
         let (took, waited) = part?;
-        if thread == 0 {
-            time.add(took);
-        }
+        // Only the thread that calls swapoff has a time.
+        time += took;
         latencies.merge(&waited);
     }
     stage.run(|| drop(space));

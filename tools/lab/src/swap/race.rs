@@ -8,9 +8,10 @@ use super::scale::Scale;
 use super::stage::{Contents, Patterns, Stage, page_at};
 use crate::crew::{go_first, on_threads};
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
 use crate::linux::now;
-use crate::report::{Figure, Metric, Report, Section};
+use crate::report::{Figure, Metric};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Access, PAGE_SIZE, Platform};
@@ -91,41 +92,31 @@ struct Outcome {
     ratios: Latencies,
 }
 
-pub(super) fn steps() -> u64 {
-    THREADS.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<SwapTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for threads in THREADS {
-        let name = format!("{threads} threads want the same page, read in {} us", READ / 1000);
-        step(&name);
-        let mut outcomes = Vec::new();
-        for technique in SwapTechnique::ALL {
-            let (outcome, findings) = race(technique, threads, scale)?;
-            report.findings.extend(findings.into_iter().map(|finding| format!("{name}, {finding}")));
-            outcomes.push((technique, outcome));
-        }
-        let mut add = |metric, value: &dyn Fn(&Outcome) -> f64| {
-            figures.push(Figure::new(&name, metric, |technique| {
-                outcomes.iter().find(|(other, _)| *other == technique).map(|(_, outcome)| value(outcome))
-            }));
-        };
-        add(WINNER, &|outcome| outcome.winners.within(500.0));
-        add(WINNER_P999, &|outcome| outcome.winners.within(999.0));
-        add(LOSER, &|outcome| outcome.losers.within(500.0));
-        add(LOSER_P99, &|outcome| outcome.losers.within(990.0));
-        add(LOSER_P999, &|outcome| outcome.losers.within(999.0));
-        add(OF_READS, &|outcome| outcome.losers.within(999.0) / outcome.winners.within(999.0));
-        add(OF_READ, &|outcome| outcome.ratios.within(999.0));
-    }
-    let title = "Races for a page that is swapped out".to_owned();
-    report.sections.push(Section { title, figures });
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
+    Part::new(
+        "Races for a page that is swapped out",
+        THREADS,
+        |threads| format!("{threads} threads want the same page, read in {} us", READ / 1000),
+        |name, threads| {
+            let (mut outcomes, mut findings) = (Vec::new(), Vec::new());
+            for technique in SwapTechnique::ALL {
+                let (outcome, found) = race(technique, threads, scale)?;
+                outcomes.push((technique, outcome));
+                findings.extend(found);
+            }
+            let figure = |metric, value: fn(&Outcome) -> f64| Figure::of_each(name, metric, &outcomes, value);
+            let figures = [
+                figure(WINNER, |outcome| outcome.winners.within(500.0)),
+                figure(WINNER_P999, |outcome| outcome.winners.within(999.0)),
+                figure(LOSER, |outcome| outcome.losers.within(500.0)),
+                figure(LOSER_P99, |outcome| outcome.losers.within(990.0)),
+                figure(LOSER_P999, |outcome| outcome.losers.within(999.0)),
+                figure(OF_READS, |outcome| outcome.losers.within(999.0) / outcome.winners.within(999.0)),
+                figure(OF_READ, |outcome| outcome.ratios.within(999.0)),
+            ];
+            Ok(Measured::new(figures, findings))
+        },
+    )
 }
 
 fn race(technique: SwapTechnique, threads: usize, scale: &Scale) -> Result<(Outcome, Vec<String>), LabError> {

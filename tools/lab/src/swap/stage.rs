@@ -80,6 +80,25 @@ impl Deref for Stage {
     }
 }
 
+/// Calls `measure` with a stage for each strategy and with the program, of `bytes` bytes and limited to
+/// `limit`, that runs on it, then ends the programs and the stages. Returns also what is wrong with these.
+pub(super) fn on_stages<R>(
+    (bytes, limit): (u64, Option<u64>),
+    stage: impl Fn(SwapTechnique) -> Result<Stage, LabError>,
+    measure: impl FnOnce(&[(&Stage, HostSpace<'_>)]) -> Result<R, LabError>,
+) -> Result<(R, Vec<String>), LabError> {
+    let stages = SwapTechnique::ALL.into_iter().map(stage).collect::<Result<Vec<_>, _>>()?;
+    let programs = stages
+        .iter()
+        .map(|stage| Ok((stage, stage.program(bytes, limit)?)))
+        .collect::<Result<Vec<_>, LabError>>()?;
+    let measured = measure(&programs)?;
+    for (stage, space) in programs {
+        stage.run(|| drop(space));
+    }
+    Ok((measured, stages.into_iter().flat_map(Stage::end).collect()))
+}
+
 /// The place of a page.
 pub(super) fn page_at(page: u64) -> VirtAddr {
     VirtAddr(START.0 + page * PAGE_SIZE)

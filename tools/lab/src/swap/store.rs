@@ -8,12 +8,13 @@
 use super::TIME_RATIO;
 use super::latency::Latencies;
 use super::scale::Scale;
-use super::stage::{Contents, Patterns, Stage, page_at, timed};
+use super::stage::{Contents, Patterns, Stage, on_stages, page_at, timed};
+use crate::contest::Outcome;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
-use crate::linux::now;
-use crate::report::{Figure, Metric, Report, Section};
-use crate::rounds::{Series, in_turn};
+use crate::linux::{RoundFigures, now, round_figures};
+use crate::report::{Figure, Metric};
 use crate::site::HostSpace;
 use fastrand::Rng;
 use quire_arch::{PAGE_SIZE, VirtAddr};
@@ -171,8 +172,6 @@ struct Store<'s> {
     zipf: Option<Zipf>,
     random: Rng,
     waits: bool,
-    times: Series,
-    costs: Series,
     latencies: Latencies,
     major: u64,
     operations: u64,
@@ -190,8 +189,6 @@ impl<'s> Store<'s> {
             zipf: (shape == Shape::Rows).then(|| Zipf::new(items)),
             random: Rng::with_seed(7),
             waits,
-            times: Series::default(),
-            costs: Series::default(),
             latencies: Latencies::default(),
             major: 0,
             operations: 0,
@@ -202,7 +199,8 @@ impl<'s> Store<'s> {
         self.stage.machine().memory().frames().events().sum(VmEvent::Pgmajfault)
     }
 
-    fn round(&mut self, accesses: u64, counts: bool) -> Result<(), LabError> {
+    /// The time of an access on the clock, and its cost.
+    fn round(&mut self, accesses: u64, counts: bool) -> Result<RoundFigures, LabError> {
         let major = self.major_faults();
         let (mut latencies, random, zipf, items) =
             (Latencies::default(), &mut self.random, &self.zipf, self.items);
@@ -232,76 +230,50 @@ impl<'s> Store<'s> {
         });
         done?;
         if counts {
-            self.times.add(clock / accesses as f64);
-            // Time of a file's I/O is not on this thread's CPU; all else is.
-            self.costs.add(if self.waits { clock } else { cpu } / accesses as f64);
             self.latencies.merge(&latencies);
             self.major += self.major_faults() - major;
             self.operations += accesses;
         }
-        Ok(())
+        // Time of a file's I/O is not on this thread's CPU; all else is.
+        let cost = if self.waits { clock } else { cpu };
+        Ok(round_figures([clock, cost].map(|time| time / accesses as f64)))
     }
 }
 
-pub(super) fn steps() -> u64 {
-    CASES.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<SwapTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for case in CASES {
-        step(case.name);
-        run_case(&case, scale, report, &mut figures)?;
-    }
+pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
     let title = format!("Stores of {} MiB whose memory is limited", scale.store >> 20);
-    report.sections.push(Section { title, figures });
-    Ok(())
+    Part::new(title, CASES, |case| case.name.to_owned(), |_, case| measure(&case, scale))
 }
 
-fn run_case(
-    case: &Case,
-    scale: &Scale,
-    report: &mut Report<SwapTechnique>,
-    figures: &mut Vec<Figure<SwapTechnique>>,
-) -> Result<(), LabError> {
+fn measure(case: &Case, scale: &Scale) -> Result<Measured<SwapTechnique>, LabError> {
     let patterns = Patterns::of(Contents::Half);
-    let stages = SwapTechnique::ALL
-        .into_iter()
-        .map(|technique| case.stage(technique, scale))
-        .collect::<Result<Vec<_>, _>>()?;
-    let limit = Some(case.limit(scale.store));
-    let spaces =
-        stages.iter().map(|stage| stage.program(scale.store, limit)).collect::<Result<Vec<_>, _>>()?;
-    let mut stores = Vec::new();
-    for (stage, space) in stages.iter().zip(&spaces) {
-        stage.fill(space, (0, scale.store / PAGE_SIZE), &patterns)?;
-        stores.push(Store::new(stage, space, case, scale.store));
-    }
-    in_turn(&mut stores, 1 + scale.rounds, |store, number| store.round(case.accesses(scale), number > 0))?;
-    let of = |technique| stores.iter().find(|store| store.stage.technique == technique);
-    let mut add = |metric, value: &dyn Fn(&Store<'_>) -> f64| {
-        figures.push(Figure::new(case.name, metric, |technique| of(technique).map(value)));
-    };
-    add(RATE, &|store| 1e6 / store.times.median());
-    add(MEDIAN, &|store| store.latencies.within(500.0));
-    add(P99, &|store| store.latencies.within(990.0));
-    add(P999, &|store| store.latencies.within(999.0));
-    add(MAJOR, &|store| 1000.0 * store.major as f64 / store.operations.max(1) as f64);
-    let base = of(SwapTechnique::Bypass);
-    figures.push(Figure::new(case.name, TIME_RATIO, |technique| {
-        Some(of(technique)?.costs.ratio_to(&base?.costs))
-    }));
-    drop(stores);
-    for (stage, space) in stages.iter().zip(spaces) {
-        stage.run(|| drop(space));
-    }
-    let found = stages.into_iter().flat_map(Stage::end);
-    report.findings.extend(found.map(|finding| format!("{}, {finding}", case.name)));
-    Ok(())
+    let program = (scale.store, Some(case.limit(scale.store)));
+    let (figures, findings) = on_stages(
+        program,
+        |technique| case.stage(technique, scale),
+        |programs| {
+            let mut stores = Vec::new();
+            for (stage, space) in programs {
+                stage.fill(space, (0, scale.store / PAGE_SIZE), &patterns)?;
+                stores.push((stage.technique, Store::new(stage, space, case, scale.store)));
+            }
+            let outcome = Outcome::in_rounds(&mut stores, &mut None, (1, scale.rounds), |store, number| {
+                store.round(case.accesses(scale), number > 0)
+            })?;
+            let of_store = |metric, value: &dyn Fn(&Store<'_>) -> f64| {
+                Figure::of_each(case.name, metric, &stores, value)
+            };
+            Ok([
+                outcome.figure(case.name, RATE, 0, |times| 1e6 / times.median()),
+                of_store(MEDIAN, &|store| store.latencies.within(500.0)),
+                of_store(P99, &|store| store.latencies.within(990.0)),
+                of_store(P999, &|store| store.latencies.within(999.0)),
+                of_store(MAJOR, &|store| 1000.0 * store.major as f64 / store.operations.max(1) as f64),
+                outcome.ratio(case.name, TIME_RATIO, 1),
+            ])
+        },
+    )?;
+    Ok(Measured::new(figures, findings))
 }
 
 #[cfg(test)]

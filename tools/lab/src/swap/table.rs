@@ -6,12 +6,14 @@
 use super::TIME_RATIO;
 use super::linux::Swapping;
 use super::scale::Scale;
-use super::stage::{Contents, Patterns, Stage, timed};
+use super::stage::{Contents, Patterns, Stage, on_stages, timed};
+use crate::contest::Outcome;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
-use crate::linux::{FIGURES, Linux};
-use crate::report::{Compared, Figure, Metric, Report, Section};
-use crate::rounds::{Series, in_turn};
+use crate::linux::round_figures;
+use crate::report::{Figure, Metric};
+use crate::rounds::Series;
 use crate::site::HostSpace;
 use quire_arch::{Order, PAGE_SIZE};
 use quire_mm::{CompressedRam, Lz4};
@@ -96,8 +98,6 @@ pub(super) struct Sweep<'s> {
     patterns: &'s Patterns,
     pages: u64,
     wrong: u64,
-    /// Out and in, each on the clock and on the CPU.
-    series: [Series; 4],
     /// Metadata of the slots before anything was swapped, and the most after.
     metadata: (u64, u64),
     used: u64,
@@ -111,8 +111,7 @@ impl<'s> Sweep<'s> {
         window: u64,
     ) -> Self {
         let unused = stage.report().map_or(0, |report| report.metadata_bytes);
-        let (metadata, series) = ((unused, unused), Default::default());
-        Self { stage, space, patterns, pages: pages(window), wrong: 0, series, metadata, used: 0 }
+        Self { stage, space, patterns, pages: pages(window), wrong: 0, metadata: (unused, unused), used: 0 }
     }
 
     /// Populates window `nth`.
@@ -146,42 +145,6 @@ impl<'s> Sweep<'s> {
     }
 }
 
-enum Subject<'s> {
-    Quire(Box<Sweep<'s>>),
-    Linux(Option<Linux>, [Series; FIGURES]),
-}
-
-impl Subject<'_> {
-    fn round(&mut self, number: u64, windows: u64) -> Result<(), LabError> {
-        let out = number < windows;
-        let first = if out { 0 } else { 2 };
-        match self {
-            Self::Quire(sweep) => {
-                let times = if out {
-                    sweep.fill(number)?;
-                    sweep.out(number)?
-                } else {
-                    let times = sweep.back(number - windows)?;
-                    sweep.give_up(number - windows)?;
-                    times
-                };
-                sweep.series[first..].iter_mut().zip(times).for_each(|(series, time)| series.add(time));
-            }
-            Self::Linux(linux, series) => match linux.as_mut().and_then(Linux::round) {
-                Some(result) => {
-                    series[first..].iter_mut().zip(&result[..2]).for_each(|(series, time)| series.add(*time));
-                }
-                None => *linux = None,
-            },
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn steps() -> u64 {
-    CASES.len() as u64
-}
-
 /// A machine for `case` with its device, on which all fits.
 pub(super) fn stage(technique: SwapTechnique, case: &Case) -> Result<Stage, LabError> {
     Stage::new(technique, (case.memory(), 1), case.folios, |site| {
@@ -189,115 +152,83 @@ pub(super) fn stage(technique: SwapTechnique, case: &Case) -> Result<Stage, LabE
     })
 }
 
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<SwapTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    let mut linux = false;
-    for (folios, contents) in CASES {
-        let case = Case::new(folios, contents, scale);
-        step(&case.name());
-        linux |= run_case(&case, scale, report, &mut figures)?;
-    }
-    let beside = match (linux, scale.host_swap) {
-        (true, _) => "Linux on a zram of its own, which is gone again",
-        (false, true) => "Linux left out: that takes root, zram, and that no swap is in use",
-        (false, false) => "Linux left out",
-    };
-    let title = format!("Swapped out and in on compressed RAM, from the first page to the last ({beside})");
-    report.sections.push(Section { title, figures });
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
+    Part::new(
+        "Swapped out and in on compressed RAM, from the first page to the last",
+        CASES.map(|(folios, contents)| Case::new(folios, contents, scale)),
+        Case::name,
+        |name, case| measure(name, &case, scale),
+    )
+    .with_remark(|figures| {
+        let linux = figures.iter().any(|figure| figure.linux.is_some());
+        let remark = match (linux, scale.host_swap) {
+            (true, _) => "Linux on a zram of its own, which is gone again",
+            (false, true) => "Linux left out: that takes root, zram, and that no swap is in use",
+            (false, false) => "Linux left out",
+        };
+        remark.to_owned()
+    })
 }
 
-/// Returns whether Linux did the same.
-fn run_case(
-    case: &Case,
-    scale: &Scale,
-    report: &mut Report<SwapTechnique>,
-    figures: &mut Vec<Figure<SwapTechnique>>,
-) -> Result<bool, LabError> {
+fn measure(name: &str, case: &Case, scale: &Scale) -> Result<Measured<SwapTechnique>, LabError> {
     let patterns = Patterns::of(case.contents);
     // First, while this process is small.
-    let linux = if scale.host_swap { Swapping::start(case) } else { None };
-    let all = SwapTechnique::ALL;
-    let stages = all.iter().map(|&technique| stage(technique, case)).collect::<Result<Vec<_>, _>>()?;
-    let spaces = stages.iter().map(|stage| stage.program(case.bytes, None)).collect::<Result<Vec<_>, _>>()?;
-    let mut subjects: Vec<_> = stages
-        .iter()
-        .zip(&spaces)
-        .map(|(stage, space)| Subject::Quire(Box::new(Sweep::new(stage, space, &patterns, case.window))))
-        .collect();
-    subjects.push(Subject::Linux(linux, Default::default()));
-    let windows = case.windows();
-    in_turn(&mut subjects, 2 * windows as usize, |subject, number| subject.round(number as u64, windows))?;
-    let did = show(case, &subjects, report, figures);
-    drop(subjects);
-    for (stage, space) in stages.iter().zip(spaces) {
-        stage.run(|| drop(space));
-    }
-    let found = stages.into_iter().flat_map(Stage::end);
-    report.findings.extend(found.map(|finding| format!("{}, {finding}", case.name())));
-    Ok(did)
+    let mut linux = if scale.host_swap { Swapping::start(case) } else { None };
+    let windows = case.windows() as usize;
+    let ((figures, mut findings), found) = on_stages(
+        (case.bytes, None),
+        |technique| stage(technique, case),
+        |programs| {
+            let mut sweeps: Vec<_> = programs
+                .iter()
+                .map(|(stage, space)| (stage.technique, Sweep::new(stage, space, &patterns, case.window)))
+                .collect();
+            let out = Outcome::in_rounds(&mut sweeps, &mut linux, (0, windows), |sweep, nth| {
+                sweep.fill(nth as u64)?;
+                sweep.out(nth as u64).map(round_figures)
+            })?;
+            let back = Outcome::in_rounds(&mut sweeps, &mut linux, (0, windows), |sweep, nth| {
+                let times = sweep.back(nth as u64)?;
+                sweep.give_up(nth as u64)?;
+                Ok(round_figures(times))
+            })?;
+            let wrong = sweeps.iter().filter(|(_, sweep)| sweep.wrong > 0).map(|(technique, sweep)| {
+                format!("{}: {} pages came back wrong", technique.name(), sweep.wrong)
+            });
+            Ok((figures(name, case, [&out, &back], &sweeps), wrong.collect::<Vec<_>>()))
+        },
+    )?;
+    findings.extend(found);
+    Ok(Measured::new(figures, findings))
 }
 
-fn show(
+/// The figures of what went out and came back.
+fn figures(
+    name: &str,
     case: &Case,
-    subjects: &[Subject<'_>],
-    report: &mut Report<SwapTechnique>,
-    figures: &mut Vec<Figure<SwapTechnique>>,
-) -> bool {
-    let of = |technique| {
-        subjects.iter().find_map(|subject| match subject {
-            Subject::Quire(sweep) if sweep.stage.technique == technique => Some(sweep),
-            _ => None,
-        })
-    };
-    let linux = subjects.iter().find_map(|subject| match subject {
-        Subject::Linux(Some(_), series) => Some(series),
-        _ => None,
-    });
-    for subject in subjects {
-        if let Subject::Quire(sweep) = subject
-            && sweep.wrong > 0
-        {
-            let technique = sweep.stage.technique.name();
-            report.findings.push(format!(
-                "{}, {technique}: {} pages came back wrong",
-                case.name(),
-                sweep.wrong
-            ));
-        }
+    ways: [&Outcome<SwapTechnique>; 2],
+    sweeps: &[(SwapTechnique, Sweep<'_>)],
+) -> Vec<Figure<SwapTechnique>> {
+    let mut figures = Vec::new();
+    for (way, outcome) in ["out", "in"].into_iter().zip(ways) {
+        let name = format!("swap-{way}, {name}");
+        figures.push(outcome.figure(&name, MIN, 0, Series::min));
+        figures.push(outcome.figure(&name, MEDIAN, 0, Series::median));
+        // Of the time on the CPU: one thread does everything.
+        figures.extend(outcome.times(&name, [CPU_MIN, CPU, TIME_RATIO], 1));
     }
-    let base = of(SwapTechnique::BEFORE);
-    for (which, first) in [("out", 0), ("in", 2)] {
-        let name = format!("swap-{which}, {}", case.name());
-        let mut add = |metric, nth: usize, value: fn(&Series) -> f64| {
-            let figure =
-                Figure::new(&name, metric, |technique| of(technique).map(|sweep| value(&sweep.series[nth])));
-            figures.push(figure.with_linux(linux.map(|series| value(&series[nth]))));
-        };
-        add(MIN, first, Series::min);
-        add(MEDIAN, first, Series::median);
-        add(CPU_MIN, first + 1, Series::min);
-        add(CPU, first + 1, Series::median);
-        figures.push(Figure::new(&name, TIME_RATIO, |technique| {
-            // Of the time on the CPU: one thread does everything.
-            Some(of(technique)?.series[first + 1].ratio_to(&base?.series[first + 1]))
-        }));
-    }
-    let both = format!("both ways, {}", case.name());
-    let two_ways = |series: &[Series]| series[1].median() + series[3].median();
-    let figure = Figure::new(&both, CPU, |technique| of(technique).map(|sweep| two_ways(&sweep.series)));
-    figures.push(figure.with_linux(linux.map(|series| two_ways(series))));
+    let name = format!("both ways, {name}");
+    let [out, back] = ways.map(|outcome| outcome.figure(&name, CPU, 1, Series::median));
+    let linux = out.linux.zip(back.linux).map(|(out, back)| out + back);
+    let both = Figure::new(&name, CPU, |technique| Some(out.of(technique)? + back.of(technique)?));
+    let of_sweep = |metric, value: &dyn Fn(&Sweep<'_>) -> f64| Figure::of_each(&name, metric, sweeps, value);
     let kib = |bytes: u64| bytes as f64 / 1024.0;
-    figures.push(Figure::new(&both, CACHE, |technique| {
-        of(technique).map(|sweep| kib(sweep.metadata.1 - sweep.metadata.0))
-    }));
-    figures.push(Figure::new(&both, UNUSED, |technique| {
-        of(technique).map(|sweep| kib(sweep.metadata.0) / (case.device() as f64 / f64::from(1 << 30)))
-    }));
-    figures.push(Figure::new(&both, USED, |technique| of(technique).map(|sweep| kib(sweep.used))));
-    linux.is_some()
+    let device = case.device() as f64 / f64::from(1 << 30);
+    figures.extend([
+        both.with_linux(linux),
+        of_sweep(CACHE, &|sweep| kib(sweep.metadata.1 - sweep.metadata.0)),
+        of_sweep(UNUSED, &|sweep| kib(sweep.metadata.0) / device),
+        of_sweep(USED, &|sweep| kib(sweep.used)),
+    ]);
+    figures
 }

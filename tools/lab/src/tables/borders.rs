@@ -3,12 +3,10 @@
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
-use crate::error::LabError;
-use crate::folios::Folios;
+use crate::experiment::{Measured, Part};
 use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
-use crate::report::{Metric, Report, Section};
-use crate::rounds::Series;
+use crate::report::Metric;
 use quire_arch::{Access, Order, PAGE_SIZE};
 use quire_space::TablesTechnique;
 
@@ -86,35 +84,16 @@ impl Job for Borders {
     }
 }
 
-pub(super) fn steps() -> u64 {
-    Border::ALL.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<TablesTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for (border, what, _) in Border::ALL {
-        let name = format!("touch and DONTNEED of {what}");
-        step(&name);
-        let terms = Terms {
-            memory: 16 << 20,
-            folios: Folios::PAGES,
-            warm_up: WARM_UP,
-            rounds: scale.rounds,
-            host_controls: false,
-        };
-        let outcome = Outcome::of(terms, &Borders::new(border, scale.calls))?;
-        figures.extend([
-            outcome.figure(&name, TIME_MIN, 0, Series::min),
-            outcome.figure(&name, TIME_MEDIAN, 0, Series::median),
-            outcome.ratio(&name, TIME_RATIO, 0),
-        ]);
-        report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
-    }
-    let title = "Memory that is touched and dropped again and again: ns for both".to_owned();
-    report.sections.push(Section { title, figures });
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, TablesTechnique> {
+    Part::new(
+        "Memory that is touched and dropped again and again: ns for both",
+        Border::ALL,
+        |(_, what, _)| format!("touch and DONTNEED of {what}"),
+        |name, (border, ..)| {
+            let terms = Terms { warm_up: WARM_UP, ..Terms::pages(16 << 20, scale.rounds) };
+            let outcome = Outcome::of(terms, &Borders::new(border, scale.calls))?;
+            let times = outcome.times(name, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], 0);
+            Ok(Measured::new(times, outcome.findings))
+        },
+    )
 }

@@ -3,12 +3,13 @@
 
 use super::TIME_RATIO;
 use super::scale::Scale;
+use crate::contest::{Outcome, Terms};
 use crate::crew::on_threads;
 use crate::error::LabError;
-use crate::folios::{Folios, pages};
+use crate::experiment::{Measured, Part};
+use crate::folios::pages;
 use crate::linux::{Area, Linux, RoundFigures, Work, beside, now, round_figures};
-use crate::report::{Compared, Figure, Metric, Report, Section};
-use crate::rounds::{Series, in_turn};
+use crate::report::Metric;
 use crate::site::{HostSpace, RW, START, Site};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_arch::{Access, PAGE_SIZE, VirtAddr};
@@ -25,24 +26,24 @@ const RATE: Metric = Metric::higher("faults_a_minute", "millions");
 const TIME_MIN: Metric = Metric::lower("time_min", "ns/fault");
 const TIME_MEDIAN: Metric = Metric::lower("time_median", "ns/fault");
 
-/// Faults in one space under one strategy.
-struct Faults<'s> {
-    site: &'s Site<TablesTechnique>,
-    space: &'s HostSpace<'s>,
+/// Faults by `threads` threads, each on `bytes`, in one space.
+#[derive(Clone, Copy)]
+struct Faults {
     threads: usize,
     bytes: u64,
 }
 
-impl Faults<'_> {
+impl Faults {
     /// Nanoseconds from the first fault to the last of all.
-    fn round(&self) -> Result<f64, LabError> {
-        let (space, bytes, machine) = (self.space, self.bytes, self.site.machine());
+    fn round(self, site: &Site<TablesTechnique>, space: &HostSpace<'_>) -> Result<f64, LabError> {
+        let Self { threads, bytes } = self;
+        let machine = site.machine();
         let start = |thread: usize| VirtAddr(START.0 + thread as u64 * APART);
-        for thread in 0..self.threads {
+        for thread in 0..threads {
             let request = MapRequest::anonymous(bytes, RW).at(start(thread), MapFlags::FIXED_NOREPLACE);
-            self.site.run(|| space.mmap(&request))?;
+            site.run(|| space.mmap(&request))?;
         }
-        let times = on_threads(self.threads, |thread, line| {
+        let times = on_threads(threads, |thread, line| {
             let vcpu = machine.vcpu(1 + thread);
             let touch_first = || {
                 let addr = start(thread);
@@ -64,8 +65,8 @@ impl Faults<'_> {
             Ok((began, Instant::now()))
         });
         let times = times.into_iter().collect::<Result<Vec<_>, LabError>>()?;
-        for thread in 0..self.threads {
-            self.site.run(|| space.munmap(start(thread), bytes))?;
+        for thread in 0..threads {
+            site.run(|| space.munmap(start(thread), bytes))?;
         }
         let began = times.iter().map(|&(began, _)| began).min();
         let ended = times.iter().map(|&(_, ended)| ended).max();
@@ -74,12 +75,7 @@ impl Faults<'_> {
 }
 
 /// The same on Linux, by processes that share their memory.
-struct OnLinux {
-    threads: usize,
-    bytes: u64,
-}
-
-impl Work for OnLinux {
+impl Work for Faults {
     fn round(&mut self) -> Option<RoundFigures> {
         let areas: [Option<Area>; 4] =
             core::array::from_fn(|thread| if thread < self.threads { Area::empty(self.bytes) } else { None });
@@ -100,97 +96,29 @@ impl Work for OnLinux {
         areas.into_iter().flatten().for_each(Area::unmap);
         worked?;
         let time = ended.load(Ordering::Relaxed) - began.load(Ordering::Relaxed);
-        Some(round_figures([time as f64]))
+        Some(round_figures([time as f64 / pages(self.threads as u64 * self.bytes) as f64]))
     }
 }
 
-enum Subject<'s> {
-    Quire(Faults<'s>, Series),
-    Linux(Option<Linux>, Series),
-}
-
-impl Subject<'_> {
-    fn round(&mut self, counts: bool, faults: f64) -> Result<(), LabError> {
-        let (time, series) = match self {
-            Self::Quire(work, series) => (work.round()?, series),
-            Self::Linux(linux, series) => {
-                let Some([time, ..]) = linux.as_mut().and_then(Linux::round) else {
-                    *linux = None;
-                    return Ok(());
-                };
-                (time, series)
-            }
-        };
-        if counts {
-            series.add(time / faults);
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn steps() -> u64 {
-    THREADS.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<TablesTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for threads in THREADS {
-        let name = format!("page faults, {threads} thread{}", if threads == 1 { "" } else { "s" });
-        step(&name);
-        let all = threads as u64 * scale.fault_bytes;
-        let linux = Linux::start(4 * all, OnLinux { threads, bytes: scale.fault_bytes });
-        let sites = Site::for_each_strategy(all, 1 + threads, Folios::PAGES)?;
-        let spaces = sites.iter().map(Site::space).collect::<Result<Vec<_>, _>>()?;
-        let mut subjects: Vec<_> = sites
-            .iter()
-            .zip(&spaces)
-            .map(|(site, space)| {
-                let work = Faults { site, space, threads, bytes: scale.fault_bytes };
-                Subject::Quire(work, Series::default())
-            })
-            .collect();
-        subjects.push(Subject::Linux(linux, Series::default()));
-        let faults = pages(all) as f64;
-        in_turn(&mut subjects, WARM_UP + scale.rounds, |subject, number| {
-            subject.round(number >= WARM_UP, faults)
-        })?;
-        figures.extend(show(&name, &subjects));
-        drop(subjects);
-        for (site, space) in sites.iter().zip(spaces) {
-            site.run(|| drop(space));
-        }
-        let found = sites.iter().flat_map(Site::findings);
-        report.findings.extend(found.map(|finding| format!("{name}, {finding}")));
-    }
-    let title = "Page faults in memory of one process, each thread in a mapping of its own".to_owned();
-    report.sections.push(Section { title, figures });
-    Ok(())
-}
-
-fn show(name: &str, subjects: &[Subject<'_>]) -> Vec<Figure<TablesTechnique>> {
-    let of = |technique| {
-        subjects.iter().find_map(|subject| match subject {
-            Subject::Quire(work, series) if work.site.technique == technique => Some(series),
-            _ => None,
-        })
-    };
-    let linux = subjects.iter().find_map(|subject| match subject {
-        Subject::Linux(Some(_), series) => Some(series),
-        _ => None,
-    });
-    let figure = |metric, value: fn(&Series) -> f64| {
-        Figure::new(name, metric, |technique| of(technique).map(value)).with_linux(linux.map(value))
-    };
-    let base = of(TablesTechnique::BEFORE);
-    vec![
-        // Of all threads together.
-        figure(RATE, |series| 60e3 / series.median()),
-        figure(TIME_MIN, Series::min),
-        figure(TIME_MEDIAN, Series::median),
-        Figure::new(name, TIME_RATIO, |technique| Some(of(technique)?.ratio_to(base?))),
-    ]
+pub(super) fn part(scale: &Scale) -> Part<'_, TablesTechnique> {
+    Part::new(
+        "Page faults in memory of one process, each thread in a mapping of its own",
+        THREADS,
+        |&threads| format!("page faults, {threads} thread{}", if threads == 1 { "" } else { "s" }),
+        |name, threads| {
+            let work = Faults { threads, bytes: scale.fault_bytes };
+            let all = threads as u64 * scale.fault_bytes;
+            let terms = Terms { cpus: 1 + threads, warm_up: WARM_UP, ..Terms::pages(all, scale.rounds) };
+            let outcome = Outcome::in_spaces(
+                terms,
+                Linux::start(4 * all, work),
+                |_, _| Ok(()),
+                |site, space, ()| Ok(round_figures([work.round(site, space)? / pages(all) as f64])),
+            )?;
+            // Of all threads together.
+            let rate = outcome.figure(name, RATE, 0, |series| 60e3 / series.median());
+            let times = outcome.times(name, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], 0);
+            Ok(Measured::new([rate].into_iter().chain(times), outcome.findings))
+        },
+    )
 }

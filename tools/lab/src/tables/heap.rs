@@ -5,11 +5,10 @@
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
-use crate::error::LabError;
-use crate::folios::Folios;
+use crate::experiment::{Measured, Part};
 use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
-use crate::report::{Metric, Report, Section};
+use crate::report::Metric;
 use crate::rounds::Series;
 use fastrand::Rng;
 use quire_arch::{Access, PAGE_SIZE};
@@ -135,45 +134,30 @@ impl Job for Heap {
     }
 }
 
-pub(super) fn steps() -> u64 {
-    1
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<TablesTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    step("heap of 55 TiB");
-    let extents = scale.heap_extents * ROUNDS as u64;
-    let terms = Terms {
-        // An extent may be the first in its PTE table and its PMD table.
-        memory: 2 * scale.heap_resident + extents * 2 * PAGE_SIZE,
-        folios: Folios::PAGES,
-        warm_up: 0,
-        rounds: ROUNDS + 1,
-        host_controls: false,
-    };
-    let outcome = Outcome::of(terms, &Heap::new(scale.heap_resident, scale.heap_extents))?;
-    let mut figures = Vec::new();
-    let moments = [0, 1, 3, ROUNDS - 1].map(|round| {
-        let name = format!("after {} extents", scale.heap_extents * (round as u64 + 1));
-        (round, name)
-    });
-    for (round, name) in moments.into_iter().chain([(ROUNDS, "shrunk to a tenth".to_owned())]) {
-        let name = format!("heap of 55 TiB, {name}");
-        figures.push(outcome.figure(&name, TABLES, 1, |series| series.nth(round)));
-        figures.push(outcome.figure(&name, RESIDENT, 2, |series| series.nth(round)));
-    }
-    let name = "heap of 55 TiB, its whole life";
-    figures.push(outcome.figure(name, Metric { name: "most_page_tables", ..TABLES }, 1, Series::max));
-    figures.push(outcome.figure(name, TIME, 0, Series::median));
-    figures.push(outcome.ratio(name, TIME_RATIO, 0));
-    report.findings.extend(outcome.findings.iter().map(|finding| format!("heap, {finding}")));
+pub(super) fn part(scale: &Scale) -> Part<'_, TablesTechnique> {
     let title = format!(
         "A heap over 55 TiB of addresses, {} MiB of it resident: page tables beside resident memory",
         scale.heap_resident >> 20
     );
-    report.sections.push(Section { title, figures });
-    Ok(())
+    Part::single(title, "heap of 55 TiB", |name| {
+        let extents = scale.heap_extents * ROUNDS as u64;
+        // An extent may be the first in its PTE table and its PMD table.
+        let terms = Terms::pages(2 * scale.heap_resident + extents * 2 * PAGE_SIZE, ROUNDS + 1);
+        let outcome = Outcome::of(terms, &Heap::new(scale.heap_resident, scale.heap_extents))?;
+        let mut figures = Vec::new();
+        let moments = [0, 1, 3, ROUNDS - 1].map(|round| {
+            let extents = scale.heap_extents * (round as u64 + 1);
+            (round, format!("after {extents} extents"))
+        });
+        for (round, moment) in moments.into_iter().chain([(ROUNDS, "shrunk to a tenth".to_owned())]) {
+            let name = format!("{name}, {moment}");
+            figures.push(outcome.figure(&name, TABLES, 1, |series| series.nth(round)));
+            figures.push(outcome.figure(&name, RESIDENT, 2, |series| series.nth(round)));
+        }
+        let name = format!("{name}, its whole life");
+        figures.push(outcome.figure(&name, Metric { name: "most_page_tables", ..TABLES }, 1, Series::max));
+        figures.push(outcome.figure(&name, TIME, 0, Series::median));
+        figures.push(outcome.ratio(&name, TIME_RATIO, 0));
+        Ok(Measured::new(figures, outcome.findings))
+    })
 }

@@ -14,6 +14,7 @@ pub use count::count;
 pub use scale::Scale;
 
 use crate::error::LabError;
+use crate::experiment::{self, Progress};
 use crate::report::{Metric, RATIO, Report};
 use quire_space::TablesTechnique;
 
@@ -28,20 +29,10 @@ const TIME_RATIO: Metric = Metric::lower(RATIO, "to keep");
 /// # Errors
 ///
 /// It could not be carried out. What it finds wrong is in the report.
-pub fn run(
-    scale: &Scale,
-    progress: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Report<TablesTechnique>, LabError> {
-    let total = sweep::steps() + heap::steps() + borders::steps() + faults::steps();
-    let mut report = Report::new(NAME);
-    let mut done = 0;
-    let mut step = |what: &str| {
-        progress(what, done, total);
-        done += 1;
-    };
-    sweep::run(scale, &mut report, &mut step)?;
-    heap::run(scale, &mut report, &mut step)?;
-    borders::run(scale, &mut report, &mut step)?;
-    faults::run(scale, &mut report, &mut step)?;
-    Ok(report)
+pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report<TablesTechnique>, LabError> {
+    experiment::run(
+        NAME,
+        vec![sweep::part(scale), heap::part(scale), borders::part(scale), faults::part(scale)],
+        progress,
+    )
 }

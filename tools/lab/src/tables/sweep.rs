@@ -4,11 +4,10 @@
 use super::TIME_RATIO;
 use super::scale::Scale;
 use crate::contest::{Job, Outcome, Terms};
-use crate::error::LabError;
-use crate::folios::Folios;
+use crate::experiment::{Measured, Part};
 use crate::linux::{RoundFigures, now, round_figures};
 use crate::process::Process;
-use crate::report::{Metric, Report, Section};
+use crate::report::Metric;
 use crate::rounds::Series;
 use quire_arch::{Access, Order, PAGE_SIZE};
 use quire_space::TablesTechnique;
@@ -125,42 +124,25 @@ impl Job for Sweep {
     }
 }
 
-pub(super) fn steps() -> u64 {
-    CASES.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<TablesTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
+pub(super) fn part(scale: &Scale) -> Part<'_, TablesTechnique> {
     let gib = scale.span as f64 / f64::from(1 << 30);
-    for (what, emptying, each_page) in CASES {
-        let stride = if each_page { 1 } else { scale.stride };
-        let pages = if each_page { String::new() } else { format!(", a page in {stride}") };
-        let name = format!("{gib} GiB, {what}{pages}");
-        step(&name);
-        let terms = Terms {
+    let stride = |each_page| if each_page { 1 } else { scale.stride };
+    Part::new(
+        format!("{gib} GiB touched and dropped 2 MiB at a time: page tables at the end"),
+        CASES,
+        |&(what, _, each_page)| {
+            let pages = if each_page { String::new() } else { format!(", a page in {}", stride(each_page)) };
+            format!("{gib} GiB, {what}{pages}")
+        },
+        move |name, (_, emptying, each_page)| {
             // Its tables, two mappings a step, and what is touched.
-            memory: scale.span / 256 + (32 << 20),
-            folios: Folios::PAGES,
-            warm_up: 0,
-            rounds: scale.sweep_rounds,
-            host_controls: false,
-        };
-        let job = Sweep::new(emptying, stride, scale.span, scale.sweep_rounds as u64);
-        let outcome = Outcome::of(terms, &job)?;
-        figures.extend([
-            outcome.figure(&name, TABLES, 1, Series::last),
-            outcome.figure(&name, MOST, 1, Series::max),
-            outcome.figure(&name, TIME_MIN, 0, Series::min),
-            outcome.figure(&name, TIME_MEDIAN, 0, Series::median),
-            outcome.ratio(&name, TIME_RATIO, 0),
-        ]);
-        report.findings.extend(outcome.findings.iter().map(|finding| format!("{name}, {finding}")));
-    }
-    let title = format!("{gib} GiB touched and dropped 2 MiB at a time: page tables at the end");
-    report.sections.push(Section { title, figures });
-    Ok(())
+            let terms = Terms::pages(scale.span / 256 + (32 << 20), scale.sweep_rounds);
+            let job = Sweep::new(emptying, stride(each_page), scale.span, scale.sweep_rounds as u64);
+            let outcome = Outcome::of(terms, &job)?;
+            let tables =
+                [outcome.figure(name, TABLES, 1, Series::last), outcome.figure(name, MOST, 1, Series::max)];
+            let times = outcome.times(name, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], 0);
+            Ok(Measured::new(tables.into_iter().chain(times), outcome.findings))
+        },
+    )
 }
