@@ -68,6 +68,22 @@ impl<'s, T: Compared> Part<'s, T> {
     }
 }
 
+/// What was measured under every strategy, and what was found wrong.
+type OfEach<T, R> = (Vec<(T, R)>, Vec<String>);
+
+/// Calls `measure`, which returns also what it found wrong, for each strategy.
+pub(crate) fn for_each_strategy<T: Compared, R>(
+    measure: impl Fn(T) -> Result<(R, Vec<String>), LabError>,
+) -> Result<OfEach<T, R>, LabError> {
+    let (mut outcomes, mut findings) = (Vec::new(), Vec::new());
+    for &technique in T::ALL {
+        let (outcome, found) = measure(technique)?;
+        outcomes.push((technique, outcome));
+        findings.extend(found.iter().map(|finding| format!("{}: {finding}", technique.name())));
+    }
+    Ok((outcomes, findings))
+}
+
 /// Measures every case of an experiment.
 pub(crate) fn run<T: Compared>(
     experiment: &'static str,

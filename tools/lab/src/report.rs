@@ -222,11 +222,6 @@ pub struct Report<T: Compared = PcpTechnique> {
 }
 
 impl<T: Compared> Report<T> {
-    /// An experiment without results yet.
-    pub(crate) const fn new(experiment: &'static str) -> Self {
-        Self { experiment, sections: Vec::new(), findings: Vec::new() }
-    }
-
     /// The ratios of all cases that are slower with ours than with what it is compared with by more than
     /// `tolerance`.
     pub fn slower(&self, tolerance: f64) -> impl Iterator<Item = &Figure<T>> {

@@ -3,10 +3,12 @@
 
 use super::interrupts::by_cause;
 use super::scale::Scale;
+use crate::contest::Outcome;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::Folios;
-use crate::report::{Compared, Figure, Metric, RATIO, Report, Section};
-use crate::rounds::{Series, in_turn};
+use crate::linux::{RoundFigures, round_figures};
+use crate::report::{Figure, Metric, RATIO};
 use crate::site::{Flushes, flushes_of};
 use quire_arch::Order;
 use quire_host::Machine;
@@ -94,11 +96,10 @@ pub(super) struct Build {
     pub(super) resident: u64,
 }
 
+/// The load under one strategy, with its last build.
 struct Subject {
-    technique: GatherTechnique,
     builds: Builds,
     in_use: InUse,
-    times: Series,
     last: Build,
     flushes: Flushes,
 }
@@ -108,10 +109,11 @@ impl Subject {
         let builds = Builds::new(technique, sizes)?;
         let in_use = in_use(&builds.machine)?;
         let last = builds.run()?;
-        Ok(Self { technique, builds, in_use, times: Series::default(), last, flushes: Flushes::default() })
+        Ok(Self { builds, in_use, last, flushes: Flushes::default() })
     }
 
-    fn round(&mut self, builds: usize, counts: bool) -> Result<(), LabError> {
+    /// The time of a process in `builds` builds.
+    fn round(&mut self, builds: usize) -> Result<RoundFigures, LabError> {
         let (mut time, mut processes) = (0.0, 0);
         for _ in 0..builds {
             let before = flushes_of(&self.builds.machine);
@@ -120,10 +122,7 @@ impl Subject {
             time += self.last.nanoseconds;
             processes += self.last.processes;
         }
-        if counts {
-            self.times.add(time / 1000.0 / processes as f64);
-        }
-        Ok(())
+        Ok(round_figures([time / 1000.0 / processes as f64]))
     }
 
     fn findings(&self) -> Result<Vec<String>, LabError> {
@@ -141,53 +140,35 @@ fn in_use(machine: &Machine) -> Result<InUse, LabError> {
     Ok(machine.vcpu(0)?.run(|| machine.memory().in_use()))
 }
 
-pub(super) fn steps() -> u64 {
-    SIZES.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<GatherTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
-    for (what, sizes) in SIZES {
-        let name = format!("build, {what}");
-        step(&name);
-        let mut subjects = GatherTechnique::ALL
-            .into_iter()
-            .map(|technique| Subject::new(technique, sizes))
-            .collect::<Result<Vec<_>, _>>()?;
-        in_turn(&mut subjects, WARM_UP + scale.build_rounds, |subject, number| {
-            subject.round(scale.builds, number >= WARM_UP)
-        })?;
-        figures.extend(show(&name, &subjects));
-        for subject in &subjects {
-            let found = subject.findings()?.into_iter();
-            let technique = subject.technique.name();
-            report.findings.extend(found.map(|finding| format!("{name}, {technique}: {finding}")));
-        }
-    }
+pub(super) fn part(scale: &Scale) -> Part<'_, GatherTechnique> {
     let processes = (scale.builds * scale.build_rounds) as u64 * 5;
-    let title = format!("A compiler driver and what it starts, {processes} processes: time for each");
-    report.sections.push(Section { title, figures });
-    Ok(())
+    Part::new(
+        format!("A compiler driver and what it starts, {processes} processes: time for each"),
+        SIZES,
+        |(what, _)| format!("build, {what}"),
+        |name, (_, sizes)| measure(name, sizes, scale),
+    )
 }
 
-fn show(name: &str, subjects: &[Subject]) -> Vec<Figure<GatherTechnique>> {
-    let of = |technique| subjects.iter().find(|subject| subject.technique == technique);
-    let figure = |metric, value: &dyn Fn(&Subject) -> f64| {
-        Figure::new(name, metric, |technique| of(technique).map(value))
-    };
-    let base = of(GatherTechnique::BEFORE);
-    let mut figures = vec![
-        figure(TIME_MIN, &|subject| subject.times.min()),
-        figure(TIME_MEDIAN, &|subject| subject.times.median()),
-        figure(TIME_RATIO, &|subject| base.map_or(0.0, |base| subject.times.ratio_to(&base.times))),
-        figure(RESIDENT, &|subject| subject.last.resident as f64 / 1024.0 / subject.last.processes as f64),
-    ];
+fn measure(name: &str, sizes: OrderSet, scale: &Scale) -> Result<Measured<GatherTechnique>, LabError> {
+    let mut subjects = GatherTechnique::ALL
+        .into_iter()
+        .map(|technique| Ok((technique, Subject::new(technique, sizes)?)))
+        .collect::<Result<Vec<_>, LabError>>()?;
+    let rounds = (WARM_UP, scale.build_rounds);
+    let outcome =
+        Outcome::in_rounds(&mut subjects, &mut None, rounds, |subject, _| subject.round(scale.builds))?;
+    let mut figures = Vec::from(outcome.times(name, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], 0));
+    figures.push(Figure::of_each(name, RESIDENT, &subjects, |subject| {
+        subject.last.resident as f64 / 1024.0 / subject.last.processes as f64
+    }));
     // Those of one build.
-    let counts: Vec<_> = subjects.iter().map(|subject| (subject.technique, subject.flushes)).collect();
+    let counts: Vec<_> = subjects.iter().map(|(technique, subject)| (*technique, subject.flushes)).collect();
     figures.extend(by_cause(name, "per build", &counts));
-    figures
+    let mut findings = Vec::new();
+    for (technique, subject) in &subjects {
+        let found = subject.findings()?.into_iter();
+        findings.extend(found.map(|finding| format!("{}: {finding}", technique.name())));
+    }
+    Ok(Measured::new(figures, findings))
 }

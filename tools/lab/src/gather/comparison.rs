@@ -2,21 +2,23 @@
 
 use super::Site;
 use super::linux::{self, Job};
+use crate::contest::Outcome;
 use crate::error::LabError;
-use crate::folios::Folios;
-use crate::folios::pages;
-use crate::linux::Linux;
-use crate::report::{Compared, Figure, Metric, RATIO};
-use crate::rounds::{Series, in_turn};
+use crate::folios::{Folios, pages};
+use crate::linux::RoundFigures;
+use crate::report::{Figure, Metric, RATIO};
+use crate::rounds::Series;
 use crate::site::Flushes;
 use quire_mm::GatherTechnique;
 
 /// Rounds before those that count.
 const WARM_UP: usize = 1;
 
-const TIME_MIN: Metric = Metric::lower("time_min", "ns/page");
-const TIME_MEDIAN: Metric = Metric::lower("time_median", "ns/page");
-const TIME_RATIO: Metric = Metric::lower(RATIO, "to pages");
+const TIMES: [Metric; 3] = [
+    Metric::lower("time_min", "ns/page"),
+    Metric::lower("time_median", "ns/page"),
+    Metric::lower(RATIO, "to pages"),
+];
 const SHOOTDOWNS: Metric = Metric::lower("shootdowns", "per call");
 const INTERRUPTS: Metric = Metric::lower("interrupts", "per call");
 const WAITING: Metric = Metric::lower("memory_still_waiting", "KiB");
@@ -42,13 +44,19 @@ pub(super) struct Round {
     pub(super) waiting: u64,
 }
 
-/// The figures of a strategy.
-#[derive(Debug, Default)]
-struct Outcome {
-    parts: [Series; 2],
-    flushes: Flushes,
-    calls: u64,
-    waiting: Series,
+impl Round {
+    /// The times for each of `pages`, flushes for each call, and pages.
+    fn figures(self, pages: u64) -> RoundFigures {
+        let a_call = |counts: &[u64]| counts.iter().sum::<u64>() as f64 / self.calls as f64;
+        [
+            self.time / pages as f64,
+            self.second.unwrap_or(0.0) / pages as f64,
+            a_call(&self.flushes.shootdowns),
+            a_call(&self.flushes.interrupts),
+            self.waiting as f64,
+            0.0,
+        ]
+    }
 }
 
 /// A case: so much memory in such folios, and Linux's job for the same.
@@ -62,50 +70,9 @@ pub(super) struct Case {
     pub(super) host_controls: bool,
 }
 
-/// A subject of the rounds.
-enum Subject<W> {
-    Quire(GatherTechnique, W, Outcome),
-    /// `None` once it turned out that Linux cannot do the same.
-    Linux(Option<Linux>, [Series; 2]),
-}
-
-impl<W: Workload> Subject<W> {
-    fn round(&mut self, number: usize, pages: u64) -> Result<(), LabError> {
-        let counts = number >= WARM_UP;
-        match self {
-            Self::Quire(_, workload, outcome) => {
-                let round = workload.round()?;
-                if counts {
-                    for (series, time) in outcome.parts.iter_mut().zip([Some(round.time), round.second]) {
-                        time.into_iter().for_each(|time| series.add(time / pages as f64));
-                    }
-                    outcome.flushes = outcome.flushes.plus(round.flushes);
-                    outcome.calls += round.calls;
-                    outcome.waiting.add(round.waiting as f64);
-                }
-            }
-            Self::Linux(linux, series) => {
-                let Some(result) = linux.as_mut().and_then(Linux::round) else {
-                    *linux = None;
-                    return Ok(());
-                };
-                if counts {
-                    series.iter_mut().zip(result).for_each(|(series, figure)| series.add(figure));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 /// The figures of both strategies and Linux.
 #[derive(Debug)]
-pub(super) struct Comparison {
-    outcomes: Vec<(GatherTechnique, Outcome)>,
-    linux: Option<[Series; 2]>,
-    /// What was found wrong on the machines.
-    pub(super) findings: Vec<String>,
-}
+pub(super) struct Comparison(Outcome<GatherTechnique>);
 
 impl Comparison {
     /// Runs the rounds of `case` with the workload of `make`, on a machine for each strategy.
@@ -116,62 +83,40 @@ impl Comparison {
     ) -> Result<Self, LabError> {
         // First, while this process is small.
         sites.clear();
-        let linux = linux::start(case.linux, case.bytes, case.folios, case.host_controls);
+        let mut linux = linux::start(case.linux, case.bytes, case.folios, case.host_controls);
         *sites = Site::for_each_strategy(case.bytes, 1, case.folios)?;
         let sites: &'s [Site] = sites;
-        let mut subjects = Vec::new();
+        let mut workloads = Vec::new();
         for site in sites {
-            subjects.push(Subject::Quire(site.technique, make(site)?, Outcome::default()));
+            workloads.push((site.technique, make(site)?));
         }
-        subjects.push(Subject::Linux(linux, [Series::default(), Series::default()]));
         let pages = pages(case.bytes);
-        in_turn(&mut subjects, WARM_UP + case.rounds, |subject, number| subject.round(number, pages))?;
-        let mut comparison = Self { outcomes: Vec::new(), linux: None, findings: Vec::new() };
-        for subject in subjects {
-            match subject {
-                Subject::Quire(technique, workload, outcome) => {
-                    // It frees what it keeps.
-                    drop(workload);
-                    comparison.outcomes.push((technique, outcome));
-                }
-                Subject::Linux(linux, series) => comparison.linux = linux.map(|_| series),
-            }
-        }
-        comparison.findings.extend(sites.iter().flat_map(Site::findings));
-        Ok(comparison)
-    }
-
-    fn outcome(&self, technique: GatherTechnique) -> Option<&Outcome> {
-        self.outcomes.iter().find(|(other, _)| *other == technique).map(|(_, outcome)| outcome)
-    }
-
-    fn figure(&self, case: &str, metric: Metric, value: impl Fn(&Outcome) -> f64) -> Figure<GatherTechnique> {
-        Figure::new(case, metric, |technique| self.outcome(technique).map(&value))
+        let rounds = (WARM_UP, case.rounds);
+        let mut outcome = Outcome::in_rounds(&mut workloads, &mut linux, rounds, |workload, _| {
+            Ok(workload.round()?.figures(pages))
+        })?;
+        // They free what they keep.
+        drop(workloads);
+        outcome.findings.extend(sites.iter().flat_map(Site::findings));
+        Ok(Self(outcome))
     }
 
     /// The times of one part.
-    pub(super) fn times(&self, case: &str, part: usize) -> Vec<Figure<GatherTechnique>> {
-        let linux = |value: fn(&Series) -> f64| self.linux.as_ref().map(|linux| value(&linux[part]));
-        let base = self.outcome(GatherTechnique::BEFORE).map(|outcome| &outcome.parts[part]);
-        vec![
-            self.figure(case, TIME_MIN, |outcome| outcome.parts[part].min()).with_linux(linux(Series::min)),
-            self.figure(case, TIME_MEDIAN, |outcome| outcome.parts[part].median())
-                .with_linux(linux(Series::median)),
-            self.figure(case, TIME_RATIO, |outcome| {
-                base.map_or(0.0, |base| outcome.parts[part].ratio_to(base))
-            }),
-        ]
+    pub(super) fn times(&self, case: &str, part: usize) -> [Figure<GatherTechnique>; 3] {
+        self.0.times(case, TIMES, part)
     }
 
     /// Shootdowns and interrupts, and pages that were not free at once.
-    pub(super) fn costs(&self, case: &str) -> Vec<Figure<GatherTechnique>> {
-        let a_call = |outcome: &Outcome, counts: &[u64]| {
-            counts.iter().sum::<u64>() as f64 / outcome.calls.max(1) as f64
-        };
-        vec![
-            self.figure(case, SHOOTDOWNS, |outcome| a_call(outcome, &outcome.flushes.shootdowns)),
-            self.figure(case, INTERRUPTS, |outcome| a_call(outcome, &outcome.flushes.interrupts)),
-            self.figure(case, WAITING, |outcome| outcome.waiting.median() * 4.0),
+    pub(super) fn costs(&self, case: &str) -> [Figure<GatherTechnique>; 3] {
+        [
+            self.0.own_figure(case, SHOOTDOWNS, 2, Series::mean),
+            self.0.own_figure(case, INTERRUPTS, 3, Series::mean),
+            self.0.own_figure(case, WAITING, 4, |pages| pages.median() * 4.0),
         ]
+    }
+
+    /// What was found wrong on the machines.
+    pub(super) fn findings(self) -> Vec<String> {
+        self.0.findings
     }
 }

@@ -5,8 +5,8 @@ use super::comparison::{Case, Comparison, Round, Workload};
 use super::linux::Job;
 use super::scale::Scale;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::Folios;
-use crate::report::{Report, Section};
 use crate::site::HostSpace;
 use quire_arch::Order;
 use quire_mm::GatherTechnique;
@@ -48,35 +48,25 @@ impl Workload for Forks<'_> {
     }
 }
 
-pub(super) fn steps() -> u64 {
-    FOLIOS.len() as u64
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<GatherTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let mut figures = Vec::new();
+pub(super) fn part(scale: &Scale) -> Part<'_, GatherTechnique> {
     let bytes = scale.other_bytes;
-    for folios in FOLIOS {
-        let name = format!("fork, {folios}");
-        step(&name);
-        let case = Case {
-            bytes,
-            folios,
-            linux: Job::Fork,
-            rounds: scale.rounds,
-            host_controls: scale.host_controls,
-        };
-        let mut sites = Vec::new();
-        let comparison = Comparison::run(case, &mut sites, |site| Forks::new(site, case))?;
-        figures.extend(comparison.times(&name, 0));
-        figures.extend(comparison.costs(&name));
-        figures.extend(comparison.times(&format!("exit of the child, {folios}"), 1));
-        report.findings.extend(comparison.findings.iter().map(|finding| format!("{name}, {finding}")));
-    }
-    let title = format!("fork with {} MiB of written memory: ns for each page", bytes >> 20);
-    report.sections.push(Section { title, figures });
-    Ok(())
+    Part::new(
+        format!("fork with {} MiB of written memory: ns for each page", bytes >> 20),
+        FOLIOS,
+        |folios| format!("fork, {folios}"),
+        move |name, folios| {
+            let case = Case {
+                bytes,
+                folios,
+                linux: Job::Fork,
+                rounds: scale.rounds,
+                host_controls: scale.host_controls,
+            };
+            let mut sites = Vec::new();
+            let comparison = Comparison::run(case, &mut sites, |site| Forks::new(site, case))?;
+            let [fork, costs] = [comparison.times(name, 0), comparison.costs(name)];
+            let exit = comparison.times(&format!("exit of the child, {folios}"), 1);
+            Ok(Measured::new([fork, costs, exit].into_iter().flatten(), comparison.findings()))
+        },
+    )
 }

@@ -6,9 +6,11 @@ use super::Site;
 use super::scale::Scale;
 use crate::crew::pause;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::Folios;
-use crate::report::{Figure, Metric, Report, Section};
+use crate::report::{Figure, Metric};
 use crate::site::{Flushes, HostSpace, RW, START};
+use core::cell::OnceCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use quire_arch::{Access, Order, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::Vcpu;
@@ -125,10 +127,6 @@ fn calls() -> Vec<Call> {
     ]
 }
 
-pub(super) fn steps() -> u64 {
-    calls().len() as u64
-}
-
 /// Keeps `vcpu` in the program's code until `stop`.
 fn live(vcpu: &Vcpu, space: &HostSpace<'_>, running: &AtomicBool, stop: &AtomicBool) -> Result<(), LabError> {
     vcpu.program(space).inside(|guest| {
@@ -193,31 +191,31 @@ fn count(site: &Site, call: &Call, other: Other, bytes: u64) -> Result<Flushes, 
     Ok(called.plus(exited))
 }
 
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<GatherTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    let sites = Site::for_each_strategy(2 * scale.other_bytes, 2, Folios::PAGES)?;
-    let mut figures = Vec::new();
-    for call in calls() {
-        step(call.name);
-        for other in Other::ALL {
-            let name = format!("{}, {}", call.name, other.name());
+pub(super) fn part(scale: &Scale) -> Part<'_, GatherTechnique> {
+    // One machine for each strategy does for all calls.
+    let sites = OnceCell::new();
+    Part::new(
+        "Shootdowns and interrupts of a call, by cause",
+        calls(),
+        |call| call.name.to_owned(),
+        move |name, call| {
+            if sites.get().is_none() {
+                let made: Vec<Site> = Site::for_each_strategy(2 * scale.other_bytes, 2, Folios::PAGES)?;
+                let _ = sites.set(made);
+            }
+            let sites = sites.get().map_or(&[][..], Vec::as_slice);
             let bytes = call.bytes.unwrap_or(scale.other_bytes);
-            let counts = sites
-                .iter()
-                .map(|site| Ok((site.technique, count(site, &call, other, bytes)?)))
-                .collect::<Result<Vec<_>, LabError>>()?;
-            figures.extend(by_cause(&name, "per call", &counts));
-        }
-    }
-    report
-        .sections
-        .push(Section { title: "Shootdowns and interrupts of a call, by cause".to_owned(), figures });
-    let found = sites.iter().flat_map(Site::findings);
-    report.findings.extend(found.map(|finding| format!("interrupts, {finding}")));
-    Ok(())
+            let mut figures = Vec::new();
+            for other in Other::ALL {
+                let counts = sites
+                    .iter()
+                    .map(|site| Ok((site.technique, count(site, &call, other, bytes)?)))
+                    .collect::<Result<Vec<_>, LabError>>()?;
+                figures.extend(by_cause(&format!("{name}, {}", other.name()), "per call", &counts));
+            }
+            Ok(Measured::new(figures, sites.iter().flat_map(Site::findings)))
+        },
+    )
 }
 
 /// All flushes and interrupts, and those for each cause that there was.
@@ -227,10 +225,7 @@ pub(super) fn by_cause(
     counts: &[(GatherTechnique, Flushes)],
 ) -> Vec<Figure<GatherTechnique>> {
     let figure = |name, value: &dyn Fn(&Flushes) -> u64| {
-        Figure::new(case, Metric::lower(name, unit), |technique| {
-            let (_, flushes) = counts.iter().find(|(other, _)| *other == technique)?;
-            Some(value(flushes) as f64)
-        })
+        Figure::of_each(case, Metric::lower(name, unit), counts, |flushes| value(flushes) as f64)
     };
     let mut figures = vec![
         figure("shootdowns", &|flushes| flushes.shootdowns.iter().sum()),

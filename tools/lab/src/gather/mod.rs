@@ -16,6 +16,7 @@ pub use count::count;
 pub use scale::Scale;
 
 use crate::error::LabError;
+use crate::experiment::{self, Progress};
 use crate::report::Report;
 use quire_mm::GatherTechnique;
 
@@ -36,20 +37,7 @@ const PIECE: u64 = 64 << 10;
 /// # Errors
 ///
 /// It could not be carried out. What it finds wrong is in the report.
-pub fn run(
-    scale: &Scale,
-    progress: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Report<GatherTechnique>, LabError> {
-    let total = teardown::steps() + fork::steps() + builds::steps() + interrupts::steps();
-    let mut report = Report::new(NAME);
-    let mut done = 0;
-    let mut step = |what: &str| {
-        progress(what, done, total);
-        done += 1;
-    };
-    teardown::run(scale, &mut report, &mut step)?;
-    fork::run(scale, &mut report, &mut step)?;
-    builds::run(scale, &mut report, &mut step)?;
-    interrupts::run(scale, &mut report, &mut step)?;
-    Ok(report)
+pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report<GatherTechnique>, LabError> {
+    let others = [fork::part(scale), builds::part(scale), interrupts::part(scale)];
+    experiment::run(NAME, teardown::parts(scale).chain(others).collect(), progress)
 }

@@ -7,8 +7,8 @@ use super::comparison::{Case, Comparison, Round, Workload};
 use super::linux::Job;
 use super::scale::Scale;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::folios::{Folios, pages};
-use crate::report::{Report, Section};
 use crate::site::{HostSpace, START};
 use quire_arch::{Order, VirtAddr};
 use quire_mm::GatherTechnique;
@@ -80,7 +80,7 @@ impl Workload for Teardown<'_> {
 }
 
 /// The jobs, the title of each, and the folios that it is done with.
-fn parts() -> [(Job, &'static str, Vec<Folios>); 4] {
+fn jobs() -> [(Job, &'static str, Vec<Folios>); 4] {
     [
         (Job::Munmap, "munmap of populated memory", Folios::all().collect()),
         (Job::Exit, "exit of a process with populated memory", SOME.to_vec()),
@@ -89,33 +89,23 @@ fn parts() -> [(Job, &'static str, Vec<Folios>); 4] {
     ]
 }
 
-pub(super) fn steps() -> u64 {
-    parts().iter().map(|(_, _, folios)| folios.len() as u64).sum()
-}
-
-pub(super) fn run(
-    scale: &Scale,
-    report: &mut Report<GatherTechnique>,
-    step: &mut dyn FnMut(&str),
-) -> Result<(), LabError> {
-    for (job, what, all) in parts() {
+pub(super) fn parts(scale: &Scale) -> impl Iterator<Item = Part<'_, GatherTechnique>> {
+    jobs().into_iter().map(move |(job, what, all)| {
         let bytes = if job == Job::Munmap { scale.munmap_bytes } else { scale.other_bytes };
-        let mut figures = Vec::new();
-        for folios in all {
-            let name = format!("{}, {folios}", name(job));
-            step(&name);
-            let case =
-                Case { bytes, folios, linux: job, rounds: scale.rounds, host_controls: scale.host_controls };
-            let mut sites = Vec::new();
-            let comparison = Comparison::run(case, &mut sites, |site| Ok(Teardown { site, case }))?;
-            figures.extend(comparison.times(&name, 0));
-            figures.extend(comparison.costs(&name));
-            report.findings.extend(comparison.findings.iter().map(|finding| format!("{name}, {finding}")));
-        }
-        let title = format!("{what}, {} MiB: ns for each page unmapped", bytes >> 20);
-        report.sections.push(Section { title, figures });
-    }
-    Ok(())
+        Part::new(
+            format!("{what}, {} MiB: ns for each page unmapped", bytes >> 20),
+            all,
+            |folios| format!("{}, {folios}", name(job)),
+            move |name, folios| {
+                let (rounds, host_controls) = (scale.rounds, scale.host_controls);
+                let case = Case { bytes, folios, linux: job, rounds, host_controls };
+                let mut sites = Vec::new();
+                let comparison = Comparison::run(case, &mut sites, |site| Ok(Teardown { site, case }))?;
+                let figures = [comparison.times(name, 0), comparison.costs(name)];
+                Ok(Measured::new(figures.into_iter().flatten(), comparison.findings()))
+            },
+        )
+    })
 }
 
 const fn name(job: Job) -> &'static str {

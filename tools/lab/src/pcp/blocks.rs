@@ -3,12 +3,12 @@
 use super::comparison::{Comparison, Round, Workload};
 use super::scale::Scale;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::harness::{Case, Load, round};
 use crate::machine::{Machine, MachineSpec};
 use crate::quire::{PinEach, PinHeld};
-use crate::report::{Report, Section};
 use quire_arch::{Order, PAGE_SIZE};
-use quire_frame::FrameConfig;
+use quire_frame::{FrameConfig, PcpTechnique};
 
 /// Single pages, the largest order of the posted lists, and huge pages.
 const ORDERS: [Order; 3] = [Order::ALL[0], Order::ALL[3], Order::ALL[9]];
@@ -85,38 +85,36 @@ fn all() -> impl Iterator<Item = (Case, Variant, Order, usize)> {
         .filter(|&(_, variant, order, _)| variant != Variant::PastBudget || order == Order::PMD)
 }
 
-pub(super) fn steps() -> u64 {
-    all().count() as u64
-}
-
-pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-    let title = "Blocks: ns for each operation; lock takes for 1000 allocations".to_owned();
-    let mut section = Section { title, figures: Vec::new() };
-    for (case, variant, order, threads) in all() {
-        let plural = if threads == 1 { "" } else { "s" };
-        let name = format!("{} order {order}, {threads} thread{plural}{}", case.name(), variant.name());
-        step(&name);
-        let spec = MachineSpec {
-            ram: scale.block_ram,
-            cpus: threads,
-            backed: false,
-            frames: FrameConfig::default(),
-        };
-        let frames = scale.block_ram / PAGE_SIZE;
-        let load = match variant {
-            Variant::PastBudget => Load::exceeding(frames, order, threads, scale.seed),
-            Variant::Plain | Variant::PinEach => Load::fitting(frames, order, threads, scale.seed),
-        };
-        let pin_each = variant == Variant::PinEach;
-        let rounds = if case == Case::Pairs { scale.block_rounds * SHORT } else { scale.block_rounds };
-        let comparison = Comparison::run(spec, rounds, |_| Ok(Blocks { case, load, pin_each }))?;
-        let whole = (case.parts().len() > 1).then_some(&WHOLE);
-        for (part, what) in case.parts().iter().chain(whole).enumerate() {
-            section.figures.extend(comparison.times(&format!("{name}: {what}"), part));
-        }
-        section.figures.extend(comparison.costs(&name));
-        report.findings.extend(comparison.findings.iter().map(|finding| format!("{name}, {finding}")));
-    }
-    report.sections.push(section);
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
+    Part::new(
+        "Blocks: ns for each operation; lock takes for 1000 allocations",
+        all(),
+        |&(case, variant, order, threads)| {
+            let plural = if threads == 1 { "" } else { "s" };
+            format!("{} order {order}, {threads} thread{plural}{}", case.name(), variant.name())
+        },
+        |name, (case, variant, order, threads)| {
+            let spec = MachineSpec {
+                ram: scale.block_ram,
+                cpus: threads,
+                backed: false,
+                frames: FrameConfig::default(),
+            };
+            let frames = scale.block_ram / PAGE_SIZE;
+            let load = match variant {
+                Variant::PastBudget => Load::exceeding(frames, order, threads, scale.seed),
+                Variant::Plain | Variant::PinEach => Load::fitting(frames, order, threads, scale.seed),
+            };
+            let pin_each = variant == Variant::PinEach;
+            let rounds = if case == Case::Pairs { scale.block_rounds * SHORT } else { scale.block_rounds };
+            let comparison = Comparison::run(spec, rounds, |_| Ok(Blocks { case, load, pin_each }))?;
+            let whole = (case.parts().len() > 1).then_some(&WHOLE);
+            let mut figures = Vec::new();
+            for (part, what) in case.parts().iter().chain(whole).enumerate() {
+                figures.extend(comparison.times(&format!("{name}: {what}"), part));
+            }
+            figures.extend(comparison.costs(name));
+            Ok(Measured::new(figures, comparison.findings()))
+        },
+    )
 }

@@ -7,13 +7,13 @@ use super::comparison::{Comparison, Round, Workload};
 use super::scale::Scale;
 use crate::crew::on_threads;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::machine::{Machine, MachineSpec};
 use crate::objects::{Object, Objects};
 use crate::quire::LAB;
-use crate::report::{Report, Section};
 use fastrand::Rng;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, FrameConfig, Migratetype};
+use quire_frame::{AllocRequest, FrameConfig, Migratetype, PcpTechnique};
 use quire_host::HostPlatform;
 use std::time::Instant;
 
@@ -25,8 +25,6 @@ const FOLIOS: [(u32, Order); 4] =
     [(55, Order::ALL[0]), (25, Order::ALL[2]), (15, Order::ALL[3]), (5, Order::ALL[4])];
 /// How much of RAM the page cache of a burst takes.
 const PART_OF_RAM: f64 = 0.6;
-
-pub(super) const STEPS: u64 = 1;
 
 struct Burst {
     objects: Objects,
@@ -134,16 +132,17 @@ impl Workload for Burst {
     }
 }
 
-pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-    let name = "file-creation burst";
-    step(name);
-    let spec =
-        MachineSpec { ram: scale.object_ram, cpus: THREADS, backed: true, frames: FrameConfig::default() };
-    let comparison = Comparison::run(spec, scale.burst_rounds, |machine| Burst::new(machine, scale))?;
-    let mut figures = comparison.times(name, 0);
-    figures.extend(comparison.costs(name));
-    let title = "Burst of allocations, 2 threads: ns for each allocation; lock takes for 1000".to_owned();
-    report.sections.push(Section { title, figures });
-    report.findings.extend(comparison.findings.iter().map(|finding| format!("burst, {finding}")));
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
+    let title = "Burst of allocations, 2 threads: ns for each allocation; lock takes for 1000";
+    Part::single(title, "file-creation burst", |name| {
+        let spec = MachineSpec {
+            ram: scale.object_ram,
+            cpus: THREADS,
+            backed: true,
+            frames: FrameConfig::default(),
+        };
+        let comparison = Comparison::run(spec, scale.burst_rounds, |machine| Burst::new(machine, scale))?;
+        let figures: Vec<_> = comparison.times(name, 0).chain(comparison.costs(name)).collect();
+        Ok(Measured::new(figures, comparison.findings()))
+    })
 }

@@ -1,13 +1,17 @@
 //! One workload under every strategy, round by round in turn.
 
+use crate::contest::Outcome;
 use crate::error::LabError;
+use crate::linux::{FIGURES, RoundFigures};
 use crate::machine::{Counts, Machine, MachineSpec};
 use crate::report::{Figure, Metric, TIME_RATIO};
-use crate::rounds::{Series, in_turn};
+use crate::rounds::Series;
 use quire_frame::{FrameConfig, PcpTechnique};
 
 /// Rounds before those that count: the lists tune themselves, and the tuned state is measured.
 const WARM_UP: usize = 3;
+/// The most parts that a round has; counts follow them.
+const PARTS: usize = FIGURES - 3;
 
 const TIME_MIN: Metric = Metric::lower("time_min", "ns");
 const TIME_MEDIAN: Metric = Metric::lower("time_median", "ns");
@@ -42,83 +46,25 @@ pub(super) fn slowest(threads: Vec<Result<f64, LabError>>) -> Result<f64, LabErr
     threads.into_iter().try_fold(0.0, |slowest: f64, time| Ok(slowest.max(time?)))
 }
 
-/// The figures of a strategy.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    technique: PcpTechnique,
-    /// The first round's figures, part by part.
-    cold: Vec<f64>,
-    parts: Vec<Series>,
-    pub(super) counts: Counts,
-    pub(super) operations: u64,
-    /// The most base pages that the CPUs' lists held.
-    held: u64,
-}
-
-impl Outcome {
-    /// `count` for each thousand of the operations that were counted.
-    pub(super) fn per_thousand(&self, count: u64) -> f64 {
-        count as f64 * 1000.0 / self.operations.max(1) as f64
-    }
-
-    pub(super) fn part(&self, part: usize) -> &Series {
-        &self.parts[part]
+impl Round {
+    /// The parts, then counts for each thousand of the operations.
+    fn figures(&self) -> RoundFigures {
+        let mut figures = RoundFigures::default();
+        figures[..self.figures.len()].copy_from_slice(&self.figures);
+        let counts = [self.counts.takes, self.counts.contended, self.counts.slabs];
+        for (figure, count) in figures[PARTS..].iter_mut().zip(counts) {
+            *figure = count as f64 * 1000.0 / self.operations.max(1) as f64;
+        }
+        figures
     }
 }
 
 /// A workload's figures under every strategy.
 #[derive(Debug)]
 pub(super) struct Comparison {
-    outcomes: Vec<Outcome>,
-    /// What was found wrong on the machines.
-    pub(super) findings: Vec<String>,
-}
-
-struct Subject<W> {
-    machine: Machine,
-    workload: W,
-    /// Frames that were free once the workload was made.
-    free: u64,
-    outcome: Outcome,
-}
-
-impl<W: Workload> Subject<W> {
-    fn new(
-        spec: MachineSpec,
-        technique: PcpTechnique,
-        make: &impl Fn(&Machine) -> Result<W, LabError>,
-    ) -> Result<Self, LabError> {
-        let machine =
-            Machine::new(MachineSpec { frames: FrameConfig { pcp: technique, ..spec.frames }, ..spec })?;
-        let workload = make(&machine)?;
-        let free = machine.free_when_drained();
-        let outcome = Outcome {
-            technique,
-            cold: Vec::new(),
-            parts: Vec::new(),
-            counts: Counts::default(),
-            operations: 0,
-            held: 0,
-        };
-        Ok(Self { machine, workload, free, outcome })
-    }
-
-    fn round(&mut self, number: usize) -> Result<(), LabError> {
-        let round = self.workload.round(&self.machine, number)?;
-        let outcome = &mut self.outcome;
-        if number == 0 {
-            outcome.cold.clone_from(&round.figures);
-        }
-        if number >= WARM_UP {
-            outcome.parts.resize_with(round.figures.len(), Series::default);
-            for (series, figure) in outcome.parts.iter_mut().zip(round.figures) {
-                series.add(figure);
-            }
-            outcome.counts += round.counts;
-            outcome.operations += round.operations;
-        }
-        Ok(())
-    }
+    outcome: Outcome<PcpTechnique>,
+    /// The most base pages that the CPUs' lists held.
+    held: Vec<(PcpTechnique, u64)>,
 }
 
 impl Comparison {
@@ -128,57 +74,67 @@ impl Comparison {
         rounds: usize,
         make: impl Fn(&Machine) -> Result<W, LabError>,
     ) -> Result<Self, LabError> {
-        let mut subjects = PcpTechnique::COMPARED
-            .into_iter()
-            .map(|technique| Subject::new(spec, technique, &make))
-            .collect::<Result<Vec<_>, _>>()?;
-        in_turn(&mut subjects, WARM_UP + rounds, Subject::round)?;
-        let mut findings = Vec::new();
-        let mut outcomes = Vec::new();
-        for mut subject in subjects {
-            subject.workload.end(&subject.machine);
-            subject.outcome.held = subject.machine.peak_held();
-            let name = subject.outcome.technique.name();
-            let found = subject.machine.findings(subject.free);
-            findings.extend(found.into_iter().map(|finding| format!("{name}: {finding}")));
-            outcomes.push(subject.outcome);
+        let mut subjects = Vec::new();
+        for technique in PcpTechnique::COMPARED {
+            let frames = FrameConfig { pcp: technique, ..spec.frames };
+            let machine = Machine::new(MachineSpec { frames, ..spec })?;
+            let workload = make(&machine)?;
+            let free = machine.free_when_drained();
+            subjects.push((technique, (machine, workload, free)));
         }
-        Ok(Self { outcomes, findings })
+        let rounds = (WARM_UP, rounds);
+        let round = |(machine, workload, _): &mut (Machine, W, u64), number| {
+            Ok(workload.round(machine, number)?.figures())
+        };
+        let mut outcome = Outcome::in_rounds(&mut subjects, &mut None, rounds, round)?;
+        let mut held = Vec::new();
+        for (technique, (machine, mut workload, free)) in subjects {
+            workload.end(&machine);
+            held.push((technique, machine.peak_held()));
+            let found = machine.findings(free);
+            outcome.findings.extend(found.iter().map(|finding| format!("{}: {finding}", technique.name())));
+        }
+        Ok(Self { outcome, held })
     }
 
-    fn outcome(&self, technique: PcpTechnique) -> Option<&Outcome> {
-        self.outcomes.iter().find(|outcome| outcome.technique == technique)
-    }
-
-    /// A figure of every strategy.
-    pub(super) fn figure(&self, case: &str, metric: Metric, value: impl Fn(&Outcome) -> f64) -> Figure {
-        Figure::new(case, metric, |technique| self.outcome(technique).map(&value))
+    /// A figure of one part.
+    pub(super) fn figure(
+        &self,
+        case: &str,
+        metric: Metric,
+        part: usize,
+        of: impl Fn(&Series) -> f64,
+    ) -> Figure {
+        self.outcome.own_figure(case, metric, part, of)
     }
 
     /// The time of one part as a ratio to that of order 0 only, round by round.
     pub(super) fn ratio(&self, case: &str, part: usize) -> Figure {
-        let base = self.outcome(PcpTechnique::OrderZero);
-        self.figure(case, TIME_RATIO, |outcome| {
-            base.map_or(0.0, |base| outcome.part(part).ratio_to(base.part(part)))
-        })
+        self.outcome.ratio(case, TIME_RATIO, part)
     }
 
     /// The times of one part.
-    pub(super) fn times(&self, case: &str, part: usize) -> Vec<Figure> {
-        vec![
-            self.figure(case, TIME_MIN, |outcome| outcome.part(part).min()),
-            self.figure(case, TIME_MEDIAN, |outcome| outcome.part(part).median()),
-            self.ratio(case, part),
-            self.figure(case, TIME_COLD, |outcome| outcome.cold[part]),
-        ]
+    pub(super) fn times(&self, case: &str, part: usize) -> impl Iterator<Item = Figure> {
+        let times = self.outcome.times(case, [TIME_MIN, TIME_MEDIAN, TIME_RATIO], part);
+        times.into_iter().chain([self.outcome.cold(case, TIME_COLD, part)])
+    }
+
+    /// Blocks that slabs took.
+    pub(super) fn blocks(&self, case: &str, metric: Metric) -> Figure {
+        self.figure(case, metric, PARTS + 2, Series::mean)
     }
 
     /// The figures of the zone lock and of the lists.
-    pub(super) fn costs(&self, case: &str) -> Vec<Figure> {
-        vec![
-            self.figure(case, TAKES, |outcome| outcome.per_thousand(outcome.counts.takes)),
-            self.figure(case, CONTENDED, |outcome| outcome.per_thousand(outcome.counts.contended)),
-            self.figure(case, PEAK_HELD, |outcome| outcome.held as f64 * 4.0),
+    pub(super) fn costs(&self, case: &str) -> [Figure; 3] {
+        [
+            self.figure(case, TAKES, PARTS, Series::mean),
+            self.figure(case, CONTENDED, PARTS + 1, Series::mean),
+            Figure::of_each(case, PEAK_HELD, &self.held, |&pages| pages as f64 * 4.0),
         ]
+    }
+
+    /// What was found wrong on the machines.
+    pub(super) fn findings(self) -> Vec<String> {
+        self.outcome.findings
     }
 }

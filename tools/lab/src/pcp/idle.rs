@@ -5,10 +5,11 @@
 
 use super::scale::Scale;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part, for_each_strategy};
 use crate::harness::{Case, Load, round};
 use crate::machine::{Machine, MachineSpec};
 use crate::quire::PinHeld;
-use crate::report::{Figure, Metric, Report, Section};
+use crate::report::{Figure, Metric};
 use quire_arch::{Order, PAGE_SIZE};
 use quire_frame::{FrameConfig, Frames, PcpTechnique};
 use quire_host::HostPlatform;
@@ -20,43 +21,27 @@ const ROUNDS: u64 = 6;
 /// busy, and the bound of the lists.
 const MOST_TICKS: u32 = 1 + Frames::<HostPlatform>::TICKS_TO_EMPTY;
 
-pub(super) const STEPS: u64 = 1;
-
 const BUSY: Metric = Metric::lower("held_when_work_ends", "KiB");
 const TICK: Metric = Metric::lower("held_after_2_ticks", "KiB");
 const TICKS: Metric = Metric::lower("ticks_to_empty", "ticks");
 
 /// What a strategy's lists held.
 struct Outcome {
-    technique: PcpTechnique,
     busy: u64,
     after_two: u64,
     ticks: u32,
 }
 
-pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-    let name = "idle CPUs";
-    step(name);
-    let mut outcomes = Vec::new();
-    for technique in PcpTechnique::COMPARED {
-        let (outcome, findings) = idle(scale, technique)?;
-        let found = findings.iter().map(|finding| format!("{name}, {}: {finding}", technique.name()));
-        report.findings.extend(found);
-        outcomes.push(outcome);
-    }
-    let figure = |metric, value: &dyn Fn(&Outcome) -> f64| {
-        Figure::new(name, metric, |technique| {
-            outcomes.iter().find(|outcome| outcome.technique == technique).map(value)
-        })
-    };
-    let figures = vec![
-        figure(BUSY, &|outcome| outcome.busy as f64 * 4.0),
-        figure(TICK, &|outcome| outcome.after_two as f64 * 4.0),
-        figure(TICKS, &|outcome| f64::from(outcome.ticks)),
-    ];
-    let title = "Memory on the lists of 2 CPUs that go idle".to_owned();
-    report.sections.push(Section { title, figures });
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
+    Part::single("Memory on the lists of 2 CPUs that go idle", "idle CPUs", |name| {
+        let (outcomes, findings) = for_each_strategy(|technique| idle(scale, technique))?;
+        let figures = [
+            Figure::of_each(name, BUSY, &outcomes, |outcome| outcome.busy as f64 * 4.0),
+            Figure::of_each(name, TICK, &outcomes, |outcome| outcome.after_two as f64 * 4.0),
+            Figure::of_each(name, TICKS, &outcomes, |outcome| f64::from(outcome.ticks)),
+        ];
+        Ok(Measured::new(figures, findings))
+    })
 }
 
 fn idle(scale: &Scale, technique: PcpTechnique) -> Result<(Outcome, Vec<String>), LabError> {
@@ -69,7 +54,7 @@ fn idle(scale: &Scale, technique: PcpTechnique) -> Result<(Outcome, Vec<String>)
             round(&PinHeld(&machine), Case::Bulk, load)?;
         }
     }
-    let mut outcome = Outcome { technique, busy: machine.held(), after_two: 0, ticks: 0 };
+    let mut outcome = Outcome { busy: machine.held(), after_two: 0, ticks: 0 };
     while machine.held() > 0 && outcome.ticks < MOST_TICKS {
         machine.pinned_on(0, |pin| machine.frames().age_lists(pin));
         outcome.ticks += 1;

@@ -9,9 +9,10 @@ use super::comparison::{CONTENDED, PEAK_HELD, TAKES};
 use super::scale::Scale;
 use super::traffic::Traffic;
 use crate::error::LabError;
+use crate::experiment::{Measured, Part, for_each_strategy};
 use crate::machine::{Counts, Machine, MachineSpec};
 use crate::quire::LAB;
-use crate::report::{Figure, Metric, Report, Section};
+use crate::report::{Figure, Metric};
 use quire_arch::{Order, Pin};
 use quire_frame::{AllocRequest, FrameConfig, Migratetype, PcpTechnique};
 use quire_host::HostPlatform;
@@ -22,16 +23,14 @@ const EFFORT_EVERY: u64 = 30;
 /// How much of memory is in use.
 const USE: f64 = 0.8;
 
-pub(super) const STEPS: u64 = 2 * PcpTechnique::COMPARED.len() as u64;
-
 const SUCCESS: Metric = Metric::higher("order9_success", "%");
 const WITH_EFFORT: Metric = Metric::higher("order9_success_after_drain", "%");
 const EMPTIABLE: Metric = Metric::higher("movable_page_blocks", "%");
 const UNUSABLE: Metric = Metric::lower("order9_unusable_free", "%");
 
 /// The figures of a run.
+#[derive(Default)]
 struct Outcome {
-    technique: PcpTechnique,
     /// Attempts at a huge page, one a second.
     attempts: u64,
     /// Those that succeeded without effort.
@@ -49,44 +48,30 @@ struct Outcome {
     held: u64,
 }
 
-pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-    let title = format!(
-        "{} simulated seconds of traffic at {} % use; lock takes for 1000",
-        scale.traffic_seconds,
-        USE * 100.0
-    );
-    let mut section = Section { title, figures: Vec::new() };
-    for grouping in [true, false] {
-        let name = if grouping { "long run" } else { "long run without mobility grouping" };
-        let mut outcomes = Vec::new();
-        for technique in PcpTechnique::COMPARED {
-            step(&format!("{name}, {}", technique.name()));
-            let (outcome, findings) = simulate(scale, technique, grouping)?;
-            let found = findings.iter().map(|finding| format!("{name}, {}: {finding}", technique.name()));
-            report.findings.extend(found);
-            outcomes.push(outcome);
-        }
-        let figure = |metric, value: &dyn Fn(&Outcome) -> f64| {
-            Figure::new(name, metric, |technique| {
-                outcomes.iter().find(|outcome| outcome.technique == technique).map(value)
-            })
-        };
-        let percent = |part: f64, outcome: &Outcome| part * 100.0 / outcome.attempts.max(1) as f64;
-        let per_thousand = |count: u64, outcome: &Outcome| count as f64 * 1000.0 / outcome.allocated as f64;
-        section.figures.extend([
-            figure(SUCCESS, &|outcome| percent(outcome.at_once as f64, outcome)),
-            figure(WITH_EFFORT, &|outcome| {
-                outcome.with_effort as f64 * 100.0 / outcome.efforts.max(1) as f64
-            }),
-            figure(EMPTIABLE, &|outcome| percent(outcome.emptiable, outcome)),
-            figure(UNUSABLE, &|outcome| percent(outcome.unusable, outcome)),
-            figure(TAKES, &|outcome| per_thousand(outcome.counts.takes, outcome)),
-            figure(CONTENDED, &|outcome| per_thousand(outcome.counts.contended, outcome)),
-            figure(PEAK_HELD, &|outcome| outcome.held as f64 * 4.0),
-        ]);
-    }
-    report.sections.push(section);
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
+    let seconds = scale.traffic_seconds;
+    Part::new(
+        format!("{seconds} simulated seconds of traffic at {} % use; lock takes for 1000", USE * 100.0),
+        [true, false],
+        |&grouping| if grouping { "long run" } else { "long run without mobility grouping" }.to_owned(),
+        |name, grouping| {
+            let (outcomes, findings) = for_each_strategy(|technique| simulate(scale, technique, grouping))?;
+            let figure =
+                |metric, value: &dyn Fn(&Outcome) -> f64| Figure::of_each(name, metric, &outcomes, value);
+            let percent = |part: f64, count: u64| part * 100.0 / count.max(1) as f64;
+            let per_thousand = |count: u64, run: &Outcome| count as f64 * 1000.0 / run.allocated as f64;
+            let figures = [
+                figure(SUCCESS, &|run| percent(run.at_once as f64, run.attempts)),
+                figure(WITH_EFFORT, &|run| percent(run.with_effort as f64, run.efforts)),
+                figure(EMPTIABLE, &|run| percent(run.emptiable, run.attempts)),
+                figure(UNUSABLE, &|run| percent(run.unusable, run.attempts)),
+                figure(TAKES, &|run| per_thousand(run.counts.takes, run)),
+                figure(CONTENDED, &|run| per_thousand(run.counts.contended, run)),
+                figure(PEAK_HELD, &|run| run.held as f64 * 4.0),
+            ];
+            Ok(Measured::new(figures, findings))
+        },
+    )
 }
 
 fn simulate(
@@ -99,18 +84,7 @@ fn simulate(
     let free = machine.free_when_drained();
     let seconds = scale.traffic_seconds;
     let mut traffic = Traffic::new(&machine, USE, seconds, scale.seed);
-    let mut outcome = Outcome {
-        technique,
-        attempts: 0,
-        at_once: 0,
-        efforts: 0,
-        with_effort: 0,
-        unusable: 0.0,
-        emptiable: 0.0,
-        counts: Counts::default(),
-        allocated: 0,
-        held: 0,
-    };
+    let mut outcome = Outcome::default();
     for second in 0..seconds {
         let cpu = second as usize % CPUS;
         let (result, counts) = machine.counted(|| {
@@ -170,14 +144,12 @@ fn unusable(machine: &Machine) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment;
 
     #[test]
     fn a_seed_decides_the_whole_run_and_grouping_keeps_page_blocks_movable() {
-        let mut reports =
-            [(); 2].map(|()| Report { experiment: "", sections: Vec::new(), findings: Vec::new() });
-        for report in &mut reports {
-            run(&Scale { traffic_seconds: 150, ..Scale::TINY }, report, &mut |_| ()).unwrap();
-        }
+        let scale = Scale { traffic_seconds: 150, ..Scale::TINY };
+        let reports = [(); 2].map(|()| experiment::run("", vec![part(&scale)], &mut |_, _, _| ()).unwrap());
         assert_eq!(reports[0], reports[1]);
         let figures = &reports[0].sections[0].figures;
         let emptiable = |case: &str| {

@@ -15,13 +15,11 @@ mod traffic;
 pub use scale::Scale;
 
 use crate::error::LabError;
+use crate::experiment::{self, Progress};
 use crate::report::Report;
 
 /// The experiment's name on the command line.
 pub const NAME: &str = "pcp";
-
-/// Called with the current step's name, how many steps of the experiment are done, and how many there are.
-pub type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
 
 /// Runs the experiment.
 ///
@@ -29,19 +27,13 @@ pub type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
 ///
 /// It could not be carried out. What it finds wrong is in the report.
 pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report, LabError> {
-    let total =
-        blocks::steps() + packets::STEPS + pipes::STEPS + burst::STEPS + idle::STEPS + long_run::STEPS;
-    let mut report = Report::new(NAME);
-    let mut done = 0;
-    let mut step = |what: &str| {
-        progress(what, done, total);
-        done += 1;
-    };
-    blocks::run(scale, &mut report, &mut step)?;
-    packets::run(scale, &mut report, &mut step)?;
-    pipes::run(scale, &mut report, &mut step)?;
-    burst::run(scale, &mut report, &mut step)?;
-    idle::run(scale, &mut report, &mut step)?;
-    long_run::run(scale, &mut report, &mut step)?;
-    Ok(report)
+    let parts = vec![
+        blocks::part(scale),
+        packets::part(scale),
+        pipes::part(scale),
+        burst::part(scale),
+        idle::part(scale),
+        long_run::part(scale),
+    ];
+    experiment::run(NAME, parts, progress)
 }

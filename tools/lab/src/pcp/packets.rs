@@ -9,13 +9,15 @@ use super::comparison::{Comparison, Round, Workload, slowest};
 use super::scale::Scale;
 use crate::crew::{on_threads, pause};
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::machine::{Machine, MachineSpec};
 use crate::objects::{LARGEST, Object, Objects};
-use crate::report::{Metric, Report, Section};
+use crate::report::Metric;
+use crate::rounds::Series;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
 use quire_arch::Platform;
-use quire_frame::FrameConfig;
+use quire_frame::{FrameConfig, PcpTechnique};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -28,8 +30,6 @@ const HEADER: usize = 256;
 const TRAILER: usize = 320;
 /// What a socket holds before its sender has to wait (Linux's default of `rmem_max`).
 const SOCKET_BYTES: usize = 212_992;
-
-pub(super) const STEPS: u64 = SIZES.len() as u64;
 
 const THROUGHPUT: Metric = Metric::higher("throughput", "Mbit/s");
 const BLOCKS: Metric = Metric::lower("blocks_taken", "per 1000 messages");
@@ -138,27 +138,27 @@ impl Workload for Packets {
     }
 }
 
-pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-    let title = "Packets, 2 threads: harmonic mean of the rounds; lock takes for 1000 messages".to_owned();
-    let mut section = Section { title, figures: Vec::new() };
-    for size in SIZES {
-        let name = format!("packets of {size} bytes");
-        step(&name);
-        let spec =
-            MachineSpec { ram: scale.object_ram, cpus: 2, backed: true, frames: FrameConfig::default() };
-        let comparison = Comparison::run(spec, scale.packet_rounds, |machine| {
-            Ok(Packets { objects: Objects::new(machine)?, size, messages: scale.packets })
-        })?;
-        // Every round sends as much, so the mean time gives the harmonic mean of the rates.
-        let bits = size as f64 * 8.0;
-        section.figures.extend([
-            comparison.figure(&name, THROUGHPUT, |outcome| bits * 1000.0 / outcome.part(0).mean().max(1e-9)),
-            comparison.ratio(&name, 0),
-            comparison.figure(&name, BLOCKS, |outcome| outcome.per_thousand(outcome.counts.slabs)),
-        ]);
-        section.figures.extend(comparison.costs(&name));
-        report.findings.extend(comparison.findings.iter().map(|finding| format!("{name}, {finding}")));
-    }
-    report.sections.push(section);
-    Ok(())
+pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
+    Part::new(
+        "Packets, 2 threads: harmonic mean of the rounds; lock takes for 1000 messages",
+        SIZES,
+        |size| format!("packets of {size} bytes"),
+        |name, size| {
+            let spec =
+                MachineSpec { ram: scale.object_ram, cpus: 2, backed: true, frames: FrameConfig::default() };
+            let comparison = Comparison::run(spec, scale.packet_rounds, |machine| {
+                Ok(Packets { objects: Objects::new(machine)?, size, messages: scale.packets })
+            })?;
+            // Every round sends as much, so the mean time gives the harmonic mean of the rates.
+            let bits = size as f64 * 8.0;
+            let rate = |times: &Series| bits * 1000.0 / times.mean().max(1e-9);
+            let mut figures = vec![
+                comparison.figure(name, THROUGHPUT, 0, rate),
+                comparison.ratio(name, 0),
+                comparison.blocks(name, BLOCKS),
+            ];
+            figures.extend(comparison.costs(name));
+            Ok(Measured::new(figures, comparison.findings()))
+        },
+    )
 }

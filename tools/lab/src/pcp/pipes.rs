@@ -9,13 +9,13 @@ use super::comparison::{Comparison, Round, Workload, slowest};
 use super::scale::Scale;
 use crate::crew::{on_threads, pause};
 use crate::error::LabError;
+use crate::experiment::{Measured, Part};
 use crate::machine::{Machine, MachineSpec};
 use crate::objects::{Object, Objects};
-use crate::report::{Report, Section};
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
 use quire_arch::{Pin, Platform};
-use quire_frame::FrameConfig;
+use quire_frame::{FrameConfig, PcpTechnique};
 use quire_host::HostPlatform;
 use std::time::Instant;
 
@@ -28,8 +28,6 @@ const PIPE_SLOTS: usize = 16;
 const SIZES: [usize; 4] = [100, 512, 2048, 4096];
 /// Messages that a task sends or receives before the next one's turn.
 const TURN: usize = 16;
-
-pub(super) const STEPS: u64 = 1;
 
 struct Pipes {
     objects: Objects,
@@ -152,18 +150,20 @@ impl Workload for Pipes {
     }
 }
 
-pub(super) fn run(scale: &Scale, report: &mut Report, step: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
+    let title = "Pipes, 2 threads: ns for each message; lock takes for 1000 messages";
     let name = format!("pipes, {} groups of {MEMBERS} senders and {MEMBERS} receivers", scale.groups);
-    step(&name);
-    let spec =
-        MachineSpec { ram: scale.object_ram, cpus: THREADS, backed: true, frames: FrameConfig::default() };
-    let comparison = Comparison::run(spec, scale.pipe_rounds, |machine| {
-        Ok(Pipes { objects: Objects::new(machine)?, groups: scale.groups, messages: scale.pipe_messages })
-    })?;
-    let mut figures = comparison.times(&name, 0);
-    figures.extend(comparison.costs(&name));
-    let title = "Pipes, 2 threads: ns for each message; lock takes for 1000 messages".to_owned();
-    report.sections.push(Section { title, figures });
-    report.findings.extend(comparison.findings.iter().map(|finding| format!("pipes, {finding}")));
-    Ok(())
+    Part::single(title, name, |name| {
+        let spec = MachineSpec {
+            ram: scale.object_ram,
+            cpus: THREADS,
+            backed: true,
+            frames: FrameConfig::default(),
+        };
+        let comparison = Comparison::run(spec, scale.pipe_rounds, |machine| {
+            Ok(Pipes { objects: Objects::new(machine)?, groups: scale.groups, messages: scale.pipe_messages })
+        })?;
+        let figures: Vec<_> = comparison.times(name, 0).chain(comparison.costs(name)).collect();
+        Ok(Measured::new(figures, comparison.findings()))
+    })
 }
