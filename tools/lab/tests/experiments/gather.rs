@@ -1,31 +1,12 @@
 //! The experiment on unmapping at the smallest scale, and what holds at any speed of the machine.
 
+use super::{both, check_records, figures, run, with_linux};
+use quire_lab::GatherTechnique;
 use quire_lab::gather::{self, Scale};
-use quire_lab::{Figure, GatherTechnique, Record, Report};
-
-type Gathered = Report<GatherTechnique>;
-
-fn figures(report: &Gathered) -> impl Iterator<Item = &Figure<GatherTechnique>> {
-    report.sections.iter().flat_map(|section| &section.figures)
-}
-
-fn both(report: &Gathered, case: &str, metric: &str) -> [f64; 2] {
-    let figure = figures(report).find(|figure| figure.case == case && figure.metric.name == metric);
-    let figure = figure.unwrap_or_else(|| panic!("{case}: {metric} is not there"));
-    GatherTechnique::ALL.map(|technique| figure.of(technique).unwrap())
-}
 
 #[test]
 fn everything_is_measured_and_given_back_and_one_call_interrupts_once() {
-    let mut steps = Vec::new();
-    let report = gather::run(&Scale::TINY, &mut |what, done, total| {
-        steps.push((what.to_owned(), done, total));
-    })
-    .unwrap();
-    assert_eq!(report.findings, [""; 0]);
-    let total = steps[0].2;
-    assert_eq!(steps.iter().map(|&(_, done, _)| done).collect::<Vec<_>>(), (0..total).collect::<Vec<_>>());
-
+    let report = run(gather::run, &Scale::TINY);
     // An unmapping of any size, in any folios, and beside a child: one shootdown that interrupts the one
     // other CPU.
     for call in [
@@ -64,26 +45,8 @@ fn everything_is_measured_and_given_back_and_one_call_interrupts_once() {
     // Larger folios are fewer pages to fault for, and more memory.
     let resident = |what: &str| both(&report, &format!("build, {what}"), "peak_resident");
     assert!(resident("no large folios") < resident("folios of every size"));
-    check_records(&report);
-}
-
-/// Each line is an object with exactly the agreed keys.
-fn check_records(report: &Gathered) {
-    let keys = ["experiment", "case", "metric", "unit", "better", "before", "after", "linux"];
-    let mut cases = std::collections::HashSet::new();
-    let mut with_linux = 0;
-    for record in Record::of(report) {
-        let line = record.line();
-        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line).unwrap();
-        assert_eq!(object.len(), keys.len(), "{line}");
-        assert!(keys.iter().all(|&key| object.contains_key(key)), "{line}");
-        assert_eq!(object["experiment"], "gather");
-        let (before, after) = (object["before"].as_f64().unwrap(), object["after"].as_f64().unwrap());
-        assert!(before.is_finite() && before >= 0.0 && after.is_finite() && after >= 0.0, "{line}");
-        assert!(object["linux"].is_null() || object["linux"].as_f64() > Some(0.0), "{line}");
-        with_linux += usize::from(object["linux"].is_number());
-        assert!(cases.insert((record.case, record.metric)), "twice: {line}");
-    }
+    let records = check_records(&report);
+    assert!(records.iter().all(|record| record.linux.is_none_or(|linux| linux > 0.0)));
     // Single pages need no control of the host.
-    assert!(with_linux >= 8, "{with_linux}");
+    assert!(with_linux(&records) >= 8);
 }
