@@ -2,7 +2,7 @@
 
 use super::PIECE;
 use crate::folios::{Folios, pages};
-use crate::linux::{Area, Control, Linux, RoundFigures, Work, now, round_figures};
+use crate::linux::{Area, Child, Control, Linux, RoundFigures, Work, now, round_figures};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::Order;
@@ -48,23 +48,6 @@ struct Teardown {
     word: Option<&'static AtomicU64>,
 }
 
-/// Calls `child` in a new process, which ends then, if it has not before.
-fn fork(child: impl FnOnce()) -> Option<libc::pid_t> {
-    // SAFETY: the process has one thread, and the child allocates nothing and ends with `_exit`.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        child();
-        // SAFETY: ends the process at once.
-        unsafe { libc::_exit(0) };
-    }
-    (pid > 0).then_some(pid)
-}
-
-fn wait(pid: libc::pid_t) {
-    // SAFETY: a child of this process.
-    unsafe { libc::waitpid(pid, null_mut(), 0) };
-}
-
 impl Work for Teardown {
     fn round(&mut self) -> Option<RoundFigures> {
         match self.job {
@@ -106,18 +89,16 @@ impl Teardown {
 
     fn shared(&self) -> Option<RoundFigures> {
         let area = self.populated()?;
-        let child = fork(|| {
+        let child = Child::fork(|| {
             loop {
-                // SAFETY: waits for a signal.
-                unsafe { libc::pause() };
+                rustix::event::pause();
             }
         })?;
         let start = now();
         area.unmap();
         let time = now() - start;
-        // SAFETY: the child, which exists until it is waited for.
-        unsafe { libc::kill(child, libc::SIGKILL) };
-        wait(child);
+        child.kill();
+        child.wait();
         Some(round_figures([self.a_page(time)]))
     }
 
@@ -139,12 +120,12 @@ impl Teardown {
     fn exit(&mut self) -> Option<RoundFigures> {
         let word = self.word()?;
         word.store(0, Ordering::Relaxed);
-        let child = fork(|| {
+        let child = Child::fork(|| {
             if self.populated().is_some() {
                 word.store(now(), Ordering::Release);
             }
         })?;
-        wait(child);
+        child.wait();
         let end = now();
         let start = word.load(Ordering::Acquire);
         (start > 0).then(|| round_figures([self.a_page(end - start)]))
@@ -157,7 +138,7 @@ impl Teardown {
         }
         self.area?.write();
         let start = now();
-        let child = fork(|| {
+        let child = Child::fork(|| {
             // Until its parent has left the call, so that the two do not disturb each other.
             while word.swap(0, Ordering::Acquire) == 0 {
                 core::hint::spin_loop();
@@ -166,7 +147,7 @@ impl Teardown {
         })?;
         let forked = now() - start;
         word.store(1, Ordering::Release);
-        wait(child);
+        child.wait();
         let end = now();
         let started = word.swap(0, Ordering::Acquire);
         Some(round_figures([self.a_page(forked), self.a_page(end.saturating_sub(started))]))

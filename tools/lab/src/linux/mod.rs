@@ -4,11 +4,13 @@
 //! round on request, so that Linux's rounds take turns with Quire's. Between `fork` and its exit it allocates
 //! nothing: another thread may have held the allocator's lock.
 
+mod child;
 mod controls;
 mod memory;
 mod process;
 mod sharer;
 
+pub(crate) use child::Child;
 pub(crate) use controls::Control;
 pub(crate) use memory::Area;
 pub(crate) use process::{Host, OnHost};
@@ -18,6 +20,7 @@ use memory::available;
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 use rustix::pipe::pipe;
+use rustix::time::{ClockId, clock_gettime};
 
 /// What the process does in a round. It is made before the process is, and allocates nothing in a round.
 pub(crate) trait Work {
@@ -49,7 +52,7 @@ const END: u8 = b'e';
 /// The process.
 #[derive(Debug)]
 pub(crate) struct Linux {
-    pid: libc::pid_t,
+    child: Child,
     requests: OwnedFd,
     results: OwnedFd,
 }
@@ -62,14 +65,13 @@ impl Linux {
         }
         let (requests_end, requests) = pipe().ok()?;
         let (results, results_end) = pipe().ok()?;
-        // SAFETY: the child calls nothing but `serve`, which allocates nothing and ends with `_exit`.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
+        let mut requests = Some(requests);
+        let child = Child::fork(|| {
             // Otherwise it would keep itself waiting after this process is gone.
-            drop(requests);
+            drop(requests.take());
             serve(&mut work, &requests_end, &results_end);
-        }
-        (pid > 0).then_some(Self { pid, requests, results })
+        })?;
+        Some(Self { child, requests: requests?, results })
     }
 
     /// Does a round and returns its figures. `None` where Linux cannot do the same.
@@ -88,14 +90,13 @@ impl Linux {
 impl Drop for Linux {
     fn drop(&mut self) {
         let _ = write(&self.requests, &[END]);
-        // SAFETY: a child of this process that nothing else waits for.
-        unsafe { libc::waitpid(self.pid, core::ptr::null_mut(), 0) };
+        self.child.wait();
     }
 }
 
 /// The main loop of the process: rounds until it is told to end, or the requester is gone. It finishes its
 /// round and restores the controls also when that process panics or is killed.
-fn serve(work: &mut impl Work, requests: &OwnedFd, results: &OwnedFd) -> ! {
+fn serve(work: &mut impl Work, requests: &OwnedFd, results: &OwnedFd) {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: no handler is installed.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -112,16 +113,21 @@ fn serve(work: &mut impl Work, requests: &OwnedFd, results: &OwnedFd) -> ! {
         }
     }
     work.end();
-    // SAFETY: ends the process at once, as after a fork.
-    unsafe { libc::_exit(0) }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds that the calling thread was on a CPU.
+pub(crate) fn cpu_time() -> u64 {
+    nanoseconds(ClockId::ThreadCPUTime)
 }
 
 /// Nanoseconds on the clock that all processes share.
 pub(crate) fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is the caller's own.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    nanoseconds(ClockId::Monotonic)
 }
 
 #[cfg(test)]

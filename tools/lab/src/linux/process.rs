@@ -52,6 +52,11 @@ impl<'c> Host<'c> {
         Some(Self { start: (found.addr() + BORDER).next_multiple_of(BORDER), control })
     }
 
+    fn advise(&self, at: u64, bytes: u64, advice: i32) -> Result<(), ()> {
+        // SAFETY: there is no reference into the area.
+        done(unsafe { libc::madvise(self.at(at), bytes as usize, advice) })
+    }
+
     fn at<T>(&self, at: u64) -> *mut T {
         with_exposed_provenance_mut(self.start.wrapping_add(at as usize))
     }
@@ -91,23 +96,20 @@ impl Process for Host<'_> {
     }
 
     fn dont_need(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
-        // SAFETY: there is no reference into the area.
-        done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_DONTNEED) })
+        self.advise(at, bytes, libc::MADV_DONTNEED)
     }
 
     fn free(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
-        // SAFETY: as above.
-        done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_FREE) })
+        self.advise(at, bytes, libc::MADV_FREE)
     }
 
     /// Lazily freed pages need no device.
     fn reclaim(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
-        // SAFETY: as above.
-        done(unsafe { libc::madvise(self.at(at), bytes as usize, libc::MADV_PAGEOUT) })
+        self.advise(at, bytes, libc::MADV_PAGEOUT)
     }
 
     fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), ()> {
-        // SAFETY: as above.
+        // SAFETY: there is no reference into the area.
         done(unsafe { libc::munmap(self.at(at), bytes as usize) })
     }
 

@@ -1,5 +1,6 @@
 //! Processes that share the memory of the one that measures, as threads do: they fault in one address space.
 
+use super::child::Child;
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 
@@ -25,7 +26,7 @@ extern "C" fn run(start: *mut c_void) -> c_int {
 /// once. `None` if a process could not be made. The work allocates nothing and makes no call that needs the
 /// library to know the thread.
 pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()> {
-    let mut pids = [0; MOST];
+    let mut children = [None; MOST];
     let mut stacks = [None; MOST];
     let starts: [Start<'_>; MOST] = core::array::from_fn(|nth| Start { work, number: nth + 1 });
     let mut started = true;
@@ -39,10 +40,11 @@ pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()
         let top = unsafe { stack.byte_add(STACK) };
         let start: *const Start<'_> = &raw const starts[nth];
         // SAFETY: `run` gets a start and a stack that stay until it has ended: it is waited for below.
-        pids[nth] = unsafe {
+        let pid = unsafe {
             libc::clone(run, top.as_ptr(), libc::CLONE_VM | libc::SIGCHLD, start.cast_mut().cast())
         };
-        if pids[nth] < 0 {
+        children[nth] = Child::made(pid);
+        if children[nth].is_none() {
             started = false;
             break;
         }
@@ -51,15 +53,11 @@ pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()
         work(0);
     } else {
         // Those that run wait for those that do not.
-        for pid in pids.into_iter().filter(|&pid| pid > 0) {
-            // SAFETY: a child of this process that has not been waited for.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
+        children.into_iter().flatten().for_each(Child::kill);
     }
-    for (pid, stack) in pids.into_iter().zip(stacks) {
-        if pid > 0 {
-            // SAFETY: a child of this process.
-            unsafe { libc::waitpid(pid, null_mut(), 0) };
+    for (child, stack) in children.into_iter().zip(stacks) {
+        if let Some(child) = child {
+            child.wait();
         }
         if let Some(stack) = stack {
             // SAFETY: no process runs on it any more.

@@ -109,10 +109,10 @@ impl Zram {
 
 /// Whether this process may make a device, and no swap is in use.
 fn may_swap() -> bool {
-    // SAFETY: no preconditions.
-    let root = unsafe { libc::geteuid() } == 0;
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    root && swaps.lines().count() == 1 && std::path::Path::new("/sys/class/zram-control/hot_add").exists()
+    rustix::process::geteuid().is_root()
+        && swaps.lines().count() == 1
+        && std::path::Path::new("/sys/class/zram-control/hot_add").exists()
 }
 
 /// Quire's job, in a process of Linux's.

@@ -2,7 +2,7 @@
 
 use crate::error::LabError;
 use crate::folios::Folios;
-use crate::linux::now;
+use crate::linux::{cpu_time, now};
 use crate::site::{HostSpace, RW, START, Site};
 use core::ops::Deref;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
@@ -102,14 +102,6 @@ pub(super) fn on_stages<R>(
 /// The place of a page.
 pub(super) fn page_at(page: u64) -> VirtAddr {
     VirtAddr(START.0 + page * PAGE_SIZE)
-}
-
-/// Time that a thread was on a CPU, in nanoseconds.
-pub(super) fn cpu_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is the caller's own.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// How long something took, in nanoseconds: on the clock, and on the CPU.
