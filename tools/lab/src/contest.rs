@@ -149,6 +149,11 @@ impl<T: Compared> Outcome<T> {
         )
     }
 
+    /// The same with Linux left out.
+    pub(crate) fn without_linux(self) -> Self {
+        Self { linux: None, ..self }
+    }
+
     fn rounds(&self, technique: T) -> Option<&Rounds> {
         self.quire.iter().find(|(other, _)| *other == technique).map(|(_, rounds)| rounds)
     }
