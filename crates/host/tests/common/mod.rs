@@ -2,12 +2,16 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+mod machine;
+
+pub(crate) use machine::Setup;
+
 use quire_arch::paging::X86_64Level4;
-use quire_arch::{PAGE_SIZE, PagingFormat, VirtAddr};
+use quire_arch::{Order, PAGE_SIZE, PagingFormat, VirtAddr};
 use quire_frame::Kind;
 use quire_host::{AccessError, HostConfig, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::{
-    DeviceId, FaultError, InUse, MapFlags, MapRequest, MemoryConfig, Protection, RamDisk, Space,
+    DeviceId, FaultError, InUse, MapFlags, MapRequest, MemoryConfig, OrderSet, Protection, RamDisk, Space,
     SwapOnOptions, VmEvent,
 };
 
@@ -30,9 +34,14 @@ pub(crate) type HostProgram<'v, 'm, F = X86_64Level4> = Program<'v, HostSpace<'m
 pub(crate) const NOT_MAPPED: AccessError<FaultError> = AccessError::Fault(FaultError::NotMapped);
 pub(crate) const DENIED: AccessError<FaultError> = AccessError::Fault(FaultError::AccessDenied);
 
+/// The set of these orders.
+pub(crate) fn orders(orders: &[u8]) -> OrderSet {
+    orders.iter().filter_map(|&order| Order::new(order)).collect()
+}
+
 /// A paranoid machine.
 pub(crate) fn machine(mib: u64, cpus: usize) -> Machine {
-    machine_of(&HostConfig::with_ram(mib << 20).cpus(cpus).paranoid())
+    Setup::mib(mib).cpus(cpus).build()
 }
 
 /// A machine of any format, without a reserve of free memory. It is audited at its end.
@@ -43,8 +52,7 @@ pub(crate) fn machine_of<F: PagingFormat>(host: &HostConfig) -> Machine<F> {
 /// The same with other techniques or large folios.
 pub(crate) fn machine_with<F: PagingFormat>(host: &HostConfig, config: MemoryConfig) -> Machine<F> {
     let config = MemoryConfig { min_free_kib: Some(0), ..config };
-    let host = HostConfig { audit_at_end: true, ..host.clone() };
-    Machine::new(&host, config).expect("a machine can be built")
+    Setup::of(host.clone()).with(|memory| *memory = config).build()
 }
 
 /// Panics with everything that an audit finds.
@@ -78,19 +86,25 @@ pub(crate) fn map_at<F: PagingFormat>(
 
 /// Writes `value` to the word at `addr`.
 #[track_caller]
-pub(crate) fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
+pub(crate) fn write<F: PagingFormat>(cpu: &Vcpu<F>, space: &HostSpace<'_, F>, addr: VirtAddr, value: u64) {
     cpu.program(space).write_u64(addr, value).expect("mapped for writing");
 }
 
 /// The word at `addr`.
 #[track_caller]
-pub(crate) fn read(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr) -> u64 {
+pub(crate) fn read<F: PagingFormat>(cpu: &Vcpu<F>, space: &HostSpace<'_, F>, addr: VirtAddr) -> u64 {
     cpu.program(space).read_u64(addr).expect("mapped")
 }
 
 /// Writes to each of `pages` pages: `first` to the one at `addr`, one more to each further one.
 #[track_caller]
-pub(crate) fn fill(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, pages: u64, first: u64) {
+pub(crate) fn fill<F: PagingFormat>(
+    cpu: &Vcpu<F>,
+    space: &HostSpace<'_, F>,
+    addr: VirtAddr,
+    pages: u64,
+    first: u64,
+) {
     for at in 0..pages {
         write(cpu, space, page(addr, at), first + at);
     }
@@ -98,26 +112,32 @@ pub(crate) fn fill(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, pages: u64
 
 /// Panics unless the pages hold what [`fill`] wrote.
 #[track_caller]
-pub(crate) fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, addr: VirtAddr, pages: u64, first: u64) {
+pub(crate) fn assert_filled<F: PagingFormat>(
+    cpu: &Vcpu<F>,
+    space: &HostSpace<'_, F>,
+    addr: VirtAddr,
+    pages: u64,
+    first: u64,
+) {
     for at in 0..pages {
         assert_eq!(read(cpu, space, page(addr, at)), first + at, "page {at}");
     }
 }
 
 /// How often `event` was counted.
-pub(crate) fn count(machine: &Machine, event: VmEvent) -> u64 {
+pub(crate) fn count<F: PagingFormat>(machine: &Machine<F>, event: VmEvent) -> u64 {
     machine.memory().frames().events().sum(event)
 }
 
 /// How many frames hold anonymous memory.
-pub(crate) fn anonymous_frames(machine: &Machine) -> u64 {
+pub(crate) fn anonymous_frames<F: PagingFormat>(machine: &Machine<F>) -> u64 {
     let mut count = 0;
     machine.memory().frames().for_each_frame(|_, frame| count += u64::from(frame.kind() == Kind::Anonymous));
     count
 }
 
 /// Adds a RAM disk of `slots` slots as swap.
-pub(crate) fn swap_on_ram(machine: &Machine, slots: u64) -> DeviceId {
+pub(crate) fn swap_on_ram<F: PagingFormat>(machine: &Machine<F>, slots: u64) -> DeviceId {
     let disk = RamDisk::new(machine.memory().frames(), slots).expect("there is memory enough");
     machine.memory().swapon(disk, SwapOnOptions::default()).expect("there is memory enough")
 }

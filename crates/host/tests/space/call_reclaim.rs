@@ -1,10 +1,10 @@
 //! Calls that allocate reclaim before they fail: fork, and the calls that split or move mappings.
 
-use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, fill, map_at, page, read, write};
+use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, fill, map_at, page, read, write};
 use quire_arch::VirtAddr;
 use quire_host::swap::HostRam;
 use quire_host::{HostConfig, Machine};
-use quire_mm::{Error, MemoryConfig, Overcommit, Protection, RemapFlags, SwapOnOptions};
+use quire_mm::{Error, Protection, RemapFlags, SwapOnOptions};
 
 const RAM: u64 = 16 << 20;
 /// More than RAM: a part is always in swap.
@@ -14,8 +14,7 @@ const PAGES: u64 = AREA / PAGE;
 const CHILDREN: u64 = 60;
 
 fn machine(swap_bytes: u64) -> Machine {
-    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    let machine = Machine::new(&HostConfig::with_ram(RAM).paranoid(), config).unwrap();
+    let machine = Setup::of(HostConfig::with_ram(RAM).paranoid()).reserve().overcommit().build();
     if swap_bytes > 0 {
         let device = HostRam::new((swap_bytes / PAGE) as usize);
         machine.memory().swapon(device, SwapOnOptions::default()).unwrap();

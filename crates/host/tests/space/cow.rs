@@ -1,16 +1,15 @@
 //! Copy-on-write after fork: which process copies, which reuses the page, what a pin keeps.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, Random, anonymous_frames, assert_audit, in_use, machine, machine_with,
-    map_at, page, read, setting, write,
+    GIB, HostSpace, MIB2, PAGE, RW, Random, anonymous_frames, assert_audit, count, in_use, machine,
+    machine_with, map_at, orders, page, read, setting, write,
 };
-use quire_arch::Order;
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_host::HostConfig;
 use quire_host::Machine;
 use quire_mm::{
     Advice, GatherTechnique, HugeConfig, HugeEnabled, HugePolicy, MapFlags, MapRequest, MemoryConfig,
-    OrderSet, RemapFlags, SizeEnabled, Techniques, VmEvent,
+    RemapFlags, SizeEnabled, Techniques, VmEvent,
 };
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ use std::collections::BTreeMap;
 fn the_last_owner_keeps_the_page() {
     let machine = machine(16, 1);
     let cpu = machine.vcpu(0).unwrap();
-    let reused = || machine.memory().frames().events().sum(VmEvent::Pgreuse);
+    let reused = || count(&machine, VmEvent::Pgreuse);
     let space = machine.memory().create_space().unwrap();
     let area = map_at(&space, GIB, 4 * PAGE, RW);
     for at in 0..4 {
@@ -157,8 +156,8 @@ fn unmapped_shared_pages_are_flushed_in_a_table_that_stays() {
 #[test]
 fn a_random_tree_of_processes_keeps_its_contents_apart() {
     let huge = |enabled, sizes: &[u8]| {
-        let orders: OrderSet = sizes.iter().filter_map(|&order| Order::new(order)).collect();
-        let policy = HugePolicy::default().with_enabled(enabled).with_sizes(orders, SizeEnabled::Always);
+        let policy =
+            HugePolicy::default().with_enabled(enabled).with_sizes(orders(sizes), SizeEnabled::Always);
         HugeConfig { policy, ..HugeConfig::default() }
     };
     let mut pages = Techniques::default();

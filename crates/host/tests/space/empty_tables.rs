@@ -1,11 +1,11 @@
 //! Page tables that are left empty are freed, whatever call emptied them, and no walker uses a freed one.
 use crate::common::{
-    GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, RW, Random, assert_audit, machine, machine_with, map_at, page,
+    GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, RW, Random, Setup, assert_audit, count, machine, map_at, page,
     setting,
 };
 use quire_arch::{Access, VirtAddr};
-use quire_host::{HostConfig, Machine};
-use quire_mm::{Advice, MemoryConfig, Overcommit, RemapFlags, TablesTechnique, VmEvent};
+use quire_host::Machine;
+use quire_mm::{Advice, RemapFlags, TablesTechnique, VmEvent};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BASE: VirtAddr = VirtAddr(1 << 39);
@@ -14,9 +14,7 @@ const KEPT: u64 = 4 * PAGE;
 
 /// A machine that overcommits memory.
 fn roomy(mib: u64, technique: TablesTechnique) -> Machine {
-    let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    config.techniques.tables = technique;
-    machine_with(&HostConfig::with_ram(mib << 20).cpus(3).paranoid(), config)
+    Setup::mib(mib).cpus(3).overcommit().with(|memory| memory.techniques.tables = technique).build()
 }
 
 fn tables(space: &HostSpace<'_>) -> u64 {
@@ -118,7 +116,7 @@ fn a_border_that_is_crossed_to_and_fro_keeps_its_tables() {
     let machine = roomy(16, TablesTechnique::Free);
     let (space, cpu) = (machine.memory().create_space().unwrap(), machine.vcpu(0).unwrap());
     map_at(&space, BASE.0, GIB, RW);
-    let retired = || machine.memory().frames().events().sum(VmEvent::LimboRetired);
+    let retired = || count(&machine, VmEvent::LimboRetired);
     cpu.program(&space).write_u64(BASE, 1).unwrap();
     let before = retired();
     for value in 2..50 {
@@ -313,7 +311,7 @@ fn a_table_that_nothing_used_is_flushed_when_it_goes() {
     cpus[0].program(&space).write_u64(page(BASE, 3), 1).unwrap();
     cpus[0].run(|| space.mprotect(BASE, 2 * MIB2, crate::common::NONE, false)).unwrap();
     assert!(cpus[1].program(&space).read_u64(BASE).is_err());
-    let sent = || machine.memory().frames().events().sum(VmEvent::NrTlbRemoteFlush);
+    let sent = || count(&machine, VmEvent::NrTlbRemoteFlush);
     let before = (sent(), tables(&space));
     assert_eq!(before.1, 3 * PAGE);
     cpus[0].run(|| dontneed(&space, BASE, MIB2));

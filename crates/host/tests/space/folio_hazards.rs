@@ -1,30 +1,17 @@
 //! Large folios against the calls, at the borders where other memory managers had bugs.
 
-use crate::common::{GIB, HostSpace, MIB2, NONE, PAGE, RW, assert_audit, in_use, machine_with, map_at, page};
-use quire_arch::paging::invented::Invented3;
-use quire_arch::{Access, Order, PagingFormat, Platform, VirtAddr};
-use quire_frame::FrameChain;
-use quire_host::{HostConfig, Machine, Vcpu};
-use quire_mm::{
-    Advice, FaultError, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, SizeEnabled,
+use crate::common::{
+    GIB, MIB2, NONE, PAGE, RW, Setup, assert_audit, in_use, map_at, orders, page, read, write,
 };
+use quire_arch::paging::invented::Invented3;
+use quire_arch::{Access, PagingFormat, Platform};
+use quire_frame::FrameChain;
+use quire_host::Machine;
+use quire_mm::{Advice, FaultError};
 
-fn write<F: PagingFormat>(cpu: &Vcpu<F>, space: &HostSpace<'_, F>, addr: VirtAddr, value: u64) {
-    cpu.program(space).write_u64(addr, value).unwrap();
-}
-
-fn read<F: PagingFormat>(cpu: &Vcpu<F>, space: &HostSpace<'_, F>, addr: VirtAddr) -> u64 {
-    cpu.program(space).read_u64(addr).unwrap()
-}
-
-/// A paranoid machine that uses folios of these orders for every program.
-fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, orders: &[u8]) -> Machine<F> {
-    let orders: OrderSet = orders.iter().filter_map(|&order| Order::new(order)).collect();
-    let policy =
-        HugePolicy::default().with_enabled(HugeEnabled::Never).with_sizes(orders, SizeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    let config = MemoryConfig { huge, ..MemoryConfig::default() };
-    machine_with(&HostConfig::with_ram(mib << 20).cpus(cpus).paranoid(), config)
+/// A machine where private pages come in folios of these orders wherever they fit.
+fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, sizes: &[u8]) -> Machine<F> {
+    Setup::mib(mib).cpus(cpus).folios(orders(sizes)).build()
 }
 
 /// Hazard: an exclusive mark is relied on after the fork. A folio that is PROT_NONE at the fork becomes

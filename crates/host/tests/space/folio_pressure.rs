@@ -5,14 +5,11 @@
 //! folios on the deferred split queue, and no fault may fail.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, Random, assert_audit, in_use, machine_with, map_at, page, setting,
+    GIB, HostSpace, MIB2, PAGE, RW, Random, Setup, assert_audit, in_use, map_at, orders, page, setting,
 };
 use quire_arch::{Order, Platform, VirtAddr};
 use quire_host::{HostConfig, Machine, Vcpu};
-use quire_mm::{
-    Advice, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, Overcommit,
-    SizeEnabled,
-};
+use quire_mm::{Advice, FolioCounter};
 use std::collections::BTreeMap;
 use std::thread;
 
@@ -24,13 +21,8 @@ const BLOCKS: u64 = 64;
 const PAGES: u64 = MIB2 / PAGE;
 
 /// A machine where private pages come in folios of these orders wherever they fit.
-fn machine_of(orders: &[u8], cpus: usize) -> Machine {
-    let sizes: OrderSet = orders.iter().filter_map(|&order| Order::new(order)).collect();
-    let policy =
-        HugePolicy::default().with_enabled(HugeEnabled::Never).with_sizes(sizes, SizeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    let host = HostConfig::with_ram(RAM).cpus(cpus).paranoid();
-    machine_with(&host, MemoryConfig { huge, overcommit: Overcommit::Always, ..MemoryConfig::default() })
+fn machine_of(sizes: &[u8], cpus: usize) -> Machine {
+    Setup::of(HostConfig::with_ram(RAM).cpus(cpus).paranoid()).overcommit().folios(orders(sizes)).build()
 }
 
 /// A program and what it wrote, by the page's number in its area.

@@ -1,20 +1,15 @@
 //! Runs of a folio's entries, at the ends where other memory managers had bugs: see docs/locking.md.
 
 use crate::common::{
-    GIB, HostSpace, PAGE, RW, assert_audit, in_use, machine_with, map_at, page, read, write,
+    GIB, HostSpace, PAGE, RW, Setup, assert_audit, in_use, map_at, orders, page, read, write,
 };
-use quire_arch::paging::X86_64Level4;
-use quire_arch::{Access, Order, Pfn, VirtAddr};
-use quire_host::{HostConfig, Machine};
-use quire_mm::{Advice, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, SizeEnabled};
+use quire_arch::{Access, Pfn, VirtAddr};
+use quire_host::Machine;
+use quire_mm::Advice;
 
-/// A paranoid machine that uses folios of `order` for every program.
-fn machine_of_order(order: u8) -> Machine<X86_64Level4> {
-    let policy = HugePolicy::default()
-        .with_enabled(HugeEnabled::Never)
-        .with_sizes(OrderSet::of(Order::new(order).unwrap()), SizeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    machine_with(&HostConfig::with_ram(32 << 20).paranoid(), MemoryConfig { huge, ..MemoryConfig::default() })
+/// A machine where private pages come in folios of `order` wherever they fit.
+fn machine_of_order(order: u8) -> Machine {
+    Setup::mib(32).folios(orders(&[order])).build()
 }
 
 fn frame_of(space: &HostSpace<'_>, addr: VirtAddr) -> Pfn {

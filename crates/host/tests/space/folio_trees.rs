@@ -2,13 +2,11 @@
 //! and that do not, sizes that are enabled and disabled meanwhile, formats with other tables. `QUIRE_SEEDS`
 //! and `QUIRE_ROUNDS` make the runs longer.
 
-use crate::common::{
-    HostSpace, PAGE, READ, RW, Random, assert_audit, in_use, machine_of, map_at, page, setting,
-};
+use crate::common::{HostSpace, PAGE, READ, RW, Random, Setup, assert_audit, in_use, map_at, page, setting};
 use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
 use quire_arch::{Access, Level, Order, PagingFormat, Platform, VirtAddr};
-use quire_host::{HostConfig, Machine, Vcpu};
+use quire_host::{Machine, Vcpu};
 use quire_mm::{Advice, HugeEnabled, OrderSet, Protection, RemapFlags, SizeEnabled};
 use std::collections::BTreeMap;
 use std::thread;
@@ -208,7 +206,7 @@ fn in_the_background<F: PagingFormat>(
 /// all of them.
 fn random_families<F: PagingFormat>(seed: u64, threads: usize) {
     println!("seed {seed}, {threads} threads");
-    let machine: Machine<F> = machine_of(&HostConfig::with_ram(192 << 20).cpus(threads).paranoid());
+    let machine: Machine<F> = Setup::mib(192).cpus(threads).build();
     let before = in_use(&machine);
     let steps = setting("QUIRE_ROUNDS", 250);
     {
@@ -285,7 +283,7 @@ fn families_with_large_folios_on_an_invented_format() {
 /// changes no page of the other.
 fn threads_of_one_process<F: PagingFormat>(seed: u64) {
     println!("seed {seed}");
-    let machine: Machine<F> = machine_of(&HostConfig::with_ram(192 << 20).cpus(2).paranoid());
+    let machine: Machine<F> = Setup::mib(192).cpus(2).build();
     let before = in_use(&machine);
     {
         change_sizes(&machine, &mut Random(seed));

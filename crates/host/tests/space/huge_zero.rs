@@ -1,16 +1,15 @@
 //! The huge zero page: where it is mapped, what replaces it, and that it is freed when no entry maps it.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, Random, assert_audit, in_use, machine_with,
+    GIB, HostSpace, MIB2, NONE, NOT_MAPPED, PAGE, READ, RW, Random, Setup, assert_audit, count, in_use,
     map_at, page, setting,
 };
 use quire_arch::paging::invented::Invented3;
 use quire_arch::{Access, Level, Order, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::{FaultAim, FaultPlan, FaultSite};
-use quire_host::{HostConfig, Machine};
+use quire_host::Machine;
 use quire_mm::{
-    Advice, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, KhugepagedSetting, MemoryConfig, OrderSet,
-    PageState, RemapFlags, SizeEnabled, VmEvent,
+    Advice, FolioCounter, KhugepagedSetting, OrderSet, PageState, RemapFlags, SizeEnabled, VmEvent,
 };
 use std::sync::Barrier;
 use std::thread;
@@ -19,22 +18,14 @@ const BASE: u64 = GIB;
 /// Aligned alike, below other tables.
 const TARGET: u64 = 3 * GIB;
 
+/// A machine whose private pages come in folios of `leaf` where they fit.
 fn machine_of_format<F: PagingFormat>(mib: u64, cpus: usize, leaf: Order) -> Machine<F> {
-    let policy = HugePolicy::default()
-        .with_enabled(HugeEnabled::Never)
-        .with_sizes(OrderSet::of(leaf), SizeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    let host = HostConfig::with_ram(mib << 20).cpus(cpus).paranoid();
-    machine_with(&host, MemoryConfig { huge, ..MemoryConfig::default() })
+    Setup::mib(mib).cpus(cpus).folios(OrderSet::of(leaf)).build()
 }
 
 /// A machine where a read of untouched memory maps 2 MiB of zeros, if they fit.
 fn machine(mib: u64) -> Machine {
     machine_of_format(mib, 1, Order::PMD)
-}
-
-fn sum<F: PagingFormat>(machine: &Machine<F>, event: VmEvent) -> u64 {
-    machine.memory().frames().events().sum(event)
 }
 
 /// What entries of `len` bytes from `addr` on map: pages of each entry, and what they are.
@@ -86,9 +77,9 @@ fn a_read_maps_zeros_by_one_leaf_and_costs_a_table() {
         let mut present = 0;
         space.mincore(VirtAddr(BASE), MIB2, |is| present += u64::from(is)).unwrap();
         assert_eq!(present, 512);
-        assert_eq!(sum(&machine, VmEvent::ThpZeroPageAlloc), 1);
+        assert_eq!(count(&machine, VmEvent::ThpZeroPageAlloc), 1);
         for event in [VmEvent::ThpFaultAlloc, VmEvent::ThpFaultFallback, VmEvent::ThpSplitPmd] {
-            assert_eq!(sum(&machine, event), 0, "{event:?}");
+            assert_eq!(count(&machine, event), 0, "{event:?}");
         }
         let events = machine.memory().frames().events();
         assert_eq!((events.folios(Order::PMD, FolioCounter::NrAnon), events.pmd_mapped()), (0, 0));
@@ -110,11 +101,11 @@ fn without_use_zero_page_a_read_gives_a_folio() {
     map_at(&space, BASE, MIB2, RW);
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
     assert_eq!(entries(&space, BASE, MIB2), [FOLIO]);
-    assert_eq!((sum(&machine, VmEvent::ThpFaultAlloc), sum(&machine, VmEvent::ThpZeroPageAlloc)), (1, 0));
+    assert_eq!((count(&machine, VmEvent::ThpFaultAlloc), count(&machine, VmEvent::ThpZeroPageAlloc)), (1, 0));
     // It is mapped by the program already.
-    let faults = sum(&machine, VmEvent::Pgfault);
+    let faults = count(&machine, VmEvent::Pgfault);
     cpu.program(&space).write_u64(VirtAddr(BASE), 1).unwrap();
-    assert_eq!(sum(&machine, VmEvent::Pgfault), faults);
+    assert_eq!(count(&machine, VmEvent::Pgfault), faults);
     assert_audit(&machine);
 }
 
@@ -126,13 +117,13 @@ fn the_first_write_gives_a_folio_in_one_fault() {
     // Linux does not ask again what the mapping wants.
     space.madvise(VirtAddr(BASE + MIB2), MIB2, Advice::NoHugePage).unwrap();
     for block in [0, 1] {
-        let faults = sum(&machine, VmEvent::Pgfault);
+        let faults = count(&machine, VmEvent::Pgfault);
         cpu.program(&space).write_u64(VirtAddr(BASE + block * MIB2 + 100 * PAGE), 7).unwrap();
-        assert_eq!(sum(&machine, VmEvent::Pgfault), faults + 1);
+        assert_eq!(count(&machine, VmEvent::Pgfault), faults + 1);
     }
     assert_eq!(entries(&space, BASE, 3 * MIB2), [FOLIO, FOLIO, ZEROS]);
     assert_eq!(space.figures().resident, 2 * MIB2);
-    assert_eq!((sum(&machine, VmEvent::ThpFaultAlloc), sum(&machine, VmEvent::ThpSplitPmd)), (2, 0));
+    assert_eq!((count(&machine, VmEvent::ThpFaultAlloc), count(&machine, VmEvent::ThpSplitPmd)), (2, 0));
     assert_eq!(machine.memory().frames().events().pmd_mapped(), 2);
     assert_audit(&machine);
     for at in 0..3 * 512 {
@@ -152,7 +143,7 @@ fn a_write_without_memory_for_a_folio_gives_a_page() {
     cpu.program(&space).write_u64(VirtAddr(BASE + 5 * PAGE), 7).unwrap();
     faults.set(FaultPlan::OFF);
     assert_eq!(space.figures().resident, PAGE);
-    assert_eq!((sum(&machine, VmEvent::ThpFaultFallback), sum(&machine, VmEvent::ThpSplitPmd)), (1, 1));
+    assert_eq!((count(&machine, VmEvent::ThpFaultFallback), count(&machine, VmEvent::ThpSplitPmd)), (1, 1));
     let mapped = entries(&space, BASE, MIB2);
     assert_eq!(mapped.len(), 512);
     assert_eq!(mapped.iter().filter(|entry| **entry == (1, PageState::Zero)).count(), 511);
@@ -173,13 +164,13 @@ fn a_read_without_memory_for_the_huge_zero_page_maps_the_zero_page() {
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
     faults.set(FaultPlan::OFF);
     assert_eq!(entries(&space, BASE, 2 * MIB2), [(1, PageState::Zero)]);
-    assert_eq!(sum(&machine, VmEvent::ThpZeroPageAllocFailed), 1);
-    assert_eq!(sum(&machine, VmEvent::ThpFaultFallback), 1);
+    assert_eq!(count(&machine, VmEvent::ThpZeroPageAllocFailed), 1);
+    assert_eq!(count(&machine, VmEvent::ThpFaultFallback), 1);
     assert_audit(&machine);
     // With memory again, the next block.
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + MIB2)), Ok(0));
     assert_eq!(entries(&space, BASE + MIB2, MIB2), [ZEROS]);
-    assert_eq!(sum(&machine, VmEvent::ThpZeroPageAlloc), 1);
+    assert_eq!(count(&machine, VmEvent::ThpZeroPageAlloc), 1);
 }
 
 /// A part of it that changes leaves a table of zero pages, and nothing on the deferred split queue.
@@ -200,7 +191,7 @@ fn a_part_that_changes_leaves_small_zero_pages() {
             let mapped = entries(&space, BASE, MIB2);
             assert_eq!(mapped, vec![(1, PageState::Zero); left], "{name} from page {first}");
             assert_eq!(entries(&space, BASE + MIB2, MIB2), [ZEROS], "{name}");
-            assert_eq!(sum(&machine, VmEvent::ThpSplitPmd), 1, "{name}");
+            assert_eq!(count(&machine, VmEvent::ThpSplitPmd), 1, "{name}");
             assert_eq!(machine.memory().spaces().deferred_splits(), 0);
             assert_audit(&machine);
             let cpu = machine.vcpu(0).unwrap();
@@ -260,7 +251,7 @@ fn a_child_shares_the_zeros_until_one_writes() {
         assert_eq!(entries(&space, BASE, 3 * MIB2), [ZEROS, FOLIO, ZEROS]);
         assert_eq!(entries(&child, BASE, 3 * MIB2), [FOLIO, ZEROS, ZEROS]);
         assert_eq!(entries(&grandchild, BASE, 3 * MIB2), [ZEROS; 3]);
-        assert_eq!(sum(&machine, VmEvent::ThpSplitPmd), 0);
+        assert_eq!(count(&machine, VmEvent::ThpSplitPmd), 0);
         assert_audit(&machine);
         for (space, words) in [(&space, [0, 2]), (&child, [1, 0]), (&grandchild, [0, 0])] {
             for (block, word) in (0..).zip(words) {
@@ -271,7 +262,7 @@ fn a_child_shares_the_zeros_until_one_writes() {
         drop(child);
         assert_audit(&machine);
         assert_eq!(cpu.program(&grandchild).read_u64(VirtAddr(BASE + 5 * PAGE)), Ok(0));
-        assert_eq!(sum(&machine, VmEvent::ThpZeroPageAlloc), 1);
+        assert_eq!(count(&machine, VmEvent::ThpZeroPageAlloc), 1);
     }
     assert_eq!(in_use(&machine), before);
 }
@@ -286,7 +277,7 @@ fn mremap_moves_huge_zeros_whole_or_page_by_page() {
         space.mremap(VirtAddr(BASE), MIB2, MIB2, flags, VirtAddr(to)).unwrap();
         assert_eq!(entries(&space, to, MIB2), expected);
         assert_eq!(entries(&space, BASE, 2 * MIB2), [ZEROS]);
-        assert_eq!(sum(&machine, VmEvent::ThpSplitPmd), u64::from(to != TARGET));
+        assert_eq!(count(&machine, VmEvent::ThpSplitPmd), u64::from(to != TARGET));
         assert_audit(&machine);
         cpu.program(&space).write_u64(VirtAddr(to + 8 * PAGE), 1).unwrap();
         assert_eq!(space.figures().resident, if to == TARGET { MIB2 } else { PAGE });
@@ -345,7 +336,7 @@ fn locking_and_populating() {
     space.mlock(VirtAddr(BASE + MIB2), 2 * PAGE, false).unwrap();
     assert_eq!(space.figures().resident, MIB2 + 2 * PAGE);
     assert_eq!(entries(&space, BASE, MIB2), [FOLIO]);
-    assert_eq!(sum(&machine, VmEvent::ThpSplitPmd), 1);
+    assert_eq!(count(&machine, VmEvent::ThpSplitPmd), 1);
     map_at(&space, TARGET, 2 * MIB2, RW);
     space.madvise(VirtAddr(TARGET + 8 * PAGE), PAGE, Advice::PopulateRead).unwrap();
     assert_eq!(entries(&space, TARGET, 2 * MIB2), [ZEROS]);
@@ -369,7 +360,7 @@ fn huge_zeros_count_as_collapsed_unless_they_were_split() {
     assert_eq!(machine.memory().khugepaged_step().collapsed, 0, "512 zeros are more than 511");
     space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
     assert_eq!(entries(&space, BASE, 2 * MIB2), [FOLIO, ZEROS]);
-    assert_eq!((space.figures().resident, sum(&machine, VmEvent::ThpCollapseAlloc)), (MIB2, 1));
+    assert_eq!((space.figures().resident, count(&machine, VmEvent::ThpCollapseAlloc)), (MIB2, 1));
     assert_audit(&machine);
 }
 
@@ -392,7 +383,7 @@ fn a_folio_is_split_past_the_zeros_of_a_child() {
     );
     assert!(child.split_folio(VirtAddr(BASE), Order::ZERO).is_err(), "zeros are no folio");
     assert_eq!(entries(&child, BASE, MIB2), [ZEROS]);
-    assert_eq!(sum(&machine, VmEvent::ThpSplitPmd), 1);
+    assert_eq!(count(&machine, VmEvent::ThpSplitPmd), 1);
     assert_audit(&machine);
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 9 * PAGE)), Ok(7));
 }

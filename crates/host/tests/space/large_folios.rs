@@ -1,25 +1,22 @@
 //! Large folios: how they are split, collapsed, and partly freed.
 
-use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, in_use, machine_with, map_at, page};
+use crate::common::{
+    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, count, in_use, map_at, orders, page,
+};
 use quire_arch::{Access, Order, Platform, VirtAddr};
-use quire_host::{HostConfig, Machine, Vcpu};
+use quire_host::{Machine, Vcpu};
 use quire_mm::text::HugeFile;
 use quire_mm::{
-    Advice, Errno, Error, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, KhugepagedSetting, MemoryConfig,
-    SizeEnabled, SplitError, VmEvent,
+    Advice, Errno, Error, FolioCounter, HugeEnabled, HugePolicy, KhugepagedSetting, SizeEnabled, SplitError,
+    VmEvent,
 };
 use quire_space::khugepaged_totals;
 
 const BASE: u64 = GIB;
 
-/// A machine where every private page comes in folios of `order`, if one fits.
+/// A machine where private pages come in folios of `order` wherever they fit.
 fn machine_of_order(mib: u64, order: u8) -> Machine {
-    let sizes = Order::new(order).into_iter().collect();
-    let policy =
-        HugePolicy::default().with_enabled(HugeEnabled::Never).with_sizes(sizes, SizeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    let host = HostConfig::with_ram(mib << 20).paranoid();
-    machine_with(&host, MemoryConfig { huge, ..MemoryConfig::default() })
+    Setup::mib(mib).folios(orders(&[order])).build()
 }
 
 fn fill(cpu: &Vcpu, space: &HostSpace<'_>, pages: std::ops::Range<u64>) {
@@ -35,12 +32,8 @@ fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, pages: impl IntoIterator<Ite
     }
 }
 
-fn count(machine: &Machine, order: u8, counter: FolioCounter) -> u64 {
+fn folios(machine: &Machine, order: u8, counter: FolioCounter) -> u64 {
     machine.memory().frames().events().folios(Order::new(order).unwrap(), counter)
-}
-
-fn sum(machine: &Machine, event: VmEvent) -> u64 {
-    machine.memory().frames().events().sum(event)
 }
 
 /// Frames that are not free, with nothing on CPU lists.
@@ -59,14 +52,14 @@ fn a_mapped_folio_is_split_to_every_lower_order() {
         let space = machine.memory().create_space().unwrap();
         map_at(&space, BASE, 64 * PAGE, RW);
         fill(&cpu, &space, 0..64);
-        assert_eq!(count(&machine, 4, FolioCounter::NrAnon), 4);
+        assert_eq!(folios(&machine, 4, FolioCounter::NrAnon), 4);
         let before = used(&machine);
         let order = Order::new(to).unwrap();
         assert_eq!(space.split_folio(VirtAddr(BASE + 5 * PAGE), order), Ok(0));
         assert_eq!(space.split_folio(VirtAddr(BASE + 5 * PAGE), order), Err(SplitError::NotLarger));
         assert_eq!(used(&machine), before);
         assert_eq!(
-            (count(&machine, 4, FolioCounter::NrAnon), count(&machine, 4, FolioCounter::Split)),
+            (folios(&machine, 4, FolioCounter::NrAnon), folios(&machine, 4, FolioCounter::Split)),
             (3, 1)
         );
         assert_audit(&machine);
@@ -116,7 +109,7 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
         let full = used(&machine);
         space.munmap(VirtAddr(BASE + 2 * PAGE), 500 * PAGE).unwrap();
         assert_eq!(machine.memory().spaces().deferred_splits(), 1);
-        assert_eq!(sum(&machine, VmEvent::ThpDeferredSplitPage), 1);
+        assert_eq!(count(&machine, VmEvent::ThpDeferredSplitPage), 1);
         assert_eq!(used(&machine), full, "a part of a folio is not freed at once");
         assert_audit(&machine);
         // A second partial unmap finds it on the queue.
@@ -125,7 +118,7 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
         assert_eq!(machine.memory().spaces().split_deferred(1), 501);
         assert_eq!(machine.memory().spaces().deferred_splits(), 0);
         assert_eq!(used(&machine), full - 501);
-        assert_eq!(sum(&machine, VmEvent::ThpSplitPage), 1);
+        assert_eq!(count(&machine, VmEvent::ThpSplitPage), 1);
         assert_audit(&machine);
         assert_filled(&cpu, &space, (1..2).chain(502..1024));
 
@@ -143,7 +136,7 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
         while cpu.program(&space).write_u64(VirtAddr(2 * GIB + written * PAGE), 1).is_ok() {
             written += 1;
         }
-        assert_eq!(sum(&machine, VmEvent::ThpSplitPage), 2);
+        assert_eq!(count(&machine, VmEvent::ThpSplitPage), 2);
         assert_audit(&machine);
     }
     assert_eq!(in_use(&machine), before);
@@ -161,14 +154,14 @@ fn a_freed_folio_leaves_the_deferred_split_queue() {
         space.munmap(VirtAddr(BASE + cut * PAGE), PAGE).unwrap();
     }
     assert_eq!(machine.memory().spaces().deferred_splits(), 3);
-    assert_eq!(count(&machine, 4, FolioCounter::NrAnonPartiallyMapped), 3);
+    assert_eq!(folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped), 3);
     space.munmap(VirtAddr(BASE + 32 * PAGE), 16 * PAGE).unwrap();
     assert_eq!(machine.memory().spaces().deferred_splits(), 2);
     assert_audit(&machine);
     drop(space);
     assert_eq!(machine.memory().spaces().deferred_splits(), 0);
     assert_eq!(
-        (count(&machine, 4, FolioCounter::NrAnon), count(&machine, 4, FolioCounter::NrAnonPartiallyMapped)),
+        (folios(&machine, 4, FolioCounter::NrAnon), folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped)),
         (0, 0)
     );
 }
@@ -207,13 +200,13 @@ fn collapse_makes_one_folio_of_present_pages() {
         space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
         assert_eq!(space.figures().resident, MIB2);
         assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
-        assert_eq!(count(&machine, 2, FolioCounter::NrAnon), 0);
+        assert_eq!(folios(&machine, 2, FolioCounter::NrAnon), 0);
         assert_audit(&machine);
         assert_filled(&cpu, &space, (0..3).chain(100..140));
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
         // Again: nothing to do.
         space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
-        assert_eq!(sum(&machine, VmEvent::ThpCollapseAlloc), 1);
+        assert_eq!(count(&machine, VmEvent::ThpCollapseAlloc), 1);
         // No table, and no whole block.
         let einval = |addr, len| space.madvise(VirtAddr(addr), len, Advice::Collapse).map_err(Error::errno);
         assert_eq!(einval(BASE + MIB2, MIB2), Err(Errno::EINVAL));
@@ -240,7 +233,7 @@ fn collapse_in_a_child_copies_what_is_shared() {
     assert_audit(&machine);
     assert_filled(&cpu, &space, 0..512);
     assert_filled(&cpu, &child, (0..9).chain(10..512));
-    assert_eq!(count(&machine, 3, FolioCounter::NrAnon), 64);
+    assert_eq!(folios(&machine, 3, FolioCounter::NrAnon), 64);
     // A pinned page is not moved.
     let pinned = space.pin_page(VirtAddr(BASE), Access::Write).unwrap();
     let result = space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).map_err(Error::errno);
@@ -253,9 +246,7 @@ fn collapse_in_a_child_copies_what_is_shared() {
 
 /// A machine where folios of the PMD's order are for khugepaged to make.
 fn machine_of_khugepaged() -> Machine {
-    let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    machine_with(&HostConfig::with_ram(32 << 20).paranoid(), MemoryConfig { huge, ..MemoryConfig::default() })
+    Setup::mib(32).huge(HugePolicy::default().with_enabled(HugeEnabled::Always)).build()
 }
 
 #[test]

@@ -1,15 +1,14 @@
 //! `mremap`: pages move in the largest pieces that fit, with one shootdown a call, and nothing else moves
 //! along.
 use crate::common::{
-    GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, RW, Random, assert_audit, in_use, machine_with, map_at, page,
+    GIB, HostSpace, MIB2, NOT_MAPPED, PAGE, RW, Random, Setup, assert_audit, count, in_use, map_at, page,
     setting,
 };
 use quire_arch::{Order, Platform, VirtAddr, VirtRange};
 use quire_frame::{FaultPlan, Kind};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, FolioCounter, HugeConfig, HugeEnabled, HugePolicy, MemoryConfig, OrderSet, Overcommit,
-    Protection, RemapFlags, RemapTechnique, SizeEnabled, TablesTechnique, VmEvent,
+    Advice, FolioCounter, OrderSet, Protection, RemapFlags, RemapTechnique, TablesTechnique, VmEvent,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,21 +18,16 @@ const BASE: VirtAddr = VirtAddr(1 << 39);
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 const LEAVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::DONTUNMAP);
 
-/// A machine that moves by `mremap`, with folios of `orders` wherever they fit.
+/// A machine that moves by `mremap`, with folios of `sizes` wherever they fit.
 fn machine_by(
     mib: u64,
     cpus: usize,
     mremap: RemapTechnique,
     tables: TablesTechnique,
-    orders: OrderSet,
+    sizes: OrderSet,
 ) -> Machine {
-    let policy =
-        HugePolicy::default().with_enabled(HugeEnabled::Never).with_sizes(orders, SizeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    let mut config = MemoryConfig { huge, overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    config.techniques.mremap = mremap;
-    config.techniques.tables = tables;
-    machine_with(&HostConfig::with_ram(mib << 20).cpus(cpus).paranoid(), config)
+    let setup = Setup::mib(mib).cpus(cpus).overcommit().folios(sizes);
+    setup.with(|memory| (memory.techniques.mremap, memory.techniques.tables) = (mremap, tables)).build()
 }
 
 /// The same with small pages only.
@@ -43,10 +37,6 @@ fn small(mib: u64, cpus: usize, mremap: RemapTechnique) -> Machine {
 
 fn at(addr: VirtAddr, bytes: u64) -> VirtAddr {
     VirtAddr(addr.0 + bytes)
-}
-
-fn sum(machine: &Machine, event: VmEvent) -> u64 {
-    machine.memory().frames().events().sum(event)
 }
 
 /// The frames that are tables.
@@ -69,9 +59,9 @@ fn new_tables(machine: &Machine, before: &BTreeSet<u64>) -> usize {
 
 /// Shootdowns that `action` sends.
 fn shootdowns(machine: &Machine, action: impl FnOnce()) -> u64 {
-    let before = sum(machine, VmEvent::NrTlbRemoteFlush);
+    let before = count(machine, VmEvent::NrTlbRemoteFlush);
     action();
-    sum(machine, VmEvent::NrTlbRemoteFlush) - before
+    count(machine, VmEvent::NrTlbRemoteFlush) - before
 }
 
 /// Pages of a range that are written to: around each border of a table, and some between.
@@ -778,7 +768,7 @@ fn random_moves(seed: u64, machine: &Machine, rounds: u64) {
 /// Old and new place are not counted together, and a child begins with its own size.
 #[test]
 fn the_peak_of_mapped_memory_does_not_count_a_move_twice() {
-    let machine = machine_with(&HostConfig::with_ram(16 << 20), MemoryConfig::default());
+    let machine = Setup::of(HostConfig::with_ram(16 << 20)).build();
     let _cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     let peak = |space: &HostSpace<'_>| space.figures().peak_mapped / PAGE;

@@ -1,14 +1,13 @@
 //! Planted faults: the auditor must find each kind, and find nothing before.
 
-use crate::common::{HostSpace, PAGE, RW, assert_audit, map_at};
+use crate::common::{HostSpace, PAGE, RW, Setup, assert_audit, map_at};
 use quire_arch::paging::X86_64Level4;
 use quire_arch::{Access, Asid, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::OwnerWord;
 use quire_frame::{AllocRequest, FaultSite, FrameChain, FrameFlags, FrameViolation, Kind};
-use quire_host::{Finding, HostConfig, Machine, Vcpu};
+use quire_host::{Finding, Machine, Vcpu};
 use quire_mm::{
-    Advice, Belonging, MemcgId, MemcgViolation, MemoryConfig, OrderSet, SizeEnabled, SpaceViolation,
-    Violation,
+    Advice, Belonging, MemcgId, MemcgViolation, OrderSet, SizeEnabled, SpaceViolation, Violation,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,9 +17,7 @@ const BASE: u64 = 1 << 39;
 /// A machine with a space in which two pages are mapped and written to.
 fn scene<R>(plant: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>) -> R) -> R {
     // What is planted is found here, not at the machine's end.
-    let host = HostConfig { audit_at_end: false, ..HostConfig::with_ram(16 << 20).paranoid() };
-    let machine =
-        Machine::new(&host, MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() }).unwrap();
+    let machine = Setup::mib(16).unaudited().build();
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
     map_at(&space, BASE, 4 * PAGE, RW);

@@ -1,11 +1,11 @@
 //! Which CPUs a flush reaches, and what those see that it leaves out. One thread drives all CPUs, in paranoid
 //! mode.
 use crate::common::{
-    AccessResult, DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, assert_audit, machine, machine_of,
+    AccessResult, DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, Setup, assert_audit, count, machine,
     map_at, page,
 };
 use quire_arch::{Platform, VirtAddr};
-use quire_host::{HostConfig, Machine, Vcpu};
+use quire_host::{Machine, Vcpu};
 use quire_mm::{Advice, FlushCause, RemapFlags, VmEvent};
 
 const BASE: VirtAddr = VirtAddr((1 << 39) - 8 * PAGE);
@@ -17,10 +17,6 @@ fn vcpus(machine: &Machine) -> Vec<Vcpu> {
 
 fn space(machine: &Machine) -> HostSpace<'_> {
     machine.memory().create_space().unwrap()
-}
-
-fn count(machine: &Machine, event: VmEvent) -> u64 {
-    machine.memory().frames().events().sum(event)
 }
 
 /// Leaves the CPU without a space.
@@ -270,8 +266,7 @@ fn a_cpu_that_returns_after_a_flush_sees_no_stale_translation() {
         .flat_map(|asids| [0, 1].map(|by| (asids, by)))
         .flat_map(|(asids, by)| CHANGES.map(|change| (asids, by, change)))
     {
-        let host = HostConfig { asids, ..HostConfig::with_ram(16 << 20).cpus(2).paranoid() };
-        let machine = machine_of(&host);
+        let machine = Setup::mib(16).cpus(2).asids(asids).build();
         let (cpus, one, other) = (vcpus(&machine), space(&machine), space(&machine));
         map_at(&one, BASE.0, PAGE, RW);
         map_at(&other, page(BASE, 64).0, PAGE, RW);
@@ -308,8 +303,7 @@ fn a_cpu_that_returns_after_a_flush_sees_no_stale_translation() {
 fn an_exit_interrupts_no_cpu() {
     // No tag but the shared one, or one.
     for asids in [1, 2] {
-        let host = HostConfig { asids, ..HostConfig::with_ram(16 << 20).cpus(4).paranoid() };
-        let machine = machine_of(&host);
+        let machine = Setup::mib(16).cpus(4).asids(asids).build();
         let cpus = vcpus(&machine);
         let mut tag = None;
         for round in 0..3u64 {

@@ -1,14 +1,14 @@
 //! The same calls on every page-table format, and random calls on the invented one against a model.
 
 use crate::common::{
-    AccessResult, DENIED, HostProgram, HostSpace, NONE, NOT_MAPPED, PAGE, READ, RW, assert_audit, in_use,
-    machine_of, map_at, page,
+    AccessResult, DENIED, HostProgram, HostSpace, NONE, NOT_MAPPED, PAGE, READ, RW, Setup, assert_audit,
+    in_use, map_at, page,
 };
 use proptest::prelude::*;
 use quire_arch::paging::invented::Invented3;
 use quire_arch::paging::{X86_64Level4, X86_64Level5};
 use quire_arch::{Level, PagingFormat, VirtAddr};
-use quire_host::{HostConfig, Machine};
+use quire_host::Machine;
 use quire_mm::{Advice, MapRequest, Protection, RemapFlags};
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
 /// Map, touch, protect, move, fork, unmap, exit, around a border of all levels.
 fn basic_life<F: PagingFormat>() {
-    let machine: Machine<F> = machine_of(&HostConfig::with_ram(16 << 20).cpus(2).paranoid());
+    let machine: Machine<F> = Setup::mib(16).cpus(2).build();
     let cpu = machine.vcpu(0).unwrap();
     let before = in_use(&machine);
     {
@@ -235,7 +235,7 @@ proptest! {
 
     #[test]
     fn random_calls_on_an_invented_format_follow_the_model(calls in prop::collection::vec(any_call(), 1..120)) {
-        let machine: Machine<Invented3> = machine_of(&HostConfig::with_ram(8 << 20).paranoid());
+        let machine: Machine<Invented3> = Setup::mib(8).build();
         let cpu = machine.vcpu(0).unwrap();
         let before = in_use(&machine);
         let space = machine.memory().create_space().unwrap();

@@ -5,11 +5,11 @@
 //! makes the runs longer.
 
 use crate::common::{
-    DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, Random, assert_audit, in_use, machine, machine_of,
+    DENIED, HostSpace, MIB2, NOT_MAPPED, PAGE, READ, RW, Random, Setup, assert_audit, in_use, machine,
     map_at, page, setting,
 };
 use quire_arch::VirtAddr;
-use quire_host::{HostConfig, Machine};
+use quire_host::Machine;
 use quire_mm::{Advice, MapFlags, MapRequest, RemapFlags};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -366,8 +366,7 @@ fn a_child_is_a_copy_of_one_moment() {
 #[test]
 fn spaces_that_share_or_inherit_a_tag_stay_apart() {
     for asids in [1, 2] {
-        let host = HostConfig { asids, ..HostConfig::with_ram(16 << 20).cpus(2).paranoid() };
-        let machine: Machine = machine_of(&host);
+        let machine: Machine = Setup::mib(16).cpus(2).asids(asids).build();
         let lives = AtomicU64::new(1);
         thread::scope(|scope| {
             for number in 0..2 {

@@ -1,28 +1,26 @@
 //! MADV_WILLNEED: pages that were swapped out are read before an access waits for them.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, assert_filled, count, fill, map_at, page, swap_on_ram,
+    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, fill, map_at, page,
+    swap_on_ram,
 };
 use quire_arch::{Order, VirtAddr};
 use quire_host::swap::{SlowConfig, SlowDevice};
-use quire_host::{HostConfig, Machine, Vcpu};
+use quire_host::{Machine, Vcpu};
 use quire_mm::{
-    Advice, Error, FolioCounter, HugeConfig, HugePolicy, Limit, MapFlags, MapRequest, MappedFile, MemcgId,
-    MemoryConfig, OomAction, OrderSet, Overcommit, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique,
-    VmEvent,
+    Advice, Error, FolioCounter, HugePolicy, Limit, MapFlags, MapRequest, MappedFile, MemcgId, OomAction,
+    OrderSet, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique, VmEvent,
 };
 
 const SLOTS: u64 = 2048;
 
-fn machine_with(change: impl FnOnce(&mut MemoryConfig)) -> Machine {
-    let mut config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    change(&mut config);
-    Machine::new(&HostConfig::with_ram(32 << 20).cpus(1).paranoid(), config).unwrap()
+fn setup() -> Setup {
+    Setup::mib(32).reserve().overcommit()
 }
 
 /// A machine whose device completes a request after two reaps.
 fn late(config: SlowConfig) -> Machine {
-    let machine = machine_with(|_| ());
+    let machine = setup().build();
     let disk = RamDisk::new(machine.memory().frames(), SLOTS).unwrap();
     machine.memory().swapon(SlowDevice::new(disk, config), SwapOnOptions::default()).unwrap();
     machine
@@ -68,9 +66,7 @@ fn willneed_reads_pages_into_the_swap_cache() {
     const IN: [VmEvent; 4] =
         [VmEvent::Pswpin, VmEvent::SwpinZero, VmEvent::SwapRa, VmEvent::WorkingsetRefaultAnon];
     for technique in SwapTechnique::ALL {
-        let machine = machine_with(|config| {
-            config.techniques.swap = technique;
-        });
+        let machine = setup().with(|memory| memory.techniques.swap = technique).build();
         swap_on_ram(&machine, SLOTS);
         let cpu = machine.vcpu(0).unwrap();
         let space = machine.memory().create_space().unwrap();
@@ -167,7 +163,7 @@ fn munmap_during_willneed_leaves_nothing() {
 
 #[test]
 fn willneed_reports_a_hole_after_reading_the_rest() {
-    let machine = machine_with(|_| ());
+    let machine = setup().build();
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = paged_out(&machine, &cpu, 16);
@@ -188,10 +184,8 @@ fn willneed_reports_a_hole_after_reading_the_rest() {
 
 #[test]
 fn willneed_reads_a_large_folio_whole() {
-    let machine = machine_with(|config| {
-        let policy = HugePolicy::MADVISE.with_sizes(OrderSet::of(Order::PMD), SizeEnabled::Always);
-        config.huge = HugeConfig { policy, ..HugeConfig::default() };
-    });
+    let machine =
+        setup().huge(HugePolicy::MADVISE.with_sizes(OrderSet::of(Order::PMD), SizeEnabled::Always)).build();
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
     let space = machine.memory().create_space().unwrap();
@@ -219,7 +213,7 @@ fn willneed_reads_a_large_folio_whole() {
 /// Other pages are reclaimed; what does not fit stays in swap, and no program is killed for it.
 #[test]
 fn a_full_memory_group_fails_neither_willneed_nor_the_program() {
-    let machine = machine_with(|config| config.oom = OomAction::Kill);
+    let machine: Machine = setup().with(|memory| memory.oom = OomAction::Kill).build();
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
     let groups = machine.memory().memcgs();

@@ -1,16 +1,15 @@
 //! Pages that are swapped out and in.
 
 use crate::common::{
-    GIB, PAGE, RW, anonymous_frames, assert_audit, assert_filled, count, fill, machine, map_at, page, read,
-    swap_on_ram, write,
+    GIB, PAGE, RW, Setup, anonymous_frames, assert_audit, assert_filled, count, fill, machine, map_at, page,
+    read, swap_on_ram, write,
 };
+use quire_host::Machine;
 use quire_host::swap::{SlowConfig, SlowDevice};
-use quire_host::{HostConfig, Machine};
-use quire_mm::{Advice, CompressedRam, Lz4, MemoryConfig, Overcommit, RamDisk, SwapOnOptions, VmEvent};
+use quire_mm::{Advice, CompressedRam, Lz4, RamDisk, SwapOnOptions, VmEvent};
 
 fn overcommitted(mib: u64) -> Machine {
-    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    Machine::new(&HostConfig::with_ram(mib << 20).cpus(1).paranoid(), config).unwrap()
+    Setup::mib(mib).reserve().overcommit().build()
 }
 
 fn compressed(machine: &Machine, slots: u64) -> quire_mm::DeviceId {

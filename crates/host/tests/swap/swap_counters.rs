@@ -3,13 +3,14 @@
 //! bytes.
 
 use crate::common::{
-    GIB, MIB2, PAGE, RW, assert_audit, assert_filled, count, fill, map_at, page, read, swap_on_ram, write,
+    GIB, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, count, fill, map_at, page, read, swap_on_ram,
+    write,
 };
 use quire_arch::{Order, VirtAddr};
-use quire_host::{HostConfig, Machine};
+use quire_host::Machine;
 use quire_mm::{
-    Advice, CompressedCache, FolioCounter, HugeConfig, HugePolicy, Limit, MemcgId, MemoryConfig, OrderSet,
-    RamDisk, SizeEnabled, SwapOnOptions, VmEvent,
+    Advice, CompressedCache, FolioCounter, HugePolicy, Limit, MemcgId, OrderSet, RamDisk, SizeEnabled,
+    SwapOnOptions, VmEvent,
 };
 
 const SLOTS: u64 = 2048;
@@ -18,9 +19,7 @@ const SLOTS: u64 = 2048;
 /// is set.
 fn machine(order: Order, front: Option<u64>) -> Machine {
     let policy = HugePolicy::MADVISE.with_sizes(OrderSet::of(order), SizeEnabled::Always);
-    let config =
-        MemoryConfig { huge: HugeConfig { policy, ..HugeConfig::default() }, ..MemoryConfig::default() };
-    let machine = Machine::new(&HostConfig::with_ram(32 << 20).paranoid(), config).unwrap();
+    let machine = Setup::mib(32).reserve().huge(policy).build();
     if let Some(bytes) = front {
         let frames = machine.memory().frames();
         let cache = CompressedCache::new(frames, RamDisk::new(frames, SLOTS).unwrap(), bytes).unwrap();

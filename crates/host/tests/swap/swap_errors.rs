@@ -1,15 +1,14 @@
 //! Devices that fail: only unreadable pages are lost, and every access to one gets the error.
 
 #[allow(dead_code, reason = "each test binary uses its own part")]
-use crate::common::{AccessResult, GIB, HostSpace, PAGE, RW, assert_audit, in_use, map_at, page};
-use crate::disk::{Disk, Medium, lock};
-use quire_arch::{Order, VirtAddr};
-use quire_host::swap::{Completion, FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
-use quire_host::{AccessError, HostConfig, Machine, Vcpu};
-use quire_mm::{
-    Advice, CompressedRam, DeviceId, Errno, FaultError, HugeConfig, HugeEnabled, HugePolicy, MemcgId,
-    MemoryConfig, SizeEnabled, Space, SwapOnOptions,
+use crate::common::{
+    AccessResult, GIB, HostSpace, PAGE, RW, Setup, assert_audit, in_use, map_at, orders, page,
 };
+use crate::disk::{Disk, Medium, lock};
+use quire_arch::VirtAddr;
+use quire_host::swap::{Completion, FileDevice, FileDeviceOptions, SlowConfig, SlowDevice, make_swap};
+use quire_host::{AccessError, Machine, Vcpu};
+use quire_mm::{Advice, CompressedRam, DeviceId, Errno, FaultError, MemcgId, Space, SwapOnOptions};
 use quire_swap::{CODEC_OUTPUT, Codec, Damaged, Lz4};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,14 +17,9 @@ use std::sync::{Arc, Mutex};
 const PAGES: u64 = 8;
 const BUS: AccessError<FaultError> = AccessError::Fault(FaultError::Bus);
 
-/// A machine whose private pages come in folios of `order` where they fit.
+/// A machine where private pages come in folios of `order` wherever they fit.
 fn machine(order: u8) -> Machine {
-    let sizes = Order::new(order).into_iter().collect();
-    let policy =
-        HugePolicy::default().with_enabled(HugeEnabled::Never).with_sizes(sizes, SizeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    let host = HostConfig::with_ram(16 << 20).paranoid();
-    Machine::new(&host, MemoryConfig { huge, ..MemoryConfig::default() }).unwrap()
+    Setup::mib(16).reserve().folios(orders(&[order])).build()
 }
 
 /// The devices: one completes at once, the other later.

@@ -1,18 +1,14 @@
 //! memcgs whose limits cause reclaim, and pages that were freed lazily.
 
 #[allow(dead_code, reason = "each test binary uses its own part")]
-use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, assert_audit, map_at, page};
+use crate::common::{GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, count, map_at, page};
 use crate::disk::Disk;
 use quire_arch::{Platform, VirtAddr};
-use quire_host::{AccessError, HostConfig, Machine, Vcpu};
-use quire_mm::{
-    Advice, FaultError, Limit, MemcgEvent, MemcgId, MemoryConfig, OomAction, Overcommit, RamDisk,
-    SwapOnOptions, VmEvent,
-};
+use quire_host::{AccessError, Machine, Vcpu};
+use quire_mm::{Advice, FaultError, Limit, MemcgEvent, MemcgId, OomAction, RamDisk, SwapOnOptions, VmEvent};
 
 fn machine(mib: u64, oom: OomAction) -> Machine {
-    let config = MemoryConfig { overcommit: Overcommit::Always, oom, ..MemoryConfig::default() };
-    Machine::new(&HostConfig::with_ram(mib << 20).paranoid(), config).unwrap()
+    Setup::mib(mib).reserve().overcommit().with(|memory| memory.oom = oom).build()
 }
 
 fn swapon(machine: &Machine, slots: u64) {
@@ -170,7 +166,7 @@ fn a_high_limit_that_cannot_be_met_is_not_retried_at_every_fault() {
     let group = group(&machine, "high", &[(Limit::High, 16), (Limit::SwapMax, 0)]);
     let space = space_in(&machine, group);
     assert_eq!(fill(&cpu, &space, 1024).2, Ok(()));
-    let scanned = machine.memory().frames().events().sum(VmEvent::PgscanAnon);
+    let scanned = count(&machine, VmEvent::PgscanAnon);
     assert!(scanned > 0 && scanned < 100 * 1024, "{scanned} pages were looked at");
     assert_audit(&machine);
 }
@@ -304,7 +300,7 @@ fn the_program_with_the_highest_score_is_ended() {
     assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 60);
     assert_eq!(usage(&machine, group), 160);
     assert_eq!(kills(), 2);
-    assert_eq!(machine.memory().frames().events().sum(VmEvent::OomKill), 2);
+    assert_eq!(count(&machine, VmEvent::OomKill), 2);
     assert_audit(&machine);
     drop(spaces);
     assert_eq!(usage(&machine, group), 0);

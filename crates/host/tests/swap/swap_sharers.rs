@@ -2,23 +2,19 @@
 //! of each other's writes.
 
 use crate::common::{
-    GIB, HostSpace, MIB2, PAGE, RW, assert_audit, assert_filled, fill, map_at, page, read, write,
+    GIB, HostSpace, MIB2, PAGE, RW, Setup, assert_audit, assert_filled, fill, map_at, page, read, write,
 };
 use quire_arch::VirtAddr;
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
-use quire_host::{HostConfig, Machine, Vcpu};
-use quire_mm::{
-    Advice, HugeConfig, HugePolicy, MemoryConfig, OrderSet, Overcommit, RamDisk, SizeEnabled, SwapOnOptions,
-};
+use quire_host::{Machine, Vcpu};
+use quire_mm::{Advice, HugePolicy, OrderSet, RamDisk, SizeEnabled, SwapOnOptions};
 
 const PAGES: u64 = MIB2 / PAGE;
 
 /// A machine with 2 MiB folios, whose device completes when it is told to, or at once.
 fn machine(late: bool) -> Machine {
     let policy = HugePolicy::MADVISE.with_sizes(OrderSet::PMD, SizeEnabled::Always);
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    let config = MemoryConfig { huge, overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    let machine = Machine::new(&HostConfig::with_ram(32 << 20).cpus(1).paranoid(), config).unwrap();
+    let machine = Setup::mib(32).reserve().overcommit().huge(policy).build();
     let disk = RamDisk::new(machine.memory().frames(), 2 * PAGES).unwrap();
     let options = SwapOnOptions::default();
     if late {

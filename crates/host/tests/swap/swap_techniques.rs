@@ -1,12 +1,12 @@
 //! Every value of the technique `swap`: what is swapped out is read back as it was.
 
-use crate::common::{GIB, MIB2, PAGE, RW, assert_audit, map_at, page};
+use crate::common::{GIB, MIB2, PAGE, RW, Setup, assert_audit, count, map_at, page, swap_on_ram};
 use quire_arch::{Access, Order, VirtAddr};
 use quire_host::swap::{FileDevice, FileDeviceOptions, make_swap};
 use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
-    Advice, DeviceId, FolioCounter, HugeConfig, HugePolicy, Limit, MemcgId, MemoryConfig, OrderSet,
-    Overcommit, RamDisk, SizeEnabled, SwapOnOptions, SwapTechnique, Techniques, VmEvent,
+    Advice, DeviceId, FolioCounter, HugePolicy, Limit, MemcgId, OrderSet, SizeEnabled, SwapOnOptions,
+    SwapTechnique, VmEvent,
 };
 use std::sync::Barrier;
 
@@ -17,14 +17,9 @@ fn machine(technique: SwapTechnique, mib: u64, cpus: usize, huge: bool) -> Machi
 }
 
 fn machine_with(technique: SwapTechnique, (mib, cpus): (u64, usize), policy: HugePolicy) -> Machine {
-    let mut techniques = Techniques::default();
-    techniques.swap = technique;
-    let huge = HugeConfig { policy, ..HugeConfig::default() };
-    let config = MemoryConfig { techniques, overcommit: Overcommit::Always, huge, ..MemoryConfig::default() };
-    let host = HostConfig::with_ram(mib << 20).cpus(cpus).paranoid();
-    let machine = Machine::new(&host, config).unwrap();
-    let disk = RamDisk::new(machine.memory().frames(), 2048).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
+    let setup = Setup::mib(mib).cpus(cpus).reserve().overcommit().huge(policy);
+    let machine = setup.with(|memory| memory.techniques.swap = technique).build();
+    swap_on_ram(&machine, 2048);
     machine
 }
 
@@ -48,10 +43,6 @@ fn assert_read(cpu: &Vcpu, space: &crate::common::HostSpace<'_>, area: VirtAddr,
     for at in 0..pages {
         assert_eq!(cpu.program(space).read_u64(page(area, at)).unwrap(), contents(at), "page {at}");
     }
-}
-
-fn count(machine: &Machine, event: VmEvent) -> u64 {
-    machine.memory().frames().events().sum(event)
 }
 
 #[test]
@@ -194,8 +185,7 @@ fn threads_that_want_the_same_page_all_get_it() {
 
 #[test]
 fn a_limited_program_waits_for_a_slow_device() {
-    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    let machine = Machine::new(&HostConfig::with_ram(32 << 20), config).unwrap();
+    let machine = Setup::of(HostConfig::with_ram(32 << 20)).reserve().overcommit().build();
     let path = std::env::temp_dir().join(format!("quire-swap-steps-{}", std::process::id()));
     make_swap(&path, 4096).unwrap();
     let device = FileDevice::open(machine.memory().platform(), &path, FileDeviceOptions::default());

@@ -18,8 +18,8 @@ use common::{PAGE, Random, assert_audit, in_use, setting};
 use devices::{Choice, Devices, Kind};
 use life::{ARENA, Habits, Life};
 use quire_frame::FaultPlan;
-use quire_host::{HostConfig, Machine};
-use quire_mm::{InUse, Limit, MemcgId, MemoryConfig, Overcommit, VmEvent};
+use quire_host::Machine;
+use quire_mm::{InUse, Limit, MemcgId, VmEvent};
 use shared::Sharer;
 use std::collections::BTreeMap;
 use std::thread;
@@ -44,9 +44,7 @@ const fn choice(kind: Kind, slots: u64, priority: Option<i16>) -> Choice {
 const PLAIN: Habits = Habits { errors: 0, large: false, groups: false, swapoff: true, alone: true };
 
 fn machine(run: &Run) -> Machine {
-    let config = MemoryConfig { overcommit: Overcommit::Always, ..MemoryConfig::default() };
-    let host = HostConfig::with_ram(run.mib << 20).cpus(run.threads).paranoid();
-    Machine::new(&host, config).expect("a machine can be built")
+    common::Setup::mib(run.mib).cpus(run.threads).reserve().overcommit().build()
 }
 
 /// Allocates the frames that groups keep for the next of them, so that nothing seems lost in the end.
