@@ -10,7 +10,6 @@ use quire_mm::{Advice, MemcgError, MemcgId};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 /// A group two levels below the root, and the one between.
 fn nested(machine: &Machine) -> (MemcgId, MemcgId) {
