@@ -13,6 +13,9 @@ impl Folio<'_> {
     /// from changing, or looks at it again afterwards.
     #[inline]
     pub fn is_exclusive(&self) -> bool {
+        // Before the word: reclaim puts a folio into the swap cache before it unmaps it. A count that it has
+        // lowered comes with a word that shows the cache.
+        let maps = self.maps();
         let word = self.frame.word();
         let alone = word.refs() == 1 || word.refs() >= PIN;
         // Others may have what is in the swap cache by the names of its slots.
@@ -22,7 +25,7 @@ impl Folio<'_> {
                 word.flags().contains(FrameFlags::ANONYMOUS_EXCLUSIVE)
             } else {
                 // Pins are of exclusive pages only, so they take nothing away.
-                self.maps() == 1
+                maps == 1
             }
     }
 
