@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 /// A program frees the page lazily and writes to it nevertheless: what it wrote is not discarded.
 #[test]
 fn shuttle_a_discard_against_a_write() {
-    check_some(739, SOME, || {
+    check_some(SOME, || {
         Swapping::on(2).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 7);
             as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));
@@ -37,7 +37,7 @@ fn shuttle_a_discard_against_a_write() {
 /// lost.
 #[test]
 fn shuttle_a_discard_against_a_fork() {
-    check_some(740, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 7);
             as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));
@@ -71,7 +71,7 @@ fn shuttle_a_discard_against_a_fork() {
 
 #[test]
 fn shuttle_a_discard_against_the_unmapping_of_its_page() {
-    check_some(741, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 7);
             as_one_step(|| space.madvise(ADDR, PAGE, Advice::Free).expect("mapped"));

@@ -35,7 +35,7 @@ fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
 /// Both copy, or one copies and the other is the last owner.
 #[test]
 fn shuttle_two_processes_write_to_one_page_at_once() {
-    check(501, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             as_one_step(|| write(machine, 0, space, ADDR, 1));
@@ -61,7 +61,7 @@ fn shuttle_two_processes_write_to_one_page_at_once() {
 /// that came before the exit.
 #[test]
 fn shuttle_the_last_owner_writes_while_the_other_exits() {
-    check(502, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             as_one_step(|| write(machine, 0, space, ADDR, 1));
@@ -85,7 +85,7 @@ fn shuttle_the_last_owner_writes_while_the_other_exits() {
 /// made.
 #[test]
 fn shuttle_a_fork_against_a_copy_and_a_first_write() {
-    check(503, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, BEFORE, 2);
             as_one_step(|| write(machine, 0, space, BEFORE, 1));
@@ -123,7 +123,7 @@ fn shuttle_a_fork_against_a_copy_and_a_first_write() {
 /// The last of the two frees the page: after the flush of its own space, and after that of the other's.
 #[test]
 fn shuttle_two_processes_unmap_a_shared_page_at_once() {
-    check(504, || {
+    check(|| {
         with_space(3, |machine, space| {
             // The neighbour keeps the table, so that the page is noted in the gather.
             map(space, BEFORE, 2);
@@ -155,7 +155,7 @@ fn shuttle_two_processes_unmap_a_shared_page_at_once() {
 /// Pages that are written for the first time while their mapping moves are at the new place afterwards.
 #[test]
 fn shuttle_a_first_write_against_a_move() {
-    check(505, || {
+    check(|| {
         with_space(2, |machine, space| {
             // Its first page is below a border of tables, the others are beyond, where there is no table yet.
             map(space, ADDR, 3);
@@ -208,7 +208,7 @@ fn with_leaf_of(config: MemoryConfig, model: impl FnOnce(&Machine, &HostSpace<'_
 /// Hazard: a write splits the leaf while another thread drops the contents of all of it.
 #[test]
 fn shuttle_a_pmd_being_split_is_not_taken_for_a_hole() {
-    check_some(506, FEW, || {
+    check_some(FEW, || {
         with_leaf(|machine, space, child| {
             let (near, far) = (ELSEWHERE, page(ELSEWHERE, 511));
             thread::scope(|scope| {
@@ -233,7 +233,7 @@ fn shuttle_a_pmd_being_split_is_not_taken_for_a_hole() {
 /// A part is dropped while another thread writes to another part: both split the leaf.
 #[test]
 fn shuttle_a_pmd_split_by_dontneed_against_a_fault() {
-    check_some(507, FEW, || {
+    check_some(FEW, || {
         with_leaf(|machine, space, child| {
             let far = page(ELSEWHERE, 511);
             thread::scope(|scope| {
@@ -258,7 +258,7 @@ fn shuttle_a_pmd_split_by_dontneed_against_a_fault() {
 /// A leaf that is split between the preparation of a move and the move itself moves page by page.
 #[test]
 fn shuttle_a_pmd_split_by_a_fault_against_mremap() {
-    check_some(508, FEW, || {
+    check_some(FEW, || {
         with_leaf(|machine, space, child| {
             let there = VirtAddr(ELSEWHERE.0 + (1 << 39));
             thread::scope(|scope| {
@@ -283,7 +283,7 @@ fn shuttle_a_pmd_split_by_a_fault_against_mremap() {
 /// part of it.
 #[test]
 fn shuttle_a_folio_split_against_a_partial_munmap() {
-    check_some(511, FEW, || {
+    check_some(FEW, || {
         with_leaf(|machine, space, child| {
             let far = page(ELSEWHERE, 511);
             thread::scope(|scope| {
@@ -308,7 +308,7 @@ fn shuttle_a_folio_split_against_a_partial_munmap() {
 /// The same while the parent's leaf moves, to where no table was prepared. Tables do not move here.
 #[test]
 fn shuttle_a_folio_split_against_mremap() {
-    check_some(512, FEW, || {
+    check_some(FEW, || {
         let mut config = MemoryConfig::default();
         config.techniques.mremap = RemapTechnique::Ptes;
         with_leaf_of(config, |machine, space, child| {
@@ -345,7 +345,7 @@ const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
 /// The splitter counts entries while others clear some and set new ones.
 #[test]
 fn shuttle_a_split_against_an_unmapping_and_a_fork() {
-    check(509, || {
+    check(|| {
         with_space(3, |machine, space| {
             as_one_step(|| {
                 small_folios(machine);
@@ -386,7 +386,7 @@ fn shuttle_a_split_against_an_unmapping_and_a_fork() {
 /// A folio on the deferred split queue is freed while another thread splits the queue.
 #[test]
 fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
-    check(510, || {
+    check(|| {
         with_space(2, |machine, space| {
             as_one_step(|| {
                 small_folios(machine);
@@ -427,7 +427,7 @@ fn with_untouched(model: impl FnOnce(&Machine, &HostSpace<'_>)) {
 /// after it.
 #[test]
 fn shuttle_no_cpu_reads_huge_zeros_after_another_cpu_wrote() {
-    check_some(511, FEW, || {
+    check_some(FEW, || {
         with_untouched(|machine, space| {
             let written = Fact::default();
             thread::scope(|scope| {
@@ -452,7 +452,7 @@ fn shuttle_no_cpu_reads_huge_zeros_after_another_cpu_wrote() {
 /// The huge zero page is freed while an entry that maps it is cleared, and while another one is set.
 #[test]
 fn shuttle_the_huge_zero_page_is_freed_beside_faults() {
-    check_some(512, FEW, || {
+    check_some(FEW, || {
         with_untouched(|machine, space| {
             as_one_step(|| assert_eq!(read(machine, 0, space, ELSEWHERE), 0));
             thread::scope(|scope| {

@@ -45,7 +45,7 @@ fn take_and_give(machine: &Machine, cpu: usize, count: usize, owners: &Owners) {
 
 #[test]
 fn shuttle_a_cpu_uses_its_list_while_another_drains_it() {
-    check(101, || {
+    check(|| {
         let machine = machine(2);
         let frames = machine.memory().frames();
         let free = as_one_step(|| frames.free_frames());
@@ -77,7 +77,7 @@ fn shuttle_a_cpu_uses_its_list_while_another_drains_it() {
 fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
     const TABLE: u64 = 7;
     const REUSED: u64 = 13;
-    check(102, || {
+    check(|| {
         let machine = machine(2);
         let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
         let make = |request: AllocRequest, content: u64| {
@@ -126,7 +126,7 @@ fn shuttle_a_walker_under_the_epoch_never_meets_a_reused_table() {
 /// blocks, while their owner takes from it and a third CPU drains.
 #[test]
 fn shuttle_returned_blocks_against_their_owner_and_a_drain() {
-    check(103, || {
+    check(|| {
         let machine = machine(3);
         let (frames, platform) = (machine.memory().frames(), machine.memory().platform());
         let free = as_one_step(|| frames.free_frames());
@@ -169,7 +169,7 @@ fn shuttle_returned_blocks_against_their_owner_and_a_drain() {
 /// frame of it, and if it cannot go offline nothing is lost.
 #[test]
 fn shuttle_a_page_block_leaves_under_traffic() {
-    check(104, || {
+    check(|| {
         // The memory map takes the end; the first page block is free.
         let machine = machine_with(HostConfig {
             ram: vec![PfnRange::new(Pfn(512), Pfn(1024 + 256))],

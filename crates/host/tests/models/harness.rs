@@ -57,15 +57,22 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     });
 }
 
-/// Runs `model` under schedules that follow from `seed`; or under the one schedule that `QUIRE_SCHEDULE`
+/// Runs `model` under schedules that follow from its name; or under the one schedule that `QUIRE_SCHEDULE`
 /// holds, as a failure printed it.
-pub(crate) fn check(seed: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
-    check_some(seed, SCHEDULES, model);
+pub(crate) fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
+    check_some(SCHEDULES, model);
+}
+
+/// The seed of a model: FNV-1a of the path of the test that its closure is in.
+fn seed_of<M>(_: &M) -> u64 {
+    let name = std::any::type_name::<M>().trim_end_matches("::{{closure}}");
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// As [`check`], for a model of so many steps that it runs under `schedules` only, unless `QUIRE_SCHEDULES`
 /// says otherwise.
-pub(crate) fn check_some(seed: u64, schedules: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
+pub(crate) fn check_some(schedules: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
     if let Ok(schedule) = std::env::var("QUIRE_SCHEDULE") {
         let mut replay = ReplayScheduler::new_from_encoded(&schedule);
         // A schedule ends where the failure was.
@@ -73,6 +80,7 @@ pub(crate) fn check_some(seed: u64, schedules: u64, model: impl Fn() + Send + Sy
         run(replay, model);
         return;
     }
+    let seed = seed_of(&model);
     // First, whether schedules replay at all: these run twice and must offer the same choices.
     let twice = RandomScheduler::new_from_seed(seed, REPLAYED);
     run(UncontrolledNondeterminismCheckScheduler::new(twice), model.clone());

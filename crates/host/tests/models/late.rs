@@ -196,8 +196,8 @@ fn put_out(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, value: u64)
 /// The second fault sleeps on the folio that the first one waits for, while the page is unmapped.
 #[test]
 fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
-    for (seed, unmaps) in [(791, true), (792, false)] {
-        check_some(seed, SOME, move || {
+    for unmaps in [true, false] {
+        check_some(SOME, move || {
             Swapping::on(3).slots(0).run(|machine, space| {
                 let device = Late::on(machine, 8, Behaviour::default());
                 put_out(machine, space, ADDR, 1);
@@ -233,7 +233,7 @@ fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
 /// The read fails after others have come to wait for it: all get the error, and none sees what was read.
 #[test]
 fn shuttle_a_late_read_error_is_never_wrong_bytes() {
-    check_some(793, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).slots(0).run(|machine, space| {
             let device = Late::on(machine, 8, Behaviour { fails: true, ..Behaviour::default() });
             put_out(machine, space, ADDR, 7);
@@ -262,7 +262,7 @@ fn shuttle_a_late_read_error_is_never_wrong_bytes() {
 /// and another page waits for that.
 #[test]
 fn shuttle_a_late_write_against_the_return_of_its_page() {
-    check_some(794, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).slots(0).run(|machine, space| {
             let device = Late::on(machine, 1, Behaviour::default());
             written(machine, space, ADDR, PAGE, 1);
@@ -298,7 +298,7 @@ fn shuttle_a_late_write_against_the_return_of_its_page() {
 /// woken.
 #[test]
 fn shuttle_a_full_queue_wakes_every_waiter() {
-    check_some(795, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).slots(0).run(|machine, space| {
             let device = Late::on(machine, 8, Behaviour { most: 1, ..Behaviour::default() });
             let pages = [(0, ADDR), (1, BEFORE), (2, ELSEWHERE)];
@@ -315,7 +315,7 @@ fn shuttle_a_full_queue_wakes_every_waiter() {
 /// Pages that are read ahead go into the cache while swapoff walks the slots of their device.
 #[test]
 fn shuttle_swapoff_against_readahead() {
-    check_some(796, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).slots(0).run(|machine, space| {
             let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
             put_out(machine, space, BEFORE, 2);
@@ -344,8 +344,8 @@ fn shuttle_swapoff_against_readahead() {
 /// completed, without a reclaim.
 #[test]
 fn shuttle_readahead_against_the_unmapping_of_its_pages() {
-    for (seed, reclaims) in [(797, true), (798, false)] {
-        check_some(seed, SOME, move || {
+    for reclaims in [true, false] {
+        check_some(SOME, move || {
             Swapping::on(3).slots(0).run(|machine, space| {
                 let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
                 put_out(machine, space, BEFORE, 2);

@@ -22,7 +22,7 @@ fn unlock(space: &HostSpace<'_>) {
 /// it showed in one of a thousand schedules.
 #[test]
 fn shuttle_mlock_against_reclaim() {
-    check_some(801, 5000, || {
+    check_some(5000, || {
         Swapping::on(2).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             thread::scope(|scope| {
@@ -45,8 +45,8 @@ fn shuttle_mlock_against_reclaim() {
 /// it; the process that locked it copies it, or exits.
 #[test]
 fn shuttle_munlock_against_reclaim() {
-    for (seed, copies) in [(802, true), (803, false)] {
-        check_some(seed, SOME, move || {
+    for copies in [true, false] {
+        check_some(SOME, move || {
             Swapping::on(3).run(|machine, space| {
                 written(machine, space, ADDR, PAGE, 1);
                 let child = fork(space);
@@ -82,7 +82,7 @@ fn shuttle_munlock_against_reclaim() {
 /// The same while the other process changes its mapping, so that reclaim cannot walk the rmap a second time.
 #[test]
 fn shuttle_munlock_while_mappings_change() {
-    check_some(804, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let child = fork(space);

@@ -23,7 +23,7 @@ fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
 /// A program writes to a page while two CPUs page it out: each read returns what it wrote.
 #[test]
 fn shuttle_a_page_out_against_writes() {
-    check_some(721, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             thread::scope(|scope| {
@@ -46,7 +46,7 @@ fn shuttle_a_page_out_against_writes() {
 /// A shared page is paged out while both write to it: each has its own afterwards.
 #[test]
 fn shuttle_a_page_out_against_two_processes() {
-    check_some(722, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let child = fork(space);
@@ -72,7 +72,7 @@ fn shuttle_a_page_out_against_two_processes() {
 /// wrote since.
 #[test]
 fn shuttle_a_fork_against_a_page_out() {
-    check_some(723, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             thread::scope(|scope| {
@@ -100,8 +100,8 @@ fn shuttle_a_fork_against_a_page_out() {
 /// the page has returned no access reaches it.
 #[test]
 fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
-    for (seed, unmaps) in [(724, true), (725, false)] {
-        check_some(seed, SOME, move || {
+    for unmaps in [true, false] {
+        check_some(SOME, move || {
             Swapping::on(3).run(|machine, space| {
                 written(machine, space, ADDR, PAGE, 1);
                 let gone = Fact::default();
@@ -138,7 +138,7 @@ fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
 /// The child exits while its pages, its own and those shared with its parent, are paged out.
 #[test]
 fn shuttle_a_page_out_against_an_exit() {
-    check_some(726, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let child = fork(space);
@@ -165,7 +165,7 @@ fn shuttle_a_page_out_against_an_exit() {
 /// After `mprotect` has returned no write succeeds, though the page was being paged out.
 #[test]
 fn shuttle_a_page_out_against_a_change_of_permissions() {
-    check_some(727, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let protected = Fact::default();
@@ -194,8 +194,8 @@ fn shuttle_a_page_out_against_a_change_of_permissions() {
 }
 
 /// A page moves, alone or with its tables, while it is paged out and swapped in.
-fn move_against_paging(seed: u64, schedules: u64, bytes: u64, mremap: RemapTechnique, out: bool) {
-    check_some(seed, schedules, move || {
+fn move_against_paging(schedules: u64, bytes: u64, mremap: RemapTechnique, out: bool) {
+    check_some(schedules, move || {
         Swapping::on(3).mremap(mremap).run(|machine, space| {
             if out {
                 swapped(machine, space, ADDR, bytes, 1);
@@ -240,22 +240,22 @@ fn move_against_paging(seed: u64, schedules: u64, bytes: u64, mremap: RemapTechn
 /// present one.
 #[test]
 fn shuttle_a_page_out_against_a_move() {
-    move_against_paging(728, SOME, PAGE, RemapTechnique::Ptes, false);
-    move_against_paging(729, SOME, PMD, RemapTechnique::Puds, false);
-    move_against_paging(730, SOME, PUD, RemapTechnique::Puds, false);
+    move_against_paging(SOME, PAGE, RemapTechnique::Ptes, false);
+    move_against_paging(SOME, PMD, RemapTechnique::Puds, false);
+    move_against_paging(SOME, PUD, RemapTechnique::Puds, false);
 }
 
 #[test]
 fn shuttle_a_swap_in_against_a_move() {
-    move_against_paging(731, SOME, PAGE, RemapTechnique::Ptes, true);
-    move_against_paging(732, SOME, PMD, RemapTechnique::Puds, true);
-    move_against_paging(733, SOME, PUD, RemapTechnique::Puds, true);
+    move_against_paging(SOME, PAGE, RemapTechnique::Ptes, true);
+    move_against_paging(SOME, PMD, RemapTechnique::Puds, true);
+    move_against_paging(SOME, PUD, RemapTechnique::Puds, true);
 }
 
 /// A leaf moves while its folio is paged out: it is split on the way.
 #[test]
 fn shuttle_a_page_out_against_a_move_of_its_leaf() {
-    check_some(734, FEW, || {
+    check_some(FEW, || {
         Swapping::on(2).mib(8).slots(1024).mremap(RemapTechnique::Puds).run(|machine, space| {
             let (block, there) = (VirtAddr(1 << 40), VirtAddr((1 << 40) + (1 << 39)));
             as_one_step(|| {
@@ -283,8 +283,8 @@ fn shuttle_a_page_out_against_a_move_of_its_leaf() {
 /// Hazard: the table is freed, and those above it, while its page is paged out, or swapped in.
 #[test]
 fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
-    for (seed, bytes, out) in [(735, PMD, false), (736, PUD, false), (737, PMD, true), (738, PUD, true)] {
-        check_some(seed, SOME, move || {
+    for (bytes, out) in [(PMD, false), (PUD, false), (PMD, true), (PUD, true)] {
+        check_some(SOME, move || {
             Swapping::on(3).run(|machine, space| {
                 if out {
                     swapped(machine, space, ADDR, bytes, 1);
@@ -324,7 +324,7 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
 /// other writes.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out() {
-    check_some(742, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let mut pinned = None;
@@ -369,7 +369,7 @@ fn shuttle_a_fast_pin_against_a_page_out() {
 /// still have the old translation, nor of another after a fault.
 #[test]
 fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
-    check_some(745, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             let other = VirtAddr(ADDR.0 + 8);
             written(machine, space, ADDR, PAGE, 1);
@@ -399,7 +399,7 @@ fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
 /// other's own.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
-    check_some(743, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let child = fork(space);
@@ -431,7 +431,7 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
 /// Isolated folios are freed by the last user, and return to one list only.
 #[test]
 fn shuttle_lru_lists_against_faults_and_reclaim() {
-    check_some(744, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             map(space, BEFORE, 2);
             as_one_step(|| write(machine, 0, space, BEFORE, 1));

@@ -51,7 +51,7 @@ fn places(machine: &Machine, page: Pfn) -> Vec<VirtAddr> {
 /// first: only the Rmap lock keeps the page from moving from the old place to the new one behind the walk.
 #[test]
 fn shuttle_a_walk_against_a_move() {
-    check(401, || {
+    check(|| {
         with_space(2, |machine, space| {
             let page = written(machine, space, BEFORE, 2);
             thread::scope(|scope| {
@@ -78,7 +78,7 @@ fn shuttle_a_walk_against_a_move() {
 /// The mapping is split and merged around the page, which stays where it is.
 #[test]
 fn shuttle_a_walk_against_splits_and_merges() {
-    check(402, || {
+    check(|| {
         with_space(2, |machine, space| {
             let page = written(machine, space, BEFORE, 2);
             thread::scope(|scope| {
@@ -102,7 +102,7 @@ fn shuttle_a_walk_against_splits_and_merges() {
 /// The page is unmapped, its tables and its anon_vma are freed, and all of that may be reused.
 #[test]
 fn shuttle_a_walk_against_an_unmapping() {
-    check(403, || {
+    check(|| {
         with_space(3, |machine, space| {
             let page = written(machine, space, ADDR, 1);
             thread::scope(|scope| {
@@ -136,7 +136,7 @@ fn shuttle_a_walk_against_an_unmapping() {
 /// Children of the page's anon_vma are made and exit; the last of them frees the tree beside a walk.
 #[test]
 fn shuttle_a_walk_against_a_fork_and_an_exit() {
-    check(404, || {
+    check(|| {
         with_space(2, |machine, space| {
             let page = written(machine, space, ADDR, 1);
             thread::scope(|scope| {
@@ -163,7 +163,7 @@ fn shuttle_a_walk_against_a_fork_and_an_exit() {
 /// The child of a page's anon_vma exits, with its pages: the walk that is under way finds them or nothing.
 #[test]
 fn shuttle_a_walk_against_the_exit_of_a_child() {
-    check(406, || {
+    check(|| {
         with_space(2, |machine, space| {
             let page = written(machine, space, ADDR, 1);
             let child = as_one_step(|| space.fork()).expect("there is memory enough");
@@ -189,7 +189,7 @@ fn shuttle_a_walk_against_the_exit_of_a_child() {
 /// Two faults give one mapping its anon_vma; a walk comes as soon as there is a page.
 #[test]
 fn shuttle_a_walk_against_the_first_page_of_a_mapping() {
-    check(405, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, BEFORE, 2);
             thread::scope(|scope| {

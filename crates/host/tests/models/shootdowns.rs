@@ -44,19 +44,19 @@ fn switching_against_a_flush(asids: u32) {
 
 #[test]
 fn shuttle_a_flush_reaches_a_cpu_that_changes_its_space() {
-    check(301, || switching_against_a_flush(8));
+    check(|| switching_against_a_flush(8));
 }
 
 /// With one tag for all spaces, a switch flushes what another space left.
 #[test]
 fn shuttle_a_flush_reaches_a_cpu_that_changes_its_space_under_one_tag() {
-    check(302, || switching_against_a_flush(1));
+    check(|| switching_against_a_flush(1));
 }
 
 /// Both CPUs run the space and change it: each flushes the other, in guest mode and out of it.
 #[test]
 fn shuttle_two_cpus_that_flush_each_other_make_progress() {
-    check(303, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 2);
             thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn shuttle_two_cpus_that_flush_each_other_make_progress() {
 /// lock.
 #[test]
 fn shuttle_no_cpu_reads_zeros_after_another_cpu_wrote() {
-    check(304, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             let written = Fact::default();
@@ -108,7 +108,7 @@ fn shuttle_no_cpu_reads_zeros_after_another_cpu_wrote() {
 /// section.
 #[test]
 fn shuttle_a_flush_by_a_thread_that_borrows_a_cpu() {
-    check(305, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             let unmapped = Fact::default();
@@ -137,7 +137,7 @@ fn shuttle_a_flush_by_a_thread_that_borrows_a_cpu() {
 /// left on CPU 0 must be gone when it is back.
 #[test]
 fn shuttle_two_flushes_pass_by_a_cpu_that_comes_back() {
-    check(306, || {
+    check(|| {
         with_spaces(HostConfig::with_ram(1 << 20).cpus(3), |machine, [one, other]| {
             map(one, ADDR, 2);
             map(other, ADDR, 1);
@@ -174,7 +174,7 @@ fn shuttle_two_flushes_pass_by_a_cpu_that_comes_back() {
 /// its core, and must see nothing of it on either CPU.
 #[test]
 fn shuttle_an_exit_against_a_cpu_that_switches_spaces() {
-    check(307, || {
+    check(|| {
         // As many tags of their own as spaces, so that the next one gets that of the one before.
         let host = HostConfig { asids: 3, ..HostConfig::with_ram(1 << 20).cpus(2) };
         with_spaces(host, |machine, [space]| {

@@ -19,7 +19,7 @@ const ELSEWHERE: VirtAddr = VirtAddr(1 << 40);
 
 #[test]
 fn shuttle_a_fault_against_the_unmapping_of_its_table() {
-    check(201, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             let unmapped = Fact::default();
@@ -52,7 +52,7 @@ fn shuttle_a_fault_against_the_unmapping_of_its_table() {
 /// without the mmap lock, and its VMA is removed.
 #[test]
 fn shuttle_a_fault_against_the_removal_of_its_mapping() {
-    check(210, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             as_one_step(|| on_cpu(machine, 0, space, |program| program.write_u64(ADDR, 7)).expect("mapped"));
@@ -80,7 +80,7 @@ fn shared_file(addr: VirtAddr, pages: u64) -> MapRequest {
 /// The MMU sets the dirty bit of a page that is being unmapped: it must not bring the entry back.
 #[test]
 fn shuttle_the_mmu_sets_dirty_in_an_entry_being_cleared() {
-    check(211, || {
+    check(|| {
         with_space(2, |machine, space| {
             // The page before keeps the table.
             let request = shared_file(BEFORE, 2);
@@ -110,7 +110,7 @@ fn shuttle_the_mmu_sets_dirty_in_an_entry_being_cleared() {
 /// here, so a TLB would know more than the tables, which the audit finds.
 #[test]
 fn shuttle_the_mmu_sets_dirty_in_an_entry_being_protected() {
-    check(212, || {
+    check(|| {
         with_space(2, |machine, space| {
             let request = shared_file(ADDR, 1);
             as_one_step(|| space.mmap(&request)).expect("there is memory enough");
@@ -131,7 +131,7 @@ fn shuttle_the_mmu_sets_dirty_in_an_entry_being_protected() {
 /// The same table is freed and made again under a neighbour's page.
 #[test]
 fn shuttle_a_table_that_is_refilled_is_not_freed() {
-    check(202, || {
+    check(|| {
         with_space(3, |machine, space| {
             map(space, BEFORE, 2);
             thread::scope(|scope| {
@@ -160,7 +160,7 @@ fn shuttle_a_table_that_is_refilled_is_not_freed() {
 /// Both find the stack above and drop the mmap lock to take it for writing: the second finds it grown.
 #[test]
 fn shuttle_two_threads_grow_one_stack() {
-    check(213, || {
+    check(|| {
         with_space(2, |machine, space| {
             let request = MapRequest::anonymous(PAGE, RW).at(ADDR, MapFlags::FIXED | MapFlags::GROWSDOWN);
             as_one_step(|| space.mmap(&request)).expect("there is memory enough");
@@ -181,7 +181,7 @@ fn shuttle_two_threads_grow_one_stack() {
 /// Faults look VMAs up without a lock while others are split off, freed and made again in the same memory.
 #[test]
 fn shuttle_a_lookup_without_locks_against_mappings_that_come_and_go() {
-    check(203, || {
+    check(|| {
         with_space(3, |machine, space| {
             map(space, ADDR, 4);
             thread::scope(|scope| {
@@ -220,7 +220,7 @@ fn shuttle_a_lookup_without_locks_against_mappings_that_come_and_go() {
 
 #[test]
 fn shuttle_two_faults_of_one_page_give_one_page() {
-    check(204, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             let word = |cpu: u64| VirtAddr(ADDR.0 + 8 * cpu);
@@ -246,7 +246,7 @@ fn shuttle_two_faults_of_one_page_give_one_page() {
 
 #[test]
 fn shuttle_a_page_moves_under_writes() {
-    check(205, || {
+    check(|| {
         with_space(2, |machine, space| {
             // The neighbour keeps the table, whose freeing would flush as well.
             map(space, BEFORE, 2);
@@ -289,7 +289,7 @@ fn shuttle_a_page_moves_under_writes() {
 
 #[test]
 fn shuttle_no_write_gets_through_after_protection() {
-    check(206, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             let (protected, last) = (Fact::default(), AtomicU64::new(0));
@@ -327,7 +327,7 @@ fn shuttle_no_write_gets_through_after_protection() {
 
 #[test]
 fn shuttle_dropped_contents_never_come_back() {
-    check(207, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 1);
             as_one_step(|| on_cpu(machine, 0, space, |program| program.write_u64(ADDR, 7)).expect("mapped"));
@@ -359,7 +359,7 @@ fn shuttle_dropped_contents_never_come_back() {
 
 #[test]
 fn shuttle_a_fork_against_writes_of_the_parent() {
-    check(208, || {
+    check(|| {
         with_space(2, |machine, space| {
             map(space, ADDR, 2);
             let next = page(ADDR, 1);
@@ -398,7 +398,7 @@ fn shuttle_a_fork_against_writes_of_the_parent() {
 /// Three threads on the mmap lock, for writing and for reading: a wake-up that is lost is a deadlock.
 #[test]
 fn shuttle_every_sleeper_on_the_mmap_lock_is_woken() {
-    check(209, || {
+    check(|| {
         with_space(3, |machine, space| {
             map(space, ADDR, 1);
             thread::scope(|scope| {

@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 /// version of the first.
 #[test]
 fn shuttle_two_swap_ins_against_reuse_of_the_slot() {
-    check_some(701, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).slots(1).run(|machine, space| {
             // Nothing but this page fits on the device.
             written(machine, space, BEFORE, PAGE, 2);
@@ -45,7 +45,7 @@ fn shuttle_two_swap_ins_against_reuse_of_the_slot() {
 /// The same for readahead: a thread that drops the last entry meanwhile leaves the folio to the reader.
 #[test]
 fn shuttle_willneed_against_reuse_of_the_slot() {
-    check_some(761, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).slots(1).run(|machine, space| {
             written(machine, space, BEFORE, PAGE, 2);
             swapped(machine, space, ADDR, PAGE, 1);
@@ -73,7 +73,7 @@ fn shuttle_willneed_against_reuse_of_the_slot() {
 /// A page is unmapped while it is read ahead: neither its frame nor its slot leaks.
 #[test]
 fn shuttle_willneed_against_the_unmapping_of_its_page() {
-    check_some(762, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 1);
             let child = fork(space);
@@ -93,7 +93,7 @@ fn shuttle_willneed_against_the_unmapping_of_its_page() {
 /// Hazard: the second fault waits for the folio of the first, and reads nothing.
 #[test]
 fn shuttle_two_faults_of_one_swapped_page_read_it_once() {
-    check_some(702, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 7);
             let child = fork(space);
@@ -111,7 +111,7 @@ fn shuttle_two_faults_of_one_swapped_page_read_it_once() {
 /// A fork while the page is swapped in: each keeps what it wrote, and neither sees what the other wrote.
 #[test]
 fn shuttle_a_fork_against_a_swap_in() {
-    check_some(703, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 1);
             thread::scope(|scope| {
@@ -146,8 +146,8 @@ enum Gone {
 
 #[test]
 fn shuttle_a_swap_in_against_the_unmapping_of_its_page() {
-    for (seed, way) in [(704, Gone::Unmapped), (705, Gone::Dropped)] {
-        check_some(seed, SOME, move || {
+    for way in [Gone::Unmapped, Gone::Dropped] {
+        check_some(SOME, move || {
             Swapping::on(3).run(|machine, space| {
                 // The neighbour shares the cluster of slots.
                 swapped(machine, space, ADDR, PAGE, 1);
@@ -186,7 +186,7 @@ fn shuttle_a_swap_in_against_the_unmapping_of_its_page() {
 /// The child exits, or is the last user of the page, while its parent swaps it in.
 #[test]
 fn shuttle_a_swap_in_against_an_exit() {
-    check_some(706, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 1);
             let child = fork(space);
@@ -218,9 +218,8 @@ enum Beside {
 /// Hazard: swapoff while pages are swapped in, shared, unmapped, and paged out.
 #[test]
 fn shuttle_swapoff_against_fault_fork_exit_and_page_out() {
-    let ways = [(707, Beside::Fault), (708, Beside::Fork), (709, Beside::Exit), (710, Beside::PageOut)];
-    for (seed, way) in ways {
-        check_some(seed, SOME, move || {
+    for way in [Beside::Fault, Beside::Fork, Beside::Exit, Beside::PageOut] {
+        check_some(SOME, move || {
             Swapping::on(3).run(|machine, space| {
                 written(machine, space, BEFORE, PAGE, 2);
                 swapped(machine, space, ADDR, PAGE, 1);
@@ -268,8 +267,8 @@ fn shuttle_swapoff_against_fault_fork_exit_and_page_out() {
 /// unmapped.
 #[test]
 fn shuttle_a_large_swap_in_against_a_part_of_it() {
-    for (seed, part) in [(711, false), (712, true)] {
-        check_some(seed, SOME, move || {
+    for part in [false, true] {
+        check_some(SOME, move || {
             Swapping::on(3).run(|machine, space| {
                 as_one_step(|| {
                     small_folios(machine);
@@ -317,7 +316,7 @@ fn shuttle_a_large_swap_in_against_a_part_of_it() {
 /// read of it; a later fault tries again.
 #[test]
 fn shuttle_a_read_error_is_never_wrong_bytes() {
-    check_some(713, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 7);
             let child = fork(space);
@@ -350,7 +349,7 @@ fn shuttle_a_read_error_is_never_wrong_bytes() {
 /// by the fault.
 #[test]
 fn shuttle_a_new_device_lists_pages_beside_faults() {
-    check_some(714, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).slots(0).run(|machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let child = fork(space);

@@ -94,8 +94,8 @@ fn private_page(machine: &Machine) -> Pfn {
 /// afterwards, or was dropped; no table leaks, and none is freed with the page.
 #[test]
 fn shuttle_a_fault_against_the_freeing_of_its_tables() {
-    for (seed, bytes) in [(601, PMD), (602, PUD), (603, PUD << 9)] {
-        check_some(seed, SOME, move || {
+    for bytes in [PMD, PUD, PUD << 9] {
+        check_some(SOME, move || {
             roomy(3, |machine, space| {
                 written(machine, space, ADDR, bytes, 1);
                 let dropped = Fact::default();
@@ -138,7 +138,7 @@ fn shuttle_a_fault_against_the_freeing_of_its_tables() {
 /// about to set an entry in it: only the fault's own section of the epoch prevents that.
 #[test]
 fn shuttle_a_table_is_not_reused_under_a_fault() {
-    check_some(622, SOME, || {
+    check_some(SOME, || {
         roomy(2, |machine, space| {
             written(machine, space, ADDR, PMD, 1);
             written(machine, space, ELSEWHERE, PMD, 1);
@@ -166,7 +166,7 @@ fn shuttle_a_table_is_not_reused_under_a_fault() {
 /// it was added. Otherwise a space without tables shows a huge count, to readers and to the OOM choice.
 #[test]
 fn shuttle_tables_are_counted_before_they_go() {
-    check_some(630, SOME, || {
+    check_some(SOME, || {
         roomy(3, |machine, space| {
             as_one_step(|| map_at(space, ADDR.0 + PAGE - (PUD << 9), PUD << 9, RW));
             let plausible = |when: &str| {
@@ -189,7 +189,7 @@ fn shuttle_tables_are_counted_before_they_go() {
 /// starts again.
 #[test]
 fn shuttle_a_fault_makes_tables_below_a_dying_one() {
-    check_some(604, SOME, || {
+    check_some(SOME, || {
         roomy(3, |machine, space| {
             let other = VirtAddr(ADDR.0 - PMD);
             written(machine, space, ADDR, PUD, 1);
@@ -213,7 +213,7 @@ fn shuttle_a_fault_makes_tables_below_a_dying_one() {
 /// The same for a PMD leaf, which goes into a PMD table by itself.
 #[test]
 fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
-    check_some(605, 2 * FEW, || {
+    check_some(2 * FEW, || {
         roomy_with_leaves(RemapTechnique::Puds, |machine, space| {
             let other = VirtAddr(ADDR.0 - PMD);
             as_one_step(|| {
@@ -239,7 +239,7 @@ fn shuttle_a_fault_sets_a_pmd_leaf_in_a_dying_table() {
 /// A kept empty table is freed when another is emptied; faults in it come before, after, or find it dead.
 #[test]
 fn shuttle_a_fault_in_an_empty_table_that_was_kept() {
-    check_some(606, SOME, || {
+    check_some(SOME, || {
         roomy(2, |machine, space| {
             let other = VirtAddr(ADDR.0 - PMD);
             written(machine, space, ADDR, 2 * PMD, 1);
@@ -294,7 +294,7 @@ fn pin_against(machine: &Machine, space: &HostSpace<'_>, others: impl FnOnce() +
 /// Hazard: a fast pin reads tables that are being freed, and pins what its frame has become.
 #[test]
 fn shuttle_a_fast_pin_against_the_freeing_of_its_tables() {
-    check_some(607, SOME, || {
+    check_some(SOME, || {
         roomy(2, |machine, space| {
             written(machine, space, ADDR, PMD, 1);
             // It has its anon_vma, by another page.
@@ -315,7 +315,7 @@ fn shuttle_a_fast_pin_against_the_freeing_of_its_tables() {
 /// The frame is unmapped and reused: as a page, or by a fault that frees it unused, since another was faster.
 #[test]
 fn shuttle_a_fast_pin_against_the_reuse_of_its_frame() {
-    check_some(608, SOME, || {
+    check_some(SOME, || {
         roomy(3, |machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             written(machine, space, ELSEWHERE, 2 * PAGE, 1);
@@ -339,7 +339,7 @@ fn shuttle_a_fast_pin_against_the_reuse_of_its_frame() {
 /// Hazard: a pinned page is never shared, and stays the parent's.
 #[test]
 fn shuttle_a_fast_pin_against_a_fork() {
-    check_some(609, SOME, || {
+    check_some(SOME, || {
         roomy(2, |machine, space| {
             written(machine, space, ADDR, PAGE, 1);
             let (mut pinned, mut child) = (None, None);
@@ -380,8 +380,8 @@ fn shuttle_a_fast_pin_against_a_fork() {
 /// The page moves with its table, and another comes to be where it was. What is pinned is one of the two.
 #[test]
 fn shuttle_a_fast_pin_against_a_move_of_its_table() {
-    for (seed, bytes) in [(610, PMD), (611, PUD)] {
-        check_some(seed, SOME, move || {
+    for bytes in [PMD, PUD] {
+        check_some(SOME, move || {
             roomy(2, |machine, space| {
                 written(machine, space, ADDR, bytes, 1);
                 let mut pinned = None;
@@ -412,7 +412,7 @@ fn shuttle_a_fast_pin_against_a_move_of_its_table() {
 /// A collapse looks for pins, and a pin may come after that look: one of the two must give up.
 #[test]
 fn shuttle_a_fast_pin_against_a_collapse() {
-    check_some(612, FEW, || {
+    check_some(FEW, || {
         roomy_with_leaves(RemapTechnique::Puds, |machine, space| {
             written(machine, space, ADDR, PMD, 1);
             let mut pinned = None;
@@ -447,8 +447,8 @@ fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
 /// Hazard: faults in both ranges and beside them while whole tables move.
 #[test]
 fn shuttle_faults_against_a_move_of_their_table() {
-    for (seed, bytes) in [(613, PMD), (614, PUD)] {
-        check_some(seed, SOME, move || {
+    for bytes in [PMD, PUD] {
+        check_some(SOME, move || {
             roomy(3, |machine, space| {
                 let beside = page(ELSEWHERE, 1);
                 written(machine, space, ADDR, bytes, 1);
@@ -495,7 +495,7 @@ fn shuttle_faults_against_a_move_of_their_table() {
 /// A neighbour makes the table that covers the target in part: a table that moved there would replace it.
 #[test]
 fn shuttle_a_neighbour_makes_a_table_where_a_move_goes() {
-    check_some(623, SOME, || {
+    check_some(SOME, || {
         roomy(2, |machine, space| {
             let neighbour = VirtAddr(ELSEWHERE.0 - PAGE);
             written(machine, space, ADDR, PAGE, 1);
@@ -523,8 +523,8 @@ fn shuttle_a_neighbour_makes_a_table_where_a_move_goes() {
 /// place comes first.
 #[test]
 fn shuttle_a_walk_against_a_move_of_its_table() {
-    for (seed, bytes) in [(615, PMD), (616, PUD)] {
-        check_some(seed, SOME, move || {
+    for bytes in [PMD, PUD] {
+        check_some(SOME, move || {
             roomy(2, |machine, space| {
                 written(machine, space, ADDR, bytes, 1);
                 // The rest of the mapping stays, so that what comes back is found first.
@@ -552,7 +552,7 @@ fn shuttle_a_walk_against_a_move_of_its_table() {
 /// Hazard: rmap walks read tables that are being freed; a third CPU frees and reuses them.
 #[test]
 fn shuttle_a_walk_against_the_freeing_of_its_tables() {
-    check_some(617, SOME, || {
+    check_some(SOME, || {
         roomy(3, |machine, space| {
             written(machine, space, ADDR, PUD, 1);
             let page = private_page(machine);
@@ -586,7 +586,7 @@ fn small_folios(machine: &Machine) {
 /// with them.
 #[test]
 fn shuttle_a_split_against_tables_that_go_and_move() {
-    check_some(618, SOME, || {
+    check_some(SOME, || {
         roomy(3, |machine, space| {
             as_one_step(|| small_folios(machine));
             written(machine, space, ADDR, PMD, 7);
@@ -618,8 +618,8 @@ fn shuttle_a_split_against_tables_that_go_and_move() {
 /// A leaf that moves is split by a process that shares it: before the move, while it is prepared, after it.
 #[test]
 fn shuttle_a_folio_split_by_a_relative_against_mremap() {
-    for (seed, mremap) in [(619, RemapTechnique::Ptes), (620, RemapTechnique::Puds)] {
-        check_some(seed, FEW, move || {
+    for mremap in [RemapTechnique::Ptes, RemapTechnique::Puds] {
+        check_some(FEW, move || {
             roomy_with_leaves(mremap, |machine, space| {
                 let (block, there) = (VirtAddr(1 << 40), VirtAddr((1 << 40) + (1 << 39)));
                 as_one_step(|| {
@@ -651,7 +651,7 @@ fn shuttle_a_folio_split_by_a_relative_against_mremap() {
 /// A relative forks and exits while tables move: the counts of shared pages, and the tree of anon_vmas.
 #[test]
 fn shuttle_a_fork_of_a_relative_against_a_move_of_tables() {
-    check_some(621, SOME, || {
+    check_some(SOME, || {
         roomy(2, |machine, space| {
             written(machine, space, ADDR, PUD, 1);
             let child = fork(space);
@@ -681,7 +681,7 @@ fn shuttle_a_fork_of_a_relative_against_a_move_of_tables() {
 /// A page moves over another. Once the new one was written to, no CPU reads the old one.
 #[test]
 fn shuttle_a_page_that_is_replaced_is_flushed_before_another_comes() {
-    check_some(624, SOME, || {
+    check_some(SOME, || {
         with_spaces_by(
             HostConfig::with_ram(1 << 20).cpus(3),
             MemoryConfig::default(),
@@ -732,8 +732,8 @@ fn shuttle_a_page_that_is_replaced_is_flushed_before_another_comes() {
 /// Hazard: a collapse of what moves, at either place, and a fork beside the move of whole tables.
 #[test]
 fn shuttle_a_collapse_and_a_fork_against_a_move_of_their_table() {
-    for (seed, bytes) in [(625, PMD), (626, PUD)] {
-        check_some(seed, FEW, move || {
+    for bytes in [PMD, PUD] {
+        check_some(FEW, move || {
             roomy_with_leaves(RemapTechnique::Puds, |machine, space| {
                 written(machine, space, ADDR, bytes, 1);
                 let places = [ADDR, ELSEWHERE];

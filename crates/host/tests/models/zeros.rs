@@ -15,7 +15,7 @@ const SECOND: VirtAddr = VirtAddr(ADDR.0 + 8);
 /// Two CPUs write to the page: if each mapped a page of its own there, one write would be lost.
 #[test]
 fn shuttle_two_faults_of_one_page_of_zeros() {
-    check_some(751, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 0);
             thread::scope(|scope| {
@@ -31,7 +31,7 @@ fn shuttle_two_faults_of_one_page_of_zeros() {
 
 #[test]
 fn shuttle_a_fork_against_the_return_of_zeros() {
-    check_some(752, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 0);
             thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn shuttle_a_fork_against_the_return_of_zeros() {
 /// The slot is used for another page as soon as it is free: no fault maps that one in the place of zeros.
 #[test]
 fn shuttle_a_swap_in_of_zeros_against_reuse_of_the_slot() {
-    check_some(753, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).slots(1).run(|machine, space| {
             written(machine, space, BEFORE, PAGE, 2);
             swapped(machine, space, ADDR, PAGE, 0);
@@ -85,7 +85,7 @@ fn shuttle_a_swap_in_of_zeros_against_reuse_of_the_slot() {
 /// Both the fault and swapoff swap the page in: one of them does.
 #[test]
 fn shuttle_a_swap_in_of_zeros_against_swapoff() {
-    check_some(754, SOME, || {
+    check_some(SOME, || {
         Swapping::on(3).run(|machine, space| {
             swapped(machine, space, ADDR, PAGE, 0);
             thread::scope(|scope| {
