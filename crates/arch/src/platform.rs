@@ -71,7 +71,7 @@ pub enum LockClass {
     Mmap,
     /// A VMA's own lock.
     Vma,
-    /// The groups of private pages of one family of processes.
+    /// The anon_vmas of one family of processes.
     Rmap,
     /// The list of all spaces of a machine.
     Spaces,

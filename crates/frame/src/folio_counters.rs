@@ -46,7 +46,7 @@ folio_counters! {
     /// A folio was read from a swap device whole.
     Swpin = "swpin",
     /// A folio was to be read whole, and became a smaller one, since there was no memory of that order, or
-    /// too little left of its group's limit.
+    /// too little left of its memcg's limit.
     SwpinFallback = "swpin_fallback",
     /// Of these, its memcg was at its limit.
     SwpinFallbackCharge = "swpin_fallback_charge",

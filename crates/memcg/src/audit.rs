@@ -113,15 +113,15 @@ impl fmt::Display for MemcgViolation {
                 write!(f, "{name} of memcg {memcg}, node {node}: {kept} pages are kept, {counted} counted")
             }
             Self::Charges { memcg, usage, below } => {
-                write!(f, "group {memcg} is charged {usage} pages, with {below} below it")
+                write!(f, "memcg {memcg} is charged {usage} pages, with {below} below it")
             }
             Self::SwapCharges { memcg, usage, below } => {
-                write!(f, "group {memcg} is charged {usage} pages of swap, with {below} below it")
+                write!(f, "memcg {memcg} is charged {usage} pages of swap, with {below} below it")
             }
             Self::Count { memcg, what, kept, found } => {
-                write!(f, "group {memcg} counts {kept} {what}, and {found} belong to it")
+                write!(f, "memcg {memcg} counts {kept} {what}, and {found} belong to it")
             }
-            Self::Orphan { memcg, what } => write!(f, "{what} belong to {memcg}, which is no group"),
+            Self::Orphan { memcg, what } => write!(f, "{what} belong to {memcg}, which is no memcg"),
             Self::Stray { memcg } => write!(f, "a CPU holds something back for {memcg}, which is none"),
         }
     }

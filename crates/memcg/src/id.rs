@@ -46,7 +46,7 @@ impl MemcgId {
 
 impl fmt::Debug for MemcgId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "group{}", self.0)
+        write!(f, "memcg{}", self.0)
     }
 }
 

@@ -144,7 +144,7 @@ impl<P: Platform> Memcgs<P> {
         let listing = AtomicBool::new(false);
         let table = MemcgTable::new();
         let room = Self { frames, table, memcgs, lists, registry, cpus, incoming, listing };
-        room.make_group(&room.frames.platform().pin(), MemcgId::ROOT)?.life.begin();
+        room.make_memcg(&room.frames.platform().pin(), MemcgId::ROOT)?.life.begin();
         Ok(room)
     }
 

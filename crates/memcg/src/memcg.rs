@@ -191,6 +191,6 @@ impl<P: Platform> Memcg<P> {
 
 impl<P: Platform> fmt::Debug for Memcg<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("id", &self.id).field("life", &self.life).finish_non_exhaustive()
+        f.debug_struct("Memcg").field("id", &self.id).field("life", &self.life).finish_non_exhaustive()
     }
 }

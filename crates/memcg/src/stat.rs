@@ -6,7 +6,7 @@ use quire_arch::{Pin, Platform};
 use quire_sync::atomic::Ordering;
 
 /// Declares the numbers once, with the name of each.
-macro_rules! group_stats {
+macro_rules! memcg_stats {
     ($($(#[doc = $doc:literal])+ $stat:ident = $name:literal,)+) => {
         /// A number of `memory.stat`, by its name there.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,7 +29,7 @@ macro_rules! group_stats {
     };
 }
 
-group_stats! {
+memcg_stats! {
     /// Anonymous pages that were paged in again.
     WorkingsetRefaultAnon = "workingset_refault_anon",
     /// Of the anonymous ones, those that were out for so short a time that they are active at once.

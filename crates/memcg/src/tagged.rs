@@ -123,7 +123,7 @@ mod tests {
     const B: MemcgId = MemcgId::from_bits(0x7fff);
 
     #[test]
-    fn groups_and_signed_amounts_survive_the_packing() {
+    fn memcgs_and_signed_amounts_survive_the_packing() {
         for memcg in [MemcgId::ROOT, A, B] {
             for amount in [0, 1, -1, 1 << 46, -(1 << 46)] {
                 assert_eq!(unpack(pack(memcg, amount)), (memcg, amount));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_is_of_one_group() {
+    fn an_amount_is_of_one_memcg() {
         let cell = TaggedAmount::default();
         assert_eq!(cell.add(A, 5), None);
         assert!(!cell.take(B, 1) && !cell.take(A, 6) && cell.take(A, 2));

@@ -55,7 +55,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// Makes the memory of a memcg of a number that none had before.
-    pub(crate) fn make_group(&self, pin: &Pin<'_, P>, id: MemcgId) -> Result<&Memcg<P>, AllocError> {
+    pub(crate) fn make_memcg(&self, pin: &Pin<'_, P>, id: MemcgId) -> Result<&Memcg<P>, AllocError> {
         let frames = &self.frames;
         if !self.table.has_leaf(id) {
             let page =
@@ -114,7 +114,7 @@ impl<P: Platform> Memcgs<P> {
             }
             None => {
                 let id = MemcgId::new(registry.used + 1).ok_or(MemcgError::TooMany)?;
-                let memcg = self.make_group(&pin, id)?;
+                let memcg = self.make_memcg(&pin, id)?;
                 registry.used += 1;
                 memcg
             }

@@ -88,8 +88,8 @@ impl<P: Platform> Memory<P> {
             oom: config.oom,
         };
         let start = |error: AllocError| BuildError::Start(error.into());
-        let groups = Memcgs::new(frames).map_err(start)?;
-        let swap = Swap::new(groups, config.techniques.swap).map_err(start)?;
+        let memcgs = Memcgs::new(frames).map_err(start)?;
+        let swap = Swap::new(memcgs, config.techniques.swap).map_err(start)?;
         let spaces = Spaces::new(swap, spaces_config, &Policy).map_err(BuildError::Start)?;
         Ok(Self { spaces, techniques: config.techniques })
     }
@@ -211,8 +211,8 @@ impl<P: Platform> Memory<P> {
 
     /// Reclaims about `pages` below a memcg, as a write to its `memory.reclaim` asks for. Returns the pages
     /// that were freed.
-    pub fn reclaim(&self, group: MemcgId, pages: u64) -> u64 {
-        quire_reclaim::reclaim_memcg(&self.spaces, group, pages)
+    pub fn reclaim(&self, memcg: MemcgId, pages: u64) -> u64 {
+        quire_reclaim::reclaim_memcg(&self.spaces, memcg, pages)
     }
 
     /// How often the lock of each zone was taken so far.

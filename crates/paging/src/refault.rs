@@ -26,23 +26,23 @@ pub(crate) fn refault<P: Platform>(
     shadow: Option<Shadow>,
 ) -> LruList {
     let Some(shadow) = shadow else { return LruList::InactiveAnon };
-    let groups = memory.memcgs();
+    let memcgs = memory.memcgs();
     let events = memory.frames().events();
-    let (group, node) = (MemcgId::from_bits(shadow.group()), shadow.node());
+    let (memcg, node) = (MemcgId::from_bits(shadow.memcg()), shadow.node());
     let pages = memory.frames().folio(head).order().pages();
     let count = |event, stat| {
         events.add(pin, event, pages);
-        groups.add_stat(pin, group, stat, pages as i64);
+        memcgs.add_stat(pin, memcg, stat, pages as i64);
     };
     count(VmEvent::WorkingsetRefaultAnon, MemcgStat::WorkingsetRefaultAnon);
-    let sizes = groups.sizes(group, node);
+    let sizes = memcgs.sizes(memcg, node);
     // What could be reclaimed instead of a private page.
     let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
     let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
-    if distance(groups.age(group, node), shadow.age()) > kept {
+    if distance(memcgs.age(memcg, node), shadow.age()) > kept {
         return LruList::InactiveAnon;
     }
-    groups.advance(group, node, pages);
+    memcgs.advance(memcg, node, pages);
     count(VmEvent::WorkingsetActivateAnon, MemcgStat::WorkingsetActivateAnon);
     if shadow.workingset() {
         memory.frames().known(head).set_flags(FrameFlags::WORKINGSET);

@@ -1,4 +1,4 @@
-//! Ageing: the lists of one group on one node.
+//! Ageing: the lists of one memcg on one node.
 
 use crate::search::Search;
 use crate::shrink::{BATCH, Isolated, shrink};
@@ -7,10 +7,10 @@ use quire_frame::{FrameFlags, VmEvent};
 use quire_memcg::{Begin, LruList, MemcgId, MemcgStat};
 use quire_space::Spaces;
 
-/// One group's lists on one node.
+/// One memcg's lists on one node.
 pub(crate) struct Lists<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
-    pub(crate) group: MemcgId,
+    pub(crate) memcg: MemcgId,
     pub(crate) node: NodeId,
 }
 
@@ -35,7 +35,7 @@ fn inactive_ratio(pages: u64) -> u64 {
 impl<P: Platform> Lists<'_, P> {
     /// Pages on a list.
     fn size(&self, list: LruList) -> u64 {
-        self.spaces.memcgs().sizes(self.group, self.node)[list as usize]
+        self.spaces.memcgs().sizes(self.memcg, self.node)[list as usize]
     }
 
     /// Whether the inactive list is too short for what is used again to be told from the rest.
@@ -47,8 +47,8 @@ impl<P: Platform> Lists<'_, P> {
     /// Goes through the lists as deep as `priority` says: each level down doubles the depth, and at 0 all is
     /// looked at. Returns the pages that came free; ends when they are `wanted`.
     pub(crate) fn scan(&self, priority: u32, wanted: u64, search: &Search) -> u64 {
-        let groups = self.spaces.memcgs();
-        groups.take_in(&self.spaces.platform().pin(), None);
+        let memcgs = self.spaces.memcgs();
+        memcgs.take_in(&self.spaces.platform().pin(), None);
         let mut freed = 0;
         // Pages that are needed no more first.
         let pairs =
@@ -81,7 +81,7 @@ impl<P: Platform> Lists<'_, P> {
         if inactive != LruList::InactiveAnon {
             return Some(Candidates::All);
         }
-        if swap.free_slots() > 0 && self.spaces.memcgs().swap_left(self.group) > 0 {
+        if swap.free_slots() > 0 && self.spaces.memcgs().swap_left(self.memcg) > 0 {
             return Some(Candidates::All);
         }
         swap.is_any_on().then_some(Candidates::WithSlots)
@@ -95,7 +95,7 @@ impl<P: Platform> Lists<'_, P> {
             let flags = || self.spaces.frames().known(head).word().flags();
             which == Candidates::All || flags().contains(FrameFlags::SWAP_CACHE)
         };
-        let place = (self.group, self.node, list);
+        let place = (self.memcg, self.node, list);
         // What is passed over keeps its place, and is not to be passed over again by every handful.
         let begin = if which == Candidates::All { Begin::Oldest } else { Begin::WhereLeft };
         self.spaces.memcgs().isolate(&pin, place, (begin, BATCH as u32), could_go, some).scanned
@@ -104,7 +104,7 @@ impl<P: Platform> Lists<'_, P> {
     /// Moves folios from the end of an active list to the inactive one. That they were used is no reason to
     /// stay: they have the length of the inactive list to be used again.
     fn deactivate(&self, active: LruList, which: Candidates, depth: u64) {
-        let groups = self.spaces.memcgs();
+        let memcgs = self.spaces.memcgs();
         let inactive =
             if active == LruList::ActiveAnon { LruList::InactiveAnon } else { LruList::InactiveFile };
         let mut left = depth;
@@ -126,11 +126,11 @@ impl<P: Platform> Lists<'_, P> {
                     let events = self.spaces.frames().events();
                     events.add(&pin, VmEvent::Pgdeactivate, pages);
                     events.add(&pin, VmEvent::Pgrefill, pages);
-                    let group = MemcgId::from_bits(frame.as_folio().memcg());
-                    groups.add_stat(&pin, group, MemcgStat::Pgdeactivate, pages as i64);
-                    groups.add_stat(&pin, group, MemcgStat::Pgrefill, pages as i64);
+                    let memcg = MemcgId::from_bits(frame.as_folio().memcg());
+                    memcgs.add_stat(&pin, memcg, MemcgStat::Pgdeactivate, pages as i64);
+                    memcgs.add_stat(&pin, memcg, MemcgStat::Pgrefill, pages as i64);
                     frame.set_flags(FrameFlags::WORKINGSET);
-                    groups.put_back(&pin, head, inactive, true);
+                    memcgs.put_back(&pin, head, inactive, true);
                 }
                 self.spaces.memcgs().release_folio(head);
             }
@@ -143,7 +143,7 @@ impl<P: Platform> Lists<'_, P> {
         let mut some = Isolated::new();
         let scanned = self.isolate(inactive, which, &mut some);
         let freed = shrink(self.spaces, &mut some, search.pressure);
-        search.count(self.spaces, (self.group, inactive), scanned, freed);
+        search.count(self.spaces, (self.memcg, inactive), scanned, freed);
         (scanned, freed)
     }
 }

@@ -21,25 +21,25 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
             0 => spaces.swap().compact_devices(),
             freed => freed,
         },
-        Need::Memcg(group, pages) => {
-            spaces.memcgs().count(group, MemcgEvent::Max, 1);
+        Need::Memcg(memcg, pages) => {
+            spaces.memcgs().count(memcg, MemcgEvent::Max, 1);
             spaces.memcgs().drain_stocks(&spaces.platform().pin());
-            if spaces.memcgs().pages_left(group) >= pages {
+            if spaces.memcgs().pages_left(memcg) >= pages {
                 return pages;
             }
-            reclaim(spaces, group, pages.max(ENOUGH), Cause::Direct)
+            reclaim(spaces, memcg, pages.max(ENOUGH), Cause::Direct)
         }
     }
 }
 
 /// Frees about `pages` below a memcg, also those used of late (`memory.reclaim`). Returns how many were
 /// freed.
-pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, group: MemcgId, pages: u64) -> u64 {
+pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64) -> u64 {
     spaces.memcgs().drain_stocks(&spaces.platform().pin());
-    reclaim(spaces, group, pages, Cause::Proactive)
+    reclaim(spaces, memcg, pages, Cause::Proactive)
 }
 
-/// Frees `wanted` pages below the group `root`, or as many as a few rounds find.
+/// Frees `wanted` pages below the memcg `root`, or as many as a few rounds find.
 pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u64, cause: Cause) -> u64 {
     let mut search = Search::new(root, cause);
     for _ in 0..ROUNDS {
@@ -59,7 +59,7 @@ pub(crate) fn reclaim<P: Platform>(spaces: &Spaces<P>, root: MemcgId, wanted: u6
 fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
     let mut freed = 0;
     for priority in (0..=FIRST_PRIORITY).rev() {
-        freed += scan_groups(spaces, priority, wanted - freed, search);
+        freed += scan_memcgs(spaces, priority, wanted - freed, search);
         if freed >= wanted {
             break;
         }
@@ -67,32 +67,32 @@ fn round<P: Platform>(spaces: &Spaces<P>, wanted: u64, search: &Search) -> u64 {
     freed
 }
 
-/// One pass over all groups that are searched. Those that are protected are passed over as long as others
+/// One pass over all memcgs that are searched. Those that are protected are passed over as long as others
 /// have something.
-fn scan_groups<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, search: &Search) -> u64 {
-    let (groups, root) = (spaces.memcgs(), search.root);
+fn scan_memcgs<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, search: &Search) -> u64 {
+    let (memcgs, root) = (spaces.memcgs(), search.root);
     let mut freed = 0;
     for reach_low in [false, true] {
         let mut low_left = false;
-        let mut next = groups.next_in_subtree(root, None);
-        while let Some(group) = next {
-            next = groups.next_in_subtree(root, Some(group));
-            let protection = groups.protection(root, group);
-            let usage = groups.usage(group);
-            if group != root && protection.min > 0 && usage <= protection.min {
+        let mut next = memcgs.next_in_subtree(root, None);
+        while let Some(memcg) = next {
+            next = memcgs.next_in_subtree(root, Some(memcg));
+            let protection = memcgs.protection(root, memcg);
+            let usage = memcgs.usage(memcg);
+            if memcg != root && protection.min > 0 && usage <= protection.min {
                 continue;
             }
-            if group != root && protection.low > 0 && usage <= protection.low {
+            if memcg != root && protection.low > 0 && usage <= protection.low {
                 if !reach_low {
                     low_left = true;
                     continue;
                 }
-                groups.count(group, MemcgEvent::Low, 1);
+                memcgs.count(memcg, MemcgEvent::Low, 1);
             } else if reach_low {
                 continue;
             }
             for node in (0..spaces.platform().node_count()).filter_map(NodeId::new) {
-                freed += Lists { spaces, group, node }.scan(priority, wanted - freed.min(wanted), search);
+                freed += Lists { spaces, memcg, node }.scan(priority, wanted - freed.min(wanted), search);
             }
             if freed >= wanted {
                 return freed;
@@ -105,14 +105,14 @@ fn scan_groups<P: Platform>(spaces: &Spaces<P>, priority: u32, wanted: u64, sear
     freed
 }
 
-/// Slows a program down whose group is over its high limit: it does the work itself.
-pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, group: MemcgId) {
-    if group == MemcgId::ROOT {
+/// Slows a program down whose memcg is over its high limit: it does the work itself.
+pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) {
+    if memcg == MemcgId::ROOT {
         return;
     }
-    let groups = spaces.memcgs();
-    let Some(over) = groups.over_high(group) else { return };
-    groups.count(over.memcg, MemcgEvent::High, 1);
+    let memcgs = spaces.memcgs();
+    let Some(over) = memcgs.over_high(memcg) else { return };
+    memcgs.count(over.memcg, MemcgEvent::High, 1);
     let wanted = over.pages.min(ENOUGH);
     let search = Search::new(over.memcg, Cause::Direct);
     let in_vain = [search, search.starved()].iter().all(|search| {
@@ -121,8 +121,8 @@ pub(crate) fn throttle<P: Platform>(spaces: &Spaces<P>, group: MemcgId) {
         freed == 0
     });
     if in_vain {
-        // The next fault would look in vain as well: not again before the group has more.
-        groups.forgive_high(group);
+        // The next fault would look in vain as well: not again before the memcg has more.
+        memcgs.forgive_high(memcg);
     }
 }
 

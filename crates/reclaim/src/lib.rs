@@ -6,7 +6,7 @@
 //! to memcgs; each round of reclaim goes through all memcgs below the one that is short, as deep into their
 //! lists as its priority says.
 //!
-//! Everything here is stateless: what it knows lies in the lists, the groups and the folios. So [`Policy`] is
+//! Everything here is stateless: what it knows lies in the lists, the memcgs and the folios. So [`Policy`] is
 //! a value of no size, which a machine hands down to its spaces ([`quire_space::Reclaim`]).
 //!
 //! # Modules, lowest first
@@ -48,8 +48,8 @@ impl<P: Platform> Reclaim<P> for Policy {
         oom::out_of_memory(spaces, need)
     }
 
-    fn throttle(&self, spaces: &Spaces<P>, group: MemcgId) {
-        balance::throttle(spaces, group);
+    fn throttle(&self, spaces: &Spaces<P>, memcg: MemcgId) {
+        balance::throttle(spaces, memcg);
     }
 
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {

@@ -26,12 +26,12 @@ pub fn badness(figures: &SpaceFigures, adjustment: i16, total_pages: u64) -> Opt
 /// Chooses the program with the highest score among those that the shortage concerns, and ends it. Returns
 /// whether there was one, or one is on its way out already.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool {
-    let groups = spaces.memcgs();
+    let memcgs = spaces.memcgs();
     let root = match need {
         Need::Frames(_) => MemcgId::ROOT,
-        Need::Memcg(group, _) => {
-            groups.count(group, MemcgEvent::Oom, 1);
-            group
+        Need::Memcg(memcg, _) => {
+            memcgs.count(memcg, MemcgEvent::Oom, 1);
+            memcg
         }
     };
     let total = spaces.frames().totals().managed + spaces.swap().total_slots();
@@ -39,7 +39,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> bool
     let mut dying = false;
     let mut next = Space::next(spaces, None);
     while let Some(space) = next {
-        if groups.is_below(space.memcg(), root) {
+        if memcgs.is_below(space.memcg(), root) {
             if space.is_killed() {
                 // What it has comes back when it has gone.
                 dying |= space.figures().resident > 0;

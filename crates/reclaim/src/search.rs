@@ -17,7 +17,7 @@ pub(crate) enum Cause {
     Proactive,
 }
 
-/// A search of the lists of a group and all below it.
+/// A search of the lists of a memcg and all below it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     pub(crate) cause: Cause,
@@ -37,12 +37,12 @@ impl Search {
         Self { pressure: if waits { Pressure::Starved } else { self.pressure }, ..self }
     }
 
-    /// Counts pages of a group's list that were looked at, and those of them that came free. As in Linux the
+    /// Counts pages of a memcg's list that were looked at, and those of them that came free. As in Linux the
     /// machine's counters by cause tell of searches over everything only, those by sort of page of all.
     pub(crate) fn count<P: Platform>(
         &self,
         spaces: &Spaces<P>,
-        (group, list): (MemcgId, LruList),
+        (memcg, list): (MemcgId, LruList),
         scanned: u64,
         freed: u64,
     ) {
@@ -65,13 +65,13 @@ impl Search {
             _ => [VmEvent::PgscanAnon, VmEvent::PgstealAnon],
         };
         let pin = spaces.platform().pin();
-        let (machine, groups) = (spaces.frames().events(), spaces.memcgs());
+        let (machine, memcgs) = (spaces.frames().events(), spaces.memcgs());
         for (nth, pages) in [scanned, freed].into_iter().enumerate() {
             if self.root == MemcgId::ROOT {
                 machine.add(&pin, events[nth], pages);
             }
             machine.add(&pin, of_sort[nth], pages);
-            groups.add_stat(&pin, group, stats[nth], pages as i64);
+            memcgs.add_stat(&pin, memcg, stats[nth], pages as i64);
         }
     }
 }

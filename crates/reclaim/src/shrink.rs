@@ -171,21 +171,21 @@ fn unmap<'s, P: Platform>(
 /// its first part goes on.
 fn give_slots<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
     let frame = spaces.frames().known(head);
-    let group = frame.as_folio().memcg();
+    let memcg = frame.as_folio().memcg();
     let order = spaces.frames().folio(head).order();
-    match spaces.swap().add_folio(head, group) {
+    match spaces.swap().add_folio(head, memcg) {
         Ok(_) => Ok(()),
         Err(NoSlots::WrongOrder) if order > Order::ZERO => {
             let pin = spaces.platform().pin();
             spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
             if order == Order::PMD {
                 // Memcgs count folios as large as a PMD entry's only.
-                let group = MemcgId::from_bits(group);
-                spaces.memcgs().add_stat(&pin, group, MemcgStat::ThpSwpoutFallback, 1);
+                let memcg = MemcgId::from_bits(memcg);
+                spaces.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
             }
             drop(pin);
             spaces.split_isolated(head, Order::ZERO).map_err(|_| Fate::Activate)?;
-            spaces.swap().add_folio(head, group).map(|_| ()).map_err(|_| Fate::Activate)
+            spaces.swap().add_folio(head, memcg).map(|_| ()).map_err(|_| Fate::Activate)
         }
         Err(_) => Err(Fate::Activate),
     }
@@ -198,9 +198,9 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     let pages = spaces.frames().folio(head).order().pages();
     if discarded {
         let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
-        let group = MemcgId::from_bits(frame.as_folio().memcg());
+        let memcg = MemcgId::from_bits(frame.as_folio().memcg());
         drop(guard);
-        // The group may go with its last charge, but not before this section ends.
+        // The memcg may go with its last charge, but not before this section ends.
         let pin = spaces.platform().pin();
         let _section = spaces.frames().epoch().enter(&pin);
         // This is the last reference, unless a speculative reference was taken just now: then the folio is
@@ -210,7 +210,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         }
         if lazy {
             spaces.frames().events().add(&pin, VmEvent::Pglazyfreed, pages);
-            spaces.memcgs().add_stat(&pin, group, MemcgStat::Pglazyfreed, pages as i64);
+            spaces.memcgs().add_stat(&pin, memcg, MemcgStat::Pglazyfreed, pages as i64);
         }
         return pages;
     }
@@ -232,10 +232,10 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
             return 0;
         }
     }
-    let group = MemcgId::from_bits(frame.as_folio().memcg());
+    let memcg = MemcgId::from_bits(frame.as_folio().memcg());
     let node = frame.zone().node();
     // The cache's reference and that of the isolation.
-    if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (group, node)))) {
+    if !spaces.swap().evict(head, 2, Some(shadow(spaces, head, (memcg, node)))) {
         drop(guard);
         // The thread that dropped its last slot meanwhile found it locked.
         spaces.swap().leave_if_unnamed(head);
@@ -243,21 +243,21 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         return 0;
     }
     drop(guard);
-    spaces.memcgs().advance(group, node, pages);
+    spaces.memcgs().advance(memcg, node, pages);
     spaces.memcgs().free_frozen(head, chain);
     pages
 }
 
 /// What the slots of a folio will remember of it.
-fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (group, node): (MemcgId, NodeId)) -> Shadow {
+fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (memcg, node): (MemcgId, NodeId)) -> Shadow {
     let workingset = spaces.frames().known(head).word().flags().contains(FrameFlags::WORKINGSET);
-    Shadow::new(node, group.get(), workingset, spaces.memcgs().age(group, node))
+    Shadow::new(node, memcg.get(), workingset, spaces.memcgs().age(memcg, node))
 }
 
 /// Puts a folio back on the list that its fate says, and drops its reference.
 fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     let frame = spaces.frames().known(head);
-    let groups = spaces.memcgs();
+    let memcgs = spaces.memcgs();
     let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
     let (inactive, active) = if lazy {
         (LruList::InactiveFile, LruList::ActiveFile)
@@ -274,13 +274,13 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
             _ if locked => {}
             Fate::Activate => {
                 spaces.swap().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
-                groups.put_back(&pin, head, active, true);
+                memcgs.put_back(&pin, head, active, true);
             }
-            Fate::Keep => groups.put_back(&pin, head, inactive, true),
+            Fate::Keep => memcgs.put_back(&pin, head, inactive, true),
             // It should not be looked at again before the others.
             Fate::Write => {
                 let under_way = frame.word().flags().contains(FrameFlags::WRITEBACK);
-                groups.put_back(&pin, head, inactive, under_way);
+                memcgs.put_back(&pin, head, inactive, under_way);
             }
             Fate::Lock => {
                 frame.set_flags(FrameFlags::MLOCKED);
@@ -290,7 +290,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         }
         if locked {
             events.add(&pin, VmEvent::UnevictablePgsCulled, pages);
-            groups.put_back(&pin, head, LruList::Unevictable, true);
+            memcgs.put_back(&pin, head, LruList::Unevictable, true);
         }
     }
     if locked {
@@ -304,7 +304,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         {
             events.add(&pin, VmEvent::UnevictablePgsMunlocked, pages);
         }
-        if !frame.word().flags().contains(FrameFlags::MLOCKED) && groups.move_to(&pin, head, inactive, true) {
+        if !frame.word().flags().contains(FrameFlags::MLOCKED) && memcgs.move_to(&pin, head, inactive, true) {
             events.add(&pin, VmEvent::UnevictablePgsRescued, pages);
         }
     }

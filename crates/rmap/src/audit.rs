@@ -171,7 +171,7 @@ fn check_anon_vma(anon_vma: &AnonVma, report: &mut dyn FnMut(AnonVmaViolation)) 
         // SAFETY: a VMA in an anon_vma is live.
         let vma = unsafe { member.as_ref() };
         let names_it = vma.anon().anon_vma() == Some(NonNull::from(anon_vma));
-        if !names_it || vma.membership().interval() != vma.facts().page_offsets() {
+        if !names_it || vma.membership().interval() != vma.snapshot().page_offsets() {
             report(AnonVmaViolation::Member);
         }
     }

@@ -50,6 +50,6 @@ impl HugePages {
 }
 
 /// Whether a mapping may be split at `at`, which lies in it or at one of its ends.
-pub fn may_split(facts: &VmaSnapshot, at: VirtAddr) -> bool {
-    HugePages::of(facts.flags).is_none_or(|size| at.is_aligned(size.bytes()))
+pub fn may_split(snapshot: &VmaSnapshot, at: VirtAddr) -> bool {
+    HugePages::of(snapshot.flags).is_none_or(|size| at.is_aligned(size.bytes()))
 }

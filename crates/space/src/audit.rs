@@ -266,7 +266,7 @@ pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     expect("entries that name slots", sums.names.count, counted.count);
     expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
     let large_leaves = sums.large_leaves;
-    audit_groups(spaces, report);
+    audit_memcgs(spaces, report);
     audit_frames(spaces, large_leaves, report);
     sharing::audit_sharing(spaces, report);
     memcgs::audit_memcgs(spaces, report);
@@ -283,17 +283,17 @@ fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sum
     }
     let mut expected = SpaceFigures::default();
     for (range, vma) in mappings.entries() {
-        let facts = vma.facts();
-        if facts.range != range {
-            report(SpaceViolation::VmaRange { space, expected: range, found: facts.range });
+        let snapshot = vma.snapshot();
+        if snapshot.range != range {
+            report(SpaceViolation::VmaRange { space, expected: range, found: snapshot.range });
         }
-        let (bytes, flags) = (facts.range.len(), facts.flags);
+        let (bytes, flags) = (snapshot.range.len(), snapshot.flags);
         expected.mapped += bytes;
         expected.exec += if flags.is_exec() { bytes } else { 0 };
         expected.stack += if flags.is_stack() && !flags.is_exec() { bytes } else { 0 };
         expected.data += if flags.is_data() { bytes } else { 0 };
         expected.locked += if flags.contains(VmFlags::LOCKED) { bytes } else { 0 };
-        sums.accounted += if flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
+        sums.accounted += if flags.contains(VmFlags::ACCOUNT) { snapshot.range.pages() } else { 0 };
         sums.vmas += 1;
         sums.anon_vmas.count(vma);
     }
@@ -334,7 +334,7 @@ fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sum
 }
 
 /// Compares every anon_vma with what [`AnonVmaAudit::count`] found.
-fn audit_groups<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
+fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
         Space::for_each(spaces, |core| {
             core.read_mappings(spaces.platform()).iter().for_each(|vma| visit(core, vma));

@@ -65,7 +65,7 @@ impl<'s, P: Platform> Faults<'s, P> {
     ) -> Result<(), Refusal> {
         let (space, huge) = (self.core, self.spaces.huge());
         let window = &vma.swap_window;
-        let fault = VmFault { space, vma: &vma.facts(), addr, access, swapped, window, huge };
+        let fault = VmFault { space, vma: &vma.snapshot(), addr, access, swapped, window, huge };
         Resolver { tables: self.tables(), thp: self.spaces.thp(), pin, fault }.resolve()
     }
 
@@ -114,20 +114,22 @@ impl<'s, P: Platform> Faults<'s, P> {
     /// Gives `vma` the anon_vma of its private pages: a neighbour's if the two could be one VMA but for their
     /// permissions, else a new one. The mmap lock is held in some way, and the caller is not pinned.
     pub(crate) fn give_anon_vma(&self, vma: &Vma) -> Result<(), AllocError> {
-        let facts = vma.facts();
-        if facts.anon.is_some() {
+        let snapshot = vma.snapshot();
+        if snapshot.anon.is_some() {
             return Ok(());
         }
         // SAFETY: the mmap lock is held.
         let view = unsafe { self.core.vmas.view() };
-        let neighbours =
-            [view.first_ending_after(facts.range.end()), view.last_starting_before(facts.range.start())];
+        let neighbours = [
+            view.first_ending_after(snapshot.range.end()),
+            view.last_starting_before(snapshot.range.start()),
+        ];
         let shared = neighbours
             .into_iter()
             .flatten()
             // SAFETY: a VMA in the tree is live while the mmap lock is held.
-            .map(|entry| unsafe { entry.value.as_ref() }.facts())
-            .find_map(|neighbour| neighbour.anon_vma_to_share(&facts));
+            .map(|entry| unsafe { entry.value.as_ref() }.snapshot())
+            .find_map(|neighbour| neighbour.anon_vma_to_share(&snapshot));
         self.spaces.rmap().give_first_anon_vma(self.core, vma, shared)
     }
 

@@ -137,15 +137,18 @@ fn next_block<P: Platform>(
     let mappings = core.read_mappings(space.spaces.platform());
     let mut at = from;
     loop {
-        let facts = mappings.first_ending_after(at)?.facts();
-        let orders =
-            space.spaces.huge().policy().orders(HugeUse::Khugepaged, facts.flags, core.huge_disable.load());
-        let (first, end) = huge_borders::<P>(at.max(facts.range.start()), facts.range.end());
-        if facts.backing.is_anonymous() && facts.anon.is_some() && !orders.is_empty() && first < end {
+        let snapshot = mappings.first_ending_after(at)?.snapshot();
+        let orders = space.spaces.huge().policy().orders(
+            HugeUse::Khugepaged,
+            snapshot.flags,
+            core.huge_disable.load(),
+        );
+        let (first, end) = huge_borders::<P>(at.max(snapshot.range.start()), snapshot.range.end());
+        if snapshot.backing.is_anonymous() && snapshot.anon.is_some() && !orders.is_empty() && first < end {
             return Some(first);
         }
         step.scanned += 1;
-        at = facts.range.end();
+        at = snapshot.range.end();
     }
 }
 

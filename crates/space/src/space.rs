@@ -215,7 +215,7 @@ impl<'m, P: Platform> Space<'m, P> {
     pub fn for_each_mapping(&self, mut visit: impl FnMut(Mapping)) {
         let core = self.core();
         let mappings = core.read_mappings(self.spaces.platform());
-        mappings.iter().for_each(|vma| visit(Mapping::of(&vma.facts())));
+        mappings.iter().for_each(|vma| visit(Mapping::of(&vma.snapshot())));
     }
 
     /// Unmaps everything. Cannot fail and allocates nothing.
@@ -241,12 +241,12 @@ pub struct Mapping {
 
 impl Mapping {
     /// The mapping that a VMA stands for.
-    pub(crate) fn of(facts: &VmaSnapshot) -> Self {
+    pub(crate) fn of(snapshot: &VmaSnapshot) -> Self {
         Self {
-            range: facts.range,
-            flags: facts.flags,
-            page_offset: facts.page_offset,
-            file: facts.backing.file_id(),
+            range: snapshot.range,
+            flags: snapshot.flags,
+            page_offset: snapshot.page_offset,
+            file: snapshot.backing.file_id(),
         }
     }
 }

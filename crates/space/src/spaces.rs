@@ -287,9 +287,9 @@ impl<P: Platform> Spaces<P> {
         }
         list.asids.give(shared.tables.asid());
         list.count -= 1;
-        let group = shared.memcg();
+        let memcg = shared.memcg();
         drop(list);
-        self.memcgs().release(group);
+        self.memcgs().release(memcg);
         // SAFETY: off the list, and the last handle is gone: nothing can reach it any more.
         unsafe { self.cores.free(self.frames(), &pin, core) };
         // Lock-free walkers of this space are gone with its handles, so the root needs no epoch.

@@ -163,7 +163,7 @@ fn unuse_pte<P: Platform>(
     addr: VirtAddr,
     entry: SwapEntry,
 ) -> Result<(), SwapOffError> {
-    let facts = vma.facts();
+    let snapshot = vma.snapshot();
     let tables = space.tables();
     loop {
         let (held, unreadable) = match space.spaces.swap_in(Swapped { entry, orders: OrderSet::EMPTY }) {
@@ -192,7 +192,7 @@ fn unuse_pte<P: Platform>(
         }
         let fault = VmFault {
             space: space.core(),
-            vma: &facts,
+            vma: &snapshot,
             addr,
             access: Access::Read,
             swapped: held.as_ref(),

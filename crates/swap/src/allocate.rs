@@ -22,7 +22,7 @@ impl<P: Platform> Swap<P> {
     /// Finds slots for a folio and puts it into the cache: one step. The folio is dirty from then on, has
     /// [`FrameFlags::SWAP_CACHE`] and one more reference, which is the cache's; `private` is its first slot.
     /// Nothing names the slots yet. The caller holds the folio lock and a reference; the folio is not in the
-    /// cache. `group` is the memcg that it is charged to.
+    /// cache. `memcg` is the memcg that it is charged to.
     ///
     /// Where slots run out, those that nothing but the cache holds are taken back. May free folios and tell
     /// devices of free clusters, so no spin lock is held.
@@ -30,15 +30,15 @@ impl<P: Platform> Swap<P> {
     /// # Errors
     ///
     /// See [`NoSlots`].
-    pub fn add_folio(&self, head: Pfn, group: u16) -> Result<SlotId, NoSlots> {
+    pub fn add_folio(&self, head: Pfn, memcg: u16) -> Result<SlotId, NoSlots> {
         let frame = self.frames().known(head);
         let wanted = Wanted { head, order: frame.word().order() };
         debug_assert!(!frame.word().flags().contains(FrameFlags::SWAP_CACHE));
-        debug_assert_eq!(frame.as_folio().memcg(), group);
+        debug_assert_eq!(frame.as_folio().memcg(), memcg);
         if !self.is_any_on() {
             return Err(NoSlots::Full);
         }
-        if !self.charge_slots(group, wanted.order.pages()) {
+        if !self.charge_slots(memcg, wanted.order.pages()) {
             return Err(NoSlots::Limit);
         }
         let mut found = self.try_devices(wanted);
@@ -50,7 +50,7 @@ impl<P: Platform> Swap<P> {
             found = self.try_devices(wanted);
         }
         if found.is_err() {
-            self.uncharge_slots(group, wanted.order.pages());
+            self.uncharge_slots(memcg, wanted.order.pages());
         }
         found
     }

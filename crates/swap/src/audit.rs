@@ -108,7 +108,7 @@ pub struct NamedSlot {
     /// Whether names of this slot are counted together with those of the rest of its cluster.
     pub torn: bool,
     /// The memcg that it is charged to.
-    pub group: u16,
+    pub memcg: u16,
 }
 
 impl<P: Platform> Swap<P> {
@@ -124,7 +124,7 @@ impl<P: Platform> Swap<P> {
                         count: word.count() + core::mem::take(&mut sum),
                         page: held.pfn(word),
                         torn: held.guard.torn,
-                        group: held.group(held.guard.unit(place)),
+                        memcg: held.memcg(held.guard.unit(place)),
                     });
                 }
             }

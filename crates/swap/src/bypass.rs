@@ -50,7 +50,7 @@ impl<P: Platform> Swap<P> {
                 && let Some(shadow) = unit.word.shadow()
             {
                 let busy = unit.word.is_busy();
-                held.guard.store(unit, unit.word.left(Out::Bare(shadow.group())).with_busy(busy));
+                held.guard.store(unit, unit.word.left(Out::Bare(shadow.memcg())).with_busy(busy));
             }
         });
     }

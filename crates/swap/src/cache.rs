@@ -21,7 +21,7 @@ pub enum Seen {
         /// The largest order, of those that were asked for, at which a folio could be inserted.
         order: Order,
         /// The memcg that the slot is charged to.
-        group: u16,
+        memcg: u16,
     },
     /// Nothing could be inserted: nothing names the slot, or another thread reads it past the cache.
     Gone,
@@ -52,7 +52,7 @@ impl<P: Platform> Swap<P> {
                     return held.get_page(word).map(Seen::Cached).ok_or(Retry);
                 }
                 Ok(match held.largest(at, most) {
-                    Some(order) => Seen::Out { order, group: word.group().unwrap_or_default() },
+                    Some(order) => Seen::Out { order, memcg: word.memcg().unwrap_or_default() },
                     None => Seen::Gone,
                 })
             });
@@ -163,8 +163,8 @@ impl<P: Platform> Swap<P> {
             if frame.word().flags().intersects(FrameFlags::WRITEBACK | FrameFlags::READING) {
                 return false;
             }
-            let group = frame.as_folio().memcg();
-            held.leave(first, end, Out::Bare(group), group);
+            let memcg = frame.as_folio().memcg();
+            held.leave(first, end, Out::Bare(memcg), memcg);
             frame.clear_flags(FrameFlags::SWAP_CACHE);
             true
         })
@@ -183,8 +183,8 @@ impl<P: Platform> Swap<P> {
             if !frame.freeze(expected_refs, busy) {
                 return false;
             }
-            let group = frame.as_folio().memcg();
-            held.leave(first, end, shadow.map_or(Out::Bare(group), Out::Shadow), group);
+            let memcg = frame.as_folio().memcg();
+            held.leave(first, end, shadow.map_or(Out::Bare(memcg), Out::Shadow), memcg);
             frame.clear_flags(FrameFlags::SWAP_CACHE);
             true
         })
@@ -205,12 +205,12 @@ impl<P: Platform> Swap<P> {
             }
             held.each(first, end, |held, unit| held.guard.split(unit));
             let frames = held.swap.frames();
-            let group = frames.known(head).as_folio().memcg();
+            let memcg = frames.known(head).as_folio().memcg();
             for part in 1..order.pages() >> to.get() {
                 let nth = part << to.get();
                 let frame = frames.known(head.offset(nth));
                 frame.as_folio().set_slot(held.slot(first + nth as u32).raw());
-                frame.as_folio().set_memcg(group);
+                frame.as_folio().set_memcg(memcg);
             }
             Ok(())
         });

@@ -84,7 +84,7 @@ impl<P: Platform> Swap<P> {
     }
 
     /// The memcg that the slot is charged to; 0 if it is free.
-    pub fn group_of(&self, slot: SlotId) -> u16 {
-        self.with_cluster(slot, |held, at| held.group(held.guard.unit(at))).unwrap_or(0)
+    pub fn memcg_of(&self, slot: SlotId) -> u16 {
+        self.with_cluster(slot, |held, at| held.memcg(held.guard.unit(at))).unwrap_or(0)
     }
 }

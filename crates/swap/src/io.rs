@@ -164,18 +164,18 @@ impl<P: Platform> Swap<P> {
         IoState::Done(Ok(()))
     }
 
-    /// Counts the pages of a folio, for the machine and for their group.
+    /// Counts the pages of a folio, for the machine and for their memcg.
     pub fn count_pages(&self, head: Pfn, event: VmEvent, stat: MemcgStat) {
         let frame = self.frames().known(head);
-        let (pages, group) = (frame.word().order().pages(), frame.as_folio().memcg());
-        self.count_some(&self.platform().pin(), MemcgId::from_bits(group), pages, (event, stat));
+        let (pages, memcg) = (frame.word().order().pages(), frame.as_folio().memcg());
+        self.count_some(&self.platform().pin(), MemcgId::from_bits(memcg), pages, (event, stat));
     }
 
-    /// Counts `pages` for the machine and for their group.
+    /// Counts `pages` for the machine and for their memcg.
     #[inline]
-    fn count_some(&self, pin: &Pin<'_, P>, group: MemcgId, pages: u64, (event, stat): (VmEvent, MemcgStat)) {
+    fn count_some(&self, pin: &Pin<'_, P>, memcg: MemcgId, pages: u64, (event, stat): (VmEvent, MemcgStat)) {
         self.frames().events().add(pin, event, pages);
-        self.memcgs().add_stat(pin, group, stat, pages as i64);
+        self.memcgs().add_stat(pin, memcg, stat, pages as i64);
     }
 
     /// Counts what is read or written of a folio, of which a compressed cache in front of the device has
@@ -183,7 +183,7 @@ impl<P: Platform> Swap<P> {
     /// device's.
     fn count_io(&self, io: PageIo, cached: u64) {
         let (pin, frame) = (self.platform().pin(), self.frames().known(io.pfn));
-        let (order, group) = (frame.word().order(), MemcgId::from_bits(frame.as_folio().memcg()));
+        let (order, memcg) = (frame.word().order(), MemcgId::from_bits(frame.as_folio().memcg()));
         let on_device = u64::from(io.pages) - cached;
         let (of_device, of_cache, whole) = match io.direction {
             Direction::Read => (
@@ -198,10 +198,10 @@ impl<P: Platform> Swap<P> {
             ),
         };
         if on_device > 0 {
-            self.count_some(&pin, group, on_device, of_device);
+            self.count_some(&pin, memcg, on_device, of_device);
         }
         if cached > 0 {
-            self.count_some(&pin, group, cached, of_cache);
+            self.count_some(&pin, memcg, cached, of_cache);
         }
         if order == Order::ZERO {
             return;
@@ -211,7 +211,7 @@ impl<P: Platform> Swap<P> {
         }
         if whole == Some(FolioCounter::Swpout) && order == Order::PMD {
             // Memcgs count folios as large as a PMD entry's only.
-            self.memcgs().add_stat(&pin, group, MemcgStat::ThpSwpout, 1);
+            self.memcgs().add_stat(&pin, memcg, MemcgStat::ThpSwpout, 1);
         }
     }
 

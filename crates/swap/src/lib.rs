@@ -6,7 +6,7 @@
 //!
 //! - `device`: what a swap device is.
 //! - `error`: what can go wrong, each cause apart.
-//! - `groups`: the charges of slots to memcgs.
+//! - `charge`: the charges of slots to memcgs.
 //! - `shadow`: what is left of a page that was paged out: when, and by which memcg.
 //! - `technique`: whether the swap cache is used as before or as now.
 //! - `word`: the word of a slot: everything that is known about it, in 64 bits.
@@ -36,12 +36,12 @@ mod allocate;
 mod audit;
 mod bypass;
 mod cache;
+mod charge;
 mod cluster;
 mod counts;
 mod device;
 mod devices;
 mod error;
-mod groups;
 mod held;
 mod io;
 mod lists;
@@ -92,7 +92,7 @@ pub struct SwapOnOptions {
 /// No method is called with a lock of class `SwapCluster` or later held. Those that may sleep say so; all
 /// others may be called with spin locks held, and pin the CPU themselves.
 pub struct Swap<P: Platform> {
-    groups: Memcgs<P>,
+    memcgs: Memcgs<P>,
     technique: SwapTechnique,
     devices: [AtomicPtr<Device<P>>; MAX_DEVICES],
     /// The devices that give slots out, one more than their numbers, highest priority first; 0 ends it.
@@ -110,9 +110,9 @@ impl<P: Platform> Swap<P> {
     /// # Errors
     ///
     /// None so far: nothing is allocated before there is a device.
-    pub fn new(groups: Memcgs<P>, technique: SwapTechnique) -> Result<Self, AllocError> {
+    pub fn new(memcgs: Memcgs<P>, technique: SwapTechnique) -> Result<Self, AllocError> {
         Ok(Self {
-            groups,
+            memcgs,
             technique,
             devices: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             order: core::array::from_fn(|_| AtomicU8::new(0)),
@@ -125,13 +125,13 @@ impl<P: Platform> Swap<P> {
     /// The memcgs.
     #[inline]
     pub fn memcgs(&self) -> &Memcgs<P> {
-        &self.groups
+        &self.memcgs
     }
 
     /// The frames.
     #[inline]
     pub fn frames(&self) -> &Frames<P> {
-        self.groups.frames()
+        self.memcgs.frames()
     }
 
     /// The machine.

@@ -24,15 +24,15 @@ impl Shadow {
     /// Ages are kept modulo one more than this.
     pub const MAX_AGE: u64 = (1 << AGE_BITS) - 1;
 
-    /// The shadow of a page of `group` on `node`. Of the age the low bits are kept
+    /// The shadow of a page of `memcg` on `node`. Of the age the low bits are kept
     /// ([`MAX_AGE`](Self::MAX_AGE)); what it counts is the business of the code that compares ages.
     #[inline]
-    pub const fn new(node: NodeId, group: u16, workingset: bool, age: u64) -> Self {
-        debug_assert!(group <= Self::MAX_GROUP);
+    pub const fn new(node: NodeId, memcg: u16, workingset: bool, age: u64) -> Self {
+        debug_assert!(memcg <= Self::MAX_GROUP);
         Self(
             workingset as u64
                 | (node.index() as u64) << NODE_SHIFT
-                | ((group & Self::MAX_GROUP) as u64) << GROUP_SHIFT
+                | ((memcg & Self::MAX_GROUP) as u64) << GROUP_SHIFT
                 | (age & Self::MAX_AGE) << AGE_SHIFT,
         )
     }
@@ -52,7 +52,7 @@ impl Shadow {
 
     /// The memcg that it was charged to.
     #[inline]
-    pub const fn group(self) -> u16 {
+    pub const fn memcg(self) -> u16 {
         (self.0 >> GROUP_SHIFT) as u16 & Self::MAX_GROUP
     }
 
@@ -82,13 +82,13 @@ mod tests {
         #[test]
         fn every_field_survives_the_packing(
             node in 0..MAX_NODES,
-            group in 0..=Shadow::MAX_GROUP,
+            memcg in 0..=Shadow::MAX_GROUP,
             workingset: bool,
             age: u64,
         ) {
             let node = NodeId::new(node).unwrap();
-            let shadow = Shadow::unpack(Shadow::new(node, group, workingset, age).pack());
-            prop_assert_eq!((shadow.node(), shadow.group()), (node, group));
+            let shadow = Shadow::unpack(Shadow::new(node, memcg, workingset, age).pack());
+            prop_assert_eq!((shadow.node(), shadow.memcg()), (node, memcg));
             prop_assert_eq!((shadow.workingset(), shadow.age()), (workingset, age & Shadow::MAX_AGE));
             prop_assert_eq!(shadow.pack() >> Shadow::BITS, 0);
         }

@@ -131,9 +131,9 @@ impl SlotWord {
 
     /// The memcg of a page that is out; in the cache its folio knows.
     #[inline]
-    pub(crate) const fn group(self) -> Option<u16> {
+    pub(crate) const fn memcg(self) -> Option<u16> {
         match self.tag() {
-            Tag::Shadow => Some(Shadow::unpack(self.0 >> PAYLOAD_SHIFT).group()),
+            Tag::Shadow => Some(Shadow::unpack(self.0 >> PAYLOAD_SHIFT).memcg()),
             Tag::Bare => Some((self.0 >> PAYLOAD_SHIFT) as u16),
             Tag::Free | Tag::Folio => None,
         }
@@ -194,7 +194,7 @@ impl SlotWord {
         let kept = self.0 & (COUNT_MASK | ZERO | WHOLE);
         Self(match out {
             Out::Shadow(shadow) => kept | Tag::Shadow as u64 | shadow.pack() << PAYLOAD_SHIFT,
-            Out::Bare(group) => kept | Tag::Bare as u64 | (group as u64) << PAYLOAD_SHIFT,
+            Out::Bare(memcg) => kept | Tag::Bare as u64 | (memcg as u64) << PAYLOAD_SHIFT,
         })
     }
 }
@@ -218,16 +218,16 @@ mod tests {
     #[test]
     fn a_page_goes_out_and_in_and_its_count_and_zeros_stay() {
         let named = SlotWord::folio(u32::MAX).named().unwrap().named().unwrap().with_zero(true).whole();
-        assert_eq!((named.frame(), named.count(), named.group()), (Some(u32::MAX), 2, None));
+        assert_eq!((named.frame(), named.count(), named.memcg()), (Some(u32::MAX), 2, None));
         let shadow = Shadow::new(NodeId::new(7).unwrap(), Shadow::MAX_GROUP, true, Shadow::MAX_AGE);
         let out = named.left(Out::Shadow(shadow));
         assert_eq!(
-            (out.tag(), out.shadow(), out.group()),
+            (out.tag(), out.shadow(), out.memcg()),
             (Tag::Shadow, Some(shadow), Some(Shadow::MAX_GROUP))
         );
         assert!(out.is_whole() && out.is_zero() && out.count() == 2 && out.frame().is_none());
         let bare = named.left(Out::Bare(u16::MAX));
-        assert_eq!((bare.tag(), bare.shadow(), bare.group()), (Tag::Bare, None, Some(u16::MAX)));
+        assert_eq!((bare.tag(), bare.shadow(), bare.memcg()), (Tag::Bare, None, Some(u16::MAX)));
         for out in [out, bare] {
             let back = out.with_busy(true).entered(5);
             assert_eq!(back, SlotWord::folio(5).named().unwrap().named().unwrap().with_zero(true).whole());
@@ -240,7 +240,7 @@ mod tests {
         let third = whole.of_slot(3);
         assert_eq!((third.frame(), third.count(), third.is_whole()), (Some(67), 1, false));
         let out = whole.left(Out::Bare(9)).of_slot(3);
-        assert_eq!((out.group(), out.is_whole()), (Some(9), false));
+        assert_eq!((out.memcg(), out.is_whole()), (Some(9), false));
     }
 
     #[test]

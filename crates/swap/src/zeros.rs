@@ -15,20 +15,20 @@ impl<P: Platform> Swap<P> {
         if !self.technique().knows_zeros() {
             return None;
         }
-        self.with_cluster(slot, |held, at| held.zeros(at)?.group()).flatten()
+        self.with_cluster(slot, |held, at| held.zeros(at)?.memcg()).flatten()
     }
 
-    /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `group`, and returns its shadow:
-    /// the one entry that names it is about to lead to a page of zeros that is charged to that group. None if
+    /// Frees a slot that is still as [`zeros`](Self::zeros) said, charged to `memcg`, and returns its shadow:
+    /// the one entry that names it is about to lead to a page of zeros that is charged to that memcg. None if
     /// it is not; nothing has changed. The caller holds the lock of the table that the entry is in.
-    pub fn take_zeros(&self, slot: SlotId, group: u16) -> Option<Option<Shadow>> {
+    pub fn take_zeros(&self, slot: SlotId, memcg: u16) -> Option<Option<Shadow>> {
         self.with_cluster(slot, |held, at| {
-            let word = held.zeros(at).filter(|word| word.group() == Some(group))?;
+            let word = held.zeros(at).filter(|word| word.memcg() == Some(memcg))?;
             if !held.own(at, at + 1) {
                 return None;
             }
             let unit = held.guard.unit(at);
-            held.free(unit, group);
+            held.free(unit, memcg);
             Some(word.shadow())
         })
         .flatten()

@@ -67,7 +67,7 @@ pub enum LabError {
     Device(quire_host::swap::FileDeviceError),
     /// A memcg could not be made, or not be used.
     #[error("a memcg: {0}")]
-    Group(quire_mm::MemcgError),
+    Memcg(quire_mm::MemcgError),
     /// A recording that is part of the repository was not found.
     #[error("the recording {} is not there; start quire in the folder of its repository", .0.display())]
     NoRecording(PathBuf),

@@ -137,7 +137,7 @@ impl<P: Platform> FolioSplit<'_, P> {
             return Err(SplitError::Busy);
         }
         let (owner, index) = (frame.owner().load(Ordering::Relaxed), frame.index().load(Ordering::Relaxed));
-        let group = frame.memcg().load(Ordering::Relaxed);
+        let memcg = frame.memcg().load(Ordering::Relaxed);
         // Flags are changed by a thread that has a reference, and those that say where it is listed also
         // under the list's lock.
         let word = frame.word();
@@ -165,7 +165,7 @@ impl<P: Platform> FolioSplit<'_, P> {
             if part > 0 {
                 flags.remove(FrameFlags::LOCKED | FrameFlags::WAITERS | FrameFlags::LRU);
                 if maps > 0 {
-                    page.memcg().store(group, Ordering::Relaxed);
+                    page.memcg().store(memcg, Ordering::Relaxed);
                     flags.set(FrameFlags::LRU, list(Pfn(head.0 + first)));
                 }
             }

@@ -259,7 +259,7 @@ impl Frame {
         &self.lock
     }
 
-    /// Whose the frame is: a space, an anonymous group, a slab cache. The user's own meaning; left as it was
+    /// Whose the frame is: a space, an anon_vma, a slab cache. The user's own meaning; left as it was
     /// when the frame is given back, so a user sets it before it relies on it.
     #[inline]
     pub(crate) fn owner(&self) -> &AtomicU64 {

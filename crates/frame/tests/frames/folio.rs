@@ -110,15 +110,15 @@ fn parts_are_charged_and_listed_as_the_folio_was() {
         let others = if listed { kept | FrameFlags::LRU } else { kept };
         for (nth, flags) in [(0, kept | FrameFlags::LRU | FrameFlags::LOCKED), (2, others), (6, others)] {
             let frame = frames.known(part(nth));
-            let group = frame.as_folio().memcg();
+            let memcg = frame.as_folio().memcg();
             assert_eq!(
-                (frame.word().flags(), frame.word().order(), group),
+                (frame.word().flags(), frame.word().order(), memcg),
                 (flags, Order::ALL[1], 7),
                 "{nth}"
             );
         }
-        let group = frames.known(part(4)).as_folio().memcg();
-        assert_eq!(group, 0, "what is not mapped is freed and uncharged");
+        let memcg = frames.known(part(4)).as_folio().memcg();
+        assert_eq!(memcg, 0, "what is not mapped is freed and uncharged");
     }
 }
 

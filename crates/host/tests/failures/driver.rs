@@ -159,7 +159,7 @@ impl Driver {
 fn assert_may_hide(scenario: &Scenario, callers: &[FaultCaller]) {
     // A fault allocates one kind of object, the anon_vma of a mapping, and so frames for those. Which site
     // asked for an object is not known where the plan was aimed at frames only.
-    let group =
+    let memcg =
         callers.iter().any(|caller| caller.site == "anon_vma" && FAULTS.contains(&caller.location.file()))
             || callers.iter().all(|caller| FRAMES.contains(&caller.site));
     let pages_out = callers.iter().any(|caller| caller.location.file().starts_with(PAGING_OUT));
@@ -170,7 +170,7 @@ fn assert_may_hide(scenario: &Scenario, callers: &[FaultCaller]) {
                 && (FAULTS.contains(&location.file())
                     || OTHERWISE.contains(&location.file())
                     || location.file().starts_with(PAGING_OUT)
-                    || (group || pages_out) && caller.site == "slab"),
+                    || (memcg || pages_out) && caller.site == "slab"),
             "the failure at {location} ({}) is swallowed",
             caller.site,
         );

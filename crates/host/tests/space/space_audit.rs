@@ -105,10 +105,10 @@ fn a_frame_that_was_allocated_and_forgotten() {
 }
 
 #[test]
-fn charges_of_memory_groups_are_recounted() {
+fn charges_of_memcgs_are_recounted() {
     scene(|machine, cpu, space| {
-        let groups = machine.memory().memcgs();
-        let [one, other] = ["one", "other"].map(|name| groups.create(MemcgId::ROOT, name).unwrap());
+        let memcgs = machine.memory().memcgs();
+        let [one, other] = ["one", "other"].map(|name| memcgs.create(MemcgId::ROOT, name).unwrap());
         let none = MemcgId::new(77).unwrap();
         space.set_memcg(one).unwrap();
         crate::common::swap_on_ram(machine, 64);
@@ -116,8 +116,8 @@ fn charges_of_memory_groups_are_recounted() {
         space.madvise(VirtAddr(BASE + 3 * PAGE), PAGE, Advice::PageOut).unwrap();
         assert_audit(machine);
 
-        let counts = |group, what, kept, found| {
-            let wrong = MemcgViolation::Count { memcg: group, what, kept, found };
+        let counts = |memcg, what, kept, found| {
+            let wrong = MemcgViolation::Count { memcg, what, kept, found };
             finds(machine, |v| *v == SpaceViolation::Memcg(wrong));
         };
         let is_orphan = |what| {
@@ -134,25 +134,25 @@ fn charges_of_memory_groups_are_recounted() {
         is_orphan(Belonging::Pages);
         folio.set_memcg(one.get());
         assert_audit(machine);
-        // Pages and slots without a user are charged, to a group or to an ancestor.
+        // Pages and slots without a user are charged, to a memcg or to an ancestor.
         let pin = machine.memory().platform().pin();
-        groups.try_charge(&pin, other, 3).unwrap();
+        memcgs.try_charge(&pin, other, 3).unwrap();
         counts(other, Belonging::Pages, 3, 0);
-        groups.uncharge(&pin, other, 3);
-        groups.charge_swap(one, 2).unwrap();
+        memcgs.uncharge(&pin, other, 3);
+        memcgs.charge_swap(one, 2).unwrap();
         counts(one, Belonging::Slots, 3, 1);
-        groups.uncharge_swap(one, 2);
+        memcgs.uncharge_swap(one, 2);
         assert_audit(machine);
         // A space is recorded that does not exist, and one that exists is missing.
-        groups.hold(other).unwrap();
+        memcgs.hold(other).unwrap();
         counts(other, Belonging::Spaces, 1, 0);
-        groups.release(other);
-        groups.release(one);
+        memcgs.release(other);
+        memcgs.release(one);
         counts(one, Belonging::Spaces, 0, 1);
-        // So the group could be removed, though a space is in it: it stays for its charges.
-        groups.remove(one).unwrap();
+        // So the memcg could be removed, though a space is in it: it stays for its charges.
+        memcgs.remove(one).unwrap();
         counts(one, Belonging::Spaces, 0, 1);
-        assert!(violations(machine).len() == 1, "what is charged to a removed group is right");
+        assert!(violations(machine).len() == 1, "what is charged to a removed memcg is right");
     });
 }
 

@@ -212,22 +212,22 @@ fn willneed_reads_a_large_folio_whole() {
 
 /// Other pages are reclaimed; what does not fit stays in swap, and no program is killed for it.
 #[test]
-fn a_full_memory_group_fails_neither_willneed_nor_the_program() {
+fn a_full_memcg_fails_neither_willneed_nor_the_program() {
     let machine: Machine = setup().with(|memory| memory.oom = OomAction::Kill).build();
     swap_on_ram(&machine, SLOTS);
     let cpu = machine.vcpu(0).unwrap();
-    let groups = machine.memory().memcgs();
-    let group = groups.create(MemcgId::ROOT, "small").unwrap();
-    let _ = groups.set(group, Limit::Max, Some(128 * PAGE)).unwrap();
+    let memcgs = machine.memory().memcgs();
+    let memcg = memcgs.create(MemcgId::ROOT, "small").unwrap();
+    let _ = memcgs.set(memcg, Limit::Max, Some(128 * PAGE)).unwrap();
     let space = machine.memory().create_space().unwrap();
-    space.set_memcg(group).unwrap();
+    space.set_memcg(memcg).unwrap();
     let area = map_at(&space, GIB, 512 * PAGE, RW);
     fill(&cpu, &space, area, 512, 100);
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
     let before = count(&machine, VmEvent::Pswpin);
     space.madvise(area, 512 * PAGE, Advice::WillNeed).unwrap();
     let read = count(&machine, VmEvent::Pswpin) - before;
-    assert!(read > 256 && groups.usage(group) <= 128, "{read} read, {} charged", groups.usage(group));
+    assert!(read > 256 && memcgs.usage(memcg) <= 128, "{read} read, {} charged", memcgs.usage(memcg));
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 512, 100);
     // Locked memory cannot be reclaimed.

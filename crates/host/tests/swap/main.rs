@@ -13,6 +13,6 @@ mod slow_device;
 mod swap_counters;
 mod swap_errors;
 mod swap_file;
-mod swap_groups;
+mod swap_memcgs;
 mod swap_sharers;
 mod swap_techniques;

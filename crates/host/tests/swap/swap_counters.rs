@@ -121,19 +121,19 @@ fn writeback_counts_for_the_device_behind() {
 
 /// A memcg at its limit gets no large folio, neither new nor from swap, though there is memory.
 #[test]
-fn a_group_at_its_limit_is_told_from_a_machine_without_memory() {
+fn a_memcg_at_its_limit_is_told_from_a_machine_without_memory() {
     let order = Order::new(4).unwrap();
     let machine = machine(order, None);
     let cpu = machine.vcpu(0).unwrap();
-    let groups = machine.memory().memcgs();
-    let group = groups.create(MemcgId::ROOT, "small").unwrap();
+    let memcgs = machine.memory().memcgs();
+    let memcg = memcgs.create(MemcgId::ROOT, "small").unwrap();
     let space = machine.memory().create_space().unwrap();
-    space.set_memcg(group).unwrap();
+    space.set_memcg(memcg).unwrap();
     let area = map_at(&space, GIB, MIB2, RW);
     let folios = |counter| machine.memory().frames().events().folios(order, counter);
     fill(&cpu, &space, area, 16, 100);
     space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
-    let _ = groups.set(group, Limit::Max, Some(8 * PAGE)).unwrap();
+    let _ = memcgs.set(memcg, Limit::Max, Some(8 * PAGE)).unwrap();
     assert_eq!(read(&cpu, &space, area), 100);
     assert_eq!([FolioCounter::SwpinFallback, FolioCounter::SwpinFallbackCharge].map(folios), [1, 1]);
     write(&cpu, &space, page(area, 16), 1);

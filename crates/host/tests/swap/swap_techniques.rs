@@ -192,15 +192,15 @@ fn a_limited_program_waits_for_a_slow_device() {
     std::fs::remove_file(&path).unwrap();
     machine.memory().swapon(device.unwrap(), SwapOnOptions::default()).unwrap();
     let space = machine.memory().create_space().unwrap();
-    let groups = machine.memory().memcgs();
-    let group = groups.create(MemcgId::ROOT, "small").unwrap();
-    let _ = groups.set(group, Limit::Max, Some(128 * PAGE)).unwrap();
-    space.set_memcg(group).unwrap();
+    let memcgs = machine.memory().memcgs();
+    let memcg = memcgs.create(MemcgId::ROOT, "small").unwrap();
+    let _ = memcgs.set(memcg, Limit::Max, Some(128 * PAGE)).unwrap();
+    space.set_memcg(memcg).unwrap();
     let cpu = machine.vcpu(0).unwrap();
     let area = map_at(&space, GIB, 1024 * PAGE, RW);
     for _ in 0..2 {
         write(&cpu, &space, area, 1024);
         assert_read(&cpu, &space, area, 1024);
     }
-    assert!(groups.usage(group) <= 128);
+    assert!(memcgs.usage(memcg) <= 128);
 }

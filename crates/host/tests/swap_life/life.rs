@@ -39,7 +39,7 @@ pub(crate) struct Habits {
     /// Large folios are enabled and disabled.
     pub(crate) large: bool,
     /// Spaces live in memcgs.
-    pub(crate) groups: bool,
+    pub(crate) memcgs: bool,
     /// Devices are added and removed.
     pub(crate) swapoff: bool,
     /// No other program is on the machine.
@@ -51,7 +51,7 @@ pub(crate) struct Life<'m> {
     habits: Habits,
     pub(crate) random: Random,
     minds: Vec<Mind<'m>>,
-    groups: Vec<MemcgId>,
+    memcgs: Vec<MemcgId>,
     pub(crate) devices: Devices,
     /// Values identify their page: no two writes of a run write the same.
     next_value: u64,
@@ -74,7 +74,7 @@ impl<'m> Life<'m> {
             habits,
             random,
             minds: Vec::new(),
-            groups: Vec::new(),
+            memcgs: Vec::new(),
             devices,
             next_value: first_value,
             failing: false,
@@ -147,7 +147,7 @@ impl<'m> Life<'m> {
                 self.machine.memory().reclaim(MemcgId::ROOT, pages);
             }
             945..960 if self.habits.large => self.change_folios(at),
-            960..975 if self.habits.groups => self.change_memcgs(at),
+            960..975 if self.habits.memcgs => self.change_memcgs(at),
             975..976 if self.habits.swapoff && !self.failing && !self.devices.is_empty() => {
                 self.change_devices();
             }
@@ -293,10 +293,10 @@ impl<'m> Life<'m> {
 
     /// Frees memory: removes limits, or exits a space.
     fn give_way(&mut self) {
-        let groups = self.machine.memory().memcgs();
-        for &group in &self.groups {
-            let _ = groups.set(group, Limit::Max, None).expect("the group is there");
-            let _ = groups.set(group, Limit::SwapMax, None).expect("the group is there");
+        let memcgs = self.machine.memory().memcgs();
+        for &memcg in &self.memcgs {
+            let _ = memcgs.set(memcg, Limit::Max, None).expect("the memcg is there");
+            let _ = memcgs.set(memcg, Limit::SwapMax, None).expect("the memcg is there");
         }
         let full = self.machine.memory().swap().free_slots() < 64;
         if full && self.minds.len() > 1 {
@@ -523,27 +523,27 @@ impl<'m> Life<'m> {
     }
 
     fn change_memcgs(&mut self, at: usize) {
-        let groups = self.machine.memory().memcgs();
+        let memcgs = self.machine.memory().memcgs();
         let action = self.random.below(8);
-        if action == 0 && self.groups.len() < GROUPS {
-            let parent = self.groups.last().copied().filter(|_| self.random.chance(30));
+        if action == 0 && self.memcgs.len() < GROUPS {
+            let parent = self.memcgs.last().copied().filter(|_| self.random.chance(30));
             self.next_value += 1;
             let name = format!("g{}", self.next_value);
-            match groups.create(parent.unwrap_or(MemcgId::ROOT), &name) {
-                Ok(group) => self.groups.push(group),
-                Err(_) => self.count("no group"),
+            match memcgs.create(parent.unwrap_or(MemcgId::ROOT), &name) {
+                Ok(memcg) => self.memcgs.push(memcg),
+                Err(_) => self.count("no memcg"),
             }
             return;
         }
-        if self.groups.is_empty() {
+        if self.memcgs.is_empty() {
             return;
         }
-        let nth = self.random.below(self.groups.len() as u64) as usize;
-        let group = self.groups[nth];
+        let nth = self.random.below(self.memcgs.len() as u64) as usize;
+        let memcg = self.memcgs[nth];
         let pages = self.random.below(1500) * PAGE;
         let limited = self.random.chance(70);
         let set = |limit, bytes: u64| {
-            let _ = groups.set(group, limit, limited.then_some(bytes)).expect("the group is there");
+            let _ = memcgs.set(memcg, limit, limited.then_some(bytes)).expect("the memcg is there");
         };
         match action {
             1 => set(Limit::Max, pages + 300 * PAGE),
@@ -551,16 +551,16 @@ impl<'m> Life<'m> {
             3 => set(Limit::Low, pages / 4),
             4 => set(Limit::SwapMax, pages + 500 * PAGE),
             5 => {
-                self.machine.memory().reclaim(group, 1 + pages / PAGE / 8);
+                self.machine.memory().reclaim(memcg, 1 + pages / PAGE / 8);
             }
             6 => {
-                let group = if self.random.chance(70) { group } else { MemcgId::ROOT };
-                self.minds[at].space.set_memcg(group).expect("the group is there");
-                self.count("moved to a group");
+                let memcg = if self.random.chance(70) { memcg } else { MemcgId::ROOT };
+                self.minds[at].space.set_memcg(memcg).expect("the memcg is there");
+                self.count("moved to a memcg");
             }
-            7 if groups.remove(group).is_ok() => {
-                self.groups.swap_remove(nth);
-                self.count("group removed");
+            7 if memcgs.remove(memcg).is_ok() => {
+                self.memcgs.swap_remove(nth);
+                self.count("memcg removed");
             }
             _ => {}
         }
@@ -591,10 +591,10 @@ impl<'m> Life<'m> {
 
     /// Reads every page. Limits go first, so that there is memory for it.
     pub(crate) fn check_all(&mut self, cpu: &Vcpu) {
-        let groups = self.machine.memory().memcgs();
-        for &group in &self.groups {
+        let memcgs = self.machine.memory().memcgs();
+        for &memcg in &self.memcgs {
             for limit in [Limit::Max, Limit::High, Limit::SwapMax] {
-                let _ = groups.set(group, limit, None).expect("the group is there");
+                let _ = memcgs.set(memcg, limit, None).expect("the memcg is there");
             }
         }
         for at in 0..self.minds.len() {
@@ -610,10 +610,10 @@ impl<'m> Life<'m> {
     /// Exits all spaces. Returns the devices.
     pub(crate) fn die(mut self) -> (Devices, BTreeMap<&'static str, u64>) {
         self.minds.clear();
-        let groups = self.machine.memory().memcgs();
+        let memcgs = self.machine.memory().memcgs();
         // Children first.
-        while !self.groups.is_empty() {
-            self.groups.retain(|&group| groups.remove(group).is_err());
+        while !self.memcgs.is_empty() {
+            self.memcgs.retain(|&memcg| memcgs.remove(memcg).is_err());
         }
         (self.devices, self.tally)
     }

@@ -41,27 +41,27 @@ const fn choice(kind: Kind, slots: u64, priority: Option<i16>) -> Choice {
     Choice { kind, slots, priority }
 }
 
-const PLAIN: Habits = Habits { errors: 0, large: false, groups: false, swapoff: true, alone: true };
+const PLAIN: Habits = Habits { errors: 0, large: false, memcgs: false, swapoff: true, alone: true };
 
 fn machine(run: &Run) -> Machine {
     common::Setup::mib(run.mib).cpus(run.threads).reserve().overcommit().build()
 }
 
-/// Allocates the frames that groups keep for the next of them, so that nothing seems lost in the end.
-fn make_groups(machine: &Machine, count: u64) {
-    let groups = machine.memory().memcgs();
+/// Allocates the frames that memcgs keep for the next of them, so that nothing seems lost in the end.
+fn make_memcgs(machine: &Machine, count: u64) {
+    let memcgs = machine.memory().memcgs();
     let all: Vec<MemcgId> = (0..count)
-        .map(|at| groups.create(MemcgId::ROOT, &format!("first{at}")).expect("there is memory"))
+        .map(|at| memcgs.create(MemcgId::ROOT, &format!("first{at}")).expect("there is memory"))
         .collect();
-    for group in all {
-        groups.remove(group).expect("no space is in it");
+    for memcg in all {
+        memcgs.remove(memcg).expect("no space is in it");
     }
 }
 
 fn go(run: &Run, seed: u64) {
     let ops = setting("QUIRE_SWAP_OPS", 6000);
     let machine = machine(run);
-    make_groups(&machine, 60);
+    make_memcgs(&machine, 60);
     let before = in_use(&machine);
     let started = Instant::now();
     println!("{} with seed {seed}, {ops} operations", run.name);
@@ -89,13 +89,13 @@ fn go(run: &Run, seed: u64) {
     assert!(pages_in > ops / 10 || run.threads > 1, "hardly anything was paged out");
 }
 
-/// Two groups, either of which takes a quarter of what the threads of a program have.
+/// Two memcgs, either of which takes a quarter of what the threads of a program have.
 fn quarters(machine: &Machine) -> Vec<MemcgId> {
-    let groups = machine.memory().memcgs();
+    let memcgs = machine.memory().memcgs();
     let quarter = |name| {
-        let group = groups.create(MemcgId::ROOT, name).expect("there is memory");
-        let _ = groups.set(group, Limit::Max, Some(ARENA / 4 * PAGE)).expect("the group is there");
-        group
+        let memcg = memcgs.create(MemcgId::ROOT, name).expect("there is memory");
+        let _ = memcgs.set(memcg, Limit::Max, Some(ARENA / 4 * PAGE)).expect("the memcg is there");
+        memcg
     };
     ["one", "other"].map(quarter).to_vec()
 }
@@ -104,21 +104,21 @@ fn quarters(machine: &Machine) -> Vec<MemcgId> {
 fn go_together(run: &Run, seed: u64) {
     let ops = setting("QUIRE_SWAP_OPS", 6000);
     let machine = machine(run);
-    make_groups(&machine, 2);
+    make_memcgs(&machine, 2);
     let before = in_use(&machine);
     let started = Instant::now();
     println!("{} with seed {seed}, {ops} operations", run.name);
     let mut devices = Some(Devices::new(&machine, run.devices));
     let space = machine.memory().create_space().expect("there is memory");
     shared::map_all(&space);
-    let groups = if run.habits.groups { quarters(&machine) } else { Vec::new() };
-    if let Some(&group) = groups.first() {
-        space.set_memcg(group).expect("the group is there");
+    let memcgs = if run.habits.memcgs { quarters(&machine) } else { Vec::new() };
+    if let Some(&memcg) = memcgs.first() {
+        space.set_memcg(memcg).expect("the memcg is there");
     }
     let mut sharers: Vec<Sharer<'_, '_>> = (0..run.threads)
         .map(|number| {
             let random = Random(seed << 8 | number as u64);
-            let devices = (devices.take().unwrap_or_default(), groups.clone());
+            let devices = (devices.take().unwrap_or_default(), memcgs.clone());
             let first_value = (seed << 4 | number as u64) << 40;
             let place = (number, run.threads);
             Sharer::new(&machine, &space, run.habits, devices, place, (random, first_value))
@@ -136,7 +136,7 @@ fn go_together(run: &Run, seed: u64) {
     assert_audit(&machine);
     let remains = sharers.into_iter().map(Sharer::die).collect();
     drop(space);
-    groups.into_iter().for_each(|group| machine.memory().memcgs().remove(group).expect("no space is in it"));
+    memcgs.into_iter().for_each(|memcg| machine.memory().memcgs().remove(memcg).expect("no space is in it"));
     assert_nothing_is_left(run, &machine, remains, before, started);
 }
 
@@ -173,10 +173,10 @@ fn assert_nothing_is_left(
     assert_eq!(swap.free_slots(), swap.total_slots(), "slots are in use");
     devices.iter_mut().for_each(|devices| devices.end_all(machine));
     assert_audit(machine);
-    let groups = machine.memory().memcgs();
-    groups.drain_stocks(&quire_arch::Platform::pin(machine.memory().platform()));
+    let memcgs = machine.memory().memcgs();
+    memcgs.drain_stocks(&quire_arch::Platform::pin(machine.memory().platform()));
     for id in (1..64).filter_map(MemcgId::new) {
-        assert_eq!((groups.usage(id), groups.swap_usage(id)), (0, 0), "charges of {id:?}");
+        assert_eq!((memcgs.usage(id), memcgs.swap_usage(id)), (0, 0), "charges of {id:?}");
     }
     assert_eq!(in_use(machine), before, "frames or objects are lost");
 }
@@ -250,9 +250,9 @@ fn large_folios_on_many_devices() {
 }
 
 #[test]
-fn memory_groups_on_many_devices() {
-    let habits = Habits { groups: true, ..PLAIN };
-    go(&Run { name: "groups", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 5);
+fn memcgs_on_many_devices() {
+    let habits = Habits { memcgs: true, ..PLAIN };
+    go(&Run { name: "memcgs", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 5);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn devices_that_fail() {
 
 #[test]
 fn everything_at_once() {
-    let habits = Habits { errors: 20, large: true, groups: true, ..PLAIN };
+    let habits = Habits { errors: 20, large: true, memcgs: true, ..PLAIN };
     go(&Run { name: "everything", mib: 12, devices: MIXED, habits, threads: 1 }, seed() + 7);
 }
 
@@ -275,7 +275,7 @@ fn two_threads() {
 
 #[test]
 fn two_threads_with_everything() {
-    let habits = Habits { alone: false, large: true, groups: true, ..PLAIN };
+    let habits = Habits { alone: false, large: true, memcgs: true, ..PLAIN };
     go(&Run { name: "two threads, everything", mib: 20, devices: MIXED, habits, threads: 2 }, seed() + 9);
 }
 
@@ -294,12 +294,12 @@ fn two_threads_of_one_program_with_large_folios() {
     );
 }
 
-/// Memory is free; the groups are full.
+/// Memory is free; the memcgs are full.
 #[test]
-fn two_threads_of_one_program_in_memory_groups() {
-    let habits = Habits { alone: false, groups: true, ..PLAIN };
+fn two_threads_of_one_program_in_memcgs() {
+    let habits = Habits { alone: false, memcgs: true, ..PLAIN };
     go_together(
-        &Run { name: "one program, groups", mib: 20, devices: MIXED, habits, threads: 2 },
+        &Run { name: "one program, memcgs", mib: 20, devices: MIXED, habits, threads: 2 },
         seed() + 13,
     );
 }

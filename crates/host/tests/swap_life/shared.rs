@@ -27,7 +27,7 @@ pub(crate) struct Sharer<'s, 'm> {
     random: Random,
     pages: Pages,
     /// Where the program may be charged.
-    groups: Vec<MemcgId>,
+    memcgs: Vec<MemcgId>,
     /// What was forked off last, and what this thread's pages held then.
     child: Option<(HostSpace<'m>, Pages)>,
     pub(crate) devices: Devices,
@@ -47,7 +47,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
         machine: &'m Machine,
         space: &'s HostSpace<'m>,
         habits: Habits,
-        (devices, groups): (Devices, Vec<MemcgId>),
+        (devices, memcgs): (Devices, Vec<MemcgId>),
         (number, threads): (usize, usize),
         (random, first_value): (Random, u64),
     ) -> Self {
@@ -63,7 +63,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
             threads,
             random,
             pages,
-            groups,
+            memcgs,
             child: None,
             devices,
             next_value,
@@ -110,7 +110,7 @@ impl<'s, 'm> Sharer<'s, 'm> {
                 }
             }
             935..938 if self.habits.errors > 0 && self.number == 0 => self.change_luck(),
-            938..942 if self.habits.groups => self.change_memcgs(),
+            938..942 if self.habits.memcgs => self.change_memcgs(),
             _ => {}
         }
     }
@@ -348,17 +348,17 @@ impl<'s, 'm> Sharer<'s, 'm> {
         }
     }
 
-    /// Moves the program, with all its threads, to another group, changes a limit, or reclaims.
+    /// Moves the program, with all its threads, to another memcg, changes a limit, or reclaims.
     fn change_memcgs(&mut self) {
-        let groups = self.machine.memory().memcgs();
-        let group = self.random.pick(&self.groups);
+        let memcgs = self.machine.memory().memcgs();
+        let memcg = self.random.pick(&self.memcgs);
         let pages = ARENA / 8 + self.random.below(ARENA / 4);
         match self.random.below(3) {
-            0 => self.space.set_memcg(group).expect("the group is there"),
-            1 => drop(groups.set(group, Limit::Max, Some(pages * PAGE)).expect("the group is there")),
-            _ => drop(self.machine.memory().reclaim(group, pages / 8)),
+            0 => self.space.set_memcg(memcg).expect("the memcg is there"),
+            1 => drop(memcgs.set(memcg, Limit::Max, Some(pages * PAGE)).expect("the memcg is there")),
+            _ => drop(self.machine.memory().reclaim(memcg, pages / 8)),
         }
-        self.count("groups changed");
+        self.count("memcgs changed");
     }
 
     fn change_luck(&mut self) {

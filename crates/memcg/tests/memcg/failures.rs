@@ -22,7 +22,7 @@ fn the_room_fails_to_be_made_at_every_allocation() {
 }
 
 #[test]
-fn a_group_fails_to_be_made_at_every_allocation() {
+fn a_memcg_fails_to_be_made_at_every_allocation() {
     // So many that each kind of allocation is among them: the table's second page comes with memcg 512.
     let many = |memcgs: &Memcgs<Machine>| {
         (0..520).try_for_each(|nth| memcgs.create(MemcgId::ROOT, &format!("g{nth}")).map(|_| ()))
@@ -50,7 +50,7 @@ fn a_group_fails_to_be_made_at_every_allocation() {
 
 /// Memcgs that come and go use the memory of those that went.
 #[test]
-fn memory_does_not_grow_with_groups_that_come_and_go() {
+fn memory_does_not_grow_with_memcgs_that_come_and_go() {
     let memcgs = memcgs(1);
     let free = || {
         let pin = memcgs.frames().platform().pin();

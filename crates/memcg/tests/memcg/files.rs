@@ -89,7 +89,7 @@ fn numbers_events_and_errors() {
 }
 
 #[test]
-fn statistics_are_of_a_group_and_all_below() {
+fn statistics_are_of_a_memcg_and_all_below() {
     let memcgs = memcgs(2);
     let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
     let b = memcgs.create(a, "b").unwrap();

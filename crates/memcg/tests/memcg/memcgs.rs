@@ -191,7 +191,7 @@ proptest! {
 }
 
 #[test]
-fn a_removed_group_stays_until_its_last_charge_goes() {
+fn a_removed_memcg_stays_until_its_last_charge_goes() {
     let memcgs = memcgs(2);
     let pin = memcgs.frames().platform().pin();
     let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
@@ -228,7 +228,7 @@ fn a_removed_group_stays_until_its_last_charge_goes() {
 }
 
 #[test]
-fn a_walk_keeps_groups_in_the_tree() {
+fn a_walk_keeps_memcgs_in_the_tree() {
     let memcgs = memcgs(1);
     let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
     let b = memcgs.create(a, "b").unwrap();
@@ -281,7 +281,7 @@ fn what_is_over_the_high_limit_is_noted() {
 }
 
 #[test]
-fn a_limit_is_met_to_the_page_and_told_by_its_group() {
+fn a_limit_is_met_to_the_page_and_told_by_its_memcg() {
     let memcgs = memcgs(2);
     let a = memcgs.create(MemcgId::ROOT, "a").unwrap();
     let b = memcgs.create(a, "b").unwrap();

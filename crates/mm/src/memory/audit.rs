@@ -17,7 +17,7 @@ pub enum Violation {
     /// In an address space.
     Space(SpaceViolation),
     /// In the memcgs and the LRU lists.
-    Group(MemcgViolation),
+    Memcg(MemcgViolation),
     /// In swap.
     Swap(SwapViolation),
 }
@@ -27,7 +27,7 @@ impl fmt::Display for Violation {
         match self {
             Self::Frame(violation) => violation.fmt(f),
             Self::Space(violation) => violation.fmt(f),
-            Self::Group(violation) => violation.fmt(f),
+            Self::Memcg(violation) => violation.fmt(f),
             Self::Swap(violation) => violation.fmt(f),
         }
     }
@@ -75,7 +75,7 @@ impl<P: Platform> Memory<P> {
         frames.for_each_frame(|_, frame| {
             used += u64::from(frame.kind().is_given_out() && frame.kind() != Kind::Slab);
         });
-        // What is known of a group that is gone is kept for the next one.
+        // What is known of a memcg that is gone is kept for the next one.
         let caches = quire_slab::cache_reports(frames).filter(|cache| !cache.name.starts_with("memcg"));
         InUse { frames: used, objects: caches.map(|cache| cache.in_use).sum() }
     }
@@ -97,7 +97,7 @@ impl<P: Platform> Memory<P> {
         });
         self.parts().memcgs().audit(&mut |violation| {
             summary.violations += 1;
-            report(Violation::Group(violation));
+            report(Violation::Memcg(violation));
         });
         self.parts().swap().validate(&mut |violation| {
             summary.violations += 1;

@@ -10,10 +10,10 @@
 
 mod buddyinfo;
 mod extfrag;
-mod group;
 mod huge;
 mod lock_stat;
 mod maps;
+mod memcg;
 mod meminfo;
 mod mm_stat;
 mod oom_score;
@@ -28,10 +28,10 @@ mod zoneinfo;
 
 pub use buddyinfo::buddyinfo;
 pub use extfrag::{extfrag_index, unusable_index};
-pub use group::group_file;
 pub use huge::HugeFile;
 pub use lock_stat::lock_stat;
 pub use maps::{maps, maps_line};
+pub use memcg::memcg_file;
 pub use meminfo::meminfo;
 pub use mm_stat::mm_stat;
 pub use oom_score::oom_score;
@@ -63,12 +63,12 @@ fn slab_pages<P: Platform>(memory: &Memory<P>) -> u64 {
 
 /// Pages on each LRU list, of all memcgs; on one node or on all.
 fn lists_by_age<P: Platform>(memory: &Memory<P>, node: Option<NodeId>) -> [u64; LruList::COUNT] {
-    let groups = memory.parts().memcgs();
-    groups.take_in(&memory.platform().pin(), None);
-    let Some(node) = node else { return groups.subtree_sizes(MemcgId::ROOT) };
+    let memcgs = memory.parts().memcgs();
+    memcgs.take_in(&memory.platform().pin(), None);
+    let Some(node) = node else { return memcgs.subtree_sizes(MemcgId::ROOT) };
     let mut sums = [0; LruList::COUNT];
-    groups.for_each_in_subtree(MemcgId::ROOT, |group| {
-        for (sum, pages) in sums.iter_mut().zip(groups.sizes(group, node)) {
+    memcgs.for_each_in_subtree(MemcgId::ROOT, |memcg| {
+        for (sum, pages) in sums.iter_mut().zip(memcgs.sizes(memcg, node)) {
             *sum += pages;
         }
     });

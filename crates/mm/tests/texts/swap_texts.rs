@@ -232,20 +232,20 @@ fn unneeded_pages_are_counted() {
 }
 
 #[test]
-fn files_of_groups_are_found_by_their_path() {
+fn files_of_memcgs_are_found_by_their_path() {
     let machine = machine();
     let memory = machine.memory();
     let cpu = machine.vcpu(0).unwrap();
-    let groups = memory.memcgs();
-    let outer = groups.create(MemcgId::ROOT, "outer").unwrap();
-    let inner = groups.create(outer, "inner").unwrap();
+    let memcgs = memory.memcgs();
+    let outer = memcgs.create(MemcgId::ROOT, "outer").unwrap();
+    let inner = memcgs.create(outer, "inner").unwrap();
     let space = memory.create_space().unwrap();
     space.set_memcg(inner).unwrap();
     let base = space.mmap(&MapRequest::anonymous(PAGES * PAGE_SIZE, RW)).unwrap();
     (0..PAGES).for_each(|nth| cpu.program(&space).write_u64(page(base, nth), 1).unwrap());
     let read = |path: &str| {
         let mut out = String::new();
-        text::group_file(memory as &HostMemory, path, &mut out).map(|()| out)
+        text::memcg_file(memory as &HostMemory, path, &mut out).map(|()| out)
     };
     assert_eq!(read("outer/inner/memory.current"), read("/outer/memory.current"));
     assert_eq!(read("outer/memory.current").map(|text| text.trim().parse()), Ok(Ok(PAGES * PAGE_SIZE)));
@@ -254,6 +254,6 @@ fn files_of_groups_are_found_by_their_path() {
     assert_eq!(read("other/memory.current"), Err(MemcgError::NoMemcg));
     assert_eq!(read("outer/memory.much"), Err(MemcgError::NoFile));
     drop(space);
-    groups.remove(inner).unwrap();
-    groups.remove(outer).unwrap();
+    memcgs.remove(inner).unwrap();
+    memcgs.remove(outer).unwrap();
 }

@@ -97,7 +97,7 @@ impl<'s, P: Platform> Tables<'s, P> {
         }
     }
 
-    /// Maps `head`, a new folio of zeros, for the private anonymous mapping `facts` by one leaf, with
+    /// Maps `head`, a new folio of zeros, for the private anonymous mapping `snapshot` by one leaf, with
     /// `deposit` for its split. Returns false, with nothing changed, if something is there already.
     pub fn install_huge(
         &self,

@@ -80,7 +80,7 @@ impl<P: Platform> Tables<'_, P> {
         if folio.folio().kind() != Kind::Anonymous {
             return;
         }
-        let (groups, events) = (self.memory.memcgs(), self.memory.frames().events());
+        let (memcgs, events) = (self.memory.memcgs(), self.memory.frames().events());
         let (list, marked, moved) = if locks {
             (LruList::Unevictable, VmEvent::UnevictablePgsMlocked, VmEvent::UnevictablePgsCulled)
         } else {
@@ -92,8 +92,8 @@ impl<P: Platform> Tables<'_, P> {
             events.add(pin, marked, pages);
         }
         // What reclaim has isolated at this moment it puts back on the right list, by the flag.
-        let elsewhere = groups.list_of(head).is_some_and(|now| (now == LruList::Unevictable) != locks);
-        if elsewhere && groups.move_to(pin, head, list, true) {
+        let elsewhere = memcgs.list_of(head).is_some_and(|now| (now == LruList::Unevictable) != locks);
+        if elsewhere && memcgs.move_to(pin, head, list, true) {
             events.add(pin, moved, pages);
         }
     }

@@ -17,7 +17,7 @@ pub struct Zeros<'s, 'p, P: Platform> {
     memory: &'s MemoryCore<P>,
     pin: &'s Pin<'p, P>,
     slot: SlotId,
-    group: MemcgId,
+    memcg: MemcgId,
     frame: Option<Pfn>,
 }
 
@@ -53,12 +53,12 @@ impl<P: Platform> VmFault<'_, P> {
         let seen = MemcgId::from_bits(memory.swap().zeros(slot)?);
         let frames = memory.frames();
         let frame = frames.allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous)).ok()?;
-        let Ok(group) = SwapIn::new(memory).charge_for_slot(pin, (slot, seen), Order::ZERO) else {
+        let Ok(memcg) = SwapIn::new(memory).charge_for_slot(pin, (slot, seen), Order::ZERO) else {
             memory.memcgs().release_unused(pin, frame, Order::ZERO);
             return None;
         };
-        frames.known(frame).as_folio().set_memcg(group.get());
-        Some(Zeros { memory, pin, slot, group, frame: Some(frame) })
+        frames.known(frame).as_folio().set_memcg(memcg.get());
+        Some(Zeros { memory, pin, slot, memcg, frame: Some(frame) })
     }
 
     /// Maps the frame in the place of entry `index`, if that still names the slot, and the slot is still what
@@ -72,7 +72,7 @@ impl<P: Platform> VmFault<'_, P> {
     ) -> bool {
         let memory = tables.memory();
         let Some(frame) = zeros.frame.filter(|_| SlotId::of(entry) == zeros.slot) else { return false };
-        let Some(shadow) = memory.swap().take_zeros(zeros.slot, zeros.group.get()) else { return false };
+        let Some(shadow) = memory.swap().take_zeros(zeros.slot, zeros.memcg.get()) else { return false };
         zeros.frame = None;
         self.vma.new_page(self.addr).init_page(memory.frames().known(frame));
         let mut flags = self.vma.flags.leaf_flags() | LeafFlags::ACCESSED;

@@ -181,17 +181,17 @@ impl<P: Platform, F: Fn(&mut dyn Iterator<Item = Pfn>)> Cold<'_, P, F> {
     fn make_old(&self, pin: &Pin<'_, P>, folio: &LockedFolio<'_, P>, aged: &mut Aged) {
         let frame = folio.folio().frame();
         let head = folio.folio().head();
-        let groups = self.tables.memory().memcgs();
+        let memcgs = self.tables.memory().memcgs();
         let before = frame.clear_flags(FrameFlags::REFERENCED);
         if before.is_some_and(|flags| flags.contains(FrameFlags::ACTIVE)) {
             frame.set_flags(FrameFlags::WORKINGSET);
         }
         match self.way {
             Ageing::Cold => {
-                groups.deactivate(pin, head);
+                memcgs.deactivate(pin, head);
             }
             // A folio that is on no list is isolated by another thread already.
-            Ageing::PageOut if groups.unlist_folio(pin, head) => {
+            Ageing::PageOut if memcgs.unlist_folio(pin, head) => {
                 if frame.get(1) {
                     aged.push(head);
                 }

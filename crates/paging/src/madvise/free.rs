@@ -179,11 +179,11 @@ impl<P: Platform> LazyFree<'_, P> {
     /// lists it.
     fn list_lazy(&self, pin: &Pin<'_, P>, head: Pfn) {
         self.tables.memory().swap().count_pages(head, VmEvent::Pglazyfree, MemcgStat::Pglazyfree);
-        let groups = self.tables.memory().memcgs();
+        let memcgs = self.tables.memory().memcgs();
         // Where all folios are listed, one that is on no list was isolated by reclaim, which puts it back on
         // the right one.
-        if !groups.move_to(pin, head, LruList::InactiveFile, true) && !groups.lists_anonymous() {
-            groups.list_folio(pin, head, LruList::InactiveFile);
+        if !memcgs.move_to(pin, head, LruList::InactiveFile, true) && !memcgs.lists_anonymous() {
+            memcgs.list_folio(pin, head, LruList::InactiveFile);
         }
     }
 }

@@ -33,7 +33,7 @@ impl<P: Platform> SwapIn<'_, P> {
                 self.memory.memcgs().release_folio(folio.head());
                 return Ok(pages);
             }
-            Seen::Out { order, group } => (orders.up_to(order).most(), MemcgId::from_bits(group)),
+            Seen::Out { order, memcg } => (orders.up_to(order).most(), MemcgId::from_bits(memcg)),
             Seen::Gone => return Ok(1),
         };
         loop {
@@ -57,7 +57,7 @@ impl<P: Platform> SwapIn<'_, P> {
             // instead of for the lock.
             frame.set_flags(FrameFlags::READING);
             let inserted = self.memory.swap().insert(slot, head);
-            if let Inserted::Won { shadow, group: now, .. } = inserted {
+            if let Inserted::Won { shadow, memcg: now, .. } = inserted {
                 self.settle_charge(order, charged, MemcgId::from_bits(now));
                 self.note_ahead(head, shadow, ahead);
                 self.memory.swap().read_unattended(guard, head);

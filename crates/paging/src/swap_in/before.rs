@@ -27,7 +27,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
     pub(super) fn read_past_cache(
         self,
         slot: SlotId,
-        group: MemcgId,
+        memcg: MemcgId,
     ) -> Result<Option<SwappedIn<'s, P>>, SwapInError> {
         let swap = self.memory.swap();
         if !swap.try_begin_bypass(slot) {
@@ -35,7 +35,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
             return Ok(None);
         }
         let end = || swap.end_bypass(slot);
-        let (head, charged) = match self.new_swap_folio(Order::ZERO, (slot, group)) {
+        let (head, charged) = match self.new_swap_folio(Order::ZERO, (slot, memcg)) {
             Ok(Some(made)) => made,
             Ok(None) => {
                 end();
@@ -52,9 +52,9 @@ impl<'s, P: Platform> SwapIn<'s, P> {
             return Ok(None);
         };
         // The slot was charged to this memcg before it was busy, and is charged to no other while it is.
-        let group_now = MemcgId::from_bits(swap.group_of(slot));
-        self.settle_charge(Order::ZERO, charged, group_now);
-        self.memory.frames().known(head).as_folio().set_memcg(group_now.get());
+        let memcg_now = MemcgId::from_bits(swap.memcg_of(slot));
+        self.settle_charge(Order::ZERO, charged, memcg_now);
+        self.memory.frames().known(head).as_folio().set_memcg(memcg_now.get());
         self.note_major(&self.memory.platform().pin(), head, swap.shadow_of(slot));
         let then = Cell::new(CacheFate::PastCache);
         let held =

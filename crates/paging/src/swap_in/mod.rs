@@ -63,20 +63,20 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         let technique = self.memory.swap().technique();
         let orders = if technique.leaves_when_mapped() { wanted.orders } else { OrderSet::EMPTY };
         // Counted where it turns out to be so: a fault that finds the folio in the cache is a minor one.
-        let (mut order, group) = match self.memory.swap().look(slot, orders.most()) {
+        let (mut order, memcg) = match self.memory.swap().look(slot, orders.most()) {
             Seen::Cached(page) => return self.join(page, slot),
             // The slots may be alike up to an order that the policy does not allow.
-            Seen::Out { order, group } => (orders.up_to(order).most(), MemcgId::from_bits(group)),
+            Seen::Out { order, memcg } => (orders.up_to(order).most(), MemcgId::from_bits(memcg)),
             Seen::Gone => {
                 self.wait_for_bypass();
                 return Ok(None);
             }
         };
         if technique.bypasses() && self.may_bypass(slot) {
-            return self.read_past_cache(slot, group);
+            return self.read_past_cache(slot, memcg);
         }
         loop {
-            let Some((head, charged)) = self.new_swap_folio(order, (slot, group))? else {
+            let Some((head, charged)) = self.new_swap_folio(order, (slot, memcg))? else {
                 self.memory.frames().events().count_folio(
                     &self.memory.platform().pin(),
                     order,
@@ -92,7 +92,7 @@ impl<'s, P: Platform> SwapIn<'s, P> {
             };
             let first = slot.block_start(order);
             match self.memory.swap().insert(first, head) {
-                Inserted::Won { shadow, zero, group: now } => {
+                Inserted::Won { shadow, zero, memcg: now } => {
                     self.settle_charge(order, charged, MemcgId::from_bits(now));
                     self.note_major(&self.memory.platform().pin(), head, shadow);
                     let read = match self.memory.swap().read_inserted(head, zero) {
@@ -156,8 +156,8 @@ impl<'s, P: Platform> SwapIn<'s, P> {
         let head =
             self.memory.frames().allocate(&pin, request).map_err(|cause| (cause, Need::Frames(order)))?;
         self.init_unmapped(head);
-        let group = match self.charge_for_slot(&pin, slot, order) {
-            Ok(group) => group,
+        let memcg = match self.charge_for_slot(&pin, slot, order) {
+            Ok(memcg) => memcg,
             Err(over) => {
                 self.memory.memcgs().release_unused(&pin, head, order);
                 if order > Order::ZERO {
@@ -171,11 +171,11 @@ impl<'s, P: Platform> SwapIn<'s, P> {
                 return Err((AllocError::OutOfMemory, Need::Memcg(over.memcg, order.pages())));
             }
         };
-        self.memory.frames().known(head).as_folio().set_memcg(group.get());
+        self.memory.frames().known(head).as_folio().set_memcg(memcg.get());
         if order > Order::ZERO {
             self.memory.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, 1);
         }
-        Ok((head, group))
+        Ok((head, memcg))
     }
 
     /// Charges a folio to the memcg that has `slot`, which was `seen`, and returns which one it is by now:
@@ -191,16 +191,16 @@ impl<'s, P: Platform> SwapIn<'s, P> {
             return Ok(seen);
         }
         let _section = self.memory.frames().epoch().enter(pin);
-        let group = MemcgId::from_bits(self.memory.swap().group_of(slot));
-        self.memory.memcgs().try_charge(pin, group, order.pages()).map(|()| group)
+        let memcg = MemcgId::from_bits(self.memory.swap().memcg_of(slot));
+        self.memory.memcgs().try_charge(pin, memcg, order.pages()).map(|()| memcg)
     }
 
     /// A folio that was charged to `charged` is in the cache for slots that may have been given to another
     /// memcg since: that one has it now.
-    pub(crate) fn settle_charge(self, order: Order, charged: MemcgId, group: MemcgId) {
-        if group != charged {
+    pub(crate) fn settle_charge(self, order: Order, charged: MemcgId, memcg: MemcgId) {
+        if memcg != charged {
             let pin = self.memory.platform().pin();
-            self.memory.memcgs().charge_anyway(&pin, group, order.pages());
+            self.memory.memcgs().charge_anyway(&pin, memcg, order.pages());
             self.memory.memcgs().uncharge(&pin, charged, order.pages());
         }
     }
@@ -208,8 +208,8 @@ impl<'s, P: Platform> SwapIn<'s, P> {
     /// A folio is about to be read for a fault: a major one.
     pub(crate) fn note_major(self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         self.memory.frames().events().add(pin, VmEvent::Pgmajfault, 1);
-        let group = MemcgId::from_bits(self.memory.frames().known(head).as_folio().memcg());
-        self.memory.memcgs().add_stat(pin, group, MemcgStat::Pgmajfault, 1);
+        let memcg = MemcgId::from_bits(self.memory.frames().known(head).as_folio().memcg());
+        self.memory.memcgs().add_stat(pin, memcg, MemcgStat::Pgmajfault, 1);
         self.note_wanted(pin, head, shadow);
     }
 

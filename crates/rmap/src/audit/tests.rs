@@ -15,32 +15,32 @@ struct Scene {
     vmas: Vec<&'static Vma>,
 }
 
-fn group_below(parent: Option<&AnonVma>) -> &'static AnonVma {
+fn anon_vma_below(parent: Option<&AnonVma>) -> &'static AnonVma {
     Box::leak(Box::new(AnonVma::new(parent)))
 }
 
 fn vma_in(anon_vma: &AnonVma, first: u64) -> &'static Vma {
-    let facts = VmaSnapshot {
+    let snapshot = VmaSnapshot {
         range: VirtRange::new(VirtAddr(first << 12), VirtAddr((first + 4) << 12)),
         flags: VmFlags::READ,
         page_offset: first,
         backing: Backing::ANONYMOUS,
         anon: AnonVmaRef::new(NonNull::from(anon_vma)),
     };
-    let vma = Box::leak(Box::new(Vma::new(facts)));
-    anon_vma.enter(vma, &facts);
+    let vma = Box::leak(Box::new(Vma::new(snapshot)));
+    anon_vma.enter(vma, &snapshot);
     vma
 }
 
 impl Scene {
     fn new() -> Self {
-        let root = group_below(None);
-        let empty = group_below(Some(root));
-        let other = group_below(Some(root));
+        let root = anon_vma_below(None);
+        let empty = anon_vma_below(Some(root));
+        let other = anon_vma_below(Some(root));
         let mut vmas: Vec<_> = (0..5).map(|at| vma_in(root, 16 + 4 * at)).collect();
         let leaver = vma_in(empty, 16);
         vmas.push(vma_in(other, 16));
-        vmas.push(vma_in(group_below(Some(empty)), 18));
+        vmas.push(vma_in(anon_vma_below(Some(empty)), 18));
         assert!(empty.leave(leaver));
         assert!(!empty.put(), "its child holds it");
         let scene = Self { root, empty, vmas };
@@ -71,22 +71,22 @@ fn a_vma_that_names_an_anon_vma_and_is_not_in_it() {
     let scene = Scene::new();
     scene.root.leave(scene.vmas[0]);
     scene.finds(AnonVmaViolation::Members { expected: 5, found: 4 });
-    scene.root.enter(scene.vmas[0], &scene.vmas[0].facts());
+    scene.root.enter(scene.vmas[0], &scene.vmas[0].snapshot());
     assert_eq!(scene.audit(), (4, Vec::new()));
 }
 
 #[test]
 fn a_vma_that_was_changed_without_its_anon_vma() {
     let scene = Scene::new();
-    let facts = scene.vmas[0].facts();
-    scene.vmas[0].set(VmaSnapshot { page_offset: facts.page_offset + 1, ..facts });
+    let snapshot = scene.vmas[0].snapshot();
+    scene.vmas[0].set(VmaSnapshot { page_offset: snapshot.page_offset + 1, ..snapshot });
     scene.finds(AnonVmaViolation::Member);
-    let longer = VirtRange::new(facts.range.start(), VirtAddr(facts.range.end().0 + 4096));
-    scene.vmas[0].set(VmaSnapshot { range: longer, ..facts });
+    let longer = VirtRange::new(snapshot.range.start(), VirtAddr(snapshot.range.end().0 + 4096));
+    scene.vmas[0].set(VmaSnapshot { range: longer, ..snapshot });
     scene.finds(AnonVmaViolation::Member);
-    scene.vmas[0].set(VmaSnapshot { anon: scene.vmas[5].anon(), ..facts });
+    scene.vmas[0].set(VmaSnapshot { anon: scene.vmas[5].anon(), ..snapshot });
     scene.finds(AnonVmaViolation::Member);
-    scene.vmas[0].set(facts);
+    scene.vmas[0].set(snapshot);
     assert_eq!(scene.audit(), (4, Vec::new()));
 }
 
@@ -105,7 +105,7 @@ fn a_child_that_is_not_on_the_list_and_one_without_vmas() {
     scene.empty.unlink_child(scene.root);
     scene.finds(AnonVmaViolation::Children { expected: 2, found: 1 });
     let scene = Scene::new();
-    let lost = group_below(Some(scene.root));
+    let lost = anon_vma_below(Some(scene.root));
     let vma = vma_in(lost, 40);
     lost.leave(vma);
     scene.finds(AnonVmaViolation::Children { expected: 2, found: 3 });

@@ -42,12 +42,12 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
         anon_vma
     }
 
-    /// Moves `vma`, which belongs to `space`, to the anon_vma and the page offsets of `facts`. What it left
+    /// Moves `vma`, which belongs to `space`, to the anon_vma and the page offsets of `snapshot`. What it left
     /// empty is noted in `emptied`.
-    pub fn place(&self, space: &SpaceCore, vma: &Vma, facts: &VmaSnapshot, emptied: &Emptied<'s, P>) {
-        match (vma.anon().anon_vma(), facts.anon.anon_vma()) {
+    pub fn place(&self, space: &SpaceCore, vma: &Vma, snapshot: &VmaSnapshot, emptied: &Emptied<'s, P>) {
+        match (vma.anon().anon_vma(), snapshot.anon.anon_vma()) {
             (Some(old), Some(new)) if old == new && vma.membership().is_linked() => {
-                self.anon_vma(old).change(vma, facts);
+                self.anon_vma(old).change(vma, snapshot);
             }
             (old, new) => {
                 if let Some(old) = old.filter(|_| vma.membership().is_linked()) {
@@ -58,7 +58,7 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
                 }
                 if let Some(new) = new {
                     vma.membership().set_core(space);
-                    self.anon_vma(new).enter(vma, facts);
+                    self.anon_vma(new).enter(vma, snapshot);
                 }
             }
         }
@@ -180,7 +180,7 @@ impl<'s, P: Platform> Rmap<'s, P> {
             let won = vma.set_anon_once(anon);
             if won && let Some(anon_vma) = anon.anon_vma() {
                 vma.membership().set_core(space);
-                tree.anon_vma(anon_vma).enter(vma, &vma.facts());
+                tree.anon_vma(anon_vma).enter(vma, &vma.snapshot());
             }
             won
         };

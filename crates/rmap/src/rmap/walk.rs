@@ -124,9 +124,9 @@ impl<'s, P: Platform> Rmap<'s, P> {
         let mut missing = frame.as_folio().maps();
         let mut looked_at = 0;
         let _ = self.walk(folio, |mapped| {
-            let Mapped { tables, vma: facts, range, .. } = *mapped;
+            let Mapped { tables, vma: snapshot, range, .. } = *mapped;
             looked_at += 1;
-            let first = facts.page_offset_at(range.start()) - frame.as_folio().index();
+            let first = snapshot.page_offset_at(range.start()) - frame.as_folio().index();
             tables.look(range, |part, entry| {
                 let page = Pfn(folio.0 + first + (part.start().0 - range.start().0) / PAGE_SIZE);
                 let is_it = |leaf: Leaf| leaf.pfn == page && !leaf.flags.contains(LeafFlags::SPECIAL);
@@ -188,13 +188,13 @@ impl<P: Platform> HeldMappings<'_, P> {
                 // SAFETY: a VMA in an anon_vma belongs to a space of this machine, which lives until its VMAs
                 // are gone.
                 let core = unsafe { core.as_ref() };
-                let facts = vma.facts();
-                if let Some(range) = facts.range_of(first, pages) {
+                let snapshot = vma.snapshot();
+                if let Some(range) = snapshot.range_of(first, pages) {
                     // Its tables may be freed meanwhile.
                     let pin = self.memory.platform().pin();
                     let _epoch = self.memory.frames().epoch().enter(&pin);
                     let tables = Tables::new(self.memory, &core.tables);
-                    visit(&Mapped { tables, space: core, vma: &facts, range })?;
+                    visit(&Mapped { tables, space: core, vma: &snapshot, range })?;
                 }
             }
             // The next anon_vma in the subtree below `start`: no recursion, since programs decide its depth.

@@ -121,15 +121,15 @@ impl AnonVma {
         false
     }
 
-    /// Puts `vma` in, which will be as `facts` say. The root lock is held exclusively.
+    /// Puts `vma` in, which will be as `snapshot` says. The root lock is held exclusively.
     #[inline]
-    pub(crate) fn enter(&self, vma: &Vma, facts: &VmaSnapshot) {
+    pub(crate) fn enter(&self, vma: &Vma, snapshot: &VmaSnapshot) {
         if self.vmas.is_empty()
             && let Some(parent) = self.parent()
         {
             parent.link_child(self);
         }
-        let (first, last) = facts.page_offsets();
+        let (first, last) = snapshot.page_offsets();
         // SAFETY: the root lock is held exclusively; a VMA in a tree leaves its anon_vma before it is
         // retired.
         unsafe { self.vmas.insert(NonNull::from(vma), first, last) };
@@ -151,11 +151,11 @@ impl AnonVma {
         emptied
     }
 
-    /// Notes that `vma`, which is in this anon_vma, will be as `facts` say. The root lock is held
+    /// Notes that `vma`, which is in this anon_vma, will be as `snapshot` says. The root lock is held
     /// exclusively.
     #[inline]
-    pub(crate) fn change(&self, vma: &Vma, facts: &VmaSnapshot) {
-        let (first, last) = facts.page_offsets();
+    pub(crate) fn change(&self, vma: &Vma, snapshot: &VmaSnapshot) {
+        let (first, last) = snapshot.page_offsets();
         // SAFETY: the root lock is held exclusively, and the VMA names this anon_vma.
         unsafe { self.vmas.change(NonNull::from(vma), first, last) };
     }

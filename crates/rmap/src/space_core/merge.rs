@@ -78,7 +78,7 @@ mod tests {
     const RW: VmFlags = VmFlags::READ.union(VmFlags::WRITE);
 
     /// An anon_vma is a number here: it is never dereferenced.
-    fn facts(start: u64, end: u64, anon_vma: usize) -> VmaSnapshot {
+    fn snapshot(start: u64, end: u64, anon_vma: usize) -> VmaSnapshot {
         VmaSnapshot {
             range: VirtRange::new(VirtAddr(start), VirtAddr(end)),
             flags: RW,
@@ -90,27 +90,27 @@ mod tests {
     }
 
     fn proposal(start: u64, end: u64) -> Proposal {
-        let VmaSnapshot { range, flags, page_offset, backing, anon } = facts(start, end, 0);
+        let VmaSnapshot { range, flags, page_offset, backing, anon } = snapshot(start, end, 0);
         Proposal { range, flags, page_offset, backing, anon }
     }
 
     #[test]
     fn a_hole_between_equal_neighbours_closes() {
-        let (low, high) = (facts(0x1000, 0x2000, 0), facts(0x3000, 0x4000, 0));
+        let (low, high) = (snapshot(0x1000, 0x2000, 0), snapshot(0x3000, 0x4000, 0));
         let choice = proposal(0x2000, 0x3000).merges(Some(&low), Some(&high));
         assert_eq!(choice, MergeChoice { previous: true, next: true });
     }
 
     #[test]
     fn neighbours_with_pages_of_two_anon_vmas_do_not_join_across_a_hole() {
-        let (low, high) = (facts(0x1000, 0x2000, 5), facts(0x3000, 0x4000, 6));
+        let (low, high) = (snapshot(0x1000, 0x2000, 5), snapshot(0x3000, 0x4000, 6));
         let choice = proposal(0x2000, 0x3000).merges(Some(&low), Some(&high));
         assert_eq!(choice, MergeChoice { previous: true, next: false });
     }
 
     #[test]
     fn pages_shared_with_a_parent_keep_a_vma_apart() {
-        let mut low = facts(0x1000, 0x2000, 5);
+        let mut low = snapshot(0x1000, 0x2000, 5);
         low.anon =
             low.anon.anon_vma().map_or(AnonVmaRef::NONE, |anon_vma| AnonVmaRef::inherited(anon_vma, 1));
         assert!(!proposal(0x2000, 0x3000).merges(Some(&low), None).previous);
@@ -124,14 +124,14 @@ mod tests {
 
     #[test]
     fn moved_memory_keeps_its_offset_and_does_not_merge_where_that_differs() {
-        let mut low = facts(0x1000, 0x2000, 5);
+        let mut low = snapshot(0x1000, 0x2000, 5);
         low.page_offset = 0x77;
         assert!(!proposal(0x2000, 0x3000).merges(Some(&low), None).previous);
     }
 
     #[test]
     fn special_and_non_adjacent_mappings_do_not_merge() {
-        let low = facts(0x1000, 0x2000, 0);
+        let low = snapshot(0x1000, 0x2000, 0);
         let mut special = proposal(0x2000, 0x3000);
         special.flags |= VmFlags::IO;
         assert!(!special.merges(Some(&low), None).previous);

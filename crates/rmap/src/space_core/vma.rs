@@ -221,16 +221,16 @@ impl VmaSnapshot {
 impl Vma {
     /// A VMA that no thread can reach yet.
     #[inline]
-    pub fn new(facts: VmaSnapshot) -> Self {
+    pub fn new(snapshot: VmaSnapshot) -> Self {
         Self {
             lock: VmaLock::new(),
-            start: AtomicU64::new(facts.range.start().0),
-            end: AtomicU64::new(facts.range.end().0),
-            flags: AtomicU64::new(facts.flags.bits()),
-            page_offset: AtomicU64::new(facts.page_offset),
-            backing: AtomicU64::new(facts.backing.0),
-            anon: AtomicPtr::new(as_ptr(facts.anon.anon_vma)),
-            branch: AtomicU64::new(facts.anon.branch),
+            start: AtomicU64::new(snapshot.range.start().0),
+            end: AtomicU64::new(snapshot.range.end().0),
+            flags: AtomicU64::new(snapshot.flags.bits()),
+            page_offset: AtomicU64::new(snapshot.page_offset),
+            backing: AtomicU64::new(snapshot.backing.0),
+            anon: AtomicPtr::new(as_ptr(snapshot.anon.anon_vma)),
+            branch: AtomicU64::new(snapshot.anon.branch),
             membership: Membership::new(),
             readahead: Readahead::default(),
             swap_window: SwapInWindow::default(),
@@ -273,7 +273,7 @@ impl Vma {
 
     /// All of it but its lock.
     #[inline]
-    pub fn facts(&self) -> VmaSnapshot {
+    pub fn snapshot(&self) -> VmaSnapshot {
         VmaSnapshot {
             range: self.range(),
             flags: self.flags(),
@@ -299,16 +299,16 @@ impl Vma {
         self.anon.compare_exchange(ptr::null_mut(), anon_vma, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Changes the VMA to `facts`. The caller has write-locked it, or no other thread can reach it yet.
+    /// Changes the VMA to `snapshot`. The caller has write-locked it, or no other thread can reach it yet.
     #[inline]
-    pub fn set(&self, facts: VmaSnapshot) {
-        self.start.store(facts.range.start().0, Ordering::Relaxed);
-        self.end.store(facts.range.end().0, Ordering::Relaxed);
-        self.flags.store(facts.flags.bits(), Ordering::Relaxed);
-        self.page_offset.store(facts.page_offset, Ordering::Relaxed);
-        self.backing.store(facts.backing.0, Ordering::Relaxed);
-        self.anon.store(as_ptr(facts.anon.anon_vma), Ordering::Relaxed);
-        self.branch.store(facts.anon.branch, Ordering::Relaxed);
+    pub fn set(&self, snapshot: VmaSnapshot) {
+        self.start.store(snapshot.range.start().0, Ordering::Relaxed);
+        self.end.store(snapshot.range.end().0, Ordering::Relaxed);
+        self.flags.store(snapshot.flags.bits(), Ordering::Relaxed);
+        self.page_offset.store(snapshot.page_offset, Ordering::Relaxed);
+        self.backing.store(snapshot.backing.0, Ordering::Relaxed);
+        self.anon.store(as_ptr(snapshot.anon.anon_vma), Ordering::Relaxed);
+        self.branch.store(snapshot.anon.branch, Ordering::Relaxed);
     }
 }
 
@@ -318,7 +318,7 @@ fn as_ptr(anon_vma: Option<NonNull<AnonVma>>) -> *mut AnonVma {
 
 impl fmt::Debug for Vma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.facts().fmt(f)
+        self.snapshot().fmt(f)
     }
 }
 
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_folio_is_clipped_to_each_mapping() {
-        let facts = VmaSnapshot {
+        let snapshot = VmaSnapshot {
             range: VirtRange::new(VirtAddr(0x10_0000), VirtAddr(0x10_4000)),
             flags: VmFlags::READ,
             page_offset: 100,
@@ -336,11 +336,11 @@ mod tests {
             anon: AnonVmaRef::NONE,
         };
         let range = |start, end| Some(VirtRange::new(VirtAddr(start), VirtAddr(end)));
-        assert_eq!(facts.range_of(100, 1), range(0x10_0000, 0x10_1000));
-        assert_eq!(facts.range_of(96, 16), range(0x10_0000, 0x10_4000));
-        assert_eq!(facts.range_of(96, 6), range(0x10_0000, 0x10_2000));
-        assert_eq!(facts.range_of(103, 512), range(0x10_3000, 0x10_4000));
-        assert_eq!(facts.range_of(104, 1), None);
-        assert_eq!(facts.range_of(92, 8), None);
+        assert_eq!(snapshot.range_of(100, 1), range(0x10_0000, 0x10_1000));
+        assert_eq!(snapshot.range_of(96, 16), range(0x10_0000, 0x10_4000));
+        assert_eq!(snapshot.range_of(96, 6), range(0x10_0000, 0x10_2000));
+        assert_eq!(snapshot.range_of(103, 512), range(0x10_3000, 0x10_4000));
+        assert_eq!(snapshot.range_of(104, 1), None);
+        assert_eq!(snapshot.range_of(92, 8), None);
     }
 }

@@ -9,24 +9,24 @@ use quire_memcg::{Belonging, MemcgId};
 /// Looks for what memcgs count wrongly, and for what belongs to no memcg any more. A memcg that was
 /// removed exists as long as something belongs to it.
 pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
-    let groups = spaces.memcgs();
+    let memcgs = spaces.memcgs();
     let report = &mut |violation| report(SpaceViolation::Memcg(violation));
-    groups.recount(Belonging::Spaces, |tell| Space::for_each(spaces, |core| tell(core.memcg(), 1)), report);
-    groups.recount(
+    memcgs.recount(Belonging::Spaces, |tell| Space::for_each(spaces, |core| tell(core.memcg(), 1)), report);
+    memcgs.recount(
         Belonging::Pages,
         |tell| {
             spaces.frames().for_each_frame(|_, frame| {
                 if frame.kind().is_given_out() {
-                    let group = MemcgId::from_bits(frame.as_folio().memcg());
-                    tell(group, frame.word().order().pages());
+                    let memcg = MemcgId::from_bits(frame.as_folio().memcg());
+                    tell(memcg, frame.word().order().pages());
                 }
             });
         },
         report,
     );
-    groups.recount(
+    memcgs.recount(
         Belonging::Slots,
-        |tell| spaces.swap().for_each_named(|named| tell(MemcgId::from_bits(named.group), 1)),
+        |tell| spaces.swap().for_each_named(|named| tell(MemcgId::from_bits(named.memcg), 1)),
         report,
     );
 }

@@ -111,13 +111,13 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         advice: Advice,
         gather: &mut Gather<'s, P>,
     ) -> Result<(), Error> {
-        let facts = vma.facts();
+        let snapshot = vma.snapshot();
         let drops = matches!(advice, Advice::DontNeed | Advice::DontNeedLocked);
-        if drops && facts.flags.contains(VmFlags::HUGETLB) {
+        if drops && snapshot.flags.contains(VmFlags::HUGETLB) {
             // There is nothing to drop; the end is rounded down.
-            return if may_split(&facts, part.start()) { Ok(()) } else { Err(Error::WrongMapping) };
+            return if may_split(&snapshot, part.start()) { Ok(()) } else { Err(Error::WrongMapping) };
         }
-        match effect(&facts, advice)? {
+        match effect(&snapshot, advice)? {
             Effect::None => Ok(()),
             Effect::Flags(flags) => self.modify(vma, part, flags).map(|_| ()).map_err(|error| match error {
                 Error::NoFrames(cause) => Error::TryAgain(cause),
@@ -152,10 +152,13 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Collapses each aligned block in `part` of `vma`. As Linux's, it goes on after a block where nothing
     /// can be done, and returns the last failure; but a block without a table ends it.
     fn collapse_part(&mut self, vma: &'s Vma, part: VirtRange) -> Result<(), Error> {
-        let facts = vma.facts();
+        let snapshot = vma.snapshot();
         let policy = self.spaces.huge().policy();
-        let orders = policy.orders(HugeUse::Collapse, facts.flags, self.core.huge_disable.load());
-        if !facts.backing.is_anonymous() || !facts.anon.is_some() || orders.fitting(facts.range).is_empty() {
+        let orders = policy.orders(HugeUse::Collapse, snapshot.flags, self.core.huge_disable.load());
+        if !snapshot.backing.is_anonymous()
+            || !snapshot.anon.is_some()
+            || orders.fitting(snapshot.range).is_empty()
+        {
             return Err(Error::WrongMapping);
         }
         let (mut at, end) = huge_borders::<P>(part.start(), part.end());

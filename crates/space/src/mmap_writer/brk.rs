@@ -55,7 +55,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         }
         let past = grown.end().0.saturating_add(PAGE_SIZE);
         let near = VirtRange::new(grown.start(), VirtAddr(past.saturating_add(STACK_GUARD_GAP)));
-        if self.first_in(near).is_some_and(|next| past > next.facts().start_with_guard().0) {
+        if self.first_in(near).is_some_and(|next| past > next.snapshot().start_with_guard().0) {
             return Err(Error::NoRoom);
         }
         self.may_expand(flags, grown.pages())?;

@@ -25,17 +25,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let Some((order, pmd)) = Tables::<P>::huge_order().zip(tables.find_pmd(start)) else {
             return Err(CollapseError::Unfit);
         };
-        let (collapse, facts) = (Collapse(tables), vma.facts());
+        let (collapse, snapshot) = (Collapse(tables), vma.snapshot());
         // A first look costs nothing if it fails.
         collapse.check(table, limits)?;
         self.lock_vma(vma);
-        let _family = self.lock_anon_vmas([facts.anon]);
+        let _family = self.lock_anon_vmas([snapshot.anon]);
         collapse.check(table, limits)?;
         let (head, deposit) = collapse.allocate(start, order).map_err(CollapseError::OutOfMemory)?;
         let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Collapse);
         let result =
-            collapse.replace_by_leaf(slot, table, (head, deposit), &facts.new_page(start), &mut gather);
+            collapse.replace_by_leaf(slot, table, (head, deposit), &snapshot.new_page(start), &mut gather);
         self.tables().finish(gather);
         result
     }
@@ -48,14 +48,14 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         limits: CollapseLimits,
     ) -> Result<bool, CollapseError> {
         let Some(vma) = self.find(start) else { return Ok(false) };
-        let facts = vma.facts();
+        let snapshot = vma.snapshot();
         let end = VirtAddr(start.0 + P::Paging::entry_bytes(Level::PMD));
         let orders = self.spaces.huge().policy().orders(
             HugeUse::Khugepaged,
-            facts.flags,
+            snapshot.flags,
             self.core.huge_disable.load(),
         );
-        let fits = facts.backing.is_anonymous() && facts.anon.is_some() && end <= facts.range.end();
+        let fits = snapshot.backing.is_anonymous() && snapshot.anon.is_some() && end <= snapshot.range.end();
         if !fits || orders.is_empty() || self.tables().find(start).is_none() {
             return Ok(false);
         }

@@ -23,13 +23,14 @@ impl<P: Platform> MmapWriter<'_, P> {
         let mut to = MmapWriter::begin(self.spaces, child);
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
-            let facts = vma.facts();
-            at = facts.range.end();
-            if facts.flags.contains(VmFlags::DONTCOPY) {
+            let snapshot = vma.snapshot();
+            at = snapshot.range.end();
+            if snapshot.flags.contains(VmFlags::DONTCOPY) {
                 continue;
             }
-            let branch = self.child_group(&facts)?;
-            let copy = VmaSnapshot { flags: facts.flags - VmFlags::LOCK_MASK, anon: branch.anon(), ..facts };
+            let branch = self.child_anon_vma(&snapshot)?;
+            let copy =
+                VmaSnapshot { flags: snapshot.flags - VmFlags::LOCK_MASK, anon: branch.anon(), ..snapshot };
             to.adopt(copy)?;
             branch.keep();
             // Pages of files that were never written to can be read again by the child, and what is wiped on
@@ -39,7 +40,7 @@ impl<P: Platform> MmapWriter<'_, P> {
             }
             self.lock_range(vma.range());
             let new_page = |addr| copy.new_page(addr);
-            let copying = Copying { range: facts.range, parent: facts.permissions(), child: &new_page };
+            let copying = Copying { range: snapshot.range, parent: snapshot.permissions(), child: &new_page };
             self.tables().copy_to(&to.tables(), &copying, gather)?;
         }
         Ok(())
@@ -47,7 +48,7 @@ impl<P: Platform> MmapWriter<'_, P> {
 
     /// The anon_vma of a child's VMA: marked, since its pages may still be shared with the parent's.
     #[cfg_attr(debug_assertions, track_caller)]
-    fn child_group(&self, parent: &VmaSnapshot) -> Result<Branch<'_, P>, AllocError> {
+    fn child_anon_vma(&self, parent: &VmaSnapshot) -> Result<Branch<'_, P>, AllocError> {
         let wiped = parent.flags.contains(VmFlags::WIPEONFORK);
         self.spaces.rmap().branch(if wiped { AnonVmaRef::NONE } else { parent.anon })
     }

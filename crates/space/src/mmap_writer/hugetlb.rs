@@ -14,7 +14,7 @@ impl<P: Platform> MmapWriter<'_, P> {
         }
         for at in [range.start(), range.end()] {
             let vma = self.find(at).filter(|vma| vma.range().start() < at);
-            if vma.is_some_and(|vma| !may_split(&vma.facts(), at)) {
+            if vma.is_some_and(|vma| !may_split(&vma.snapshot(), at)) {
                 return Err(Error::BadArgument);
             }
         }

@@ -8,14 +8,14 @@ use quire_rmap::{VmFlags, VmaSnapshot};
 impl<P: Platform> MmapWriter<'_, P> {
     /// Puts a mapping into a free range as it is, and counts and charges it.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn adopt(&mut self, facts: VmaSnapshot) -> Result<(), Error> {
-        let charge = if facts.flags.contains(VmFlags::ACCOUNT) { facts.range.pages() } else { 0 };
+    pub(crate) fn adopt(&mut self, snapshot: VmaSnapshot) -> Result<(), Error> {
+        let charge = if snapshot.flags.contains(VmFlags::ACCOUNT) { snapshot.range.pages() } else { 0 };
         self.spaces.commit().charge(charge)?;
         match self.prepare(1) {
             Ok(mut prepared) => {
-                self.core.usage.map(facts.flags, facts.range.pages());
-                let root_lock = self.lock_anon_vmas([facts.anon]);
-                self.insert_vma(facts, &mut prepared, &root_lock);
+                self.core.usage.map(snapshot.flags, snapshot.range.pages());
+                let root_lock = self.lock_anon_vmas([snapshot.anon]);
+                self.insert_vma(snapshot, &mut prepared, &root_lock);
                 Ok(())
             }
             Err(error) => {

@@ -167,41 +167,41 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     /// Changes a VMA that is in the tree; its place in the order stays.
-    pub(crate) fn set_vma(&mut self, vma: &Vma, facts: VmaSnapshot, root_lock: &AnonVmaTree<'s, P>) {
+    pub(crate) fn set_vma(&mut self, vma: &Vma, snapshot: VmaSnapshot, root_lock: &AnonVmaTree<'s, P>) {
         debug_assert!(vma.lock.is_write_locked(&self.core.sequence));
-        root_lock.place(self.core, vma, &facts, &self.emptied);
+        root_lock.place(self.core, vma, &snapshot, &self.emptied);
         let old = vma.range();
-        if old != facts.range {
-            let moved = self.tree.set_range(old.start(), facts.range);
+        if old != snapshot.range {
+            let moved = self.tree.set_range(old.start(), snapshot.range);
             debug_assert!(moved.is_ok(), "a VMA's new range is wrong: {moved:?}");
         }
-        vma.set(facts);
+        vma.set(snapshot);
     }
 
     /// Gives the VMA that is about to absorb others their anon_vma: before they leave it, since an anon_vma
     /// that was left by its last VMA is being freed.
     fn give_taker_anon_vma(&mut self, taker: Option<&Vma>, anon: AnonVmaRef, root_lock: &AnonVmaTree<'s, P>) {
         if let Some(taker) = taker {
-            self.set_vma(taker, VmaSnapshot { anon, ..taker.facts() }, root_lock);
+            self.set_vma(taker, VmaSnapshot { anon, ..taker.snapshot() }, root_lock);
         }
     }
 
     /// Puts a prepared VMA into the tree.
     pub(crate) fn insert_vma(
         &mut self,
-        facts: VmaSnapshot,
+        snapshot: VmaSnapshot,
         prepared: &mut Prepared<'_, P>,
         root_lock: &AnonVmaTree<'s, P>,
     ) -> Option<&'s Vma> {
-        self.core.note_flags(facts.flags);
-        let vma = prepared.take(facts);
+        self.core.note_flags(snapshot.flags);
+        let vma = prepared.take(snapshot);
         debug_assert!(vma.is_some(), "a change needed more VMAs than were prepared");
         let vma = vma?;
         // No fault may use it before the section ends.
         self.vma(vma).lock.write_lock_new(&self.core.sequence);
-        let inserted = self.tree.insert(facts.range, vma);
+        let inserted = self.tree.insert(snapshot.range, vma);
         debug_assert!(inserted.is_ok(), "a VMA could not be inserted: {inserted:?}");
-        root_lock.place(self.core, self.vma(vma), &facts, &self.emptied);
+        root_lock.place(self.core, self.vma(vma), &snapshot, &self.emptied);
         self.core.usage.note_mappings(self.mappings());
         Some(self.vma(vma))
     }
@@ -240,8 +240,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let previous = self.last_starting_before(range.start());
         let next = self.first_ending_after(range.end());
         let choice = proposal.merges(
-            previous.map(|vma| clip_end(vma.facts(), range.start())).as_ref(),
-            next.map(|vma| clip_start(vma.facts(), range.end())).as_ref(),
+            previous.map(|vma| clip_end(vma.snapshot(), range.start())).as_ref(),
+            next.map(|vma| clip_start(vma.snapshot(), range.end())).as_ref(),
         );
         Neighbours { previous: previous.filter(|_| choice.previous), next: next.filter(|_| choice.next) }
     }
@@ -281,20 +281,20 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
                 self.remove_vma(next, &root_lock);
-                let facts = previous.facts();
-                let range = VirtRange::new(facts.range.start(), end);
-                self.set_vma(previous, VmaSnapshot { range, ..facts }, &root_lock);
+                let snapshot = previous.snapshot();
+                let range = VirtRange::new(snapshot.range.start(), end);
+                self.set_vma(previous, VmaSnapshot { range, ..snapshot }, &root_lock);
             }
             (Some(previous), None) => {
-                let facts = previous.facts();
-                let range = VirtRange::new(facts.range.start(), range.end());
-                self.set_vma(previous, VmaSnapshot { range, ..facts }, &root_lock);
+                let snapshot = previous.snapshot();
+                let range = VirtRange::new(snapshot.range.start(), range.end());
+                self.set_vma(previous, VmaSnapshot { range, ..snapshot }, &root_lock);
             }
             (None, Some(next)) => {
-                let facts = next.facts();
-                let range = VirtRange::new(range.start(), facts.range.end());
+                let snapshot = next.snapshot();
+                let range = VirtRange::new(range.start(), snapshot.range.end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaSnapshot { range, page_offset, ..facts }, &root_lock);
+                self.set_vma(next, VmaSnapshot { range, page_offset, ..snapshot }, &root_lock);
             }
             (None, None) => {
                 let Proposal { range, flags, page_offset, backing, anon } = *proposal;
@@ -319,22 +319,22 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         range: VirtRange,
         flags: VmFlags,
     ) -> Result<&'s Vma, Error> {
-        let facts = vma.facts();
-        if facts.flags == flags {
+        let snapshot = vma.snapshot();
+        if snapshot.flags == flags {
             return Ok(vma);
         }
         let proposal = Proposal {
             range,
             flags,
-            page_offset: facts.page_offset_at(range.start()),
-            backing: facts.backing,
-            anon: facts.anon,
+            page_offset: snapshot.page_offset_at(range.start()),
+            backing: snapshot.backing,
+            anon: snapshot.anon,
         };
-        let at_start = range.start() == facts.range.start();
-        let at_end = range.end() == facts.range.end();
+        let at_start = range.start() == snapshot.range.start();
+        let at_end = range.end() == snapshot.range.end();
         let previous = if at_start { self.last_starting_before(range.start()) } else { None };
         let next = if at_end { self.first_ending_after(range.end()) } else { None };
-        let choice = proposal.merges(previous.map(Vma::facts).as_ref(), next.map(Vma::facts).as_ref());
+        let choice = proposal.merges(previous.map(Vma::snapshot).as_ref(), next.map(Vma::snapshot).as_ref());
         let previous = previous.filter(|_| choice.previous);
         let next = next.filter(|_| choice.next);
         let merged = previous.is_some() || next.is_some();
@@ -342,7 +342,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if splits > 0 && self.mappings() + splits as u64 > self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
         }
-        if splits > 0 && !(may_split(&facts, range.start()) && may_split(&facts, range.end())) {
+        if splits > 0 && !(may_split(&snapshot, range.start()) && may_split(&snapshot, range.end())) {
             return Err(Error::BadArgument);
         }
         let mut prepared = self.prepare(splits)?;
@@ -353,7 +353,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         // A large leaf never reaches over a border of mappings.
         self.tables().split_huge_at(range.start());
         self.tables().split_huge_at(range.end());
-        self.core.usage.reclass(facts.flags, flags, range.pages());
+        self.core.usage.reclass(snapshot.flags, flags, range.pages());
         let anon = [Some(vma), previous, next]
             .into_iter()
             .flatten()
@@ -362,15 +362,15 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             .unwrap_or_default();
         let root_lock = self.lock_anon_vmas([anon]);
         self.give_taker_anon_vma(previous.or(next), anon, &root_lock);
-        let before = clip_end(facts, range.start());
-        let after = clip_start(facts, range.end());
+        let before = clip_end(snapshot, range.start());
+        let after = clip_start(snapshot, range.end());
         Ok(match (previous, next) {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
                 self.remove_vma(vma, &root_lock);
                 self.remove_vma(next, &root_lock);
                 let range = VirtRange::new(previous.range().start(), end);
-                self.set_vma(previous, VmaSnapshot { range, ..previous.facts() }, &root_lock);
+                self.set_vma(previous, VmaSnapshot { range, ..previous.snapshot() }, &root_lock);
                 previous
             }
             (Some(previous), None) => {
@@ -380,7 +380,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                     self.set_vma(vma, after, &root_lock);
                 }
                 let range = VirtRange::new(previous.range().start(), range.end());
-                self.set_vma(previous, VmaSnapshot { range, ..previous.facts() }, &root_lock);
+                self.set_vma(previous, VmaSnapshot { range, ..previous.snapshot() }, &root_lock);
                 previous
             }
             (None, Some(next)) => {
@@ -391,12 +391,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 }
                 let range = VirtRange::new(range.start(), next.range().end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaSnapshot { range, page_offset, ..next.facts() }, &root_lock);
+                self.set_vma(next, VmaSnapshot { range, page_offset, ..next.snapshot() }, &root_lock);
                 next
             }
             (None, None) => {
                 let page_offset = proposal.page_offset;
-                self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..facts }, &root_lock);
+                self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..snapshot }, &root_lock);
                 if !at_start {
                     self.insert_vma(before, &mut prepared, &root_lock);
                 }
@@ -411,32 +411,32 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Moves the start of a stack VMA down to `start`; the gap is free and the limits were checked.
     pub(crate) fn extend_down(&mut self, vma: &'s Vma, start: VirtAddr) {
         self.lock_vma(vma);
-        let facts = vma.facts();
-        let range = VirtRange::new(start, facts.range.end());
-        let pages = range.pages() - facts.range.pages();
-        self.core.usage.map(facts.flags, pages);
-        let page_offset = facts.page_offset_at(start);
-        let root_lock = self.lock_anon_vmas([facts.anon]);
-        self.set_vma(vma, VmaSnapshot { range, page_offset, ..facts }, &root_lock);
+        let snapshot = vma.snapshot();
+        let range = VirtRange::new(start, snapshot.range.end());
+        let pages = range.pages() - snapshot.range.pages();
+        self.core.usage.map(snapshot.flags, pages);
+        let page_offset = snapshot.page_offset_at(start);
+        let root_lock = self.lock_anon_vmas([snapshot.anon]);
+        self.set_vma(vma, VmaSnapshot { range, page_offset, ..snapshot }, &root_lock);
     }
 
     /// Moves the end of a VMA up to `end`; the gap is free and the limits were checked. Merges with what
     /// follows if that became possible.
     pub(crate) fn extend_up(&mut self, vma: &'s Vma, end: VirtAddr) {
-        let facts = vma.facts();
+        let snapshot = vma.snapshot();
         let proposal = Proposal {
-            range: VirtRange::new(facts.range.end(), end),
-            flags: facts.flags,
-            page_offset: facts.page_offset_at(facts.range.end()),
-            backing: facts.backing,
-            anon: facts.anon,
+            range: VirtRange::new(snapshot.range.end(), end),
+            flags: snapshot.flags,
+            page_offset: snapshot.page_offset_at(snapshot.range.end()),
+            backing: snapshot.backing,
+            anon: snapshot.anon,
         };
-        self.core.usage.map(facts.flags, proposal.range.pages());
+        self.core.usage.map(snapshot.flags, proposal.range.pages());
         let next = self
             .first_ending_after(end)
-            .filter(|next| proposal.merges(Some(&facts), Some(&next.facts())).next);
+            .filter(|next| proposal.merges(Some(&snapshot), Some(&next.snapshot())).next);
         self.lock_vma(vma);
-        let mut anon = facts.anon;
+        let mut anon = snapshot.anon;
         let mut end = end;
         if let Some(next) = next {
             self.lock_vma(next);
@@ -448,8 +448,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         if let Some(next) = next {
             self.remove_vma(next, &root_lock);
         }
-        let range = VirtRange::new(facts.range.start(), end);
-        self.set_vma(vma, VmaSnapshot { range, anon, ..facts }, &root_lock);
+        let range = VirtRange::new(snapshot.range.start(), end);
+        self.set_vma(vma, VmaSnapshot { range, anon, ..snapshot }, &root_lock);
     }
 
     /// Write-locks every VMA in `range`.
@@ -474,17 +474,17 @@ pub(crate) fn vma_key(vma: &Vma) -> usize {
     ptr::from_ref(vma).addr()
 }
 
-/// `facts` without what lies at or after `end`.
-fn clip_end(facts: VmaSnapshot, end: VirtAddr) -> VmaSnapshot {
-    VmaSnapshot { range: VirtRange::new(facts.range.start(), facts.range.end().min(end)), ..facts }
+/// `snapshot` without what lies at or after `end`.
+fn clip_end(snapshot: VmaSnapshot, end: VirtAddr) -> VmaSnapshot {
+    VmaSnapshot { range: VirtRange::new(snapshot.range.start(), snapshot.range.end().min(end)), ..snapshot }
 }
 
-/// `facts` without what lies before `start`.
-fn clip_start(facts: VmaSnapshot, start: VirtAddr) -> VmaSnapshot {
-    let start = facts.range.start().max(start);
+/// `snapshot` without what lies before `start`.
+fn clip_start(snapshot: VmaSnapshot, start: VirtAddr) -> VmaSnapshot {
+    let start = snapshot.range.start().max(start);
     VmaSnapshot {
-        range: VirtRange::new(start, facts.range.end()),
-        page_offset: facts.page_offset_at(start),
-        ..facts
+        range: VirtRange::new(start, snapshot.range.end()),
+        page_offset: snapshot.page_offset_at(start),
+        ..snapshot
     }
 }

@@ -133,13 +133,13 @@ impl<P: Platform> MmapWriter<'_, P> {
 
     /// Whether nothing lies in the `len` bytes from `addr`, the guard gap of a stack above them included.
     fn is_free(&self, addr: VirtAddr, len: u64) -> bool {
-        self.first_ending_after(addr).is_none_or(|next| addr.0 + len <= next.facts().start_with_guard().0)
+        self.first_ending_after(addr).is_none_or(|next| addr.0 + len <= next.snapshot().start_with_guard().0)
     }
 
     fn search_down(&self, len: u64, mut window: VirtRange) -> Option<VirtAddr> {
         loop {
             let gap = self.highest_gap(len, window)?;
-            match self.first_ending_after(gap.end()).map(Vma::facts) {
+            match self.first_ending_after(gap.end()).map(Vma::snapshot) {
                 // The mapping above is a stack that wants a gap below it.
                 Some(next) if next.flags.is_stack() && next.start_with_guard() < gap.end() => {
                     window = VirtRange::new(window.start(), next.start_with_guard());
@@ -152,7 +152,7 @@ impl<P: Platform> MmapWriter<'_, P> {
     fn search_up(&self, len: u64, mut window: VirtRange) -> Option<VirtAddr> {
         loop {
             let gap = self.lowest_gap(len, window)?;
-            match self.first_ending_after(gap.start()).map(Vma::facts) {
+            match self.first_ending_after(gap.start()).map(Vma::snapshot) {
                 Some(next) if next.flags.is_stack() && next.start_with_guard().0 < gap.start().0 + len => {
                     window = VirtRange::new(next.range.end(), window.end());
                 }

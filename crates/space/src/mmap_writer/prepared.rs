@@ -19,11 +19,11 @@ pub(crate) struct Prepared<'s, P: Platform> {
 }
 
 impl<P: Platform> Prepared<'_, P> {
-    /// A VMA with `facts`, if one is left.
-    pub(super) fn take(&mut self, facts: VmaSnapshot) -> Option<NonNull<Vma>> {
+    /// A VMA with `snapshot`, if one is left.
+    pub(super) fn take(&mut self, snapshot: VmaSnapshot) -> Option<NonNull<Vma>> {
         let vma = self.vmas.iter_mut().find_map(Option::take)?;
         // SAFETY: allocated by `prepare` and reachable from nowhere else.
-        unsafe { vma.as_ref() }.set(facts);
+        unsafe { vma.as_ref() }.set(snapshot);
         Some(vma)
     }
 }

@@ -30,8 +30,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         protection: Protection,
         gather: &mut Gather<'s, P>,
     ) -> Result<(), Error> {
-        let facts = vma.facts();
-        let old = facts.flags;
+        let snapshot = vma.snapshot();
+        let old = snapshot.flags;
         let mut new = (old - VmFlags::ACCESS) | VmFlags::from_protection(protection);
         // Each access must have its MAY flag, four bits up.
         let may = VmFlags::from_bits_truncate((old & VmFlags::MAY_ACCESS).bits() >> 4);
@@ -57,7 +57,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 charged = pages;
                 new |= VmFlags::ACCOUNT;
             }
-        } else if old.contains(VmFlags::ACCOUNT) && facts.backing.is_anonymous() && !facts.anon.is_some() {
+        } else if old.contains(VmFlags::ACCOUNT)
+            && snapshot.backing.is_anonymous()
+            && !snapshot.anon.is_some()
+        {
             // Nothing was ever written there and now nothing can be.
             released = pages;
             new -= VmFlags::ACCOUNT;

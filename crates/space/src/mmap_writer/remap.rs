@@ -141,12 +141,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Finds the mapping and checks what does not depend on where it moves.
     fn check(&self, remap: &Remap) -> Result<&'s Vma, Error> {
         let vma = self.find(remap.addr()).ok_or(Error::BadAddress)?;
-        let facts = vma.facts();
-        let shared = facts.flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
+        let snapshot = vma.snapshot();
+        let shared = snapshot.flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
         if remap.old.is_empty() && !shared {
             return Err(Error::BadArgument);
         }
-        let rigid = facts.flags.intersects(VmFlags::DONTEXPAND | VmFlags::PFNMAP);
+        let rigid = snapshot.flags.intersects(VmFlags::DONTEXPAND | VmFlags::PFNMAP);
         if remap.flags.contains(RemapFlags::DONTUNMAP) && rigid {
             return Err(Error::WrongMapping);
         }
@@ -155,23 +155,23 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         // What is only cut off may reach into other mappings.
         let kept = remap.old.len().min(remap.new_len);
-        if kept > facts.range.end().0 - remap.addr().0 {
+        if kept > snapshot.range.end().0 - remap.addr().0 {
             return Err(Error::BadAddress);
         }
         if remap.grown() == 0 {
             return Ok(vma);
         }
-        if facts.page_offset_at(remap.addr()).checked_add(remap.new_len >> PAGE_SHIFT).is_none() {
+        if snapshot.page_offset_at(remap.addr()).checked_add(remap.new_len >> PAGE_SHIFT).is_none() {
             return Err(Error::BadArgument);
         }
         if rigid {
             return Err(Error::BadAddress);
         }
         let grown = remap.grown() >> PAGE_SHIFT;
-        if !self.may_lock_more(facts.flags, grown) {
+        if !self.may_lock_more(snapshot.flags, grown) {
             return Err(Error::LockLimitAgain);
         }
-        self.may_expand(facts.flags, grown)?;
+        self.may_expand(snapshot.flags, grown)?;
         Ok(vma)
     }
 
@@ -233,10 +233,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
     /// Grows a mapping where it is if that is possible, else elsewhere.
     fn expand(&mut self, vma: &'s Vma, remap: Remap, gather: &mut Gather<'s, P>) -> Result<Remapped, Error> {
-        let facts = vma.facts();
+        let snapshot = vma.snapshot();
         let end = VirtAddr(remap.addr().0.saturating_add(remap.new_len));
         let grown = VirtRange::new(remap.old.end(), end);
-        let in_place = remap.old.end() == facts.range.end()
+        let in_place = remap.old.end() == snapshot.range.end()
             && end <= P::Paging::USER_END
             && !remap.old.is_empty()
             && self.first_in(grown).is_none();
@@ -246,23 +246,23 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
             return self.relocate(vma, remap, gather);
         }
-        if facts.flags.contains(VmFlags::ACCOUNT) {
+        if snapshot.flags.contains(VmFlags::ACCOUNT) {
             self.spaces.commit().charge(grown.pages())?;
         }
         self.extend_up(vma, end);
-        let populate = facts.flags.contains(VmFlags::LOCKED).then_some(grown);
+        let populate = snapshot.flags.contains(VmFlags::LOCKED).then_some(grown);
         Ok(Remapped { addr: remap.addr(), populate })
     }
 
-    /// The place for a mapping like `facts` that is to be moved.
-    fn place_moved(&self, facts: &VmaSnapshot, remap: &Remap) -> Result<VirtAddr, Error> {
+    /// The place for a mapping like `snapshot` that is to be moved.
+    fn place_moved(&self, snapshot: &VmaSnapshot, remap: &Remap) -> Result<VirtAddr, Error> {
         let mut flags = MapFlags::empty();
         flags.set(MapFlags::FIXED, remap.flags.contains(RemapFlags::FIXED));
-        flags.set(MapFlags::SHARED, facts.flags.contains(VmFlags::MAYSHARE));
+        flags.set(MapFlags::SHARED, snapshot.flags.contains(VmFlags::MAYSHARE));
         let hint = if remap.names_target() { remap.target } else { VirtAddr(0) };
-        let file = facts.backing.file_id().map(|id| MappedFile {
-            huge_alignment: facts.flags.contains(VmFlags::HUGE_ALIGNED),
-            ..MappedFile::new(id, facts.page_offset_at(remap.addr()))
+        let file = snapshot.backing.file_id().map(|id| MappedFile {
+            huge_alignment: snapshot.flags.contains(VmFlags::HUGE_ALIGNED),
+            ..MappedFile::new(id, snapshot.page_offset_at(remap.addr()))
         });
         let request = MapRequest { flags, file, ..MapRequest::anonymous(remap.new_len, Protection::empty()) };
         self.place(&request, hint, remap.new_len)
@@ -275,15 +275,15 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         remap: Remap,
         gather: &mut Gather<'s, P>,
     ) -> Result<Remapped, Error> {
-        let facts = vma.facts();
+        let snapshot = vma.snapshot();
         let old = remap.old;
-        let to = self.place_moved(&facts, &remap)?;
+        let to = self.place_moved(&snapshot, &remap)?;
         if self.mappings() >= self.core.limits.load().mappings.saturating_sub(3) {
             return Err(Error::MapCountLimit);
         }
         let target = VirtRange::new(to, VirtAddr(to.0 + remap.new_len));
         let keep = remap.flags.contains(RemapFlags::DONTUNMAP);
-        let accounted = facts.flags.contains(VmFlags::ACCOUNT);
+        let accounted = snapshot.flags.contains(VmFlags::ACCOUNT);
         let charge = match (accounted, keep) {
             (false, _) => 0,
             (true, true) => target.pages(),
@@ -291,14 +291,14 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         };
         self.spaces.commit().charge(charge)?;
 
-        let unfaulted = facts.backing.is_anonymous() && !facts.anon.is_some();
-        let page_offset = if unfaulted { to.0 >> PAGE_SHIFT } else { facts.page_offset_at(remap.addr()) };
+        let unfaulted = snapshot.backing.is_anonymous() && !snapshot.anon.is_some();
+        let page_offset = if unfaulted { to.0 >> PAGE_SHIFT } else { snapshot.page_offset_at(remap.addr()) };
         let proposal = Proposal {
             range: target,
-            flags: facts.flags,
+            flags: snapshot.flags,
             page_offset,
-            backing: facts.backing,
-            anon: facts.anon,
+            backing: snapshot.backing,
+            anon: snapshot.anon,
         };
         // No fault gets into either range from here until the section ends: what the move finds is what it
         // was prepared for.
@@ -348,7 +348,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
             self.unmap_into(old, &mut prepared, gather);
         }
-        let locked = facts.flags.contains(VmFlags::LOCKED) && remap.grown() > 0;
+        let locked = snapshot.flags.contains(VmFlags::LOCKED) && remap.grown() > 0;
         let populate = locked.then(|| VirtRange::new(VirtAddr(to.0 + old.len()), target.end()));
         Ok(Remapped { addr: to, populate })
     }
@@ -357,16 +357,16 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     /// moved it has no anon_vma. As in Linux it stays a mapping of its own, whatever it could merge with now.
     fn keep_source(&mut self, old: VirtRange) {
         let Some(vma) = self.find(old.start()) else { return };
-        let facts = vma.facts();
-        let flags = facts.flags - VmFlags::LOCK_MASK;
-        let anon = if facts.range == old { AnonVmaRef::NONE } else { facts.anon };
-        self.core.usage.reclass(facts.flags, flags, facts.range.pages());
-        let root_lock = self.lock_anon_vmas([facts.anon]);
-        self.set_vma(vma, VmaSnapshot { flags, anon, ..facts }, &root_lock);
+        let snapshot = vma.snapshot();
+        let flags = snapshot.flags - VmFlags::LOCK_MASK;
+        let anon = if snapshot.range == old { AnonVmaRef::NONE } else { snapshot.anon };
+        self.core.usage.reclass(snapshot.flags, flags, snapshot.range.pages());
+        let root_lock = self.lock_anon_vmas([snapshot.anon]);
+        self.set_vma(vma, VmaSnapshot { flags, anon, ..snapshot }, &root_lock);
         drop(root_lock);
-        if facts.flags.contains(VmFlags::LOCKED) {
+        if snapshot.flags.contains(VmFlags::LOCKED) {
             // The whole mapping, of which a part may have moved.
-            self.tables().set_locked(facts.range, false);
+            self.tables().set_locked(snapshot.range, false);
         }
     }
 

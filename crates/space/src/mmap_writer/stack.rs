@@ -11,16 +11,16 @@ impl<P: Platform> MmapWriter<'_, P> {
     /// that.
     pub(crate) fn grow_stack(&mut self, addr: VirtAddr) -> Result<(), Error> {
         let vma = self.first_ending_after(addr).ok_or(Error::NotMapped)?;
-        let facts = vma.facts();
-        if facts.range.contains(addr) {
+        let snapshot = vma.snapshot();
+        if snapshot.range.contains(addr) {
             // Another thread grew it first.
             return Ok(());
         }
         let start = addr.page_start();
-        if !facts.flags.is_stack() || start < self.core.layout.mmap_min {
+        if !snapshot.flags.is_stack() || start < self.core.layout.mmap_min {
             return Err(Error::NotMapped);
         }
-        if let Some(below) = self.last_starting_before(start).map(Vma::facts)
+        if let Some(below) = self.last_starting_before(start).map(Vma::snapshot)
             && !below.flags.is_stack()
             && below.flags.intersects(VmFlags::ACCESS)
             && start.0 - below.range.end().0 < STACK_GUARD_GAP
@@ -29,20 +29,20 @@ impl<P: Platform> MmapWriter<'_, P> {
         }
         // A stack that grows has an anon_vma, as in Linux, also if it is only read.
         self.faults().give_anon_vma(vma)?;
-        let grow = (facts.range.start().0 - start.0) / PAGE_SIZE;
-        if grow > facts.page_offset {
+        let grow = (snapshot.range.start().0 - start.0) / PAGE_SIZE;
+        if grow > snapshot.page_offset {
             return Err(Error::NoRoom);
         }
-        self.may_expand(facts.flags, grow)?;
-        if facts.range.end().0 - start.0 > self.core.limits.load().stack {
+        self.may_expand(snapshot.flags, grow)?;
+        if snapshot.range.end().0 - start.0 > self.core.limits.load().stack {
             return Err(Error::NoRoom);
         }
-        if !self.may_lock_more(facts.flags, grow) {
+        if !self.may_lock_more(snapshot.flags, grow) {
             return Err(Error::LockLimit);
         }
         // A stack that is not charged for must fit too; only the promise is not kept.
         self.spaces.commit().charge(grow)?;
-        if !facts.flags.contains(VmFlags::ACCOUNT) {
+        if !snapshot.flags.contains(VmFlags::ACCOUNT) {
             self.spaces.commit().release(grow);
         }
         self.extend_down(vma, start);

@@ -49,16 +49,16 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let mut uncharged = 0;
         while let Some(vma) = self.first_in(range) {
             self.lock_vma(vma);
-            let facts = vma.facts();
-            let part = facts.range.intersect(range);
+            let snapshot = vma.snapshot();
+            let part = snapshot.range.intersect(range);
             removed = Some(removed.map_or(part, |before| VirtRange::new(before.start(), part.end())));
-            self.core.usage.unmap(facts.flags, part.pages());
-            if facts.flags.contains(VmFlags::ACCOUNT) {
+            self.core.usage.unmap(snapshot.flags, part.pages());
+            if snapshot.flags.contains(VmFlags::ACCOUNT) {
                 uncharged += part.pages();
             }
-            let before = clip_end(facts, part.start());
-            let after = clip_start(facts, part.end());
-            let root_lock = self.lock_anon_vmas([facts.anon]);
+            let before = clip_end(snapshot, part.start());
+            let after = clip_start(snapshot, part.end());
+            let root_lock = self.lock_anon_vmas([snapshot.anon]);
             match (before.range.is_empty(), after.range.is_empty()) {
                 (true, true) => self.remove_vma(vma, &root_lock),
                 (false, true) => self.set_vma(vma, before, &root_lock),
@@ -69,7 +69,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 }
             }
             drop(root_lock);
-            if facts.flags.contains(VmFlags::LOCKED) {
+            if snapshot.flags.contains(VmFlags::LOCKED) {
                 // What others map too may be reclaimed again. No walk of the rmap finds it locked here any
                 // more.
                 self.tables().set_locked(part, false);
@@ -86,10 +86,10 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let mut gather = Gather::new(self.spaces.memory(), &self.core.tables, FlushCause::Discard);
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
-            let facts = vma.facts();
-            at = facts.range.end();
-            if !facts.flags.intersects(VmFlags::SHARED | VmFlags::LOCKED | VmFlags::SPECIAL) {
-                self.tables().zap(facts.range, Zap::Contents, &mut gather);
+            let snapshot = vma.snapshot();
+            at = snapshot.range.end();
+            if !snapshot.flags.intersects(VmFlags::SHARED | VmFlags::LOCKED | VmFlags::SPECIAL) {
+                self.tables().zap(snapshot.range, Zap::Contents, &mut gather);
             }
         }
         self.tables().finish(gather);
@@ -103,18 +103,18 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         while let Some(entry) = self.tree.first() {
             let vma = self.vma(entry.value);
             self.lock_vma(vma);
-            let facts = vma.facts();
-            self.core.usage.unmap(facts.flags, facts.range.pages());
-            if facts.flags.contains(VmFlags::ACCOUNT) {
-                uncharged += facts.range.pages();
+            let snapshot = vma.snapshot();
+            self.core.usage.unmap(snapshot.flags, snapshot.range.pages());
+            if snapshot.flags.contains(VmFlags::ACCOUNT) {
+                uncharged += snapshot.range.pages();
             }
             // No walker of the rmap finds this VMA any more, so the tables may be freed.
-            let root_lock = self.lock_anon_vmas([facts.anon]);
+            let root_lock = self.lock_anon_vmas([snapshot.anon]);
             self.remove_vma(vma, &root_lock);
             drop(root_lock);
-            if facts.flags.contains(VmFlags::LOCKED) {
+            if snapshot.flags.contains(VmFlags::LOCKED) {
                 // As above.
-                self.tables().set_locked(facts.range, false);
+                self.tables().set_locked(snapshot.range, false);
             }
         }
         self.tree.clear();

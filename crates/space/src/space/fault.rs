@@ -61,11 +61,11 @@ impl<P: Platform> Space<'_, P> {
     /// What the program gets instead: a signal, or `OutOfMemory`, for the OOM killer.
     #[inline]
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
-        let group = self.core().memcg();
-        if !group.is_root() {
+        let memcg = self.core().memcg();
+        if !memcg.is_root() {
             // Before there is a page: what was just mapped could be the first to be reclaimed, and the
             // program would make no progress.
-            self.spaces.reclaim().throttle(self.spaces, group);
+            self.spaces.reclaim().throttle(self.spaces, memcg);
         }
         match self.fault_once(addr, access) {
             Ok(()) => Ok(()),
@@ -138,8 +138,8 @@ impl<P: Platform> Space<'_, P> {
         self.spaces.frames().events().add(&pin, VmEvent::Pgfault, counted);
         // To the end: the lock of the VMA keeps neither its tables nor itself.
         let epoch = self.spaces.frames().epoch().enter(&pin);
-        let groups = self.spaces.memcgs();
-        groups.add_stat(&pin, self.memcg(), MemcgStat::Pgfault, counted as i64);
+        let memcgs = self.spaces.memcgs();
+        memcgs.add_stat(&pin, self.memcg(), MemcgStat::Pgfault, counted as i64);
         let hold = self.find_and_hold(&epoch, addr)?;
         match self.faults().resolve_in(&pin, hold.vma, addr, access, swapped) {
             Err(Refusal::NeedsAnonVma) => None,

@@ -23,15 +23,15 @@ impl<P: Platform> Space<'_, P> {
     pub fn huge_orders(&self, purpose: HugeUse, addr: VirtAddr) -> OrderSet {
         let core = self.core();
         let mappings = core.read_mappings(self.spaces.platform());
-        let Some(facts) = mappings.find(addr).map(Vma::facts) else { return OrderSet::EMPTY };
-        let has_pages = facts.anon.is_some() || matches!(purpose, HugeUse::Fault | HugeUse::Smaps);
-        if !facts.backing.is_anonymous() || !has_pages {
+        let Some(snapshot) = mappings.find(addr).map(Vma::snapshot) else { return OrderSet::EMPTY };
+        let has_pages = snapshot.anon.is_some() || matches!(purpose, HugeUse::Fault | HugeUse::Smaps);
+        if !snapshot.backing.is_anonymous() || !has_pages {
             return OrderSet::EMPTY;
         }
-        let orders = self.spaces.huge().policy().orders(purpose, facts.flags, core.huge_disable.load());
+        let orders = self.spaces.huge().policy().orders(purpose, snapshot.flags, core.huge_disable.load());
         match purpose {
-            HugeUse::Smaps => orders.fitting(facts.range),
-            HugeUse::Fault | HugeUse::Khugepaged | HugeUse::Collapse => orders.around(addr, facts.range),
+            HugeUse::Smaps => orders.fitting(snapshot.range),
+            HugeUse::Fault | HugeUse::Khugepaged | HugeUse::Collapse => orders.around(addr, snapshot.range),
         }
     }
 }

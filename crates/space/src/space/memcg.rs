@@ -29,10 +29,10 @@ impl<P: Platform> Space<'_, P> {
     /// # Errors
     ///
     /// [`MemcgChangeError`], when there is no such memcg.
-    pub fn set_memcg(&self, group: MemcgId) -> Result<(), MemcgChangeError> {
-        let groups = self.spaces.memcgs();
-        groups.hold(group).map_err(MemcgChangeError)?;
-        groups.release(self.core().tables.replace_memcg(group));
+    pub fn set_memcg(&self, memcg: MemcgId) -> Result<(), MemcgChangeError> {
+        let memcgs = self.spaces.memcgs();
+        memcgs.hold(memcg).map_err(MemcgChangeError)?;
+        memcgs.release(self.core().tables.replace_memcg(memcg));
         Ok(())
     }
 }

@@ -79,12 +79,12 @@ impl<'m, P: Platform> Space<'m, P> {
     /// Pins what `addr` maps, if it allows `access`. The mmap lock is held in some way. `None`: look again.
     fn pin_mapped(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Option<Pfn>, FaultError> {
         let tables = self.tables();
-        let facts = vma.facts();
+        let snapshot = vma.snapshot();
         let index = P::Paging::index(addr, Level::PTE);
         let pin = self.spaces.platform().pin();
         let table = match tables.lookup(addr) {
             Found::Table(table) => table,
-            Found::Huge(slot) => return self.pin_huge(slot, index as u64, &facts, access),
+            Found::Huge(slot) => return self.pin_huge(slot, index as u64, &snapshot, access),
             Found::Nothing => return Ok(None),
         };
         let locked = tables.lock(&pin, table, Level::PTE);
@@ -95,7 +95,7 @@ impl<'m, P: Platform> Space<'m, P> {
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             return Ok(Some(leaf.pfn));
         }
-        let private = !facts.flags.contains(VmFlags::SHARED);
+        let private = !snapshot.flags.contains(VmFlags::SHARED);
         if private
             && leaf.flags.contains(LeafFlags::WRITE)
             && self.spaces.frames().folio(leaf.pfn).is_large()
@@ -107,10 +107,10 @@ impl<'m, P: Platform> Space<'m, P> {
             tables.space().flush(self.spaces.frames(), &pin, page_of(addr), FlushCause::CopyOnWrite);
             return Ok(None);
         }
-        if private && must_copy(&tables, &locked, index, leaf, &facts) {
+        if private && must_copy(&tables, &locked, index, leaf, &snapshot) {
             let Some(held) = hold(&tables, leaf.pfn) else { return Ok(None) };
             drop(locked);
-            return match copy_on_write(&tables, &held, (table, index), &facts, addr) {
+            return match copy_on_write(&tables, &held, (table, index), &snapshot, addr) {
                 Err(Refusal::Fault(error)) => Err(error),
                 Err(Refusal::OverLimit(_)) => Err(FaultError::OutOfMemory(AllocError::OutOfMemory)),
                 Ok(()) | Err(Refusal::NeedsAnonVma | Refusal::Swapped(_)) => Ok(None),
@@ -124,7 +124,7 @@ impl<'m, P: Platform> Space<'m, P> {
         &self,
         slot: HugeSlot,
         nth: u64,
-        facts: &VmaSnapshot,
+        snapshot: &VmaSnapshot,
         access: Access,
     ) -> Result<Option<Pfn>, FaultError> {
         let tables = self.tables();
@@ -139,7 +139,7 @@ impl<'m, P: Platform> Space<'m, P> {
             // It reads the same, and is always there.
             return Ok(Some(self.spaces.zero_page()));
         }
-        let own = facts.flags.contains(VmFlags::SHARED) || {
+        let own = snapshot.flags.contains(VmFlags::SHARED) || {
             let folio = frames.lock_folio(leaf.pfn);
             folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
         };

@@ -131,12 +131,12 @@ impl<P: Platform> Space<'_, P> {
         let core = self.core();
         let tables = self.tables();
         let mappings = core.read_mappings(self.spaces.platform());
-        for facts in mappings.iter().map(Vma::facts) {
+        for snapshot in mappings.iter().map(Vma::snapshot) {
             let orders =
-                self.spaces.huge().policy().orders(HugeUse::Smaps, facts.flags, core.huge_disable.load());
-            let eligible = facts.backing.is_anonymous() && !orders.fitting(facts.range).is_empty();
-            let mut figures = MappingFigures::new(Mapping::of(&facts), eligible);
-            figures.count(&tables, facts.range);
+                self.spaces.huge().policy().orders(HugeUse::Smaps, snapshot.flags, core.huge_disable.load());
+            let eligible = snapshot.backing.is_anonymous() && !orders.fitting(snapshot.range).is_empty();
+            let mut figures = MappingFigures::new(Mapping::of(&snapshot), eligible);
+            figures.count(&tables, snapshot.range);
             figures.finish();
             visit(&figures);
         }

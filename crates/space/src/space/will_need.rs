@@ -33,14 +33,14 @@ impl<P: Platform> Space<'_, P> {
     /// The same for `part` of one mapping, whose folios are read as large as a fault could have them. Stops
     /// when memory is short.
     fn read_swapped(&self, vma: &Vma, part: VirtRange) -> ControlFlow<()> {
-        let facts = vma.facts();
+        let snapshot = vma.snapshot();
         // As in Linux: of a file's mapping only the file is read.
-        if !facts.backing.is_anonymous() || facts.flags.contains(VmFlags::SHARED) {
+        if !snapshot.backing.is_anonymous() || snapshot.flags.contains(VmFlags::SHARED) {
             return ControlFlow::Continue(());
         }
         let orders = if self.spaces.swap().technique().leaves_when_mapped() {
             let policy = self.spaces.huge().policy();
-            policy.orders(HugeUse::Fault, facts.flags, self.core().huge_disable.load())
+            policy.orders(HugeUse::Fault, snapshot.flags, self.core().huge_disable.load())
         } else {
             OrderSet::EMPTY
         };

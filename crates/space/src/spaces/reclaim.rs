@@ -21,9 +21,9 @@ pub trait Reclaim<P: Platform>: Sync {
     /// reference, which goes to the callee. Returns the number of pages freed.
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64;
 
-    /// A program in the memcg `group` continues, and is throttled if it uses too much: called at the
+    /// A program in `memcg` continues, and is throttled if it uses too much: called at the
     /// beginning of a fault, when nothing is held.
-    fn throttle(&self, spaces: &Spaces<P>, group: MemcgId);
+    fn throttle(&self, spaces: &Spaces<P>, memcg: MemcgId);
 }
 
 /// Nothing is ever reclaimed: memory ends where RAM does.

@@ -20,7 +20,7 @@ pub enum Inserted {
         zero: bool,
         /// The memcg that the slots are charged to, now the folio's too
         /// ([`memcg`](quire_frame::Frame::memcg)): it is the one to charge.
-        group: u16,
+        memcg: u16,
     },
     /// The cache had the page already; the caller has a reference to its folio. Of a large folio this is the
     /// page of the first slot, and the pages of the others follow it.
@@ -110,11 +110,11 @@ impl<P: Platform> Held<'_, P> {
             if unit.word.is_free() || !self.guard.is_named(unit) {
                 return Err(Refusal::Gone);
             }
-            let group = unit.word.group().unwrap_or_default();
+            let memcg = unit.word.memcg().unwrap_or_default();
             match leader {
                 _ if unit.word.is_busy() => return Err(Refusal::Conflict),
-                None => leader = Some((unit.word, group)),
-                Some((word, same)) if word.is_zero() == unit.word.is_zero() && same == group => {}
+                None => leader = Some((unit.word, memcg)),
+                Some((word, same)) if word.is_zero() == unit.word.is_zero() && same == memcg => {}
                 Some(_) => return Err(Refusal::Conflict),
             }
             at = unit.first + unit.pages;
@@ -147,18 +147,18 @@ impl<P: Platform> Held<'_, P> {
         if !self.own(first, end) {
             return Ok(Inserted::NoMemory);
         }
-        let group = word.group().unwrap_or_default();
+        let memcg = word.memcg().unwrap_or_default();
         let frame = self.swap.frames().known(head);
         let got = frame.get(1);
         debug_assert!(got, "the caller of insert holds a reference");
         frame.as_folio().set_slot(self.slot(first).raw());
-        frame.as_folio().set_memcg(group);
+        frame.as_folio().set_memcg(memcg);
         frame.set_flags(FrameFlags::SWAP_CACHE);
         let number = self.frame_number(head);
         self.each(first, end, |held, unit| {
             held.guard.store(unit, unit.word.entered(number + unit.first - first));
         });
-        Ok(Inserted::Won { shadow: word.shadow(), zero: word.is_zero(), group })
+        Ok(Inserted::Won { shadow: word.shadow(), zero: word.is_zero(), memcg })
     }
 
     pub(crate) fn remove_unnamed(&mut self, head: Pfn, first: u32, end: u32) -> bool {
@@ -168,20 +168,20 @@ impl<P: Platform> Held<'_, P> {
         {
             return false;
         }
-        let group = frame.as_folio().memcg();
-        self.each(first, end, |held, unit| held.free(unit, group));
+        let memcg = frame.as_folio().memcg();
+        self.each(first, end, |held, unit| held.free(unit, memcg));
         frame.set_flags(FrameFlags::DIRTY);
         frame.clear_flags(FrameFlags::SWAP_CACHE);
         true
     }
 
     /// The cache drops the slots: what is named is on the device only from now on, the rest is free.
-    pub(crate) fn leave(&mut self, first: u32, end: u32, out: Out, group: u16) {
+    pub(crate) fn leave(&mut self, first: u32, end: u32, out: Out, memcg: u16) {
         self.each(first, end, |held, unit| {
             if held.guard.is_named(unit) {
                 held.guard.store(unit, unit.word.left(out));
             } else {
-                held.free(unit, group);
+                held.free(unit, memcg);
             }
         });
     }

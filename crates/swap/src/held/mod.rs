@@ -123,8 +123,8 @@ impl<'a, P: Platform> Held<'a, P> {
     }
 
     /// The memcg that slots of the unit are charged to.
-    pub(crate) fn group(&self, unit: Unit) -> u16 {
-        unit.word.group().unwrap_or_else(|| match self.pfn(unit.word) {
+    pub(crate) fn memcg(&self, unit: Unit) -> u16 {
+        unit.word.memcg().unwrap_or_else(|| match self.pfn(unit.word) {
             Some(page) => {
                 let folio = self.swap.frames().folio(page);
                 folio.frame().as_folio().memcg()
@@ -134,7 +134,7 @@ impl<'a, P: Platform> Held<'a, P> {
     }
 
     /// The slots of the unit, whose words are theirs alone, are free from now on.
-    pub(crate) fn free(&mut self, unit: Unit, group: u16) {
+    pub(crate) fn free(&mut self, unit: Unit, memcg: u16) {
         if unit.word.is_free() {
             return;
         }
@@ -146,15 +146,15 @@ impl<'a, P: Platform> Held<'a, P> {
             self.device.backing().freed(self.swap.frames(), slot, pages);
         }
         self.device.used.fetch_sub(pages, Ordering::Relaxed);
-        self.swap.uncharge_slots(group, pages);
+        self.swap.uncharge_slots(memcg, pages);
     }
 
     /// Frees the unit if nothing needs it any more.
     pub(crate) fn free_if_unused(&mut self, slot: u32) -> Unit {
         let unit = self.guard.unit(slot);
         if !unit.word.is_cached() && !unit.word.is_busy() && !self.guard.is_named(unit) {
-            let group = self.group(unit);
-            self.free(unit, group);
+            let memcg = self.memcg(unit);
+            self.free(unit, memcg);
         }
         unit
     }

@@ -47,7 +47,7 @@ fn folios_of_every_order_go_out_and_come_back() {
             for nth in 0..order.pages() {
                 fill(&swap, back.offset(nth), 99);
             }
-            let won = Inserted::Won { shadow: Some(shadow(7)), zero: false, group: 0 };
+            let won = Inserted::Won { shadow: Some(shadow(7)), zero: false, memcg: 0 };
             assert_eq!(swap.insert(slot, back), won);
             assert_eq!(swap.insert(slot, folio(&swap, order)), Inserted::Found(back));
             put(&swap, back);
@@ -88,7 +88,7 @@ fn pages_of_zeros_never_reach_the_device() {
     assert_eq!(counts, (4, 4), "what was written before is needed no more");
     assert!(swap.evict(head, 2, None));
     let back = folio(&swap, order(2));
-    assert_eq!(swap.insert(slot, back), Inserted::Won { shadow: None, zero: true, group: 0 });
+    assert_eq!(swap.insert(slot, back), Inserted::Won { shadow: None, zero: true, memcg: 0 });
     assert_eq!(swap.read_folio(back), IoState::Done(Ok(())));
     assert_eq!([0, 1, 2, 3].map(|nth| value(&swap, back.offset(nth))), [0; 4]);
     swap.drop_counts(slot, 4);
@@ -128,7 +128,7 @@ fn a_page_of_zeros_that_one_entry_names_is_taken_in_one_step() {
     let (swap, _) = with_device(1024);
     for order in [Order::ZERO, order(2), Order::PMD] {
         let (slot, free) = (page_of_zeros_out(&swap, order), swap.free_slots());
-        assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 3)), (Some(0), None), "another group has it");
+        assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 3)), (Some(0), None), "another memcg has it");
         assert!(!swap.add_counts(slot, 1), "it is named already");
         assert_eq!((swap.zeros(slot), swap.take_zeros(slot, 0)), (None, None), "two entries name it");
         assert!(!swap.drop_counts(slot, 1).cached_only);
@@ -170,7 +170,7 @@ fn a_part_comes_back_alone_and_every_slot_keeps_its_shadow() {
         let (swap, _) = with_device(1024);
         let slot = page_out(&swap, large);
         let small = folio(&swap, Order::ZERO);
-        let won = Inserted::Won { shadow: Some(shadow(7)), zero: false, group: 0 };
+        let won = Inserted::Won { shadow: Some(shadow(7)), zero: false, memcg: 0 };
         assert_eq!(swap.insert(slot.plus(1), small), won);
         assert_eq!(swap.insert(slot, folio(&swap, large)), Inserted::Conflict);
         assert_eq!((swap.peek_order(slot), swap.peek_order(slot.plus(1))), (Some(Order::ZERO), None));
@@ -215,7 +215,7 @@ fn a_failed_read_leaves_the_slot_as_it_was() {
     swap.frames().faults().set(FaultPlan::OFF);
     assert_sound(&swap);
     let back = folio(&swap, order(1));
-    assert_eq!(swap.insert(slot, back), Inserted::Won { shadow: None, zero: false, group: 0 });
+    assert_eq!(swap.insert(slot, back), Inserted::Won { shadow: None, zero: false, memcg: 0 });
     assert_eq!(swap.read_folio(back), IoState::Done(Ok(())));
     assert_eq!(value(&swap, back.offset(1)), 2);
 }

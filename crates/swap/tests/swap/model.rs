@@ -148,7 +148,7 @@ impl Model {
         let fits = entries.iter().all(|entry| out(entry) && zero(entry) == zero(&entries[0]));
         assert_eq!(best.is_some_and(|best| best >= order), fits, "order {order} at {first}: best {best:?}");
         match self.swap.insert(first, head) {
-            Inserted::Won { shadow, zero: zeros, group: 0 } => {
+            Inserted::Won { shadow, zero: zeros, memcg: 0 } => {
                 assert!(fits);
                 assert_eq!((shadow, zeros), (entries[0].unwrap().shadow, zero(&entries[0])));
                 assert_eq!(self.swap.read_folio(head), IoState::Done(Ok(())));

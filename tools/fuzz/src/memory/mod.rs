@@ -42,7 +42,7 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
     let mut bytes = Bytes::new(bytes);
     let Some(setting) = bytes.next() else { return };
     let small = Small::<F>::new(setting);
-    small.prepare_groups();
+    small.prepare_memcgs();
     let before = small.in_use();
     let vcpus = [0, 1].map(|number| small.machine.vcpu(number).expect("the CPU is free"));
     let mut play = Play::<F> {

@@ -9,7 +9,7 @@ use quire_mm::{Advice, CompressedRam, DeviceId, Limit, Lz4, MemcgId, RamDisk, Sw
 
 /// Devices that are in use at once.
 const MOST_DEVICES: usize = 2;
-/// Names of the groups that an input can make; the second is below the first.
+/// Names of the memcgs that an input can make; the second is below the first.
 const GROUPS: [&str; 2] = ["outer", "inner"];
 const PATHS: [&str; 2] = ["outer", "outer/inner"];
 
@@ -39,9 +39,9 @@ impl<F: PagingFormat> Play<'_, F> {
                 self.say(|| format!("CPU {cpu}: {step:?}"));
             }
             3 => {
-                let group = if what & 8 != 0 { self.small.group(number & 1) } else { None };
-                let freed = vcpu.run(|| memory.reclaim(group.unwrap_or(MemcgId::ROOT), u64::from(number)));
-                self.say(|| format!("CPU {cpu}: reclaim of {number} pages from {group:?}: {freed}"));
+                let memcg = if what & 8 != 0 { self.small.memcg(number & 1) } else { None };
+                let freed = vcpu.run(|| memory.reclaim(memcg.unwrap_or(MemcgId::ROOT), u64::from(number)));
+                self.say(|| format!("CPU {cpu}: reclaim of {number} pages from {memcg:?}: {freed}"));
             }
             4 | 5 => {
                 let values = Values::<F>::new(&self.calls.areas);
@@ -53,18 +53,18 @@ impl<F: PagingFormat> Play<'_, F> {
                 }
             }
             6 => {
-                let group = vcpu.run(|| self.small.make_group(number & 1));
+                let memcg = vcpu.run(|| self.small.make_memcg(number & 1));
                 if let Some(tenant) = self.spaces.get(self.current) {
-                    let result = vcpu.run(|| tenant.space.set_memcg(group.unwrap_or(MemcgId::ROOT)));
-                    self.say(|| format!("space {} goes to group {group:?}: {result:?}", self.current));
+                    let result = vcpu.run(|| tenant.space.set_memcg(memcg.unwrap_or(MemcgId::ROOT)));
+                    self.say(|| format!("space {} goes to memcg {memcg:?}: {result:?}", self.current));
                 }
             }
             _ => {
-                let Some(group) = self.small.group(what >> 3 & 1) else { return };
+                let Some(memcg) = self.small.memcg(what >> 3 & 1) else { return };
                 let limit = if what & 16 == 0 { Limit::Max } else { Limit::SwapMax };
                 let bytes = (number < 255).then(|| u64::from(number) * PAGE_SIZE);
-                let result = vcpu.run(|| memory.memcgs().set(group, limit, bytes));
-                self.say(|| format!("group {group:?}: {limit:?} {bytes:?}: {result:?}"));
+                let result = vcpu.run(|| memory.memcgs().set(memcg, limit, bytes));
+                self.say(|| format!("memcg {memcg:?}: {limit:?} {bytes:?}: {result:?}"));
             }
         }
     }
@@ -88,26 +88,26 @@ impl<F: PagingFormat> Small<F> {
         }
     }
 
-    fn group(&self, number: u8) -> Option<MemcgId> {
+    fn memcg(&self, number: u8) -> Option<MemcgId> {
         self.machine.memory().memcgs().find(PATHS[usize::from(number & 1)])
     }
 
-    /// The group, made if it was not there and there is memory for it.
-    fn make_group(&self, number: u8) -> Option<MemcgId> {
-        let groups = self.machine.memory().memcgs();
-        let mut group = MemcgId::ROOT;
+    /// The memcg, made if it was not there and there is memory for it.
+    fn make_memcg(&self, number: u8) -> Option<MemcgId> {
+        let memcgs = self.machine.memory().memcgs();
+        let mut memcg = MemcgId::ROOT;
         for (nth, name) in (0..=number & 1).zip(GROUPS) {
-            group = match self.group(nth) {
-                Some(group) => group,
-                None => groups.create(group, name).ok()?,
+            memcg = match self.memcg(nth) {
+                Some(memcg) => memcg,
+                None => memcgs.create(memcg, name).ok()?,
             };
         }
-        Some(group)
+        Some(memcg)
     }
 
     /// Memcgs are reused: from here on there are as many as will ever be.
-    pub(super) fn prepare_groups(&self) {
-        self.make_group(1);
+    pub(super) fn prepare_memcgs(&self) {
+        self.make_memcg(1);
         self.relax();
     }
 
@@ -119,8 +119,8 @@ impl<F: PagingFormat> Small<F> {
             assert_eq!(memory.swapoff(device, || true), Ok(()), "nothing is on {device}");
         }
         for number in [1, 0] {
-            if let Some(group) = self.group(number) {
-                assert_eq!(memory.memcgs().remove(group), Ok(()), "no space is in {group:?}");
+            if let Some(memcg) = self.memcg(number) {
+                assert_eq!(memory.memcgs().remove(memcg), Ok(()), "no space is in {memcg:?}");
             }
         }
         // Children first, each after an epoch.

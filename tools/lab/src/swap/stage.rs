@@ -132,11 +132,11 @@ impl Stage {
         let space = self.site.space()?;
         if let Some(limit) = limit {
             self.site.run(|| -> Result<(), LabError> {
-                let groups = self.site.machine().memory().memcgs();
-                let group = groups.create(quire_mm::MemcgId::ROOT, "limited").map_err(LabError::Group)?;
+                let memcgs = self.site.machine().memory().memcgs();
+                let memcg = memcgs.create(quire_mm::MemcgId::ROOT, "limited").map_err(LabError::Memcg)?;
                 // Nothing is charged yet.
-                let _ = groups.set(group, Limit::Max, Some(limit)).map_err(LabError::Group)?;
-                space.set_memcg(group).map_err(|error| LabError::Group(error.0))
+                let _ = memcgs.set(memcg, Limit::Max, Some(limit)).map_err(LabError::Memcg)?;
+                space.set_memcg(memcg).map_err(|error| LabError::Memcg(error.0))
             })?;
         }
         let request = MapRequest::anonymous(bytes, RW).at(START, MapFlags::FIXED_NOREPLACE);
@@ -212,13 +212,13 @@ impl Stage {
         {
             findings.push(format!("{}: swapoff: {error}", self.site.technique.name()));
         }
-        if let Some(group) = memory.memcgs().find("/limited") {
+        if let Some(memcg) = memory.memcgs().find("/limited") {
             // A space that has exited drops its memcg when no reader can have it any more.
             self.site.run(|| memory.frames().reap_all(&memory.platform().pin()));
-            if let Err(error) = self.site.run(|| memory.memcgs().remove(group)) {
-                findings.push(format!("{}: the group: {error}", self.site.technique.name()));
+            if let Err(error) = self.site.run(|| memory.memcgs().remove(memcg)) {
+                findings.push(format!("{}: the memcg: {error}", self.site.technique.name()));
             }
-            // A look may have to leave the end of the group to the next one.
+            // A look may have to leave the end of the memcg to the next one.
             (0..4).for_each(|_| self.site.run(|| memory.memcgs().sweep()));
         }
         findings.extend(self.site.findings());

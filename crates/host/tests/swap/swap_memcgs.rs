@@ -15,19 +15,19 @@ fn swapon(machine: &Machine, slots: u64) {
     machine.memory().swapon(Disk::new(slots).0, SwapOnOptions::default()).unwrap();
 }
 
-/// A group with limits in pages.
-fn group(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
-    let groups = machine.memory().memcgs();
-    let group = groups.create(MemcgId::ROOT, name).unwrap();
+/// A memcg with limits in pages.
+fn memcg(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
+    let memcgs = machine.memory().memcgs();
+    let memcg = memcgs.create(MemcgId::ROOT, name).unwrap();
     for &(limit, pages) in limits {
-        let _ = groups.set(group, limit, Some(pages * PAGE)).unwrap();
+        let _ = memcgs.set(memcg, limit, Some(pages * PAGE)).unwrap();
     }
-    group
+    memcg
 }
 
-fn space_in<'m>(machine: &'m Machine, group: MemcgId) -> HostSpace<'m> {
+fn space_in<'m>(machine: &'m Machine, memcg: MemcgId) -> HostSpace<'m> {
     let space = machine.memory().create_space().unwrap();
-    space.set_memcg(group).unwrap();
+    space.set_memcg(memcg).unwrap();
     space
 }
 
@@ -53,10 +53,10 @@ fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr, pages: u64) 
 }
 
 /// Pages charged, without the stock of the CPUs.
-fn usage(machine: &Machine, group: MemcgId) -> u64 {
-    let groups = machine.memory().memcgs();
-    groups.drain_stocks(&machine.memory().platform().pin());
-    groups.usage(group)
+fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
+    let memcgs = machine.memory().memcgs();
+    memcgs.drain_stocks(&machine.memory().platform().pin());
+    memcgs.usage(memcg)
 }
 
 fn is_out_of_memory(error: AccessError<FaultError>) -> bool {
@@ -64,61 +64,61 @@ fn is_out_of_memory(error: AccessError<FaultError>) -> bool {
 }
 
 #[test]
-fn a_program_larger_than_its_group_runs_through() {
+fn a_program_larger_than_its_memcg_runs_through() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 4096);
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "small", &[(Limit::Max, 128)]);
-    let space = space_in(&machine, group);
+    let memcg = memcg(&machine, "small", &[(Limit::Max, 128)]);
+    let space = space_in(&machine, memcg);
     let (area, _, filled) = fill(&cpu, &space, 512);
     assert_eq!(filled, Ok(()));
     for _ in 0..2 {
         assert_filled(&cpu, &space, area, 512);
-        assert!(usage(&machine, group) <= 128, "{} pages", usage(&machine, group));
-        assert!(machine.memory().memcgs().swap_usage(group) >= 512 - 128);
+        assert!(usage(&machine, memcg) <= 128, "{} pages", usage(&machine, memcg));
+        assert!(machine.memory().memcgs().swap_usage(memcg) >= 512 - 128);
         assert_audit(&machine);
     }
-    assert!(machine.memory().memcgs().events(group, MemcgEvent::Max) > 0);
-    assert_eq!(machine.memory().memcgs().events(group, MemcgEvent::Oom), 0);
+    assert!(machine.memory().memcgs().events(memcg, MemcgEvent::Max) > 0);
+    assert_eq!(machine.memory().memcgs().events(memcg, MemcgEvent::Oom), 0);
     drop(space);
-    assert_eq!((usage(&machine, group), machine.memory().memcgs().swap_usage(group)), (0, 0));
-    machine.memory().memcgs().remove(group).unwrap();
+    assert_eq!((usage(&machine, memcg), machine.memory().memcgs().swap_usage(memcg)), (0, 0));
+    machine.memory().memcgs().remove(memcg).unwrap();
     assert_audit(&machine);
 }
 
 #[test]
-fn a_group_gets_no_more_swap_than_its_limit() {
+fn a_memcg_gets_no_more_swap_than_its_limit() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 4096);
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "little swap", &[(Limit::Max, 128), (Limit::SwapMax, 100)]);
-    let space = space_in(&machine, group);
+    let memcg = memcg(&machine, "little swap", &[(Limit::Max, 128), (Limit::SwapMax, 100)]);
+    let space = space_in(&machine, memcg);
     let (area, written, filled) = fill(&cpu, &space, 512);
     assert!(filled.is_err_and(is_out_of_memory), "{filled:?}");
     assert!((200..=228).contains(&written), "{written} pages");
-    assert!(machine.memory().memcgs().swap_usage(group) <= 100);
-    assert!(machine.memory().memcgs().events(group, MemcgEvent::SwapMax) > 0);
+    assert!(machine.memory().memcgs().swap_usage(memcg) <= 100);
+    assert!(machine.memory().memcgs().events(memcg, MemcgEvent::SwapMax) > 0);
     assert_audit(&machine);
     // Others are not throttled.
     let other = machine.memory().create_space().unwrap();
     assert_eq!(fill(&cpu, &other, 512).2, Ok(()));
     // With more swap it continues.
-    let _ = machine.memory().memcgs().set(group, Limit::SwapMax, None).unwrap();
+    let _ = machine.memory().memcgs().set(memcg, Limit::SwapMax, None).unwrap();
     assert_eq!(cpu.program(&space).write_u64(page(area, written), 100 + written), Ok(()));
     assert_filled(&cpu, &space, area, written + 1);
     assert_audit(&machine);
 }
 
 #[test]
-fn no_swap_at_all_keeps_a_group_in_memory() {
+fn no_swap_at_all_keeps_a_memcg_in_memory() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 4096);
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "no swap", &[(Limit::SwapMax, 0)]);
-    let space = space_in(&machine, group);
+    let memcg = memcg(&machine, "no swap", &[(Limit::SwapMax, 0)]);
+    let space = space_in(&machine, memcg);
     let (area, ..) = fill(&cpu, &space, 64);
     space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
-    machine.memory().reclaim(group, 64);
+    machine.memory().reclaim(memcg, 64);
     assert_eq!(space.figures().swapped, 0);
     assert_filled(&cpu, &space, area, 64);
     assert_audit(&machine);
@@ -131,16 +131,16 @@ fn a_high_limit_throttles_and_never_fails() {
     let cpu = machine.vcpu(0).unwrap();
     // A limit of zero is possible: a page that was just swapped in stays until the program has used it.
     for high in [128, 0] {
-        let group = group(&machine, &format!("high{high}"), &[(Limit::High, high)]);
-        let space = space_in(&machine, group);
+        let memcg = memcg(&machine, &format!("high{high}"), &[(Limit::High, high)]);
+        let space = space_in(&machine, memcg);
         let (area, _, filled) = fill(&cpu, &space, 512);
         assert_eq!(filled, Ok(()));
         assert_filled(&cpu, &space, area, 512);
-        let events = machine.memory().memcgs().events(group, MemcgEvent::High);
+        let events = machine.memory().memcgs().events(memcg, MemcgEvent::High);
         assert!(events > 10, "the program was held up {events} times");
-        let usage = usage(&machine, group);
+        let usage = usage(&machine, memcg);
         assert!(usage <= high + 64, "{usage} pages");
-        assert_eq!(machine.memory().memcgs().events(group, MemcgEvent::Oom), 0);
+        assert_eq!(machine.memory().memcgs().events(memcg, MemcgEvent::Oom), 0);
         assert_audit(&machine);
     }
 }
@@ -149,22 +149,22 @@ fn a_high_limit_throttles_and_never_fails() {
 fn a_high_limit_without_swap_never_fails() {
     let machine = machine(16, OomAction::Refuse);
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "high", &[(Limit::High, 16)]);
-    let space = space_in(&machine, group);
+    let memcg = memcg(&machine, "high", &[(Limit::High, 16)]);
+    let space = space_in(&machine, memcg);
     let (area, _, filled) = fill(&cpu, &space, 128);
     assert_eq!(filled, Ok(()));
     assert_filled(&cpu, &space, area, 128);
 }
 
-/// A group over a high limit that cannot be met looks again when there is something to reclaim, and not at
+/// A memcg over a high limit that cannot be met looks again when there is something to reclaim, and not at
 /// every fault.
 #[test]
 fn a_high_limit_that_cannot_be_met_is_not_retried_at_every_fault() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 4096);
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "high", &[(Limit::High, 16), (Limit::SwapMax, 0)]);
-    let space = space_in(&machine, group);
+    let memcg = memcg(&machine, "high", &[(Limit::High, 16), (Limit::SwapMax, 0)]);
+    let space = space_in(&machine, memcg);
     assert_eq!(fill(&cpu, &space, 1024).2, Ok(()));
     let scanned = count(&machine, VmEvent::PgscanAnon);
     assert!(scanned > 0 && scanned < 100 * 1024, "{scanned} pages were looked at");
@@ -177,8 +177,8 @@ fn reclaim_for_a_swap_in_spares_its_page() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 64);
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "full", &[(Limit::Max, 64), (Limit::SwapMax, 1)]);
-    let space = space_in(&machine, group);
+    let memcg = memcg(&machine, "full", &[(Limit::Max, 64), (Limit::SwapMax, 1)]);
+    let space = space_in(&machine, memcg);
     let (shared, ..) = fill(&cpu, &space, 1);
     space.madvise(shared, PAGE, Advice::PageOut).unwrap();
     let child = space.fork().unwrap();
@@ -188,7 +188,7 @@ fn reclaim_for_a_swap_in_spares_its_page() {
     let written = cpu.program(&space).write_u64(shared, 200);
     assert!(written.is_err_and(is_out_of_memory), "{written:?}");
     assert_audit(&machine);
-    let _ = machine.memory().memcgs().set(group, Limit::Max, Some(65 * PAGE)).unwrap();
+    let _ = machine.memory().memcgs().set(memcg, Limit::Max, Some(65 * PAGE)).unwrap();
     assert_eq!(cpu.program(&space).write_u64(shared, 200), Ok(()));
     assert_filled(&cpu, &child, shared, 1);
     assert_eq!(cpu.program(&space).read_u64(shared), Ok(200));
@@ -196,25 +196,25 @@ fn reclaim_for_a_swap_in_spares_its_page() {
 }
 
 #[test]
-fn a_slot_is_charged_to_its_own_memory_group() {
+fn a_slot_is_charged_to_its_own_memcg() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
-    let [owner, other] = ["owner", "other"].map(|name| group(&machine, name, &[]));
+    let [owner, other] = ["owner", "other"].map(|name| memcg(&machine, name, &[]));
     let space = space_in(&machine, owner);
     let (area, ..) = fill(&cpu, &space, 32);
     let child = space.fork().unwrap();
     child.set_memcg(other).unwrap();
-    let groups = machine.memory().memcgs();
+    let memcgs = machine.memory().memcgs();
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0));
     // Both map the pages, so that only reclaim of the whole machine may page them out.
     machine.memory().reclaim(MemcgId::ROOT, 32);
     assert_eq!((space.figures().swapped, child.figures().swapped), (32 * PAGE, 32 * PAGE));
-    assert_eq!((usage(&machine, owner), groups.swap_usage(owner)), (0, 32));
+    assert_eq!((usage(&machine, owner), memcgs.swap_usage(owner)), (0, 32));
     assert_audit(&machine);
     assert_filled(&cpu, &child, area, 32);
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0), "the owner pays");
-    assert_eq!(groups.swap_usage(other), 0);
+    assert_eq!(memcgs.swap_usage(other), 0);
     // The child owns the pages that it writes to.
     for at in 0..32 {
         cpu.program(&child).write_u64(page(area, at), 200 + at).unwrap();
@@ -222,33 +222,33 @@ fn a_slot_is_charged_to_its_own_memory_group() {
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 32));
     assert_filled(&cpu, &space, area, 32);
     assert_audit(&machine);
-    // The owner has exited, its group is removed; what is left of it is charged until the last page.
+    // The owner has exited, its memcg is removed; what is left of it is charged until the last page.
     drop(space);
-    assert_eq!((usage(&machine, owner), groups.swap_usage(owner)), (0, 0));
-    groups.remove(owner).unwrap();
+    assert_eq!((usage(&machine, owner), memcgs.swap_usage(owner)), (0, 0));
+    memcgs.remove(owner).unwrap();
     drop(child);
-    assert_eq!((usage(&machine, other), groups.swap_usage(other)), (0, 0));
-    groups.remove(other).unwrap();
+    assert_eq!((usage(&machine, other), memcgs.swap_usage(other)), (0, 0));
+    memcgs.remove(other).unwrap();
     assert_audit(&machine);
 }
 
 #[test]
-fn a_removed_group_is_charged_until_its_last_slot_is_free() {
+fn a_removed_memcg_is_charged_until_its_last_slot_is_free() {
     let machine = machine(16, OomAction::Refuse);
     swapon(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "gone", &[]);
-    let space = space_in(&machine, group);
+    let memcg = memcg(&machine, "gone", &[]);
+    let space = space_in(&machine, memcg);
     let (area, ..) = fill(&cpu, &space, 32);
     space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 32 * PAGE);
     space.set_memcg(MemcgId::ROOT).unwrap();
-    machine.memory().memcgs().remove(group).unwrap();
+    machine.memory().memcgs().remove(memcg).unwrap();
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 32);
     assert_audit(&machine);
     drop(space);
-    assert_eq!((usage(&machine, group), machine.memory().memcgs().swap_usage(group)), (0, 0));
+    assert_eq!((usage(&machine, memcg), machine.memory().memcgs().swap_usage(memcg)), (0, 0));
     assert_audit(&machine);
 }
 
@@ -256,10 +256,10 @@ fn a_removed_group_is_charged_until_its_last_slot_is_free() {
 fn the_program_with_the_highest_score_is_ended() {
     let machine = machine(16, OomAction::Kill);
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "killed", &[(Limit::Max, 256)]);
+    let memcg = memcg(&machine, "killed", &[(Limit::Max, 256)]);
     // The largest is protected by OOM_SCORE_ADJ, the second has raised its own, the third is larger than the
     // OOM scores: the first gets -1000, the third 1000 later; the fourth grows.
-    let spaces: Vec<_> = (0..4).map(|_| space_in(&machine, group)).collect();
+    let spaces: Vec<_> = (0..4).map(|_| space_in(&machine, memcg)).collect();
     let outside = machine.memory().create_space().unwrap();
     assert_eq!(fill(&cpu, &outside, 600).2, Ok(()));
     for (space, pages) in spaces.iter().zip([100, 60, 40, 20]) {
@@ -267,7 +267,7 @@ fn the_program_with_the_highest_score_is_ended() {
     }
     spaces[0].set_oom_score_adj(-1000);
     let more = map_at(&spaces[3], 2 * GIB, 512 * PAGE, RW);
-    let kills = || machine.memory().memcgs().events(group, MemcgEvent::OomKill);
+    let kills = || machine.memory().memcgs().events(memcg, MemcgEvent::OomKill);
     let mut at = 0;
     let mut grow = |until: u64| {
         while kills() < until {
@@ -295,15 +295,15 @@ fn the_program_with_the_highest_score_is_ended() {
     };
     assert_eq!(own, AccessError::Fault(FaultError::Killed));
     assert_eq!(killed(), [false, false, true, true]);
-    assert!(!outside.is_killed(), "a space outside of the group is left alone");
+    assert!(!outside.is_killed(), "a space outside of the memcg is left alone");
     assert_filled(&cpu, &spaces[0], VirtAddr(GIB), 100);
     assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 60);
-    assert_eq!(usage(&machine, group), 160);
+    assert_eq!(usage(&machine, memcg), 160);
     assert_eq!(kills(), 2);
     assert_eq!(count(&machine, VmEvent::OomKill), 2);
     assert_audit(&machine);
     drop(spaces);
-    assert_eq!(usage(&machine, group), 0);
+    assert_eq!(usage(&machine, memcg), 0);
 }
 
 #[test]
@@ -384,22 +384,22 @@ fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
     }
 }
 
-/// `memory.stat` counts what the group's programs do.
+/// `memory.stat` counts what the memcg's programs do.
 #[test]
-fn statistics_of_a_group_count_its_programs() {
+fn statistics_of_a_memcg_count_its_programs() {
     let machine = machine(16, OomAction::Refuse);
     let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
     machine.memory().swapon(disk, SwapOnOptions::default()).unwrap();
     let cpu = machine.vcpu(0).unwrap();
-    let group = group(&machine, "told", &[]);
-    let space = space_in(&machine, group);
+    let memcg = memcg(&machine, "told", &[]);
+    let space = space_in(&machine, memcg);
     let (area, ..) = fill(&cpu, &space, 16);
     for at in 12..16 {
         cpu.program(&space).write_u64(page(area, at), 0).unwrap();
     }
     let told = |line: &str| {
         let mut text = String::new();
-        machine.memory().memcgs().read(group, "memory.stat", &mut text).unwrap();
+        machine.memory().memcgs().read(memcg, "memory.stat", &mut text).unwrap();
         assert!(text.contains(&format!("{line}\n")), "no `{line}` in\n{text}");
     };
     told("anon 65536");
@@ -411,7 +411,7 @@ fn statistics_of_a_group_count_its_programs() {
     assert_eq!(cpu.program(&space).read_u64(page(area, 15)), Ok(0));
     ["anon 8192", "pswpin 1", "swpin_zero 1", "pgmajfault 2", "pgfault 18"].into_iter().for_each(told);
     space.madvise(page(area, 15), PAGE, Advice::Free).unwrap();
-    machine.memory().reclaim(group, 16);
+    machine.memory().reclaim(memcg, 16);
     ["pglazyfree 1", "pglazyfreed 1"].into_iter().for_each(told);
     let stolen = ["pgscan_direct 0", "pgsteal_direct 0", "pgsteal_proactive 2", "pgsteal 2"];
     stolen.into_iter().for_each(told);

@@ -11,32 +11,32 @@ use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 use std::collections::BTreeMap;
 
-/// A group two levels below the root, and the one between.
+/// A memcg two levels below the root, and the one between.
 fn nested(machine: &Machine) -> (MemcgId, MemcgId) {
     as_one_step(|| {
-        let groups = machine.memory().memcgs();
-        let above = groups.create(MemcgId::ROOT, "above").expect("memory");
-        (above, groups.create(above, "old").expect("memory"))
+        let memcgs = machine.memory().memcgs();
+        let above = memcgs.create(MemcgId::ROOT, "above").expect("memory");
+        (above, memcgs.create(above, "old").expect("memory"))
     })
 }
 
-/// Removes `old`, which no space is in, and makes another group as soon as possible, elsewhere in the tree.
+/// Removes `old`, which no space is in, and makes another memcg as soon as possible, elsewhere in the tree.
 /// It may have the same number.
 fn replace(machine: &Machine, cpu: usize, old: MemcgId) -> MemcgId {
     let cpu = machine.vcpu(cpu).expect("each CPU has one thread");
     cpu.run(|| {
-        let groups = machine.memory().memcgs();
-        groups.remove(old).expect("no space is in it");
-        groups.create(MemcgId::ROOT, "new").expect("memory")
+        let memcgs = machine.memory().memcgs();
+        memcgs.remove(old).expect("no space is in it");
+        memcgs.create(MemcgId::ROOT, "new").expect("memory")
     })
 }
 
-/// The charges of each group equal the frames and slots that name it, and no frame is charged to a removed
-/// group.
+/// The charges of each memcg equal the frames and slots that name it, and no frame is charged to a removed
+/// memcg.
 fn assert_charges(machine: &Machine) {
     as_one_step(|| {
-        let (groups, frames) = (machine.memory().memcgs(), machine.memory().frames());
-        groups.drain_stocks(&machine.memory().platform().pin());
+        let (memcgs, frames) = (machine.memory().memcgs(), machine.memory().frames());
+        memcgs.drain_stocks(&machine.memory().platform().pin());
         let mut charged = BTreeMap::<u16, u64>::new();
         frames.for_each_frame(|_, frame| {
             if frame.kind().is_given_out() {
@@ -44,37 +44,37 @@ fn assert_charges(machine: &Machine) {
                 *charged.entry(frame.as_folio().memcg()).or_default() += pages;
             }
         });
-        groups.for_each_in_subtree(MemcgId::ROOT, |id| {
+        memcgs.for_each_in_subtree(MemcgId::ROOT, |id| {
             let expected = charged.remove(&id.get()).unwrap_or(0);
             if !id.is_root() {
-                assert_eq!(groups.charged(id), expected, "{id} is charged other pages than it has");
+                assert_eq!(memcgs.charged(id), expected, "{id} is charged other pages than it has");
             }
         });
-        assert!(charged.is_empty(), "pages are charged to groups that are gone: {charged:?}");
+        assert!(charged.is_empty(), "pages are charged to memcgs that are gone: {charged:?}");
     });
 }
 
-/// Nothing is charged to these groups: they can be removed, and then they are gone.
+/// Nothing is charged to these memcgs: they can be removed, and then they are gone.
 fn assert_over(machine: &Machine, all: &[MemcgId]) {
     assert_charges(machine);
     as_one_step(|| {
-        let groups = machine.memory().memcgs();
-        for &group in all {
-            assert_eq!((groups.usage(group), groups.swap_usage(group)), (0, 0), "{group} is charged");
-            assert!(matches!(groups.remove(group), Ok(()) | Err(MemcgError::NoMemcg)));
+        let memcgs = machine.memory().memcgs();
+        for &memcg in all {
+            assert_eq!((memcgs.usage(memcg), memcgs.swap_usage(memcg)), (0, 0), "{memcg} is charged");
+            assert!(matches!(memcgs.remove(memcg), Ok(()) | Err(MemcgError::NoMemcg)));
         }
     });
 }
 
-/// The page is freed, and with it the group's last charge, while another CPU is about to swap it in: it read
-/// the group before that, and charges it after.
+/// The page is freed, and with it the memcg's last charge, while another CPU is about to swap it in: it read
+/// the memcg before that, and charges it after.
 #[test]
-fn shuttle_a_swap_in_for_a_group_that_ends() {
+fn shuttle_a_swap_in_for_a_memcg_that_ends() {
     for value in [1, 0] {
         check_some(SOME, move || {
             Swapping::on(2).run(|machine, space| {
                 let (above, old) = nested(machine);
-                as_one_step(|| space.set_memcg(old)).expect("the group is there");
+                as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
                 swapped(machine, space, ADDR, PAGE, value);
                 as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
                 let mut new = MemcgId::ROOT;
@@ -97,13 +97,13 @@ fn shuttle_a_swap_in_for_a_group_that_ends() {
     }
 }
 
-/// The group's last charge moves from its slot to its page while another thread looks whether there is one.
+/// The memcg's last charge moves from its slot to its page while another thread looks whether there is one.
 #[test]
-fn shuttle_the_last_charge_moves_while_its_group_ends() {
+fn shuttle_the_last_charge_moves_while_its_memcg_ends() {
     check_some(SOME, || {
         Swapping::on(2).run(|machine, space| {
             let (above, old) = nested(machine);
-            as_one_step(|| space.set_memcg(old)).expect("the group is there");
+            as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
             swapped(machine, space, ADDR, PAGE, 1);
             as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
             let mut new = MemcgId::ROOT;
@@ -119,13 +119,13 @@ fn shuttle_the_last_charge_moves_while_its_group_ends() {
     });
 }
 
-/// A program leaves the group while it gets its first page there.
+/// A program leaves the memcg while it gets its first page there.
 #[test]
-fn shuttle_a_first_write_while_its_group_ends() {
+fn shuttle_a_first_write_while_its_memcg_ends() {
     check_some(SOME, || {
         Swapping::on(2).run(|machine, space| {
             let (above, old) = nested(machine);
-            as_one_step(|| space.set_memcg(old)).expect("the group is there");
+            as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
             map(space, ADDR, 1);
             let mut new = MemcgId::ROOT;
             thread::scope(|scope| {
