@@ -137,7 +137,7 @@ for argument in "$@"; do
         command -v git > /dev/null || die "git is missing; install it with: apt-get install git"
         stale=0
         for patch in "$patches"/*.patch; do
-            git apply --check -C1 "$patch" || { say "$(basename "$patch" .patch) does not apply"; stale=1; }
+            git apply --check "$patch" || { say "$(basename "$patch" .patch) does not apply"; stale=1; }
         done
         exit "$stale"
         ;;
@@ -163,7 +163,7 @@ export CARGO_TARGET_DIR=$work/target CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREME
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
 
 for name in "${names[@]}"; do
-    git apply --check -C1 "$patches/$name.patch" || die "$name: the patch does not apply"
+    git apply --check "$patches/$name.patch" || die "$name: the patch does not apply"
 done
 
 # What finds something in the tree as it is says nothing about mutations. (A few of them do not pay for all tests.)
@@ -178,14 +178,14 @@ table='%-48s %-8s %s\n'
 missed=0 rows=()
 for name in "${names[@]}"; do
     log=$work/logs/$name.log found= started=$SECONDS
-    git apply -C1 "$patches/$name.patch"
+    git apply "$patches/$name.patch"
     # Undone also where the search is broken off.
-    trap 'git apply -R -C1 "$patches/$name.patch"' EXIT
+    trap 'git apply -R "$patches/$name.patch"' EXIT
     if search "$(sed -n 's/^First: //p' "$patches/$name.patch")"; then
         found="NOT FOUND"
         missed=$((missed + 1))
     fi
-    git apply -R -C1 "$patches/$name.patch"
+    git apply -R "$patches/$name.patch"
     trap - EXIT
     # shellcheck disable=SC2059  # the format is ours
     rows+=("$(printf "$table" "$name" "$((SECONDS - started))" "$found")")
