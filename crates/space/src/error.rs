@@ -187,18 +187,3 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
-
-/// Why an attempt of a call failed.
-#[derive(Debug)]
-pub(crate) enum Refused {
-    /// It may be made again: nothing was done, or what was done may be done twice.
-    Repeatable(Error),
-    /// A part was done that must not be done twice.
-    Final(Error),
-}
-
-impl<E: Into<Error>> From<E> for Refused {
-    fn from(error: E) -> Self {
-        Self::Repeatable(error.into())
-    }
-}

@@ -9,9 +9,8 @@ use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
 use crate::spaces::{Cursor, Spaces};
 use core::mem;
-use quire_arch::{Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
-use quire_pagetable::{SpaceId, Tables};
-use quire_thp::Collapse;
+use quire_arch::{Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_pagetable::SpaceId;
 use quire_thp::{CollapseError, CollapseLimits, HugeUse, KhugepagedSetting, huge_borders};
 
 /// What a step did.
@@ -106,6 +105,7 @@ fn scan_space<P: Platform>(
     let limits = CollapseLimits {
         none: spaces.huge().khugepaged(KhugepagedSetting::MaxPtesNone),
         shared: spaces.huge().khugepaged(KhugepagedSetting::MaxPtesShared),
+        swapped: spaces.huge().khugepaged(KhugepagedSetting::MaxPtesSwap),
         must_be_used: true,
     };
     let mut at = from;
@@ -152,9 +152,10 @@ fn next_block<P: Platform>(
     }
 }
 
-/// Whether the block at `start` fits `limits` at this moment.
+/// Whether the block at `start` fits `limits` at this moment. What of it is paged out is swapped in first.
 fn is_collapsible<P: Platform>(space: &Space<'_, P>, start: VirtAddr, limits: CollapseLimits) -> bool {
-    let _guard = space.core().mmap_lock.read(space.spaces.platform());
-    let tables: Tables<'_, P> = space.tables();
-    tables.find(start).is_some_and(|table| Collapse(tables).check(table, limits).is_ok())
+    let mappings = space.core().read_mappings(space.spaces.platform());
+    let Some(vma) = mappings.first_ending_after(start) else { return false };
+    let block = VirtRange::new(start, VirtAddr(start.0 + P::Paging::entry_bytes(Level::PMD)));
+    block.end() <= vma.range().end() && space.make_collapsible(vma, block, limits).is_ok()
 }

@@ -21,9 +21,12 @@ mod remap;
 mod rights;
 mod smaps;
 mod split;
+mod swap_in;
 mod sync;
 mod unmap;
 mod will_need;
+
+pub(crate) use swap_in::Unreadable;
 
 pub use lock::LockAll;
 pub use memcg::MemcgChangeError;

@@ -4,18 +4,13 @@
 //! mapped as by a fault, and folios that only the cache has are dropped, until no slot is in use. What a fork
 //! copied after a round had passed, or a fault was busy with, is found by the next one.
 
-use crate::space::Space;
+use crate::space::{Space, Unreadable};
 use crate::spaces::Spaces;
 use core::fmt;
-use quire_arch::paging::PteMarker;
-use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
+use quire_arch::{Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::AllocError;
-use quire_pagetable::Found;
-use quire_paging::VmFault;
-use quire_paging::{FaultError, Refusal, Swapped};
 use quire_rmap::Vma;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
-use quire_thp::OrderSet;
 
 /// Pages that are swapped in before the mmap lock is released for a moment.
 const AT_ONCE: u64 = 32;
@@ -152,59 +147,9 @@ fn unuse_vma<P: Platform>(
     let pages = run.pages.min(AT_ONCE);
     for nth in 0..pages {
         let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
-        unuse_pte(space, vma, run.page(nth), entry)?;
+        space
+            .swap_in_entry(vma, run.page(nth), entry, Unreadable::Poison)
+            .map_err(SwapOffError::OutOfMemory)?;
     }
     Ok(run.page(pages))
-}
-
-fn unuse_pte<P: Platform>(
-    space: &Space<'_, P>,
-    vma: &Vma,
-    addr: VirtAddr,
-    entry: SwapEntry,
-) -> Result<(), SwapOffError> {
-    let snapshot = vma.snapshot();
-    let tables = space.tables();
-    loop {
-        let (held, unreadable) = match space.spaces.swap_in(Swapped { entry, orders: OrderSet::EMPTY }) {
-            Ok(held) => (held, false),
-            Err(FaultError::OutOfMemory(cause)) => return Err(SwapOffError::OutOfMemory(cause)),
-            Err(_) => (None, true),
-        };
-        let pin = tables.pin();
-        let Found::Table(table) = tables.lookup(addr) else { return Ok(()) };
-        let locked = tables.lock(&pin, table, Level::PTE);
-        let index = P::Paging::index(addr, Level::PTE);
-        match locked.get(index) {
-            Entry::Swap(now) if SlotId::of(now) == SlotId::of(entry) => {}
-            // Another thread was faster.
-            _ => return Ok(()),
-        }
-        if held.is_none() && (!unreadable || space.spaces.swap().is_cached(SlotId::of(entry))) {
-            continue;
-        }
-        if held.is_none() {
-            // This is the last chance: the program is told when it asks for the page.
-            locked.replace(index, Entry::Marker(PteMarker::Poisoned));
-            let _ = space.spaces.swap().drop_counts(SlotId::of(entry), 1);
-            space.core().tables.residency.swap_gone(1);
-            return Ok(());
-        }
-        let fault = VmFault {
-            space: space.core(),
-            vma: &snapshot,
-            addr,
-            access: Access::Read,
-            swapped: held.as_ref(),
-            window: &vma.swap_window,
-            huge: space.spaces.huge(),
-        };
-        match fault.map_swapped(&tables, &locked, index, entry) {
-            Ok(_) => return Ok(()),
-            Err(Refusal::Fault(FaultError::OutOfMemory(cause))) => {
-                return Err(SwapOffError::OutOfMemory(cause));
-            }
-            Err(_) => {}
-        }
-    }
 }

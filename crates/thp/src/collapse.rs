@@ -7,7 +7,7 @@
 //! freed with all that it maps through the gather, as any table that is unhooked whole.
 
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{AllocError, AllocRequest, FolioCounter, Kind, VmEvent};
+use quire_frame::{AllocError, AllocRequest, Folio, FolioCounter, FrameFlags, Kind, VmEvent};
 use quire_memcg::MemcgStat;
 use quire_pagetable::{Gather, HugeSlot, NewPage, Tables};
 use quire_sync::atomic::fence;
@@ -20,13 +20,16 @@ pub struct CollapseLimits {
     pub none: u32,
     /// Pages that other spaces map too, and that would be copied.
     pub shared: u32,
-    /// Whether a block that was not used lately is left alone.
+    /// Pages that are paged out, and that would be swapped in first.
+    pub swapped: u32,
+    /// Whether a block that was not used lately is left alone. One with pages that are paged out must have been
+    /// used in half of its pages, as in Linux.
     pub must_be_used: bool,
 }
 
 impl CollapseLimits {
     /// A program's own request.
-    pub const NONE: Self = Self { none: u32::MAX, shared: u32::MAX, must_be_used: false };
+    pub const NONE: Self = Self { none: u32::MAX, shared: u32::MAX, swapped: u32::MAX, must_be_used: false };
 }
 
 /// Why a block was not collapsed. Nothing was changed.
@@ -34,6 +37,8 @@ impl CollapseLimits {
 pub enum CollapseError {
     /// Nothing was ever mapped there.
     NoTable,
+    /// It may be collapsed as soon as its pages that are paged out are swapped in.
+    Swapped,
     /// Something else than private pages is there, or more of something than the limits allow.
     Unfit,
     /// A page is pinned, or another thread has a reference for a moment.
@@ -52,7 +57,7 @@ impl<P: Platform> Collapse<'_, P> {
         let frames = self.0.memory().frames();
         let pin = self.0.pin();
         let locked = self.0.lock(&pin, table, Level::PTE);
-        let (mut none, mut shared, mut used) = (0, 0, false);
+        let (mut none, mut shared, mut swapped, mut used) = (0, 0, 0, 0);
         for index in 0..P::Paging::entries(Level::PTE) {
             match locked.get(index) {
                 Entry::None => none += 1,
@@ -62,18 +67,26 @@ impl<P: Platform> Collapse<'_, P> {
                     if folio.kind() != Kind::Anonymous {
                         return Err(CollapseError::Unfit);
                     }
-                    if folio.frame().refs() != 1 {
+                    if is_held(folio) {
                         return Err(CollapseError::Busy);
                     }
                     let alone = frames.lock_folio(leaf.pfn).is_exclusive();
                     shared += u32::from(!alone);
-                    used |= leaf.flags.contains(LeafFlags::ACCESSED);
+                    used += u32::from(leaf.flags.contains(LeafFlags::ACCESSED));
                 }
+                Entry::Swap(_) => swapped += 1,
                 _ => return Err(CollapseError::Unfit),
             }
         }
-        let fits = none <= limits.none && shared <= limits.shared && (used || !limits.must_be_used);
-        if fits { Ok(()) } else { Err(CollapseError::Unfit) }
+        let must_be_used = match (limits.must_be_used, swapped) {
+            (false, _) => 0,
+            (true, 0) => 1,
+            (true, _) => P::Paging::entries(Level::PTE) as u32 / 2,
+        };
+        if none > limits.none || shared > limits.shared || swapped > limits.swapped || used < must_be_used {
+            return Err(CollapseError::Unfit);
+        }
+        if swapped > 0 { Err(CollapseError::Swapped) } else { Ok(()) }
     }
 
     /// A folio of `order` for the block at `start`, charged to its memcg, and a table to deposit.
@@ -169,11 +182,17 @@ impl<P: Platform> Collapse<'_, P> {
         let entries = &self.0.entries(table)[..P::Paging::entries(Level::PTE)];
         entries.iter().any(|entry| match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
             Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
-                self.0.memory().frames().folio(pfn).frame().refs() != 1
+                is_held(self.0.memory().frames().folio(pfn))
             }
             _ => false,
         })
     }
+}
+
+/// Whether anything but mappings and the swap cache has a reference to `folio`.
+fn is_held(folio: Folio<'_>) -> bool {
+    let word = folio.frame().word();
+    word.refs() != 1 + u32::from(word.flags().contains(FrameFlags::SWAP_CACHE))
 }
 
 /// The first border of large leaves at or after `addr`, and the last at or before.

@@ -8,6 +8,7 @@ mod common;
 #[path = "../common/disk.rs"]
 mod disk;
 
+mod collapse;
 mod paging;
 mod slow_device;
 mod swap_counters;

@@ -169,7 +169,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         while at < end {
             match self.collapse_block(vma, at, CollapseLimits::NONE) {
                 Ok(()) => missing -= 1,
-                Err(CollapseError::Unfit) => last = Error::WrongMapping,
+                Err(CollapseError::Unfit | CollapseError::Swapped) => last = Error::WrongMapping,
                 Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
                 Err(CollapseError::Busy) => return Err(Error::Busy),
                 Err(CollapseError::OutOfMemory(error)) => return Err(error.into()),

@@ -138,17 +138,26 @@ impl<P: Platform> MmapWriter<'_, P> {
         if !self.may_lock_more(flags, range.pages()) {
             return Err(Error::LockLimitAgain);
         }
-        let huge_file = request.huge_pages.map(|(_, page_offset)| MappedFile::new(0, page_offset));
-        if request.file.or(huge_file).is_some_and(|file| !file.has(range.pages())) {
+        // Linux maps huge pages as a file of its own.
+        let huge_file;
+        let file = match &request.huge_pages {
+            None => request.file.as_ref(),
+            Some((_, page_offset)) => {
+                huge_file = MappedFile::new(0, *page_offset);
+                Some(&huge_file)
+            }
+        };
+        if file.is_some_and(|file| !file.has(range.pages())) {
             return Err(Error::OffsetOverflow);
         }
         // The file's own operation is called last.
-        let late = request.objection.filter(|objection| objection.is_of_the_operation());
-        if let Some(objection) = request.objection.filter(|_| late.is_none()) {
-            return Err(objection);
+        if let Some(objection) = &request.objection
+            && !objection.is_of_the_operation()
+        {
+            return Err(*objection);
         }
         if request.flags.contains(MapFlags::GROWSDOWN)
-            && (request.file.or(huge_file).is_some() || request.flags.contains(MapFlags::SHARED))
+            && (file.is_some() || request.flags.contains(MapFlags::SHARED))
         {
             return Err(Error::BadFlags);
         }
@@ -160,15 +169,11 @@ impl<P: Platform> MmapWriter<'_, P> {
         }
         let replaced = if occupied { self.replaced_by(range) } else { Replaced::default() };
         self.may_expand(flags, range.pages() - replaced.pages)?;
-        let mut refused = late.map_or(Ok(()), Err);
-        if let Some((size, page_offset)) = request.huge_pages {
+        if request.huge_pages.is_some() {
             flags -= VmFlags::LOCK_MASK;
-            refused = Self::reserve_huge(size, page_offset, flags);
         }
-        if let Err(error) = refused {
-            // Linux has unmapped by now what was to be replaced.
-            self.unmap_checked(range)?;
-            return Err(error);
+        if request.huge_pages.is_some() || request.objection.is_some() {
+            self.call_file_operation(request, range, flags)?;
         }
         let mut charge = 0;
         if flags.is_accountable() {
@@ -176,10 +181,10 @@ impl<P: Platform> MmapWriter<'_, P> {
             self.spaces.commit().charge(charge)?;
             flags |= VmFlags::ACCOUNT;
         }
-        let (backing, page_offset) = match request.file {
+        let (backing, page_offset) = match &request.file {
             Some(file) => (Backing::file(file.id), file.page_offset),
-            None if request.flags.contains(MapFlags::SHARED) || huge_file.is_some() => {
-                let offset = huge_file.map_or(0, |file| file.page_offset);
+            None if request.flags.contains(MapFlags::SHARED) || file.is_some() => {
+                let offset = file.map_or(0, |file| file.page_offset);
                 (Backing::shared_anonymous(self.spaces.new_number()), offset)
             }
             None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
@@ -207,6 +212,25 @@ impl<P: Platform> MmapWriter<'_, P> {
         Ok(flags)
     }
 
+    /// What the file's own operation says, which Linux calls last: it has unmapped by then what was to be
+    /// replaced.
+    #[cold]
+    fn call_file_operation(
+        &mut self,
+        request: &MapRequest,
+        range: VirtRange,
+        flags: VmFlags,
+    ) -> Result<(), Error> {
+        let refused = match request.huge_pages {
+            Some((size, page_offset)) => Self::reserve_huge(size, page_offset, flags),
+            None => request.objection.map_or(Ok(()), Err),
+        };
+        if refused.is_err() {
+            self.unmap_checked(range)?;
+        }
+        refused
+    }
+
     fn flags_for(&self, request: &MapRequest) -> VmFlags {
         let asked = request.flags;
         let mut flags =
@@ -216,17 +240,17 @@ impl<P: Platform> MmapWriter<'_, P> {
         if asked.contains(MapFlags::LOCKED) {
             flags |= VmFlags::LOCKED;
         }
-        if let Some(file) = request.file {
+        if let Some(file) = &request.file {
             flags.set(VmFlags::MAYWRITE, file.may.contains(Protection::WRITE));
             flags.set(VmFlags::MAYEXEC, file.may.contains(Protection::EXECUTE));
         }
         if asked.contains(MapFlags::SHARED) {
             flags |= VmFlags::SHARED | VmFlags::MAYSHARE;
-            if request.file.is_some_and(|file| !file.writable) {
+            if request.file.as_ref().is_some_and(|file| !file.writable) {
                 flags -= VmFlags::SHARED | VmFlags::MAYWRITE;
             }
         }
-        flags.set(VmFlags::HUGE_ALIGNED, request.file.is_some_and(|file| file.huge_alignment));
+        flags.set(VmFlags::HUGE_ALIGNED, request.file.as_ref().is_some_and(|file| file.huge_alignment));
         let honoured = request.huge_pages.is_some() || self.spaces.commit().honours_noreserve();
         flags.set(VmFlags::NORESERVE, asked.contains(MapFlags::NORESERVE) && honoured);
         if let Some((size, _)) = request.huge_pages {

@@ -135,6 +135,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     /// The lowest VMA that shares an address with `range`; none does with an empty one, also inside of a VMA.
+    #[inline]
     pub(crate) fn first_in(&self, range: VirtRange) -> Option<&'s Vma> {
         self.first_ending_after(range.start())
             .filter(|vma| !range.is_empty() && vma.range().start() < range.end())

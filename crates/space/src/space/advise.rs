@@ -24,8 +24,12 @@ impl<P: Platform> Space<'_, P> {
             Advice::PopulateWrite => {
                 self.populate_all(range, Some(Access::Write)).map_err(PopulateError::as_advice_error)
             }
+            Advice::Collapse => {
+                self.swap_in_for_collapse(range);
+                self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).advise(range, advice))
+            }
             // Advice may be given twice.
-            _ => self.with_reclaim(|| Ok(MmapWriter::begin(self.spaces, self.core()).advise(range, advice)?)),
+            _ => self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).advise(range, advice)),
         }
     }
 }

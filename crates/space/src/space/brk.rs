@@ -19,7 +19,7 @@ impl<P: Platform> Space<'_, P> {
             let mut section = self.writer();
             let grown = section.move_break(wanted);
             now = self.program_break();
-            Ok(grown?)
+            grown
         });
         if let Ok(Some(grown)) = grown
             && self.core().default_flags().contains(VmFlags::LOCKED)

@@ -14,7 +14,7 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// [`Error::CommitLimit`] or [`Error::NoFrames`]; nothing is left behind.
     pub fn fork(&self) -> Result<Space<'m, P>, Error> {
-        self.with_reclaim(|| Ok(self.fork_once()?))
+        self.with_reclaim(|| self.fork_once())
     }
 
     fn fork_once(&self) -> Result<Space<'m, P>, Error> {

@@ -56,7 +56,7 @@ impl<P: Platform> Space<'_, P> {
                     VirtRange::new(addr.page_start(), P::Paging::USER_END.max(addr.page_start()));
                 let already = range.unwrap_or(Some(to_the_end)).map_or(0, |range| section.locked_in(range));
                 if locked.saturating_add(pages - already.min(pages)) > allowed {
-                    return Err(Error::LockLimit.into());
+                    return Err(Error::LockLimit);
                 }
             }
             let Some(range) = range? else { return Ok(None) };
@@ -74,9 +74,7 @@ impl<P: Platform> Space<'_, P> {
     /// As Linux's `munlock`.
     pub fn munlock(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
         let Some(range) = touched(addr, len)? else { return Ok(()) };
-        self.with_reclaim(|| {
-            Ok(MmapWriter::begin(self.spaces, self.core()).set_lock(range, VmFlags::empty())?)
-        })
+        self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).set_lock(range, VmFlags::empty()))
     }
 
     /// Locks everything that is or will be mapped.

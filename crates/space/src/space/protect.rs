@@ -24,7 +24,7 @@ impl<P: Platform> Space<'_, P> {
     ) -> Result<(), Error> {
         let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
         // What has changed before a shortage changes once more, to the same.
-        self.with_reclaim(|| Ok(self.protect_once(range, protection, grows_down)?))
+        self.with_reclaim(|| self.protect_once(range, protection, grows_down))
     }
 
     fn protect_once(

@@ -1,7 +1,7 @@
 //! Calls that are made again after a reclaim.
 
 use super::Space;
-use crate::error::{Error, Refused};
+use crate::error::Error;
 use crate::spaces::FIRST_RECLAIM;
 use quire_arch::Platform;
 use quire_frame::AllocError;
@@ -16,13 +16,13 @@ impl<P: Platform> Space<'_, P> {
     /// `call` takes and drops its locks, and undoes what it did when it fails: the caller holds no lock and
     /// is not pinned, and each attempt looks at the space anew. A failure that the fault plan injects is not
     /// a shortage.
-    pub(crate) fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, Refused>) -> Result<R, Error> {
+    #[inline]
+    pub(crate) fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         let mut attempt = 1;
         loop {
             let error = match call() {
                 Ok(result) => return Ok(result),
-                Err(Refused::Final(error)) => return Err(error),
-                Err(Refused::Repeatable(error)) => error,
+                Err(error) => error,
             };
             let is_shortage = error == Error::NoFrames(AllocError::OutOfMemory);
             let wanted = FIRST_RECLAIM << (attempt - 1);

@@ -1,7 +1,6 @@
 //! `mremap`.
 
 use crate::error::Error;
-use crate::error::Refused;
 use crate::mmap_writer::{Remap, RemapFlags};
 use crate::space::Space;
 use quire_arch::{Platform, VirtAddr};
@@ -35,8 +34,11 @@ impl<P: Platform> Space<'_, P> {
             self.tables().finish(gather);
             self.core().tables.cpus.end_moves();
             usage.end_move(peak);
-            remapped.map_err(if is_one { Refused::Repeatable } else { Refused::Final })
-        })?;
+            match remapped {
+                Err(error) if is_one => Err(error),
+                done => Ok(done),
+            }
+        })??;
         if let Some(range) = remapped.populate {
             self.populate(range);
         }

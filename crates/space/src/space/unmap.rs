@@ -25,6 +25,6 @@ impl<P: Platform> Space<'_, P> {
         if range.is_empty() {
             return Err(Error::ZeroLength);
         }
-        self.with_reclaim(|| Ok(MmapWriter::begin(self.spaces, self.core()).unmap_checked(range)?))
+        self.with_reclaim(|| MmapWriter::begin(self.spaces, self.core()).unmap_checked(range))
     }
 }

@@ -1,0 +1,90 @@
+//! Collapses of blocks whose pages are paged out in part.
+
+use crate::common::{
+    PAGE, RW, Setup, assert_audit, assert_filled, count, fill, map_at, page, swap_on_ram, write,
+};
+use quire_arch::VirtAddr;
+use quire_host::Machine;
+use quire_mm::{Advice, HugeEnabled, HugePolicy, KhugepagedSetting, Protection, VmEvent};
+
+const BASE: u64 = 1 << 30;
+const MIB2: u64 = 2 << 20;
+
+fn machine() -> Machine {
+    let machine = Setup::mib(32).huge(HugePolicy::default().with_enabled(HugeEnabled::Always)).build();
+    swap_on_ram(&machine, 4096);
+    machine
+}
+
+/// As on Linux 6.18: each page that is paged out is a major fault, whatever the mapping allows and however many
+/// there are.
+#[test]
+fn madvise_collapse_swaps_in_first() {
+    for (pages, protection) in [(1, RW), (100, RW), (512, RW), (512, Protection::empty())] {
+        let machine = machine();
+        let cpu = machine.vcpu(0).unwrap();
+        let space = machine.memory().create_space().unwrap();
+        let area = map_at(&space, BASE, 2 * MIB2, RW);
+        space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+        fill(&cpu, &space, area, pages, 100);
+        space.mprotect(area, MIB2, protection, false).unwrap();
+        space.madvise(area, MIB2, Advice::PageOut).unwrap();
+        assert_eq!(space.figures().swapped, pages * PAGE);
+        space.madvise(area, MIB2, Advice::HugePage).unwrap();
+        space.madvise(area, MIB2, Advice::Collapse).unwrap();
+        assert_eq!((space.figures().resident_anonymous, space.figures().swapped), (MIB2, 0));
+        assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
+        assert_eq!(count(&machine, VmEvent::Pgmajfault), pages);
+        assert_audit(&machine);
+        space.mprotect(area, MIB2, RW, false).unwrap();
+        assert_filled(&cpu, &space, area, pages, 100);
+        drop(space);
+        assert_eq!(machine.memory().swap().free_slots(), 4096);
+        assert_audit(&machine);
+    }
+}
+
+/// A child has the page by the same slot: the parent's copy is its own.
+#[test]
+fn a_page_that_a_child_has_paged_out_too_is_copied() {
+    let machine = machine();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = machine.memory().create_space().unwrap();
+    let area = map_at(&space, BASE, MIB2, RW);
+    space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
+    fill(&cpu, &space, area, 16, 7);
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    let child = space.fork().unwrap();
+    space.madvise(area, MIB2, Advice::HugePage).unwrap();
+    let collapsed = space.madvise(area, MIB2, Advice::Collapse);
+    assert_audit(&machine);
+    assert_eq!(collapsed, Ok(()));
+    write(&cpu, &space, page(area, 3), 1);
+    assert_filled(&cpu, &child, area, 16, 7);
+    assert_audit(&machine);
+}
+
+#[test]
+fn khugepaged_swaps_in_within_its_limit() {
+    let machine = machine();
+    let memory = machine.memory();
+    let cpu = machine.vcpu(0).unwrap();
+    let space = memory.create_space().unwrap();
+    let area = map_at(&space, BASE, 3 * MIB2, RW);
+    // Blocks with 65 and 64 pages that are paged out, and one with 64 in which less than half was used.
+    for (block, used, out) in [(0, 300, 65), (1, 300, 64), (2, 200, 64)] {
+        let start = VirtAddr(area.0 + block * MIB2);
+        space.madvise(start, MIB2, Advice::NoHugePage).unwrap();
+        fill(&cpu, &space, start, used + out, block);
+        space.madvise(page(start, used), out * PAGE, Advice::PageOut).unwrap();
+        space.madvise(start, MIB2, Advice::HugePage).unwrap();
+    }
+    memory.huge().set_khugepaged(KhugepagedSetting::PagesToScan, 100_000).unwrap();
+    assert_eq!(memory.khugepaged_step().collapsed, 1);
+    assert_eq!(space.figures().swapped, (65 + 64) * PAGE);
+    assert_audit(&machine);
+    for (block, pages) in [(0, 365), (1, 364), (2, 264)] {
+        assert_filled(&cpu, &space, VirtAddr(area.0 + block * MIB2), pages, block);
+    }
+    assert_audit(&machine);
+}

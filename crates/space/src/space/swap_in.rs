@@ -1,0 +1,156 @@
+//! Swapping pages in that no program waits for: before a collapse, and when a device is taken out of use.
+
+use crate::space::Space;
+use core::ops::ControlFlow;
+use quire_arch::paging::PteMarker;
+use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
+use quire_frame::AllocError;
+use quire_pagetable::Found;
+use quire_paging::{FaultError, Refusal, Swapped, VmFault};
+use quire_rmap::Vma;
+use quire_swap::SlotId;
+use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, OrderSet, huge_borders};
+
+/// What becomes of an entry whose page cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unreadable {
+    /// It stays: the device may do better later.
+    Stays,
+    /// The page is lost, and the program is told when it asks for it.
+    Poison,
+}
+
+impl<P: Platform> Space<'_, P> {
+    /// Maps the page that `entry` of `vma` at `addr` names, as a fault that reads it would. Nothing is done
+    /// where another thread was faster. The mmap lock is held for reading.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory.
+    pub(crate) fn swap_in_entry(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        entry: SwapEntry,
+        unreadable: Unreadable,
+    ) -> Result<(), AllocError> {
+        let snapshot = vma.snapshot();
+        let (tables, swap) = (self.tables(), self.spaces.swap());
+        loop {
+            let (held, failed) = match self.spaces.swap_in(Swapped { entry, orders: OrderSet::EMPTY }) {
+                Ok(held) => (held, false),
+                Err(FaultError::OutOfMemory(cause)) => return Err(cause),
+                Err(_) => (None, true),
+            };
+            let pin = tables.pin();
+            let Found::Table(table) = tables.lookup(addr) else { return Ok(()) };
+            let locked = tables.lock(&pin, table, Level::PTE);
+            let index = P::Paging::index(addr, Level::PTE);
+            match locked.get(index) {
+                Entry::Swap(now) if SlotId::of(now) == SlotId::of(entry) => {}
+                // Another thread was faster.
+                _ => return Ok(()),
+            }
+            if held.is_none() && (!failed || swap.is_cached(SlotId::of(entry))) {
+                continue;
+            }
+            if held.is_none() {
+                if unreadable == Unreadable::Poison {
+                    locked.replace(index, Entry::Marker(PteMarker::Poisoned));
+                    let _ = swap.drop_counts(SlotId::of(entry), 1);
+                    self.core().tables.residency.swap_gone(1);
+                }
+                return Ok(());
+            }
+            let fault = VmFault {
+                space: self.core(),
+                vma: &snapshot,
+                addr,
+                access: Access::Read,
+                swapped: held.as_ref(),
+                window: &vma.swap_window,
+                huge: self.spaces.huge(),
+            };
+            match fault.map_swapped(&tables, &locked, index, entry) {
+                Ok(_) => return Ok(()),
+                Err(Refusal::Fault(FaultError::OutOfMemory(cause))) => return Err(cause),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Swaps in what of the aligned `block` in `vma` is paged out, if the block could be collapsed then. The
+    /// mmap lock is held for reading.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be collapsed as it is afterwards.
+    pub(crate) fn make_collapsible(
+        &self,
+        vma: &Vma,
+        block: VirtRange,
+        limits: CollapseLimits,
+    ) -> Result<(), CollapseError> {
+        let tables = self.tables();
+        let check = || {
+            // The table stays while the CPU is pinned.
+            let _pin = tables.pin();
+            match tables.lookup(block.start()) {
+                Found::Huge(_) => Ok(()),
+                Found::Nothing => Err(CollapseError::NoTable),
+                Found::Table(table) => Collapse(tables).check(table, limits),
+            }
+        };
+        let checked = check();
+        if checked != Err(CollapseError::Swapped) {
+            return checked;
+        }
+        let mut from = block.start();
+        while let Some(run) = tables.first_swapped(VirtRange::new(from, block.end())) {
+            for nth in 0..run.pages {
+                let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
+                self.swap_in_entry(vma, run.page(nth), entry, Unreadable::Stays)
+                    .map_err(CollapseError::OutOfMemory)?;
+            }
+            from = run.page(run.pages);
+        }
+        check()
+    }
+
+    /// Swaps in what `MADV_COLLAPSE` of `range` is to collapse: in the order of the call, and as far as it
+    /// gets. What fails here fails again in the call.
+    pub(super) fn swap_in_for_collapse(&self, range: VirtRange) {
+        let core = self.core();
+        let mut at = range.start();
+        while at < range.end() && core.tables.residency.figures().swapped > 0 {
+            // The mmap lock is released between VMAs, so that writers get their turn.
+            let mappings = core.read_mappings(self.spaces.platform());
+            let next = mappings.first_ending_after(at).filter(|vma| vma.range().start() < range.end());
+            let Some(vma) = next else { return };
+            let part = vma.range().intersect(VirtRange::new(at, range.end()));
+            at = part.end();
+            if self.swap_in_blocks(vma, part).is_break() {
+                return;
+            }
+        }
+    }
+
+    fn swap_in_blocks(&self, vma: &Vma, part: VirtRange) -> ControlFlow<()> {
+        let (snapshot, core) = (vma.snapshot(), self.core());
+        let policy = self.spaces.huge().policy();
+        let orders = policy.orders(HugeUse::Collapse, snapshot.flags, core.huge_disable.load());
+        let private = snapshot.backing.is_anonymous() && snapshot.anon.is_some();
+        if !private || orders.fitting(snapshot.range).is_empty() {
+            return ControlFlow::Break(());
+        }
+        let (mut at, end) = huge_borders::<P>(part.start(), part.end());
+        while at < end && !core.is_killed() {
+            let block = VirtRange::new(at, VirtAddr(at.0 + P::Paging::entry_bytes(Level::PMD)));
+            match self.make_collapsible(vma, block, CollapseLimits::NONE) {
+                Ok(()) | Err(CollapseError::Unfit | CollapseError::Swapped) => at = block.end(),
+                Err(_) => return ControlFlow::Break(()),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
