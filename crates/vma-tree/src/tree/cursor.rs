@@ -28,11 +28,7 @@ impl<'v, V> Entries<'v, V> {
     #[inline]
     fn entry_at(&self, path: &Path<'v, V>) -> Option<Entry<V>> {
         let (leaf, slot) = (path.node(0), path.slot(0));
-        if slot >= leaf.count() || !leaf.range(slot).overlaps(self.within) {
-            return None;
-        }
-        // SAFETY: the slot is in use (checked), and no writer changes the tree while the view is borrowed.
-        Some(unsafe { Entry::of(leaf, slot) })
+        Entry::of(&leaf, slot).filter(|entry| entry.range.overlaps(self.within))
     }
 }
 
@@ -52,8 +48,7 @@ impl<V> Iterator for Entries<'_, V> {
             }
             unset => {
                 let root = self.view.root()?;
-                // SAFETY: no writer changes the tree while the view is borrowed.
-                *unset = Some(unsafe { Path::to_end_after(root, self.within.start().0) });
+                *unset = Some(Path::to_end_after(root, self.within.start().0));
             }
         }
         let entry = self.entry_at(self.front.as_ref()?);
@@ -77,8 +72,7 @@ impl<V> DoubleEndedIterator for Entries<'_, V> {
             }
             unset => {
                 let root = self.view.root()?;
-                // SAFETY: no writer changes the tree while the view is borrowed.
-                *unset = Some(unsafe { Path::to_start_before(root, self.within.end().0) }?);
+                *unset = Some(Path::to_start_before(root, self.within.end().0)?);
             }
         }
         let entry = self.entry_at(self.back.as_ref()?);

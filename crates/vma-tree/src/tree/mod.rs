@@ -41,6 +41,7 @@
 //! layout lock and uses a [`View`].
 
 mod cursor;
+mod held;
 mod lookup;
 mod node;
 mod path;
@@ -58,6 +59,7 @@ pub use store::{NODE_TAIL, NodeStore, OutOfNodes};
 pub use view::{TreeViolation, View};
 pub use writer::{InsertError, SetRangeError, Writer};
 
+use self::held::HeldNode;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -95,16 +97,11 @@ impl<V> fmt::Debug for Entry<V> {
 }
 
 impl<V> Entry<V> {
-    /// The entry in slot `index` of the leaf `leaf`.
-    ///
-    /// # Safety
-    ///
-    /// The slot is in use and only the caller changes the node meanwhile.
+    /// The entry in slot `index` of the leaf `leaf`; `None` when the slot is not in use.
     #[inline]
-    unsafe fn of(leaf: &Node<V>, index: usize) -> Self {
-        let value = ptr::with_exposed_provenance_mut(leaf.link(index));
-        // SAFETY: the slot is in use (caller), and it was filled with a `NonNull<V>` that was exposed.
-        Self { range: leaf.range(index), value: unsafe { NonNull::new_unchecked(value) } }
+    fn of(leaf: &Node<V>, index: usize) -> Option<Self> {
+        let value = NonNull::new(ptr::with_exposed_provenance_mut(leaf.link_at(index)?))?;
+        Some(Self { range: leaf.range(index), value })
     }
 }
 
@@ -193,6 +190,19 @@ impl<V> RangeTree<V> {
         let root = self.root.load(Ordering::Acquire);
         // SAFETY: a root that is not null is a live node; the caller keeps it so.
         (root != 0).then(|| unsafe { Node::at(root) })
+    }
+
+    /// The root, or `None` in an empty tree, with what is below it.
+    ///
+    /// # Safety
+    ///
+    /// During `'n` only the caller changes the tree, and it uses no node that it has retired.
+    #[inline]
+    unsafe fn held_root<'n>(&self) -> Option<HeldNode<'n, V>> {
+        // SAFETY: only the caller changes the tree.
+        let root = unsafe { self.root() }?;
+        // SAFETY: it is the root, and the rest is the caller's.
+        Some(unsafe { HeldNode::new(root) })
     }
 
     /// Release: pairs with the acquire in [`root`](Self::root).

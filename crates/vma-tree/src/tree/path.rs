@@ -1,69 +1,56 @@
 //! The way from the root to a slot of a leaf.
 
+use super::held::HeldNode;
 use super::node::{MAX_HEIGHT, Node};
 
 /// The nodes and slots from the root down to one slot of a leaf, by level.
 #[derive(Debug)]
 pub(super) struct Path<'t, V> {
-    nodes: [&'t Node<V>; MAX_HEIGHT],
+    nodes: [HeldNode<'t, V>; MAX_HEIGHT],
     slots: [u8; MAX_HEIGHT],
     height: usize,
 }
 
 impl<'t, V> Path<'t, V> {
-    /// Goes down from `root`, in each node to the slot that `choose` names. Always inline: a path is larger
-    /// than what an insertion into a small tree writes, so it is built where it is used.
-    ///
-    /// # Safety
-    ///
-    /// `root` is the root of a tree that only the caller changes during `'t`, `choose` names slots in use
-    /// in nodes above the leaves, and the caller uses no part of the path that it has retired.
+    /// Goes down from `root`, in each node to the slot that `choose` names: above the leaves one that is in
+    /// use. Always inline: a path is larger than what an insertion into a small tree writes, so it is built
+    /// where it is used.
     #[inline(always)]
-    unsafe fn descend(root: &'t Node<V>, choose: impl Fn(&'t Node<V>) -> usize) -> Self {
+    fn descend(root: HeldNode<'t, V>, choose: impl Fn(&Node<V>) -> usize) -> Self {
         let height = root.level() + 1;
         let mut path = Self { nodes: [root; MAX_HEIGHT], slots: [0; MAX_HEIGHT], height };
         let mut node = root;
         for level in (1..height).rev() {
-            let slot = choose(node);
+            let slot = choose(&node);
             path.nodes[level] = node;
             path.slots[level] = slot as u8;
-            // SAFETY: a slot in use above the leaves links a live node.
-            node = unsafe { Node::at(node.link(slot)) };
+            node = node.linked_child(slot);
         }
         path.nodes[0] = node;
-        path.slots[0] = choose(node) as u8;
+        path.slots[0] = choose(&node) as u8;
         path
     }
 
     /// The way to the first entry that ends after `addr`, or to the unused slot after the last entry.
-    ///
-    /// # Safety
-    ///
-    /// `root` is the root of a tree that only the caller changes during `'t`, and the caller uses no part
-    /// of the path that it has retired.
     #[inline(always)]
-    pub(super) unsafe fn to_end_after(root: &'t Node<V>, addr: u64) -> Self {
+    pub(super) fn to_end_after(root: HeldNode<'t, V>, addr: u64) -> Self {
+        // No node above the leaves is empty.
         let choose = |node: &Node<V>| {
             let slot = node.ends_up_to(addr);
             if node.level() > 0 { slot.min(node.count() - 1) } else { slot.min(node.count()) }
         };
-        // SAFETY: as for this function; no node above the leaves is empty.
-        unsafe { Self::descend(root, choose) }
+        Self::descend(root, choose)
     }
 
     /// The way to the last entry that starts before `addr`, or `None` when there is none.
-    ///
-    /// # Safety
-    ///
-    /// As [`to_end_after`](Self::to_end_after).
     #[inline(always)]
-    pub(super) unsafe fn to_start_before(root: &'t Node<V>, addr: u64) -> Option<Self> {
+    pub(super) fn to_start_before(root: HeldNode<'t, V>, addr: u64) -> Option<Self> {
         if root.start(0) >= addr {
             return None;
         }
-        // SAFETY: as for this function. In the root a slot starts before `addr` (checked); the last such
-        // slot's child starts where the slot does, so in every node below the first slot does too.
-        Some(unsafe { Self::descend(root, |node| node.starts_below(addr).saturating_sub(1)) })
+        // In the root a slot starts before `addr` (checked); the last such slot's child starts where the slot
+        // does, so in every node below the first slot does too.
+        Some(Self::descend(root, |node| node.starts_below(addr).saturating_sub(1)))
     }
 
     /// Number of levels.
@@ -74,7 +61,7 @@ impl<'t, V> Path<'t, V> {
 
     /// The node at `level`.
     #[inline]
-    pub(super) const fn node(&self, level: usize) -> &'t Node<V> {
+    pub(super) const fn node(&self, level: usize) -> HeldNode<'t, V> {
         self.nodes[level]
     }
 
@@ -125,12 +112,11 @@ impl<'t, V> Path<'t, V> {
 
     /// Rebuilds the part of the path below `level`.
     #[inline]
-    fn down_from(&mut self, level: usize, choose: impl Fn(&'t Node<V>) -> usize) {
+    fn down_from(&mut self, level: usize, choose: impl Fn(&Node<V>) -> usize) {
         for below in (0..level).rev() {
-            // SAFETY: the slot is in use, hence links a live node (contract of the constructors).
-            let node = unsafe { Node::at(self.node(below + 1).link(self.slot(below + 1))) };
+            let node = self.node(below + 1).linked_child(self.slot(below + 1));
             self.nodes[below] = node;
-            self.slots[below] = choose(node) as u8;
+            self.slots[below] = choose(&node) as u8;
         }
     }
 

@@ -6,7 +6,7 @@ mod validate;
 pub use validate::TreeViolation;
 
 use super::cursor::Entries;
-use super::node::Node;
+use super::held::HeldNode;
 use super::{Entry, RangeTree};
 use core::fmt;
 use quire_arch::{VirtAddr, VirtRange};
@@ -20,10 +20,10 @@ pub struct View<'t, V> {
 impl<V> View<'_, V> {
     /// The root.
     #[inline]
-    pub(super) fn root(&self) -> Option<&Node<V>> {
+    pub(super) fn root(&self) -> Option<HeldNode<'_, V>> {
         // SAFETY: no writer changes the tree while the view is borrowed (contract of `view` and `writer`; a
         // writer lends its view only while it is not changing anything).
-        unsafe { self.tree.root() }
+        unsafe { self.tree.held_root() }
     }
 
     /// Number of entries.
@@ -54,27 +54,20 @@ impl<V> View<'_, V> {
     #[inline]
     pub fn first_ending_after(&self, addr: VirtAddr) -> Option<Entry<V>> {
         let mut node = self.root()?;
-        for _ in 0..node.level() {
-            // SAFETY: above level 0 a link is to a live node, and no writer changes the tree.
-            node = unsafe { Node::at(node.link_at(node.ends_up_to(addr.0))?) };
+        while node.level() > 0 {
+            node = node.child(node.ends_up_to(addr.0))?;
         }
-        let slot = node.ends_up_to(addr.0);
-        // SAFETY: the slot is in use (checked), and no writer changes the tree.
-        (slot < node.count()).then(|| unsafe { Entry::of(node, slot) })
+        Entry::of(&node, node.ends_up_to(addr.0))
     }
 
     /// The highest entry that starts before `addr`. With an entry's start, the entry before it.
     #[inline]
     pub fn last_starting_before(&self, addr: VirtAddr) -> Option<Entry<V>> {
         let mut node = self.root()?;
-        for _ in 0..node.level() {
-            let slot = node.starts_below(addr.0).checked_sub(1)?;
-            // SAFETY: as in `first_ending_after`; the slot starts below `addr`, hence is in use.
-            node = unsafe { Node::at(node.link(slot)) };
+        while node.level() > 0 {
+            node = node.child(node.starts_below(addr.0).checked_sub(1)?)?;
         }
-        let slot = node.starts_below(addr.0).checked_sub(1)?;
-        // SAFETY: as above.
-        Some(unsafe { Entry::of(node, slot) })
+        Entry::of(&node, node.starts_below(addr.0).checked_sub(1)?)
     }
 
     /// The lowest entry.

@@ -6,7 +6,8 @@ mod reserve;
 
 pub use insert::InsertError;
 
-use super::node::{Extent, Node};
+use super::held::HeldNode;
+use super::node::Extent;
 use super::path::Path;
 use super::store::NodeStore;
 use super::{RangeTree, View};
@@ -53,8 +54,7 @@ impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
     /// nothing.
     pub fn set_range(&mut self, start: VirtAddr, range: VirtRange) -> Result<(), SetRangeError> {
         let root = self.root_node().ok_or(SetRangeError::Missing)?;
-        // SAFETY: the writer is alone, and this retires nothing.
-        let path = unsafe { Path::to_end_after(root, start.0) };
+        let path = Path::to_end_after(root, start.0);
         if !path.starts_at(start.0) {
             return Err(SetRangeError::Missing);
         }
@@ -79,27 +79,24 @@ impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
         self.set_len(0);
         if let Some(root) = root {
             // SAFETY: the whole tree is unlinked.
-            unsafe { self.retire_subtree(root.address(), root.level()) };
+            unsafe { self.retire_subtree(root) };
         }
         self.trim(0);
     }
 
-    /// Gives back the node at `link` and all nodes below it.
+    /// Gives back `node` and all nodes below it.
     ///
     /// # Safety
     ///
-    /// The node is at `level` and was part of the tree until its root was unlinked; each is given back once.
-    unsafe fn retire_subtree(&self, link: usize, level: usize) {
-        if level > 0 {
-            // SAFETY: the node is readable until it is retired below.
-            let node = unsafe { Node::<V>::at(link) };
-            for slot in 0..node.count() {
-                // SAFETY: a child has one parent, so it is reached once.
-                unsafe { self.retire_subtree(node.link(slot), level - 1) };
-            }
+    /// The node was part of the tree until its root was unlinked; each is given back once, and the caller does
+    /// not use them after this.
+    unsafe fn retire_subtree(&self, node: HeldNode<'_, V>) {
+        for child in (0..node.count()).map_while(|slot| node.child(slot)) {
+            // SAFETY: a child has one parent, so it is reached once.
+            unsafe { self.retire_subtree(child) };
         }
         // SAFETY: nothing live links the node (caller), and its children are done.
-        unsafe { self.retire(link) };
+        unsafe { self.retire(node.address()) };
     }
 
     #[inline]
@@ -109,9 +106,9 @@ impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
 
     /// The root, for longer than a borrow of the writer: its methods decide what they retire.
     #[inline]
-    pub(super) fn root_node(&self) -> Option<&'t Node<V>> {
+    pub(super) fn root_node(&self) -> Option<HeldNode<'t, V>> {
         // SAFETY: the writer is alone, and uses no node after it has retired it.
-        unsafe { self.tree().root() }
+        unsafe { self.tree().held_root() }
     }
 
     #[inline]

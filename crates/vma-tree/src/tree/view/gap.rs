@@ -5,7 +5,7 @@
 //! logarithmic.
 
 use super::View;
-use crate::tree::node::Node;
+use crate::tree::held::HeldNode;
 use quire_arch::{VirtAddr, VirtRange};
 
 /// What is searched for.
@@ -23,12 +23,8 @@ impl Search {
         (piece.len() >= self.len).then_some(piece)
     }
 
-    /// The highest fitting piece between the entries below `node`, which is at `level`.
-    ///
-    /// # Safety
-    ///
-    /// `node` is a live node of a tree that does not change during the call.
-    unsafe fn highest<V>(self, node: &Node<V>, level: usize) -> Option<VirtRange> {
+    /// The highest fitting piece between the entries below `node`.
+    fn highest<V>(self, node: HeldNode<'_, V>) -> Option<VirtRange> {
         let (from, to) = (self.within.start().0, self.within.end().0);
         let count = node.count();
         for slot in (0..node.starts_below(to)).rev() {
@@ -37,12 +33,12 @@ impl Search {
             {
                 return Some(piece);
             }
-            if level > 0 && node.gap(slot) >= self.len && node.end(slot) > from {
-                // SAFETY: the slot is in use and above level 0, so its link is to a live node; the tree stays
-                // as it is (caller).
-                if let Some(piece) = unsafe { self.highest(Node::<V>::at(node.link(slot)), level - 1) } {
-                    return Some(piece);
-                }
+            if node.gap(slot) >= self.len
+                && node.end(slot) > from
+                && let Some(child) = node.child(slot)
+                && let Some(piece) = self.highest(child)
+            {
+                return Some(piece);
             }
             if node.start(slot) <= from {
                 return None;
@@ -51,12 +47,8 @@ impl Search {
         None
     }
 
-    /// The lowest fitting piece between the entries below `node`, which is at `level`.
-    ///
-    /// # Safety
-    ///
-    /// As [`highest`](Self::highest).
-    unsafe fn lowest<V>(self, node: &Node<V>, level: usize) -> Option<VirtRange> {
+    /// The lowest fitting piece between the entries below `node`.
+    fn lowest<V>(self, node: HeldNode<'_, V>) -> Option<VirtRange> {
         let (from, to) = (self.within.start().0, self.within.end().0);
         for slot in node.ends_up_to(from)..node.count() {
             if slot > 0
@@ -64,11 +56,12 @@ impl Search {
             {
                 return Some(piece);
             }
-            if level > 0 && node.gap(slot) >= self.len && node.start(slot) < to {
-                // SAFETY: as in `highest`.
-                if let Some(piece) = unsafe { self.lowest(Node::<V>::at(node.link(slot)), level - 1) } {
-                    return Some(piece);
-                }
+            if node.gap(slot) >= self.len
+                && node.start(slot) < to
+                && let Some(child) = node.child(slot)
+                && let Some(piece) = self.lowest(child)
+            {
+                return Some(piece);
             }
             if node.end(slot) >= to {
                 return None;
@@ -88,8 +81,7 @@ impl<V> View<'_, V> {
         let Some((root, bounds)) = self.root_and_bounds() else { return search.piece(0, u64::MAX) };
         search
             .piece(bounds.end().0, u64::MAX)
-            // SAFETY: no writer changes the tree while the view is borrowed.
-            .or_else(|| unsafe { search.highest(root, root.level()) })
+            .or_else(|| search.highest(root))
             .or_else(|| search.piece(0, bounds.start().0))
     }
 
@@ -100,14 +92,13 @@ impl<V> View<'_, V> {
         let Some((root, bounds)) = self.root_and_bounds() else { return search.piece(0, u64::MAX) };
         search
             .piece(0, bounds.start().0)
-            // SAFETY: no writer changes the tree while the view is borrowed.
-            .or_else(|| unsafe { search.lowest(root, root.level()) })
+            .or_else(|| search.lowest(root))
             .or_else(|| search.piece(bounds.end().0, u64::MAX))
     }
 
     /// The root, and the addresses from the first entry to the last; `None` without entries.
     #[inline]
-    fn root_and_bounds(&self) -> Option<(&Node<V>, VirtRange)> {
+    fn root_and_bounds(&self) -> Option<(HeldNode<'_, V>, VirtRange)> {
         let root = self.root()?;
         let last = root.count().checked_sub(1)?;
         Some((root, VirtRange::new(root.range(0).start(), root.range(last).end())))

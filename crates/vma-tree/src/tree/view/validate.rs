@@ -1,7 +1,8 @@
 //! Checking everything that the tree claims about itself.
 
 use super::View;
-use crate::tree::node::{Extent, MIN_FILL, Node, SLOTS};
+use crate::tree::held::HeldNode;
+use crate::tree::node::{Extent, MIN_FILL, SLOTS};
 use crate::tree::writer::is_mappable;
 use core::error::Error;
 use core::fmt;
@@ -99,8 +100,7 @@ impl<V> View<'_, V> {
         let mut found = 0;
         if let Some(root) = self.root() {
             let fewest = if root.level() > 0 { 2 } else { 0 };
-            // SAFETY: no writer changes the tree while the view is borrowed.
-            unsafe { check(root, root.level(), fewest, &mut found) }?;
+            check(root, root.level(), fewest, &mut found)?;
         }
         let expected = self.len();
         if found == expected { Ok(()) } else { Err(TreeViolation::Count { expected, found }) }
@@ -108,12 +108,8 @@ impl<V> View<'_, V> {
 }
 
 /// Checks the subtree at `node`, adds its entries to `entries` and returns its true extent.
-///
-/// # Safety
-///
-/// `node` is a live node of a tree that does not change during the call.
-unsafe fn check<V>(
-    node: &Node<V>,
+fn check<V>(
+    node: HeldNode<'_, V>,
     level: usize,
     fewest: usize,
     entries: &mut usize,
@@ -139,15 +135,16 @@ unsafe fn check<V>(
             let previous_end = VirtAddr(whole.end);
             return Err(TreeViolation::Order { start: range.start(), previous_end });
         }
-        let Some(link) = node.link_at(slot) else { return Err(TreeViolation::NoLink(range)) };
-        let mut real = Extent::of(range);
-        if level == 0 {
-            *entries += 1;
-        } else {
-            // SAFETY: the slot is in use above the leaves, so it links a live node; the tree stays as it is
-            // (caller).
-            real = unsafe { check(Node::<V>::at(link), level - 1, MIN_FILL, entries) }?;
+        if node.link_at(slot).is_none() {
+            return Err(TreeViolation::NoLink(range));
         }
+        let real = match node.child(slot) {
+            Some(child) => check(child, level - 1, MIN_FILL, entries)?,
+            None => {
+                *entries += 1;
+                Extent::of(range)
+            }
+        };
         let cached = node.extent_of(slot);
         if (cached.start, cached.end) != (real.start, real.end) {
             let real = VirtRange::new(VirtAddr(real.start), VirtAddr(real.end));

@@ -55,8 +55,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
                 self.tree().set_root(leaf.address());
             }
             Some(root) => {
-                // SAFETY: the writer is alone, and an insertion retires nothing.
-                let path = unsafe { Path::to_end_after(root, slot.extent.start) };
+                let path = Path::to_end_after(root, slot.extent.start);
                 let (leaf, index) = (path.node(0), path.slot(0));
                 if index < leaf.count() && leaf.start(index) < slot.extent.end {
                     return Err(InsertError::Overlap);
@@ -84,7 +83,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
             let node = path.node(level);
             // SAFETY: one for each full node on the path (caller).
             let right = unsafe { self.take_spare(level) };
-            split(node, right, index, slot);
+            split(&node, right, index, slot);
             level += 1;
             if level == path.height() {
                 // The new root is published whole, after its children.

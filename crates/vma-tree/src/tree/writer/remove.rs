@@ -2,7 +2,8 @@
 
 use super::Writer;
 use crate::tree::Entry;
-use crate::tree::node::{MERGE_LIMIT, MIN_FILL, Node};
+use crate::tree::held::HeldNode;
+use crate::tree::node::{MERGE_LIMIT, MIN_FILL};
 use crate::tree::path::Path;
 use crate::tree::store::NodeStore;
 use quire_arch::VirtAddr;
@@ -13,13 +14,11 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     ///
     /// Readers without the lock may still find the value for as long as their sections of the epoch last.
     pub fn remove(&mut self, start: VirtAddr) -> Option<Entry<V>> {
-        // SAFETY: the writer is alone, and uses no node after it has retired it.
-        let path = unsafe { Path::to_end_after(self.root_node()?, start.0) };
+        let path = Path::to_end_after(self.root_node()?, start.0);
         if !path.starts_at(start.0) {
             return None;
         }
-        // SAFETY: an entry starts there, so the slot is in use, and the writer is alone.
-        let entry = unsafe { Entry::of(path.node(0), path.slot(0)) };
+        let entry = Entry::of(&path.node(0), path.slot(0))?;
         path.node(0).remove(path.slot(0));
         self.set_len(self.len() - 1);
         self.repair(&path);
@@ -38,7 +37,7 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
             }
             // The node and a neighbour; every parent has at least two children.
             let low = slot.saturating_sub(1);
-            // SAFETY: the path leads through live nodes, and `low` is at most the last slot but one.
+            // SAFETY: from here on only levels above the children are used.
             if !unsafe { self.merge_or_balance(parent, low) } {
                 path.refresh_above(level + 1);
                 return;
@@ -52,17 +51,15 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     ///
     /// # Safety
     ///
-    /// `parent` is a live node above the leaves, both slots are in use, and the caller does not use the
-    /// children after this.
-    unsafe fn merge_or_balance(&self, parent: &Node<V>, low: usize) -> bool {
-        // SAFETY: both slots are in use in a node above the leaves (caller), so they link live nodes.
-        let (left, right) = unsafe { (Node::<V>::at(parent.link(low)), Node::<V>::at(parent.link(low + 1))) };
+    /// The caller does not use the children after this.
+    unsafe fn merge_or_balance(&self, parent: HeldNode<'_, V>, low: usize) -> bool {
+        let (left, right) = (parent.linked_child(low), parent.linked_child(low + 1));
         let merge = left.count() + right.count() <= MERGE_LIMIT;
         if merge {
-            right.move_tail(0, left);
+            right.move_tail(0, &left);
             parent.remove(low + 1);
         } else {
-            left.balance(right);
+            left.balance(&right);
             parent.set_extent(low + 1, right.extent());
         }
         parent.set_extent(low, left.extent());
