@@ -1,6 +1,6 @@
 //! What the command line takes.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use quire_mm::Techniques;
 use quire_trace::record::FaultChoice;
 use quire_trace::replay::SwapSpec;
@@ -47,6 +47,10 @@ pub(crate) struct RecordArguments {
     /// Where page faults are taken from: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub(crate) faults: FaultChoice,
+    /// Transparent huge pages while it is recorded: off, so that each page that it touches is seen, or on, as the
+    /// host has them
+    #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, default_value_t = Switch::Off)]
+    pub(crate) thp: Switch,
     /// Sample what is used again and how well it compresses every so many milliseconds at most, for replays
     /// under a memory limit
     #[arg(
@@ -65,6 +69,13 @@ pub(crate) struct RecordArguments {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Something that is on or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, Args)]

@@ -20,6 +20,7 @@ fn main() -> Result<(), TraceError> {
         faults: FaultSource::Tracepoint,
         calls: CallSource::Seccomp,
         uses: UseSource::None,
+        settings: None,
         started: 0,
         command: Vec::new(),
     };

@@ -1,6 +1,6 @@
 //! `quire record`.
 
-use crate::args::RecordArguments;
+use crate::args::{RecordArguments, Switch};
 use crate::exit::Failure;
 use quire_trace::record::{RecordOptions, RecordTarget, record};
 use std::process::ExitCode;
@@ -14,6 +14,7 @@ pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     let mut options = RecordOptions::new(arguments.command, output);
     options.force = arguments.force;
     options.faults = arguments.faults;
+    options.thp = arguments.thp == Switch::On;
     options.reuse = (!arguments.no_reuse).then(|| Duration::from_millis(arguments.reuse));
     let summary = record(&options).map_err(Failure::input)?;
     // On stderr: standard output is the recorded program's.

@@ -32,6 +32,8 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     };
     let mut options = RecordOptions::new(arguments.command, target);
     options.force = arguments.force;
+    // Results are held against those of a Linux that has huge pages.
+    options.thp = true;
     let summary = record(&options).map_err(Failure::input)?;
     eprint!("{summary}");
     let report = replay(&file, &arguments.machine, false)?;

@@ -1,15 +1,32 @@
 //! A recording as text, a line an event.
 
 use quire_mm::abi::CallNumber;
+use quire_trace::event::ThpDisable;
 use quire_trace::event::{Call, CallDetail, Event, EventKind, ExecImage, Fault};
-use quire_trace::format::{TraceHeader, Trailer};
+use quire_trace::format::{HostSettings, TraceHeader, Trailer};
 use std::io::{self, Write};
 
 /// Prints where, when and how the recording was made.
 pub(crate) fn header(out: &mut impl Write, header: &TraceHeader) -> io::Result<()> {
     let command: Vec<_> = header.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
     let TraceHeader { recorder, kernel, machine, .. } = header;
-    writeln!(out, "{recorder} on {kernel} {machine}: {}", command.join(" "))
+    writeln!(out, "{recorder} on {kernel} {machine}: {}", command.join(" "))?;
+    header.settings.as_ref().map_or(Ok(()), |settings| host_settings(out, settings))
+}
+
+fn host_settings(out: &mut impl Write, settings: &HostSettings) -> io::Result<()> {
+    let thp = if settings.thp_turned_off { "turned off by the recorder" } else { "as the host has them" };
+    let caller = match settings.thp_disable {
+        ThpDisable::No => "did not disable them",
+        ThpDisable::Completely => "had disabled them",
+        ThpDisable::ExceptAdvised => "had disabled them except where advised",
+    };
+    writeln!(out, "    transparent huge pages {thp}; the caller {caller}")?;
+    let files: Vec<String> = settings.thp_files.iter().map(|(name, text)| format!("{name} {text}")).collect();
+    writeln!(out, "    {}", files.join(", "))?;
+    let space = settings.randomize_va_space.map_or("unknown".to_owned(), |value| value.to_string());
+    let personality = if settings.no_randomize { "ADDR_NO_RANDOMIZE" } else { "no ADDR_NO_RANDOMIZE" };
+    writeln!(out, "    randomize_va_space {space}, {personality}")
 }
 
 /// Prints the totals.

@@ -36,6 +36,7 @@ pub(super) fn header() -> TraceHeader {
         faults: FaultSource::Tracepoint,
         calls: CallSource::Seccomp,
         uses: UseSource::None,
+        settings: None,
         started: 0,
         command: Vec::new(),
     }

@@ -6,6 +6,7 @@ mod figures;
 mod image;
 mod privileges;
 mod reuse;
+mod thp;
 
 pub use call::{Call, CallDetail, FileFacts, FileKind, Limit, LimitKind, MapTrial};
 pub(crate) use call::{SYS_MAP_SHADOW_STACK, is_error};
@@ -16,6 +17,7 @@ pub use image::{
 };
 pub use privileges::{ExecGain, Privileges};
 pub use reuse::{Compressibility, Reuse, ReuseAccess, ReuseRun, ReuseSource};
+pub use thp::ThpDisable;
 
 /// A thread of the recorded run: its index in the trace, counted from 0 in the order in which threads appear.
 ///

@@ -1,8 +1,8 @@
 //! The header: where, when and how a trace was recorded.
 
-use super::Version;
 use super::varint::{Cursor, Malformed};
 use super::wire::{Wire, wire};
+use super::{HostSettings, Version};
 
 /// Where, when and how a trace was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,9 @@ pub struct TraceHeader {
     pub calls: CallSource,
     /// What is known of pages that were used again.
     pub uses: UseSource,
+    /// The settings of the host. `None`: versions 1 to 3 of the format do not have them, nor does a trace that was
+    /// imported.
+    pub settings: Option<HostSettings>,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,
     /// The command that was recorded: the program and its arguments.
@@ -122,6 +125,7 @@ wire!(TraceHeader {
     faults,
     calls,
     uses(since THREE, before UseSource::Unknown),
+    settings(since FOUR, before None),
     started,
     command,
 });
@@ -164,6 +168,36 @@ impl TraceHeader {
             return Err(Malformed("it is longer than it should be"));
         }
         Ok(header)
+    }
+
+    /// Whether a replay can tell what the program's memory would be under other settings of transparent huge
+    /// pages. It needs to know which 4 KiB pages were touched.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot, and what to do.
+    pub fn supports_thp_predictions(&self) -> Result<(), String> {
+        const AGAIN: &str = "record it again with `quire record`";
+        let Some(settings) = &self.settings else {
+            return Err(match self.faults {
+                FaultSource::None => {
+                    "imported: its mappings are not the program's; record the program with `quire record`"
+                        .to_owned()
+                }
+                _ => format!(
+                    "recorded by an earlier version, which does not say whether huge pages hid which pages were touched; \
+                     {AGAIN}"
+                ),
+            });
+        };
+        if settings.thp_turned_off || settings.thp_is_never() {
+            return Ok(());
+        }
+        let enabled = settings.thp_file("enabled").unwrap_or("unknown");
+        Err(format!(
+            "recorded with transparent huge pages on ({enabled}): a fault that maps one hides which of its pages were \
+             touched; {AGAIN}"
+        ))
     }
 
     /// Shortens the command so that the header keeps well inside the limit of its frame.

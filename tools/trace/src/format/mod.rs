@@ -7,6 +7,7 @@ mod crc;
 mod error;
 mod frame;
 mod header;
+mod host;
 mod reader;
 mod trailer;
 mod varint;
@@ -16,13 +17,14 @@ mod writer;
 
 pub use error::{TraceError, TraceErrorKind};
 pub use header::{CallSource, FaultSource, TraceHeader, UseSource};
+pub use host::HostSettings;
 pub use reader::{Damage, TraceReader};
 pub use trailer::Trailer;
 pub(crate) use version::Version;
 pub use writer::TraceWriter;
 
 /// The version of the format that this crate writes, and the newest that it reads.
-pub const FORMAT_VERSION: u16 = 3;
+pub const FORMAT_VERSION: u16 = 4;
 /// The oldest version that it reads.
 pub const OLDEST_VERSION: u16 = 1;
 

@@ -10,6 +10,8 @@ pub(crate) struct Version(u16);
 impl Version {
     /// The first that has privileges.
     pub(crate) const THREE: Self = Self(3);
+    /// The first whose header has the settings of the host.
+    pub(crate) const FOUR: Self = Self(4);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {

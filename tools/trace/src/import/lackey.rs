@@ -194,6 +194,7 @@ impl Layout {
             faults: FaultSource::None,
             calls: CallSource::EveryCall,
             uses: UseSource::Exact,
+            settings: None,
             started: 0,
             command: vec![self.command.clone().into()],
         }

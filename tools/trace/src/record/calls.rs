@@ -53,10 +53,11 @@ pub(crate) const MEMORY_LIMITS: [u32; 4] =
 const ARCH_CODES: [u32; 5] = [0x2001, 0x2002, 0x2003, 0x5001, 0x5002];
 /// `ptrace` requests that begin to trace.
 const PTRACE_REQUESTS: [u32; 3] = [libc::PTRACE_TRACEME, libc::PTRACE_ATTACH, libc::PTRACE_SEIZE];
-/// `prctl` codes that change memory.
-const PRCTL_CODES: [u32; 5] = [
+/// `prctl` codes that change memory, or ask about it.
+const PRCTL_CODES: [u32; 6] = [
     libc::PR_SET_VMA as u32,
     libc::PR_SET_THP_DISABLE as u32,
+    libc::PR_GET_THP_DISABLE as u32,
     libc::PR_SET_MM as u32,
     libc::PR_SET_MDWE as u32,
     libc::PR_GET_MDWE as u32,

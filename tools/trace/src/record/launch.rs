@@ -1,12 +1,13 @@
 //! Starting the program.
 //!
-//! The child waits between fork and exec until the recorder follows it, then installs the seccomp filter,
-//! tells how that went, and executes the program. Between fork and exec it makes system calls only: another
+//! The child waits between fork and exec until the recorder follows it. Then it does what the recorder asks for, one
+//! step after the other, and tells how each went: it turns transparent huge pages off, installs the seccomp filter,
+//! and executes the program. Between fork and exec it makes system calls only: another
 //! thread of the recorder may hold the allocator's lock.
 
 use super::error::RecordError;
 use super::seccomp;
-use super::sys::process::{close_copy, fork};
+use super::sys::process::{close_copy, disable_thp, fork};
 use super::sys::signals::{self, SavedSignal};
 use super::sys::{Tid, pipe};
 use rustix::io::retry_on_intr;
@@ -20,18 +21,26 @@ use std::os::unix::ffi::OsStrExt;
 #[derive(Debug)]
 pub(crate) struct Child {
     pub(crate) pid: Tid,
-    /// What the child has to tell: how the filter went, then why exec failed (nothing if it did not).
+    /// What the child has to tell: how each step went, then why exec failed (nothing if it did not).
     report: File,
     go: File,
 }
 
-/// What the recorder tells the child to do next.
-const GO_FILTER: u8 = b'f';
-const GO_EXEC: u8 = b'x';
-
-/// Steps of the child that can fail.
+/// What the recorder tells the child to do next, and what the child tells of then.
+const STEP_THP_EXCEPT_ADVISED: u8 = b'a';
+const STEP_THP_OFF: u8 = b't';
 const STEP_FILTER: u8 = b'f';
 const STEP_EXEC: u8 = b'x';
+
+/// That transparent huge pages are off for the program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThpOff {
+    /// The kernel knows `PR_THP_DISABLE_EXCEPT_ADVISED`.
+    pub(crate) knows_except_advised: bool,
+}
+
+/// `PR_THP_DISABLE_EXCEPT_ADVISED`, which libc does not have yet.
+pub(crate) const EXCEPT_ADVISED: u64 = 2;
 
 /// The code of a child that executed nothing.
 const FAILED: i32 = 127;
@@ -71,16 +80,31 @@ impl Child {
 
     /// Lets the child install the filter; `false` if it is not allowed to.
     pub(crate) fn install_filter(&mut self) -> io::Result<bool> {
-        self.go.write_all(&[GO_FILTER])?;
+        Ok(self.ask(STEP_FILTER)? == 0)
+    }
+
+    /// Lets the child turn transparent huge pages off, which the program inherits.
+    pub(crate) fn turn_thp_off(&mut self) -> io::Result<ThpOff> {
+        // Tried first: the second call takes it back.
+        let knows_except_advised = self.ask(STEP_THP_EXCEPT_ADVISED)? == 0;
+        match self.ask(STEP_THP_OFF)? {
+            0 => Ok(ThpOff { knows_except_advised }),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// Lets the child do a step; returns 0 or the errno.
+    fn ask(&mut self, step: u8) -> io::Result<i32> {
+        self.go.write_all(&[step])?;
         let mut report = [0; 5];
         self.report.read_exact(&mut report)?;
-        let [step, errno @ ..] = report;
-        Ok(step == STEP_FILTER && i32::from_le_bytes(errno) == 0)
+        let [done, errno @ ..] = report;
+        if done == step { Ok(i32::from_le_bytes(errno)) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
     /// Lets the child execute the program.
     pub(crate) fn execute(&mut self) -> io::Result<()> {
-        self.go.write_all(&[GO_EXEC])
+        self.go.write_all(&[STEP_EXEC])
     }
 
     /// Why the exec failed; `None` if it did not. Ends when the child has executed or is gone.
@@ -95,16 +119,16 @@ impl Child {
 /// The child's life: returns with the code that it ends with if there is no program to execute. Calls only
 /// async-signal-safe functions and allocates nothing.
 fn child(argv: &[*const libc::c_char], filter: &[libc::sock_filter], go: &OwnedFd, report: &OwnedFd) -> i32 {
-    // The recorder says whether it wants the filter. If it is gone, it says nothing.
-    match wait_for(go) {
-        Some(GO_FILTER) => {
-            tell(report, STEP_FILTER, install(filter));
-            if wait_for(go).is_none() {
-                return FAILED;
-            }
-        }
-        Some(_) => {}
-        None => return FAILED,
+    loop {
+        let (step, errno) = match wait_for(go) {
+            Some(step @ STEP_THP_EXCEPT_ADVISED) => (step, disable_thp(EXCEPT_ADVISED)),
+            Some(step @ STEP_THP_OFF) => (step, disable_thp(0)),
+            Some(step @ STEP_FILTER) => (step, install(filter)),
+            Some(_) => break,
+            // The recorder is gone.
+            None => return FAILED,
+        };
+        tell(report, step, errno);
     }
     // SAFETY: `argv` holds pointers to strings that live on in this copy of the process, and a null at the
     // end. The Rust runtime ignores SIGPIPE; programs expect the default.

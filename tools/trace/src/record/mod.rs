@@ -23,8 +23,8 @@ pub use options::{FaultChoice, RecordOptions, RecordTarget};
 pub use ranges::{PageRange, pages_after_call, pages_before_call};
 pub use summary::RecordSummary;
 
-use crate::format::{CallSource, FaultSource, TraceHeader, UseSource};
-use launch::Child;
+use crate::format::{CallSource, FaultSource, HostSettings, TraceHeader, UseSource};
+use launch::{Child, ThpOff};
 use nix::sys::signal::Signal;
 use output::Output;
 use perf::PerfSession;
@@ -35,7 +35,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::signals::SignalGuard;
 use sys::time::{now, thread_cpu};
-use sys::{Tid, ptrace, signals};
+use sys::{Tid, process, ptrace, signals};
 use target::Target;
 use tracer::{Followed, Tracer};
 
@@ -67,12 +67,13 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     let to_stderr = matches!(options.output, RecordTarget::Stdout);
     let mut child = Child::start(&options.command, to_stderr, &signals.saved())?;
     let pid = child.pid;
-    let result = follow_child(options, &mut child).and_then(|(perf, calls, faults)| {
+    let result = follow_child(options, &mut child).and_then(|hold| {
         let started = now();
-        let header = header(options, calls, faults);
+        let (calls, faults) = (hold.calls, hold.faults);
+        let header = header(options, &hold);
         let output = target.file().and_then(|file| Output::start(file, header, options.level));
         let output = output.map_err(|source| RecordError::Start { source })?;
-        let followed = Tracer::new(pid, calls, perf, &output, options, started).run(child)?;
+        let followed = Tracer::new(pid, hold, &output, options, started).run(child)?;
         Ok((followed, output, calls, faults))
     });
     match result {
@@ -90,13 +91,21 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     }
 }
 
-/// Takes hold of the child: ptrace, page faults and filter, in this order.
-fn follow_child(
-    options: &RecordOptions,
-    child: &mut Child,
-) -> Result<(Option<PerfSession>, CallSource, FaultSource), RecordError> {
+/// How the child is held before it executes the program.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    perf: Option<PerfSession>,
+    calls: CallSource,
+    faults: FaultSource,
+    /// `None`: transparent huge pages are as the host has them.
+    thp_off: Option<ThpOff>,
+}
+
+/// Takes hold of the child: ptrace, page faults, huge pages and filter, in this order.
+fn follow_child(options: &RecordOptions, child: &mut Child) -> Result<Hold, RecordError> {
     ptrace::seize(child.pid).map_err(|source| RecordError::Ptrace { source })?;
     let (perf, faults) = open_faults(options, child.pid)?;
+    let thp_off = if options.thp { None } else { turn_thp_off(options, child) };
     let wanted = options.calls == CallSource::Seccomp;
     let filtered = wanted && child.install_filter().map_err(|source| RecordError::Start { source })?;
     let calls = if filtered { CallSource::Seccomp } else { CallSource::EveryCall };
@@ -105,7 +114,19 @@ fn follow_child(
             "seccomp filters are not permitted here: the program stops at every call, which is slow",
         );
     }
-    Ok((perf, calls, faults))
+    Ok(Hold { perf, calls, faults, thp_off })
+}
+
+/// Turns transparent huge pages off for the program; if that fails, they stay as the host has them.
+fn turn_thp_off(options: &RecordOptions, child: &mut Child) -> Option<ThpOff> {
+    let done = child.turn_thp_off();
+    if let Err(error) = &done {
+        (options.notify)(&format!(
+            "transparent huge pages can not be turned off ({error}): a fault that maps one hides which of its pages are \
+             touched"
+        ));
+    }
+    done.ok()
 }
 
 /// Opens the best source of page faults that is permitted.
@@ -138,7 +159,7 @@ fn open_faults(options: &RecordOptions, pid: Tid) -> Result<(Option<PerfSession>
     Ok((None, FaultSource::Pagemap))
 }
 
-fn header(options: &RecordOptions, calls: CallSource, faults: FaultSource) -> TraceHeader {
+fn header(options: &RecordOptions, hold: &Hold) -> TraceHeader {
     let (kernel, machine) = system::kernel();
     let (ram, swap) = system::memory();
     TraceHeader {
@@ -149,10 +170,17 @@ fn header(options: &RecordOptions, calls: CallSource, faults: FaultSource) -> Tr
         cpus: system::cpus().len() as u32,
         ram,
         swap,
-        faults,
-        calls,
+        faults: hold.faults,
+        calls: hold.calls,
         uses: options.reuse.map_or(UseSource::None, |every| UseSource::Sampled {
             interval_ms: u32::try_from(every.as_millis()).unwrap_or(u32::MAX),
+        }),
+        settings: Some(HostSettings {
+            thp_turned_off: hold.thp_off.is_some(),
+            thp_disable: process::thp_disable(),
+            thp_files: system::thp_files(),
+            randomize_va_space: system::sysctl("kernel/randomize_va_space"),
+            no_randomize: process::no_randomize(),
         }),
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         command: options.command.iter().map(|word| word.as_bytes().into()).collect(),

@@ -21,6 +21,9 @@ pub struct RecordOptions {
     pub faults: FaultChoice,
     /// How to catch calls: by a seccomp filter (if that is permitted), or by stopping at every call.
     pub calls: CallSource,
+    /// Leave transparent huge pages as the host has them. Otherwise the program does without them while it is
+    /// recorded, so that each page of 4 KiB that it touches is seen.
+    pub thp: bool,
     /// How often to sample what is used again and how well it compresses, at most; `None` is never. Where a
     /// sample takes long they are fewer, so that they take a few percent of the time. Less than the 20 ms
     /// after which the recorder looks around anyway makes no difference.
@@ -35,8 +38,8 @@ impl RecordOptions {
     /// How often uses are sampled if nothing else is said.
     pub const REUSE_EVERY: Duration = Duration::from_millis(100);
 
-    /// Options that suit most programs: the best source of faults, samples of what is used again, notices on
-    /// the standard error output.
+    /// Options that suit most programs: the best source of faults, samples of what is used again, no
+    /// transparent huge pages, notices on the standard error output.
     #[must_use]
     pub fn new(command: Vec<OsString>, output: impl Into<RecordTarget>) -> Self {
         let output = output.into();
@@ -48,6 +51,7 @@ impl RecordOptions {
             force: false,
             faults,
             calls,
+            thp: false,
             reuse: Some(Self::REUSE_EVERY),
             level,
             notify: |line| eprintln!("quire: {line}"),

@@ -2,7 +2,7 @@
 
 use crate::event::{
     Abi, Access, BaseSource, Denial, Direction, ExecGain, Fault, FiguresCause, FileKind, LimitKind,
-    LostCause, Mode, Outcome, ReuseAccess, ReuseSource, ThpMode, Unsupported,
+    LostCause, Mode, Outcome, ReuseAccess, ReuseSource, ThpDisable, ThpMode, Unsupported,
 };
 use crate::format::varint::{Cursor, Malformed};
 use crate::format::wire::{Wire, codes};
@@ -45,6 +45,7 @@ codes!(BaseSource, "unknown source of a base", Probed = 0, Inferred = 1);
 codes!(ExecGain, "unknown state of MDWE", Allowed = 0, Refused = 1, RefusedNotInherited = 2);
 codes!(ReuseAccess, "unknown use of a page", Read = 0, Write = 1, Unknown = 2);
 codes!(ReuseSource, "unknown source of uses", Exact = 0, MappingCounts = 1);
+codes!(ThpDisable, "unknown state of PR_SET_THP_DISABLE", No = 0, Completely = 1, ExceptAdvised = 3);
 codes!(ThpMode, "unknown mode of huge pages", Always = 0, Madvise = 1, Never = 2, Unknown = 3,);
 codes!(Unsupported, "unknown reason for an unsupported event", ForeignAbi = 0);
 codes!(FaultSource, "unknown source of faults", Tracepoint = 0, Software = 1, Pagemap = 2, None = 3);

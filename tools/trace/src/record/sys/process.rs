@@ -1,6 +1,7 @@
-//! Processes of the recorder's own.
+//! Processes of the recorder's own, and settings of them.
 
 use super::{Tid, pipe};
+use crate::event::ThpDisable;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::io;
@@ -92,4 +93,29 @@ fn close_range(fds: Range<u32>) {
         // SAFETY: the descriptors' owners are gone with the process that this one was copied from.
         unsafe { libc::syscall(libc::SYS_close_range, fds.start, fds.end - 1, 0) };
     }
+}
+
+/// What this process, or the one that started it, did with `PR_SET_THP_DISABLE`.
+pub(crate) fn thp_disable() -> ThpDisable {
+    // SAFETY: it asks for a setting; all arguments are numbers.
+    match unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0_u64, 0_u64, 0_u64, 0_u64) } {
+        1 => ThpDisable::Completely,
+        3 => ThpDisable::ExceptAdvised,
+        _ => ThpDisable::No,
+    }
+}
+
+/// Disables transparent huge pages for this process and what it makes; returns 0 or the errno.
+/// Async-signal-safe.
+pub(crate) fn disable_thp(flags: u64) -> i32 {
+    // SAFETY: a setting of this process; all arguments are numbers.
+    let result = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1_u64, flags, 0_u64, 0_u64) };
+    if result == 0 { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+}
+
+/// Whether the calling thread's personality keeps addresses from being random.
+pub(crate) fn no_randomize() -> bool {
+    const QUERY: libc::c_ulong = 0xffff_ffff;
+    // SAFETY: it asks for the personality and changes nothing.
+    unsafe { libc::personality(QUERY) & libc::ADDR_NO_RANDOMIZE != 0 }
 }

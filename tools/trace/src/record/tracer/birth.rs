@@ -149,9 +149,9 @@ impl Tracer<'_> {
     /// What a copy of an address space has in common with the one that it was made from.
     fn inherit(&mut self, from: super::SpaceId, to: super::SpaceId) {
         let Some(maker) = self.spaces.get(&from) else { return };
-        let (foreign, brk) = (maker.foreign, maker.brk);
+        let (foreign, brk, thp_disable) = (maker.foreign, maker.brk, maker.thp_disable);
         if let Some(space) = self.spaces.get_mut(&to) {
-            (space.foreign, space.brk) = (foreign, brk);
+            (space.foreign, space.brk, space.thp_disable) = (foreign, brk, thp_disable);
         }
     }
 }

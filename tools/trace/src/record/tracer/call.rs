@@ -102,9 +102,10 @@ impl Tracer<'_> {
             if calls::disturbs_pages(number, &args) {
                 self.touched_before_call(tid, number, &args);
             }
+            let emulated = self.skips_thp_call(tid, &entry);
             let start = now();
             self.merger.begin(tid, start);
-            self.set_state(tid, State::InCall(InCall { entry, start, detail, limit }));
+            self.set_state(tid, State::InCall(InCall { entry, start, detail, limit, emulated }));
         }
         self.resume(tid, 0);
     }
@@ -147,6 +148,9 @@ impl Tracer<'_> {
         if RESTARTS.contains(&result) || !self.begun {
             self.merger.cancel(tid, call.start);
             return;
+        }
+        if call.emulated {
+            self.made_thp_call(tid, &args, result);
         }
         let detail = self.detail_after(tid, number, &args, result, call.detail);
         let effect = self.effect(tid, number, &args, result);

@@ -81,8 +81,10 @@ impl Tracer<'_> {
         let cpu = task.cpu;
         task.privileges = privileges(pid);
         self.tasks.insert(pid, task);
+        let thp_disable = self.spaces.get(&old_space).map(|old| old.thp_disable).unwrap_or_default();
         if let Some(space) = self.spaces.get_mut(&space) {
             space.users = 1;
+            space.thp_disable = thp_disable;
         }
         if last {
             self.spaces.remove(&old_space);

@@ -16,11 +16,12 @@ mod reuse;
 mod same_cpu;
 mod state;
 mod stay;
+mod thp;
 mod touched;
 
-use super::RecordOptions;
 use super::error::RecordError;
 use super::launch::Child;
+use super::launch::ThpOff;
 use super::merge::{Merger, Record, Rule, SpaceId};
 use super::output::Output;
 use super::perf::{AccessFinder, PerfSession};
@@ -28,6 +29,7 @@ use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now};
 use super::sys::wait::{Happened, Waited, poll, wait};
 use super::sys::{Tid, memory, ptrace, signals};
+use super::{Hold, RecordOptions};
 use crate::event::{Denial, EventKind, ExitStatus, Privileges, TaskId};
 use crate::format::CallSource;
 use crate::record::proc::status::Stat;
@@ -70,6 +72,8 @@ pub(crate) struct Followed {
 pub(crate) struct Tracer<'a> {
     root: Tid,
     calls: CallSource,
+    /// That transparent huge pages are off, if they are: then the program's own setting is emulated.
+    thp_off: Option<ThpOff>,
     output: &'a Output,
     perf: Option<PerfSession>,
     accesses: AccessFinder,
@@ -109,16 +113,17 @@ impl<'a> Tracer<'a> {
     /// Prepares to follow a child that was seized and has not executed its program.
     pub(crate) fn new(
         root: Tid,
-        calls: CallSource,
-        perf: Option<PerfSession>,
+        hold: Hold,
         output: &'a Output,
         options: &RecordOptions,
         started: u64,
     ) -> Self {
+        let Hold { perf, calls, thp_off, .. } = hold;
         let touched = perf.is_none().then(TouchedPages::default);
         let mut tracer = Self {
             root,
             calls,
+            thp_off,
             output,
             perf,
             accesses: AccessFinder::default(),
@@ -145,6 +150,7 @@ impl<'a> Tracer<'a> {
             followed: Followed::default(),
         };
         let space = tracer.new_space();
+        tracer.begin_thp(space);
         // What it may do is in its first image.
         tracer.add_task(root, root, space, Privileges::default());
         tracer

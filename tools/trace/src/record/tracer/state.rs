@@ -1,6 +1,6 @@
 //! What the tracer knows of threads, processes and address spaces.
 
-use crate::event::{CallDetail, FileFacts, LinuxFigures, Privileges, TaskId};
+use crate::event::{CallDetail, FileFacts, LinuxFigures, Privileges, TaskId, ThpDisable};
 use crate::record::merge::SpaceId;
 use crate::record::sys::Tid;
 use crate::record::sys::wait::Happened;
@@ -70,12 +70,14 @@ pub(super) struct InCall {
     pub(super) detail: CallDetail,
     /// The limit that it sets, if it does: whose, soft, hard.
     pub(super) limit: Option<(Tid, u64, u64)>,
+    /// Linux skips it: the recorder emulates it.
+    pub(super) emulated: bool,
 }
 
 impl InCall {
     /// A call of which nothing else is noted.
     pub(super) fn new(entry: Entry, start: u64) -> Self {
-        Self { entry, start, detail: CallDetail::None, limit: None }
+        Self { entry, start, detail: CallDetail::None, limit: None, emulated: false }
     }
 }
 
@@ -109,6 +111,8 @@ pub(super) struct Space {
     pub(super) foreign: bool,
     /// The program break.
     pub(super) brk: u64,
+    /// What the program did with `PR_SET_THP_DISABLE`, where that is emulated.
+    pub(super) thp_disable: ThpDisable,
     /// When page tables and mappings are counted again.
     pub(super) next_sample: u64,
     pub(super) vm_pte_peak: u64,

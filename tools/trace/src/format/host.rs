@@ -1,0 +1,62 @@
+//! The settings of the host that a recording was made under.
+
+use super::varint::{Cursor, Malformed, put_u64};
+use super::wire::{Wire, get_flags, get_list, put_flags};
+use crate::event::ThpDisable;
+
+/// The settings of the host, when the recording began, that decide what the program's memory does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostSettings {
+    /// The recorder turned transparent huge pages off for the programs, and emulated what they themselves did with
+    /// `PR_SET_THP_DISABLE`.
+    pub thp_turned_off: bool,
+    /// What the recorder's caller had done with `PR_SET_THP_DISABLE`. The program begins with it.
+    pub thp_disable: ThpDisable,
+    /// Files of `/sys/kernel/mm/transparent_hugepage` by their names there, and what they said: of a choice
+    /// the chosen word.
+    pub thp_files: Vec<(String, String)>,
+    /// `kernel.randomize_va_space`: 0 no addresses are random, 1 all but the heap's, 2 all.
+    pub randomize_va_space: Option<u64>,
+    /// The programs began without random addresses (`ADDR_NO_RANDOMIZE` of their personality).
+    pub no_randomize: bool,
+}
+
+impl HostSettings {
+    /// What a file of `/sys/kernel/mm/transparent_hugepage` said, e.g. `hugepages-64kB/enabled`.
+    #[must_use]
+    pub fn thp_file(&self, name: &str) -> Option<&str> {
+        self.thp_files.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
+    }
+
+    /// Whether no fault of a program could map a huge page, whatever it asked for, going by `/sys`.
+    #[must_use]
+    pub fn thp_is_never(&self) -> bool {
+        let common = self.thp_file("enabled");
+        let mut sizes = self.thp_files.iter().filter(|(name, _)| name.starts_with("hugepages-"));
+        common == Some("never") && sizes.all(|(_, word)| word == "never" || word == "inherit")
+    }
+}
+
+impl Wire for HostSettings {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_flags(out, [self.thp_turned_off, self.no_randomize]);
+        self.thp_disable.put(out);
+        self.randomize_va_space.put(out);
+        put_u64(out, self.thp_files.len() as u64);
+        for (name, text) in &self.thp_files {
+            name.put(out);
+            text.put(out);
+        }
+    }
+
+    fn get(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        let [thp_turned_off, no_randomize] = get_flags(cursor, "settings of the host use reserved bits")?;
+        Ok(Self {
+            thp_turned_off,
+            no_randomize,
+            thp_disable: Wire::get(cursor)?,
+            randomize_va_space: Wire::get(cursor)?,
+            thp_files: get_list(cursor, 2, |cursor| Ok((Wire::get(cursor)?, Wire::get(cursor)?)))?,
+        })
+    }
+}
