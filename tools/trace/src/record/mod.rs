@@ -202,6 +202,7 @@ fn finish(
         wall: Duration::from_nanos(followed.wall_ns),
         stopped: Duration::from_nanos(followed.stopped_ns),
         stops: followed.stops,
+        programs_cpu: Duration::from_nanos(followed.programs_cpu_ns),
         recorder_cpu: Duration::from_nanos(thread_cpu() + written.cpu_ns),
         faults,
         calls,

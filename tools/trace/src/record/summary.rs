@@ -17,6 +17,8 @@ pub struct RecordSummary {
     pub stopped: Duration,
     /// How many times a thread was stopped.
     pub stops: u64,
+    /// CPU time of the programs. What each spends on its side of a stop is part of it.
+    pub programs_cpu: Duration,
     /// CPU time of the recorder itself.
     pub recorder_cpu: Duration,
     /// Where the page faults came from.
@@ -81,14 +83,11 @@ impl fmt::Display for RecordSummary {
         };
         writeln!(f, "sources   faults: {}, calls: {calls}", self.faults.name())?;
         writeln!(f, "exactness {}", self.faults.exactness())?;
-        let share = 100.0 * self.recorder_cpu.as_secs_f64() / self.wall.as_secs_f64().max(1e-9);
         writeln!(
             f,
-            "overhead  {:.3} s wall, {:.3} s stood still in {} stops, recorder {:.3} s CPU ({share:.0} % of wall)",
+            "overhead  {:.3} s wall, {:.3} s stood still",
             self.wall.as_secs_f64(),
-            self.stopped.as_secs_f64(),
-            self.stops,
-            self.recorder_cpu.as_secs_f64()
+            self.stopped.as_secs_f64()
         )?;
         if self.totals.lost_samples > 0 {
             writeln!(f, "lost      {} page faults (the kernel's ring was full)", self.totals.lost_samples)?;
@@ -106,6 +105,12 @@ impl fmt::Display for RecordSummary {
         if self.unordered_calls > 0 {
             writeln!(f, "unordered {} calls ran beside one that took too long", self.unordered_calls)?;
         }
-        Ok(())
+        let (recorder, programs) = (self.recorder_cpu.as_secs_f64(), self.programs_cpu.as_secs_f64());
+        let share = 100.0 * recorder / programs.max(1e-9);
+        writeln!(
+            f,
+            "cost      {} stops, recorder {recorder:.3} s CPU, about {share:.0} % of the programs' {programs:.3} s CPU",
+            self.stops
+        )
     }
 }

@@ -15,11 +15,12 @@ pub(super) enum Verdict {
     Same,
     /// Not the same: what Quire returned, in words.
     Differs(String),
+    /// Not the same, but the result depends on settings of huge pages, and the recorded ones were others.
+    DependsOnSettings,
     /// Quire cannot do this.
     Unsupported(Gap),
 }
 
-const PR_SET_THP_DISABLE: u64 = 41;
 const PR_SET_VMA: u64 = 0x5356_4d41;
 const READ_IMPLIES_EXEC: u64 = 0x0040_0000;
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
@@ -30,8 +31,13 @@ const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MAP_NORESERVE: u64 = 0x4000;
 const MAP_HUGETLB: u64 = 0x4_0000;
 
-/// Makes `call` in `space` and compares.
-pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds) -> Verdict {
+/// Makes `call` in `space` and compares. `same_settings`: the replay has the recorded settings of huge pages.
+pub(super) fn replay(
+    space: &Space<'_, HostPlatform>,
+    call: &Call,
+    files: &mut FileIds,
+    same_settings: bool,
+) -> Verdict {
     if let Some(verdict) = beside_memory(call) {
         return verdict;
     }
@@ -63,6 +69,7 @@ pub(super) fn replay(space: &Space<'_, HostPlatform>, call: &Call, files: &mut F
             map_again(space, call, &file, MAP_NORESERVE);
             Verdict::Unsupported(Gap(names::of_form(number, &call.args)))
         }
+        Some(_) if !same_settings && is_collapse(call, number) => Verdict::DependsOnSettings,
         Some(_) if needs_page_cache(space, call, number) => Verdict::Unsupported(Gap(format!(
             "{} of files and shared memory",
             names::of_form(number, &call.args)
@@ -81,7 +88,6 @@ fn beside_memory(call: &Call) -> Option<Verdict> {
     let beside = match (i64::from(call.number), call.args[0]) {
         // Where memory is taken from concerns the thread, and there is one node to take it from.
         (libc::SYS_setrlimit | libc::SYS_prlimit64 | libc::SYS_set_mempolicy, _)
-        | (libc::SYS_prctl, PR_SET_THP_DISABLE)
         | (libc::SYS_personality, PERSONALITY_QUERY) => true,
         // A successful exec is an event of its own; a failed one changed nothing. There are no protection
         // keys, and names of mappings are not kept: as on a CPU and a kernel without them.
@@ -124,10 +130,15 @@ fn lacks_huge_pages(call: &Call, raw: i64) -> bool {
         && raw == -i64::from(Errno::ENOMEM.0)
 }
 
+/// Whether it asks for huge pages: the only call whose result depends on the settings of them.
+fn is_collapse(call: &Call, number: CallNumber) -> bool {
+    number == CallNumber::Madvise && call.args[2] as u32 == MADV_COLLAPSE
+}
+
 /// COLLAPSE of memory that belongs to the page cache.
 fn needs_page_cache(space: &Space<'_, HostPlatform>, call: &Call, number: CallNumber) -> bool {
-    let [start, len, advice, ..] = call.args;
-    if number != CallNumber::Madvise || advice as u32 != MADV_COLLAPSE {
+    let [start, len, ..] = call.args;
+    if !is_collapse(call, number) {
         return false;
     }
     let mut found = false;

@@ -31,6 +31,9 @@ pub struct ProcessReport {
     pub mismatches: u64,
     /// The first of them.
     pub first_mismatches: Vec<Mismatch>,
+    /// Results that differ because they depend on settings of huge pages, which were others when it was
+    /// recorded. They are not among the mismatches.
+    pub settings_dependent: u64,
     /// What Quire cannot do, with how often it was asked for.
     pub gaps: BTreeMap<Gap, u64>,
     /// Quire's figures: of each address space at its end, the largest of each.

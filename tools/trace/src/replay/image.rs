@@ -1,10 +1,12 @@
 //! Building the address space that a program begins with.
 
 use super::files::FileIds;
-use crate::event::{Direction, ExecGain as Recorded, ExecImage, Mapping, Privileges, VmFlags as Letters};
+use crate::event::{
+    Direction, ExecGain as Recorded, ExecImage, Mapping, Privileges, ThpDisable, VmFlags as Letters,
+};
 use quire_arch::{Access, VirtAddr, VirtRange};
 use quire_host::{HostPlatform, Machine};
-use quire_mm::{Error, ExecGain, FaultError, Layout, Limits, Rights, Space, VmFlags};
+use quire_mm::{Error, ExecGain, FaultError, HugeDisable, Layout, Limits, Rights, Space, VmFlags};
 
 /// Pages of 4 KiB, which is all that the recorder knows.
 const PAGE: u64 = 4096;
@@ -75,6 +77,15 @@ fn exec_gain_of(image: &ExecImage) -> ExecGain {
     }
 }
 
+/// What a process did with `PR_SET_THP_DISABLE`.
+pub(super) fn huge_disable_of(recorded: ThpDisable) -> HugeDisable {
+    match recorded {
+        ThpDisable::No => HugeDisable::No,
+        ThpDisable::Completely => HugeDisable::Completely,
+        ThpDisable::ExceptAdvised => HugeDisable::ExceptAdvised,
+    }
+}
+
 /// What could not be set up as it was recorded.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
@@ -93,11 +104,13 @@ impl Failures {
     }
 }
 
-/// Builds the space of `image`: its mappings, and the pages that were resident. `None` if there is no memory
+/// Builds the space of `image`: its mappings, and the pages that were resident. It keeps what the process did with
+/// `PR_SET_THP_DISABLE`. `None` if there is no memory
 /// for an empty space.
 pub(super) fn build<'m>(
     machine: &'m Machine,
     image: &ExecImage,
+    huge_disable: HugeDisable,
     files: &mut FileIds,
 ) -> (Option<Space<'m, HostPlatform>>, Failures) {
     let mut failures = Failures::default();
@@ -108,6 +121,7 @@ pub(super) fn build<'m>(
             return (None, failures);
         }
     };
+    space.set_huge_disable(huge_disable);
     // A new space refuses nothing yet, so that this is taken.
     let _ = space.set_exec_gain(exec_gain_of(image));
     for mapping in &image.mappings {

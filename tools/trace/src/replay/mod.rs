@@ -22,6 +22,7 @@ mod pressure;
 mod report;
 mod run;
 mod schedule;
+mod settings;
 mod swap;
 mod task;
 mod touch;
@@ -32,6 +33,7 @@ pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport};
 pub use plan::Needs;
 pub use pressure::{PressureFigures, SwapFigures};
 pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
+pub use settings::recorded_huge_config;
 pub use swap::{SwapError, SwapKind, SwapSpec};
 
 use crate::event::{Compressibility, Event};

@@ -16,6 +16,7 @@ const ADVICE: &[(u64, &str)] = &[
 const PRCTL_OPTIONS: &[(u64, &str)] = &[
     (35, "PR_SET_MM"),
     (41, "PR_SET_THP_DISABLE"),
+    (42, "PR_GET_THP_DISABLE"),
     (65, "PR_SET_MDWE"),
     (67, "PR_SET_MEMORY_MERGE"),
     (0x5356_4d41, "PR_SET_VMA"),

@@ -11,6 +11,7 @@ use super::names;
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, HeldMemory, ReplayReport};
 use super::schedule::Schedule;
+use super::settings;
 use super::task::Task;
 use super::touch::{self, Touched};
 use crate::event::{
@@ -52,6 +53,8 @@ pub(super) struct Run<'m> {
     vcpus: Vec<Vcpu>,
     schedule: Schedule,
     header: TraceHeader,
+    /// The settings of huge pages are those that were recorded.
+    same_settings: bool,
     /// By the number of the thread, which counts from 0.
     tasks: Vec<Option<Task<'m>>>,
     processes: Vec<Process>,
@@ -86,6 +89,7 @@ impl<'m> Run<'m> {
     ) -> Self {
         Self {
             machine,
+            same_settings: settings::are_recorded(header, machine.memory().huge().policy()),
             schedule: Schedule::new(vcpus.len()),
             vcpus,
             header: header.clone(),
@@ -336,8 +340,9 @@ impl<'m> Run<'m> {
         process.calls += 1;
         let Some(space) = task.acting(limits) else { return };
         let files = &mut self.files;
-        match self.vcpus[cpu].run(|| call::replay(&space, call, files)) {
+        match self.vcpus[cpu].run(|| call::replay(&space, call, files, self.same_settings)) {
             Verdict::Same => {}
+            Verdict::DependsOnSettings => process.settings_dependent += 1,
             Verdict::Unsupported(gap) => process.add_gap(gap),
             // Linux had the memory for it. With less of it this is no difference but the end.
             Verdict::Differs(found) if self.how.limited && is_for_want_of_memory(call, &found) => {
@@ -360,10 +365,13 @@ impl<'m> Run<'m> {
             None => self.add_process(recorded.pid),
         };
         let cpu = self.switch(event);
+        let old_space = self.task(event.task).and_then(|task| task.space.as_ref());
+        let huge_disable =
+            old_space.map_or_else(|| settings::first_huge_disable(&self.header), |old| old.huge_disable());
         self.leave_space(event.task);
         let vcpu = &self.vcpus[cpu];
         let (machine, files) = (self.machine, &mut self.files);
-        let (space, failures) = vcpu.run(|| image::build(machine, recorded, files));
+        let (space, failures) = vcpu.run(|| image::build(machine, recorded, huge_disable, files));
         let report = &mut self.processes[process].report;
         report.images += 1;
         report.program = String::from_utf8_lossy(&recorded.program).into_owned();

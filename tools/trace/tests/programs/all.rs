@@ -8,6 +8,7 @@ mod cpus;
 mod ends;
 mod figures;
 mod hostile;
+mod huge;
 mod memory;
 mod policy;
 mod shared;
@@ -33,6 +34,7 @@ programs! {
         is_stopped_by_the_terminal leaves_its_group mends_what_was_refused traces;
     figures: has_threads_and_starts_a_program;
     hostile: makes_hostile_calls;
+    huge: disables_huge_pages says_its_setting touches_huge_memory;
     memory: details executes_from_thread foreign forks guard killed leaves_threads nothing spawns threads uses_again;
     policy: executes_in_every_way locks locks_in_every_way maps_low mdwe shares_memory threads_differ;
     stay: makes_calls_for_ever;

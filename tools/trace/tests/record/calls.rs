@@ -8,7 +8,8 @@ use quire_trace::replay::{ProcessReport, ReplayOptions};
 /// Records one of the programs, and replays what was recorded: the recording, and the report of the only
 /// process.
 fn replayed(program: &str) -> Option<(Recording, ProcessReport)> {
-    let recorded = Recording::of(program)?;
+    // The results are those of a Linux that has huge pages.
+    let recorded = Recording::with(program, |options| options.thp = true)?;
     assert_eq!(recorded.summary.exit_code(), 0);
     let mut report = recorded.file.replay(ReplayOptions { paranoid: true, ..ReplayOptions::default() });
     assert_eq!(report.processes.len(), 1);

@@ -10,6 +10,7 @@ mod common;
 mod cpus;
 mod ends;
 mod figures;
+mod huge;
 #[path = "../common/recording.rs"]
 mod recording;
 #[path = "../programs/shared.rs"]

@@ -7,12 +7,27 @@ use quire_trace::event::{
     Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Compressibility, Denial, Direction, Event,
     EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind, Limit, LimitKind,
     Limits, LinuxFigures, Lost, LostCause, MapTrial, Mapping, MmapBase, Mode, Outcome, PageRun, Privileges,
-    Reuse, ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId, ThpMode, Unsupported, VmFlags,
+    Reuse, ReuseAccess, ReuseRun, ReuseSource, Rlimit, TaskId, ThpDisable, ThpMode, Unsupported, VmFlags,
 };
 use quire_trace::format::{
-    CallSource, FaultSource, TraceErrorKind, TraceHeader, TraceReader, TraceWriter, UseSource,
+    CallSource, FaultSource, HostSettings, TraceErrorKind, TraceHeader, TraceReader, TraceWriter, UseSource,
 };
 use std::sync::Arc;
+
+fn settings() -> HostSettings {
+    let files = [
+        ("enabled", "madvise"),
+        ("hugepages-2048kB/enabled", "inherit"),
+        ("khugepaged/max_ptes_none", "511"),
+    ];
+    HostSettings {
+        thp_turned_off: true,
+        thp_disable: ThpDisable::ExceptAdvised,
+        thp_files: files.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
+        randomize_va_space: Some(2),
+        no_randomize: true,
+    }
+}
 
 fn header() -> TraceHeader {
     TraceHeader {
@@ -26,6 +41,7 @@ fn header() -> TraceHeader {
         faults: FaultSource::Software,
         calls: CallSource::Seccomp,
         uses: UseSource::Sampled { interval_ms: 100 },
+        settings: Some(settings()),
         started: 1_700_000_000,
         command: vec![(*b"ls").into(), (*b"\xff\xfe").into()],
     }
@@ -33,7 +49,11 @@ fn header() -> TraceHeader {
 
 /// Writes events with a flush after each of the given counts.
 fn write(events: &[Event], flush_after: usize) -> Vec<u8> {
-    let mut writer = TraceWriter::new(Vec::new(), &header(), 3).unwrap();
+    write_with(&header(), events, flush_after)
+}
+
+fn write_with(header: &TraceHeader, events: &[Event], flush_after: usize) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new(), header, 3).unwrap();
     for (number, event) in events.iter().enumerate() {
         writer.push(event).unwrap();
         if number % flush_after == flush_after - 1 {
@@ -455,14 +475,14 @@ fn replace_contents(file: &mut Vec<u8>, at: usize, change: impl Fn(&mut Vec<u8>)
 }
 
 /// A file of an earlier version: the same bytes, with fewer kinds of events in the trailer, and without what
-/// is known of uses in the header.
-fn as_version(version: u8, kinds: u8, file: &[u8]) -> Vec<u8> {
-    let mut old = file.to_vec();
+/// is known of uses and of the host's settings in the header.
+fn as_version(version: u8, kinds: u8, events: &[Event]) -> Vec<u8> {
+    let mut old = write_with(&TraceHeader { settings: None, ..header() }, events, 10);
     old[8] = version;
     replace_contents(&mut old, 12, |contents| {
-        // Software, seccomp, samples at 100 ms.
-        let at = contents.windows(4).rposition(|bytes| bytes == [1, 0, 1, 100]).unwrap();
-        contents.drain(at + 2..at + 4);
+        // Software, seccomp, samples at 100 ms, no settings.
+        let at = contents.windows(5).rposition(|bytes| bytes == [1, 0, 1, 100, 0]).unwrap();
+        contents.drain(at + 2..at + 5);
     });
     // The trailer's contents are three counts of at most 127 events, then the counts of all kinds.
     let at = old.windows(4).rposition(|bytes| bytes == b"QEND").unwrap();
@@ -486,7 +506,7 @@ fn earlier_versions_are_read_and_have_no_later_kinds() {
     ];
     for (version, kinds, kind) in later {
         let mut events = some_events(20);
-        let old = as_version(version, kinds, &write(&events, 10));
+        let old = as_version(version, kinds, &events);
         let mut reader = TraceReader::new(&old[..]).unwrap();
         assert_eq!(reader.header().uses, UseSource::Unknown);
         let read: Result<Vec<Event>, _> = (&mut reader).collect();
@@ -494,7 +514,7 @@ fn earlier_versions_are_read_and_have_no_later_kinds() {
         events[7].kind = kind;
         let file = write(&events, 10);
         assert!(TraceReader::new(&file[..]).unwrap().all(|event| event.is_ok()));
-        let old = as_version(version, kinds, &file);
+        let old = as_version(version, kinds, &events);
         let error = TraceReader::new(&old[..]).unwrap().find_map(Result::err).unwrap();
         assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
     }
@@ -524,4 +544,51 @@ fn large_images_and_long_commands_fit() {
     let (file, _) = writer.finish(0, 0).unwrap();
     let reader = TraceReader::new(&file[..]).unwrap();
     assert_eq!(reader.header().command.last().map(|word| &word[..]), Some(&b"..."[..]));
+}
+
+/// A file without events that has this header.
+fn headed(header: &TraceHeader) -> Vec<u8> {
+    write_with(header, &[], 1)
+}
+
+#[test]
+fn settings_of_the_host_are_read_again() {
+    let none = HostSettings::default();
+    for settings in
+        [None, Some(none.clone()), Some(settings()), Some(HostSettings { thp_turned_off: true, ..none })]
+    {
+        let header = TraceHeader { settings, ..header() };
+        assert_eq!(TraceReader::new(&headed(&header)[..]).unwrap().header(), &header);
+    }
+}
+
+#[test]
+fn only_recordings_that_show_each_page_support_predictions() {
+    let refused = |settings: Option<HostSettings>, faults| {
+        let header = TraceHeader { settings, faults, ..header() };
+        header.supports_thp_predictions().err()
+    };
+    let on = |common: &str, size: &str| {
+        let files =
+            [("enabled", common), ("hugepages-64kB/enabled", size), ("hugepages-2048kB/enabled", "inherit")];
+        let thp_files = files.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+        Some(HostSettings { thp_turned_off: false, thp_files, ..settings() })
+    };
+    let source = FaultSource::Tracepoint;
+    assert_eq!(refused(Some(settings()), source), None);
+    assert_eq!(refused(on("never", "never"), source), None);
+    assert_eq!(refused(on("never", "inherit"), source), None);
+    for (common, size) in
+        [("madvise", "never"), ("always", "never"), ("never", "madvise"), ("never", "always")]
+    {
+        let why = refused(on(common, size), source).unwrap();
+        assert!(
+            why.contains("recorded with transparent huge pages on") && why.contains("`quire record`"),
+            "{why}"
+        );
+    }
+    let unknown = Some(HostSettings { thp_turned_off: false, ..HostSettings::default() });
+    assert!(refused(unknown, source).unwrap().contains("unknown"));
+    assert!(refused(None, source).unwrap().contains("earlier version"));
+    assert!(refused(None, FaultSource::None).unwrap().contains("imported"));
 }

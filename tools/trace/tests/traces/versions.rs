@@ -1,8 +1,12 @@
 //! Files of the earlier versions of the format, made here byte by byte as `docs/trace-format.md` describes
 //! them.
 
-use quire_trace::event::{Event, EventKind, ExecGain, ExecImage, Privileges};
-use quire_trace::format::{TraceErrorKind, TraceReader};
+use quire_trace::event::{Event, EventKind, ExecGain, ExecImage, ExitStatus, Privileges};
+use quire_trace::format::{TraceErrorKind, TraceReader, UseSource};
+
+/// Numbers of kinds.
+const EXEC: u8 = 3;
+const EXIT: u8 = 6;
 
 /// A varint of a small number is the number.
 fn small(number: u8) -> u8 {
@@ -31,15 +35,20 @@ fn frame(file: &mut Vec<u8>, marker: &[u8; 4], events: u32, contents: &[u8]) {
     file.extend_from_slice(contents);
 }
 
-/// The header that versions 1 and 2 have.
-fn header() -> Vec<u8> {
+/// The header that versions 1 to 3 have.
+fn header(version: u8) -> Vec<u8> {
     let mut out = Vec::new();
     for text in [&b"0.1"[..], b"6.18", b"x86_64"] {
         string(&mut out, text);
     }
-    // A page of 4096 bytes, 2 CPUs, 16 bytes of RAM, no swap, the tracepoint, seccomp, started in 7, one
-    // argument.
-    out.extend([0x80, 0x20, 2, 16, 0, 0, 0, 7, 1]);
+    // A page of 4096 bytes, 2 CPUs, 16 bytes of RAM, no swap, the tracepoint, seccomp.
+    out.extend([0x80, 0x20, 2, 16, 0, 0, 0]);
+    if version >= 3 {
+        // Uses are exact.
+        out.push(2);
+    }
+    // Started in 7, one argument.
+    out.extend([7, 1]);
     string(&mut out, b"ls");
     out
 }
@@ -66,15 +75,15 @@ fn image(can_lock: u8) -> Vec<u8> {
     out
 }
 
-/// A file with one event.
-fn file(version: u8, kinds: u8, event: &[u8]) -> Vec<u8> {
+/// A file with one event, whose kind has this number.
+fn file(version: u8, kinds: u8, kind: u8, event: &[u8]) -> Vec<u8> {
     let mut file = b"\x89QTR\r\n\x1a\n".to_vec();
     file.extend([version, 0, 0, 0]);
-    frame(&mut file, b"QHDR", 0, &header());
+    frame(&mut file, b"QHDR", 0, &header(version));
     frame(&mut file, b"QBLK", 1, event);
-    // One event in one block, the counts of the kinds (an exec), nothing lost, two times.
+    // One event in one block, the counts of the kinds, nothing lost, two times.
     let mut trailer = vec![1, 1, kinds];
-    trailer.extend((0..kinds).map(|kind| u8::from(kind == 3)));
+    trailer.extend((0..kinds).map(|number| u8::from(number == kind)));
     trailer.extend([0, 7, 8]);
     let mut chain = crc32fast::hash(&crc32fast::hash(event).to_le_bytes());
     while chain >= 128 {
@@ -82,6 +91,10 @@ fn file(version: u8, kinds: u8, event: &[u8]) -> Vec<u8> {
         chain >>= 7;
     }
     trailer.push(chain as u8);
+    if version >= 3 {
+        // The programs ended.
+        trailer.push(0);
+    }
     frame(&mut file, b"QEND", 1, &trailer);
     file
 }
@@ -100,7 +113,7 @@ fn read(file: &[u8]) -> ExecImage {
 #[test]
 fn images_of_versions_1_and_2_are_read() {
     for (version, kinds) in [(1, 9), (2, 11)] {
-        let image = read(&file(version, kinds, &image(1)));
+        let image = read(&file(version, kinds, EXEC, &image(1)));
         assert_eq!((image.pid, image.start_brk, image.env_end), (5, 1, 7));
         assert_eq!((image.limits.address_space.soft, image.limits.locked.hard), (11, 18));
         assert_eq!((image.max_map_count, image.overcommit_memory, image.personality), (99, 1, 64));
@@ -113,14 +126,32 @@ fn images_of_versions_1_and_2_are_read() {
         assert_eq!(image.privileges, Privileges::ALL);
         assert_eq!(image.exec_gain, ExecGain::Allowed);
     }
-    let image = read(&file(2, 11, &image(0)));
+    let image = read(&file(2, 11, EXEC, &image(0)));
     assert_eq!(image.privileges, Privileges::default());
+}
+
+/// Whether huge pages hid what was touched is not known of them.
+#[test]
+fn headers_of_versions_1_to_3_do_not_have_the_settings_of_the_host() {
+    // Of the same thread and CPU, at time 0, with code 5.
+    let exit = [0x30 | EXIT, 0, 0, 5];
+    for (version, kinds, uses) in
+        [(1, 9, UseSource::Unknown), (2, 11, UseSource::Unknown), (3, 12, UseSource::Exact)]
+    {
+        let file = file(version, kinds, EXIT, &exit);
+        let mut reader = TraceReader::new(&file[..]).unwrap();
+        let header = reader.header();
+        assert_eq!((header.uses, &header.settings, header.started), (uses, &None, 7));
+        assert!(header.supports_thp_predictions().is_err());
+        let events: Result<Vec<Event>, _> = (&mut reader).collect();
+        assert_eq!(events.unwrap()[0].kind, EventKind::Exit(ExitStatus::Code(5)));
+    }
 }
 
 #[test]
 fn an_old_image_in_a_new_file_is_malformed() {
     let kinds = EventKind::COUNT as u8;
-    let file = file(3, kinds, &image(1));
+    let file = file(3, kinds, EXEC, &image(1));
     let error = TraceReader::new(&file[..]).and_then(Iterator::collect::<Result<Vec<Event>, _>>).unwrap_err();
     assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
 }

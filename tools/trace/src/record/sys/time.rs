@@ -1,7 +1,10 @@
 //! Clocks, and the tick that keeps the recorder from waiting too long.
 
+use super::Tid;
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
 use rustix::thread::gettid;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -15,6 +18,12 @@ pub(crate) fn now() -> u64 {
 /// CPU time of the calling thread, in nanoseconds.
 pub(crate) fn thread_cpu() -> u64 {
     clock(ClockId::ThreadCPUTime)
+}
+
+/// CPU time of all threads of a process, in nanoseconds; `None` if it is gone.
+pub(crate) fn process_cpu(pid: Tid) -> Option<u64> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid)).ok()?;
+    Some(Duration::from(clock.now().ok()?).as_nanos() as u64)
 }
 
 fn clock(id: ClockId) -> u64 {

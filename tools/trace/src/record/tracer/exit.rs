@@ -6,7 +6,7 @@ use crate::event::{EventKind, ExitStatus, FiguresCause, LinuxFigures};
 use crate::record::merge::{Rule, SpaceId};
 use crate::record::proc::status::Stat;
 use crate::record::proc::{Keyed, maps};
-use crate::record::sys::time::now;
+use crate::record::sys::time::{now, process_cpu};
 use crate::record::sys::{Tid, ptrace};
 
 /// Page tables and mappings are counted at most this often: it costs some tens of microseconds.
@@ -26,6 +26,9 @@ impl Tracer<'_> {
         self.give_up(tid, time);
         let status = ptrace::event_message(tid, libc::PTRACE_EVENT_EXIT).unwrap_or(0);
         let Some(task) = self.tasks.get_mut(&tid) else { return };
+        if let Some(process) = self.processes.get_mut(&task.pid) {
+            process.cpu_ns = process_cpu(task.pid).unwrap_or(process.cpu_ns);
+        }
         if !std::mem::replace(&mut task.exiting, true) {
             let (space, pid) = (task.space, task.pid);
             let last = self.leave_space(space);
@@ -153,6 +156,7 @@ impl Tracer<'_> {
         if let Some(process) = self.processes.get_mut(&task.pid) {
             process.threads -= 1;
             if process.threads == 0 {
+                self.followed.programs_cpu_ns += process.cpu_ns;
                 self.processes.remove(&task.pid);
                 self.accesses.forget_process(task.pid);
             }

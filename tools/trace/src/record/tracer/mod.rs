@@ -26,7 +26,7 @@ use super::merge::{Merger, Record, Rule, SpaceId};
 use super::output::Output;
 use super::perf::{AccessFinder, PerfSession};
 use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
-use super::sys::time::{Tick, now};
+use super::sys::time::{Tick, now, process_cpu};
 use super::sys::wait::{Happened, Waited, poll, wait};
 use super::sys::{Tid, memory, ptrace, signals};
 use super::{Hold, RecordOptions};
@@ -56,6 +56,8 @@ pub(crate) struct Followed {
     pub(crate) wall_ns: u64,
     pub(crate) stopped_ns: u64,
     pub(crate) stops: u64,
+    /// CPU time of the programs.
+    pub(crate) programs_cpu_ns: u64,
     pub(crate) processes: u32,
     pub(crate) threads: u32,
     pub(crate) unordered_calls: u64,
@@ -177,6 +179,8 @@ impl<'a> Tracer<'a> {
                 self.followed.released = self.pass_signals_on(time);
                 if self.followed.released.is_some() {
                     self.end_recording();
+                    let pids = self.processes.keys();
+                    self.followed.programs_cpu_ns += pids.filter_map(|pid| process_cpu(*pid)).sum::<u64>();
                     self.let_all_go();
                     break;
                 }
@@ -415,7 +419,7 @@ impl<'a> Tracer<'a> {
         self.followed.threads += 1;
         let process = self.processes.entry(pid).or_insert_with(|| {
             self.followed.processes += 1;
-            Process { threads: 0, threads_peak: 0, faults_before: (0, 0) }
+            Process { threads: 0, threads_peak: 0, cpu_ns: 0, faults_before: (0, 0) }
         });
         process.threads += 1;
         process.threads_peak = process.threads_peak.max(process.threads);
