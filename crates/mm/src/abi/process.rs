@@ -15,14 +15,13 @@ pub(super) fn prctl<P: Platform>(space: &Space<'_, P>, args: [u64; 6]) -> Result
     let [option, second, third, fourth, fifth, _] = args;
     match option as i32 {
         PR_SET_THP_DISABLE => set_huge_disable(space, second != 0, third, [fourth, fifth]),
-        PR_GET_THP_DISABLE if [second, third, fourth, fifth] != [0; 4] => Err(Error::BadFlags),
+        PR_GET_THP_DISABLE | PR_GET_MDWE if [second, third, fourth, fifth] != [0; 4] => Err(Error::BadFlags),
         PR_GET_THP_DISABLE => Ok(match space.huge_disable() {
             HugeDisable::No => 0,
             HugeDisable::Completely => 1,
             HugeDisable::ExceptAdvised => 1 | THP_EXCEPT_ADVISED,
         }),
         PR_SET_MDWE => set_mdwe(space, second, [third, fourth, fifth]),
-        PR_GET_MDWE if [second, third, fourth, fifth] != [0; 4] => Err(Error::BadFlags),
         PR_GET_MDWE => Ok(match space.exec_gain() {
             ExecGain::Allowed => 0,
             ExecGain::Refused => REFUSE_EXEC_GAIN,

@@ -53,6 +53,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "table_walks": process.already_present.table_walks,
         },
         "mismatches": process.mismatches,
+        "settings_dependent": process.settings_dependent,
         "gaps": gaps,
         "first_mismatches": process.first_mismatches.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "audit": audit,

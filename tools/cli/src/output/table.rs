@@ -165,6 +165,12 @@ fn notes(report: &ReplayReport) {
             tlb + tables
         ));
     }
+    let dependent: u64 = report.processes.iter().map(|process| process.settings_dependent).sum();
+    if dependent > 0 {
+        say(format_args!(
+            "settings   {dependent} results are not Linux's because huge pages were set otherwise when it was recorded"
+        ));
+    }
     if report.lost > 0 {
         say(format_args!(
             "lost       {} page faults were not recorded (the kernel's ring was full)",

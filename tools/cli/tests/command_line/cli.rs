@@ -83,6 +83,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["replay", text(&file), "--memory", "4M", "--swap", "zram:512G"], "--memory"),
         (&["record", "--reuse=1", "-o", "x.qtr", "--", "true"], "20"),
         (&["record", "-o", "x.qtr"], "CMD"),
+        (&["record", "--thp=maybe", "-o", "x.qtr", "--", "true"], "--thp"),
     ] {
         let output = quire(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -77,6 +77,37 @@ fn a_recording_goes_to_standard_output_and_the_program_to_standard_error() {
     assert_eq!(replay.status.code(), Some(0), "{}", String::from_utf8_lossy(&replay.stderr));
 }
 
+/// `record` turns huge pages off unless it is told not to; `run` leaves them on. A dump says so.
+#[test]
+fn a_dump_says_what_became_of_huge_pages() {
+    let folder = Folder::new("thp");
+    let file = folder.0.join("c.qtr");
+    let name = file.to_str().expect("a plain path");
+    let (off, on) =
+        ("transparent huge pages turned off by the recorder", "transparent huge pages as the host has them");
+    for (arguments, expected) in [
+        (&["record", "-o", name, "--", "true"][..], off),
+        (&["record", "--thp=off", "-o", name, "--", "true"], off),
+        (&["record", "--thp=on", "-o", name, "--", "true"], on),
+        (&["run", "-o", name, "--", "true"], on),
+    ] {
+        let made = quire(arguments);
+        if !is_permitted(&made) {
+            return;
+        }
+        let said = String::from_utf8_lossy(&made.stderr);
+        let last = said.lines().last().expect("a summary");
+        assert!(last.starts_with("cost ") && last.contains("stops") && last.contains("recorder"), "{said}");
+        let dump = quire(&["trace", "dump", name]);
+        let text = String::from_utf8_lossy(&dump.stdout);
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(
+            text.contains("the caller did not disable them") && text.contains("randomize_va_space "),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn run_leaves_nothing_behind_when_its_output_is_closed() {
     let folder = Folder::new("run");

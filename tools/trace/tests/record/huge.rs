@@ -28,7 +28,7 @@ fn sys(name: &str) -> Option<String> {
 }
 
 /// What the calls of a recording that set and ask for the setting came to.
-fn answers(recorded: &Recording) -> Vec<(u64, i64)> {
+fn results(recorded: &Recording) -> Vec<(u64, i64)> {
     let all = recorded.calls(libc::SYS_prctl).map(|call| (call.args[0], call.result));
     all.filter(|(option, _)| [41, 42].contains(option)).collect()
 }
@@ -51,7 +51,7 @@ fn a_program_sees_its_own_setting_of_huge_pages() {
         assert_eq!(settings(&recorded.file).thp_turned_off, !thp);
         let report = recorded.file.assert_replays();
         assert!(report.processes.iter().all(|process| process.settings_dependent == 0));
-        all.push(answers(&recorded));
+        all.push(results(&recorded));
     }
     assert!(all[0].len() > 60 && all[0] == all[1] && all[0] == all[2], "{all:?}");
 }
