@@ -203,6 +203,7 @@ fn finish(
         stopped: Duration::from_nanos(followed.stopped_ns),
         stops: followed.stops,
         programs_cpu: Duration::from_nanos(followed.programs_cpu_ns),
+        switch: Duration::from_nanos(followed.switch_ns),
         recorder_cpu: Duration::from_nanos(thread_cpu() + written.cpu_ns),
         faults,
         calls,

@@ -19,6 +19,8 @@ pub struct RecordSummary {
     pub stops: u64,
     /// CPU time of the programs. What each spends on its side of a stop is part of it.
     pub programs_cpu: Duration,
+    /// How long the switch from the recorder to a thread and back takes: once for each stop.
+    pub switch: Duration,
     /// CPU time of the recorder itself.
     pub recorder_cpu: Duration,
     /// Where the page faults came from.
@@ -47,6 +49,24 @@ pub struct RecordSummary {
 }
 
 impl RecordSummary {
+    /// An estimate of the CPU time that the programs would have had without the recorder: half of each switch
+    /// is theirs.
+    fn own_cpu(&self) -> Duration {
+        self.programs_cpu.saturating_sub(self.switches() / 2)
+    }
+
+    /// All switches to threads and back.
+    fn switches(&self) -> Duration {
+        self.switch.mul_f64(self.stops as f64)
+    }
+
+    /// An estimate of what recording cost, in percent of the programs' own CPU time: their threads stood still, and
+    /// switches came on top.
+    #[must_use]
+    pub fn cost_percent(&self) -> f64 {
+        100.0 * (self.stopped + self.switches()).as_secs_f64() / self.own_cpu().as_secs_f64().max(1e-3)
+    }
+
     /// The code that a command line should exit with: the program's own, or 128 and the signal's number.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
@@ -105,12 +125,12 @@ impl fmt::Display for RecordSummary {
         if self.unordered_calls > 0 {
             writeln!(f, "unordered {} calls ran beside one that took too long", self.unordered_calls)?;
         }
-        let (recorder, programs) = (self.recorder_cpu.as_secs_f64(), self.programs_cpu.as_secs_f64());
-        let share = 100.0 * recorder / programs.max(1e-9);
+        let [recorder, own] = [self.recorder_cpu, self.own_cpu()].map(|time| time.as_secs_f64());
         writeln!(
             f,
-            "cost      {} stops, recorder {recorder:.3} s CPU, about {share:.0} % of the programs' {programs:.3} s CPU",
-            self.stops
+            "cost      {} stops, recorder {recorder:.3} s CPU; an estimated {:.0} % of the programs' own {own:.3} s CPU",
+            self.stops,
+            self.cost_percent()
         )
     }
 }

@@ -124,6 +124,7 @@ impl Tracer<'_> {
             // A held thread was not let into its call, so that it can not come out of it.
             State::Running | State::Ignored | State::Held(_) => {}
             State::InCall(call) => {
+                self.switches.note(time.saturating_sub(call.start));
                 self.called(tid, call, result, time);
                 self.release(tid, space, time);
             }

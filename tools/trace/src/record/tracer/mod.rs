@@ -16,6 +16,7 @@ mod reuse;
 mod same_cpu;
 mod state;
 mod stay;
+mod switches;
 mod thp;
 mod touched;
 
@@ -41,6 +42,7 @@ use state::{Early, Process, Rseq, Space, State, Task};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::Duration;
+use switches::Switches;
 use touched::TouchedPages;
 
 /// A signal that comes sooner after the first one belongs to it.
@@ -56,6 +58,8 @@ pub(crate) struct Followed {
     pub(crate) wall_ns: u64,
     pub(crate) stopped_ns: u64,
     pub(crate) stops: u64,
+    /// A switch from the recorder to a thread and back, in the mean.
+    pub(crate) switch_ns: u64,
     /// CPU time of the programs.
     pub(crate) programs_cpu_ns: u64,
     pub(crate) processes: u32,
@@ -84,6 +88,7 @@ pub(crate) struct Tracer<'a> {
     /// Samples what is used again, if that is asked for.
     reuse: Option<ReuseSampler>,
     same_cpu: SameCpu,
+    switches: Switches,
     merger: Merger,
     tasks: HashMap<Tid, Task>,
     processes: HashMap<Tid, Process>,
@@ -132,6 +137,7 @@ impl<'a> Tracer<'a> {
             touched,
             reuse: options.reuse.map(|every| ReuseSampler::new(every, started)),
             same_cpu: SameCpu::new(),
+            switches: Switches::default(),
             merger: Merger::new(started),
             tasks: HashMap::new(),
             processes: HashMap::new(),
@@ -199,6 +205,7 @@ impl<'a> Tracer<'a> {
             self.followed.exec_error = child.exec_error();
         }
         self.followed.wall_ns = now() - self.started;
+        self.followed.switch_ns = self.switches.mean();
         self.followed.stray_faults = self.merger.stray_faults();
         Ok(self.followed)
     }
