@@ -69,3 +69,76 @@ fn khugepaged(settings: &HostSettings) -> KhugepagedConfig {
         value.and_then(|value| config.with(*setting, value).ok()).unwrap_or(config)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ThpDisable;
+    use crate::format::{CallSource, FaultSource, UseSource};
+    use quire_arch::Order;
+
+    fn header(files: &[(&str, &str)], thp_turned_off: bool) -> TraceHeader {
+        TraceHeader {
+            recorder: String::new(),
+            kernel: String::new(),
+            machine: String::new(),
+            page_size: 4096,
+            cpus: 1,
+            ram: 0,
+            swap: 0,
+            faults: FaultSource::Tracepoint,
+            calls: CallSource::Seccomp,
+            uses: UseSource::None,
+            settings: Some(HostSettings {
+                thp_turned_off,
+                thp_disable: ThpDisable::ExceptAdvised,
+                thp_files: files
+                    .iter()
+                    .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+                    .collect(),
+                ..HostSettings::default()
+            }),
+            started: 0,
+            command: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_file_is_a_setting() {
+        let files = [
+            ("enabled", "always"),
+            ("defrag", "defer+madvise"),
+            ("use_zero_page", "0"),
+            ("shrink_underused", "0"),
+            ("hugepages-64kB/enabled", "always"),
+            ("hugepages-2048kB/enabled", "never"),
+            ("khugepaged/max_ptes_none", "0"),
+            ("khugepaged/pages_to_scan", "77"),
+            // Not what this kernel could say.
+            ("hugepages-32kB/enabled", "perhaps"),
+            ("khugepaged/max_ptes_swap", "100000"),
+        ];
+        let HugeConfig { policy, khugepaged } = recorded_huge_config(&header(&files, true)).unwrap();
+        assert_eq!((policy.enabled(), policy.defrag()), (HugeEnabled::Always, HugeDefrag::DeferMadvise));
+        assert!(!policy.zero_page() && !policy.shrink_underused());
+        let word = |order| policy.size(Order::new(order).unwrap());
+        assert_eq!([3, 4, 9].map(word), [SizeEnabled::Never, SizeEnabled::Always, SizeEnabled::Never]);
+        let expected = KhugepagedConfig::LINUX.with(KhugepagedSetting::MaxPtesNone, 0);
+        let expected = expected.and_then(|config| config.with(KhugepagedSetting::PagesToScan, 77));
+        assert_eq!(khugepaged, expected.unwrap());
+    }
+
+    #[test]
+    fn results_are_compared_under_the_recorded_settings_only() {
+        let (always, default) = ([("enabled", "always")], HugePolicy::default());
+        let same = |header: &TraceHeader, policy| are_recorded(header, policy);
+        assert!(same(&header(&always, false), default.with_enabled(HugeEnabled::Always)));
+        assert!(!same(&header(&always, false), default));
+        assert!(!same(&header(&always, true), default.with_enabled(HugeEnabled::Always)), "they were off");
+        let old = TraceHeader { settings: None, ..header(&[], false) };
+        assert_eq!(recorded_huge_config(&old), None);
+        assert!(same(&old, default) && !same(&old, default.with_enabled(HugeEnabled::Never)));
+        assert_eq!(first_huge_disable(&old), HugeDisable::No);
+        assert_eq!(first_huge_disable(&header(&always, false)), HugeDisable::ExceptAdvised);
+    }
+}

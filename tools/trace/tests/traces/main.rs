@@ -6,6 +6,7 @@
 mod common;
 
 mod format;
+mod host;
 mod limits;
 mod recordings;
 mod replay;
