@@ -47,8 +47,8 @@ pub(crate) struct RecordArguments {
     /// Where page faults are taken from: auto, tracepoint, software or pagemap
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub(crate) faults: FaultChoice,
-    /// Transparent huge pages while it is recorded: off, so that each page that it touches is seen, or on, as the
-    /// host has them
+    /// Transparent huge pages while it is recorded: off, so that each page that it touches is seen, or on, as
+    /// the host has them
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, default_value_t = Switch::Off)]
     pub(crate) thp: Switch,
     /// Sample what is used again and how well it compresses every so many milliseconds at most, for replays

@@ -27,8 +27,8 @@ pub struct TraceHeader {
     pub calls: CallSource,
     /// What is known of pages that were used again.
     pub uses: UseSource,
-    /// The settings of the host. `None`: versions 1 to 3 of the format do not have them, nor does a trace that was
-    /// imported.
+    /// The settings of the host. `None`: versions 1 to 3 of the format do not have them, nor does a trace
+    /// that was imported.
     pub settings: Option<HostSettings>,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,

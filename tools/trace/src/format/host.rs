@@ -7,8 +7,8 @@ use crate::event::ThpDisable;
 /// The settings of the host, when the recording began, that decide what the program's memory does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostSettings {
-    /// The recorder turned transparent huge pages off for the programs, and emulated what they themselves did with
-    /// `PR_SET_THP_DISABLE`.
+    /// The recorder turned transparent huge pages off for the programs, and emulated what they themselves did
+    /// with `PR_SET_THP_DISABLE`.
     pub thp_turned_off: bool,
     /// What the recorder's caller had done with `PR_SET_THP_DISABLE`. The program begins with it.
     pub thp_disable: ThpDisable,

@@ -1,9 +1,9 @@
 //! Starting the program.
 //!
-//! The child waits between fork and exec until the recorder follows it. Then it does what the recorder asks for, one
-//! step after the other, and tells how each went: it turns transparent huge pages off, installs the seccomp filter,
-//! and executes the program. Between fork and exec it makes system calls only: another
-//! thread of the recorder may hold the allocator's lock.
+//! The child waits between fork and exec until the recorder follows it. Then it does what the recorder asks
+//! for, one step after the other, and tells how each went: it turns transparent huge pages off, installs the
+//! seccomp filter, and executes the program. Between fork and exec it makes system calls only: another thread
+//! of the recorder may hold the allocator's lock.
 
 use super::error::RecordError;
 use super::seccomp;

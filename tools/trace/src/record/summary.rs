@@ -60,8 +60,8 @@ impl RecordSummary {
         self.switch.mul_f64(self.stops as f64)
     }
 
-    /// An estimate of what recording cost, in percent of the programs' own CPU time: their threads stood still, and
-    /// switches came on top.
+    /// An estimate of what recording cost, in percent of the programs' own CPU time: their threads stood
+    /// still, and switches came on top.
     #[must_use]
     pub fn cost_percent(&self) -> f64 {
         100.0 * (self.stopped + self.switches()).as_secs_f64() / self.own_cpu().as_secs_f64().max(1e-3)

@@ -69,11 +69,11 @@ pub(super) fn replay(
             map_again(space, call, &file, MAP_NORESERVE);
             Verdict::Unsupported(Gap(names::of_form(number, &call.args)))
         }
-        Some(_) if !same_settings && is_collapse(call, number) => Verdict::DependsOnSettings,
         Some(_) if needs_page_cache(space, call, number) => Verdict::Unsupported(Gap(format!(
             "{} of files and shared memory",
             names::of_form(number, &call.args)
         ))),
+        Some(_) if !same_settings && is_collapse(call, number) => Verdict::DependsOnSettings,
         Some(_) => {
             let found = describe(outcome);
             catch_up(space, call, number, outcome, &file);

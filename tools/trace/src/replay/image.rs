@@ -104,9 +104,8 @@ impl Failures {
     }
 }
 
-/// Builds the space of `image`: its mappings, and the pages that were resident. It keeps what the process did with
-/// `PR_SET_THP_DISABLE`. `None` if there is no memory
-/// for an empty space.
+/// Builds the space of `image`: its mappings, and the pages that were resident. It keeps what the process did
+/// with `PR_SET_THP_DISABLE`. `None` if there is no memory for an empty space.
 pub(super) fn build<'m>(
     machine: &'m Machine,
     image: &ExecImage,

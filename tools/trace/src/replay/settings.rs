@@ -7,16 +7,16 @@ use quire_mm::{
     OrderSet, SizeEnabled,
 };
 
-/// The settings of huge pages that `/sys` had when the recording began, whatever the recorder turned off. A file
-/// that the kernel did not have is as in the default. `None`: the recording does not say.
+/// The settings of huge pages that `/sys` had when the recording began, whatever the recorder turned off. A
+/// file that the kernel did not have is as in the default. `None`: the recording does not say.
 #[must_use]
 pub fn recorded_huge_config(header: &TraceHeader) -> Option<HugeConfig> {
     let settings = header.settings.as_ref().filter(|settings| !settings.thp_files.is_empty())?;
     Some(HugeConfig { policy: policy(settings), khugepaged: khugepaged(settings) })
 }
 
-/// Whether a machine with this policy has the recorded settings. Of a recording that does not say what they were they
-/// are taken to have been the default ones.
+/// Whether a machine with this policy has the recorded settings. Of a recording that does not say what they
+/// were they are taken to have been the default ones.
 pub(super) fn are_recorded(header: &TraceHeader, policy: HugePolicy) -> bool {
     let turned_off = header.settings.as_ref().is_some_and(|settings| settings.thp_turned_off);
     !turned_off && recorded_huge_config(header).unwrap_or_default().policy == policy

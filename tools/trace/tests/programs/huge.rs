@@ -1,5 +1,5 @@
-//! Programs that set `PR_SET_THP_DISABLE`, or touch memory that asks for huge pages. What they find goes to the
-//! standard output, a line each.
+//! Programs that set `PR_SET_THP_DISABLE`, or touch memory that asks for huge pages. What they find goes to
+//! the standard output, a line each.
 
 use crate::{PAGE, PRIVATE, READ_WRITE, end, execute, leave, make_process, map, wait_for};
 use std::ffi::CString;

@@ -35,8 +35,8 @@ fn thp_file(name: &str) -> Option<String> {
     Some(chosen.map_or(text.trim(), |(chosen, _)| chosen).to_owned())
 }
 
-/// The settings of transparent huge pages that this kernel has: files and what they say. Those of the sizes follow the
-/// common ones, the smallest first.
+/// The settings of transparent huge pages that this kernel has: files and what they say. Those of the sizes
+/// follow the common ones, the smallest first.
 pub(crate) fn thp_files() -> Vec<(String, String)> {
     let folders = fs::read_dir(THP).into_iter().flatten().flatten();
     let kilobytes = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();

@@ -1,7 +1,7 @@
 //! How long it takes from the recorder to a stopped thread and back.
 //!
-//! What is measured is the time from when a thread is let into a call to when the recorder hears of its end. The
-//! fastest of a few such times are those of calls that do next to nothing.
+//! What is measured is the time from when a thread is let into a call to when the recorder hears of its end.
+//! The fastest of a few such times are those of calls that do next to nothing.
 
 /// Of so many times in a row the shortest counts.
 const ROW: u32 = 16;

@@ -1,8 +1,8 @@
-//! `PR_SET_THP_DISABLE` and `PR_GET_THP_DISABLE` of a program whose transparent huge pages are off while it is
-//! recorded.
+//! `PR_SET_THP_DISABLE` and `PR_GET_THP_DISABLE` of a program whose transparent huge pages are off while it
+//! is recorded.
 //!
-//! The calls are not made: the setting in the kernel is the recorder's. Each address space has a setting of its own
-//! here, and the calls have the results that they would have alone.
+//! The calls are not made: the setting in the kernel is the recorder's. Each address space has a setting of
+//! its own here, and the calls have the results that they would have alone.
 
 use super::Tracer;
 use super::state::Entry;
@@ -52,8 +52,8 @@ impl Tracer<'_> {
         }
     }
 
-    /// Has Linux skip a call that is about to be made, if it is to be emulated, and gives it its result. Returns whether
-    /// it is.
+    /// Has Linux skip a call that is about to be made, if it is to be emulated, and gives it its result.
+    /// Returns whether it is.
     pub(super) fn skips_thp_call(&self, tid: Tid, entry: &Entry) -> bool {
         let Some(known) = self.thp_off else { return false };
         let space = self.tasks.get(&tid).and_then(|task| self.spaces.get(&task.space));
