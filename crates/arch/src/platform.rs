@@ -194,7 +194,19 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         unsafe { self.direct_map(pfn).as_ptr().write_bytes(0, order.bytes() as usize) };
     }
 
-    /// Fills with zeros a block of which most is not asked for yet, and may not be for long: a platform may
+    /// Fills a block of a program's memory with zeros. A platform whose programs' memory has no contents
+    /// may leave it as it is: the memory management does not read it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`zero`](Self::zero).
+    #[inline]
+    unsafe fn zero_user(&self, pfn: Pfn, order: Order) {
+        // SAFETY: the caller's contract.
+        unsafe { self.zero(pfn, order) };
+    }
+
+    /// Fills with zeros a block of a program's memory of which most is not asked for yet, and may not be for long: a platform may
     /// keep it out of its caches. A reader that finds the block by a release store finds it filled.
     ///
     /// # Safety
@@ -202,7 +214,7 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
     /// As for [`zero`](Self::zero).
     unsafe fn zero_ahead(&self, pfn: Pfn, order: Order) {
         // SAFETY: the caller's contract.
-        unsafe { self.zero(pfn, order) };
+        unsafe { self.zero_user(pfn, order) };
     }
 
     /// The frame `pfn` will probably be zeroed soon: a platform may start to get its cache lines, so that
@@ -222,6 +234,18 @@ pub unsafe trait Platform: Execution + Sized + Send + Sync {
         let (from, to) = (self.direct_map(from).as_ptr(), self.direct_map(to).as_ptr());
         // SAFETY: both blocks are contiguous in the direct map and disjoint (caller).
         unsafe { to.copy_from_nonoverlapping(from, order.bytes() as usize) };
+    }
+
+    /// Copies a block of a program's memory, as [`copy`](Self::copy) does. A platform whose programs' memory
+    /// has no contents may leave `to` as it is.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy`](Self::copy).
+    #[inline]
+    unsafe fn copy_user(&self, from: Pfn, to: Pfn, order: Order) {
+        // SAFETY: the caller's contract.
+        unsafe { self.copy(from, to, order) };
     }
 
     /// Number of CPUs, at least 1; their numbers are 0 up to this.

@@ -6,12 +6,23 @@ use crate::map::Migratetype;
 use crate::zone_id::ZoneKind;
 use quire_arch::Order;
 
+/// Whether a block is filled with zeros, and for whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Zero {
+    /// It has whatever contents.
+    No,
+    /// The memory management reads it.
+    Kernel,
+    /// Only programs read it ([`Platform::zero_user`](quire_arch::Platform::zero_user)).
+    User,
+}
+
 /// A request for one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocRequest {
     pub(crate) order: Order,
     pub(crate) migratetype: Migratetype,
-    pub(crate) zero: bool,
+    pub(crate) zero: Zero,
     pub(crate) kind: Kind,
     pub(crate) site: FaultSite,
     pub(crate) highest_zone: ZoneKind,
@@ -27,7 +38,7 @@ impl AllocRequest {
         Self {
             order,
             migratetype: Migratetype::Unmovable,
-            zero: false,
+            zero: Zero::No,
             kind: Kind::Allocated,
             site,
             highest_zone: ZoneKind::Normal,
@@ -46,7 +57,9 @@ impl AllocRequest {
     /// A page of a program: one movable frame of zeros.
     #[inline]
     pub const fn anonymous() -> Self {
-        Self::new(Order::ZERO, FaultSite::ANONYMOUS).movability(Migratetype::Movable).zeroed()
+        let mut request = Self::new(Order::ZERO, FaultSite::ANONYMOUS).movability(Migratetype::Movable);
+        request.zero = Zero::User;
+        request
     }
 
     /// A block for a slab cache.
@@ -58,14 +71,14 @@ impl AllocRequest {
     /// Filled with zeros.
     #[inline]
     pub const fn zeroed(mut self) -> Self {
-        self.zero = true;
+        self.zero = Zero::Kernel;
         self
     }
 
     /// With whatever contents.
     #[inline]
     pub const fn uninitialised(mut self) -> Self {
-        self.zero = false;
+        self.zero = Zero::No;
         self
     }
 

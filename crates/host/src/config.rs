@@ -26,6 +26,10 @@ pub struct HostConfig {
     /// Touches all RAM when the machine is built, so that the host's own page faults stay out of
     /// measurements.
     pub prefault: bool,
+    /// Programs' memory has contents. Without them no frame of a program is zeroed or copied, so the host
+    /// backs only the memory map, page tables and slabs: for a replay that asks what is resident, not what
+    /// is in it. What a program then reads is whatever the frame holds. Swap needs contents.
+    pub contents: bool,
 }
 
 impl HostConfig {
@@ -44,6 +48,7 @@ impl HostConfig {
             audit_at_end: false,
             large_pages: false,
             prefault: false,
+            contents: true,
         }
     }
 

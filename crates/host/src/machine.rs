@@ -28,6 +28,7 @@ pub(crate) struct SharedMachine {
     pub(crate) parking: Parking,
     pub(crate) asids: u32,
     pub(crate) paranoid: bool,
+    pub(crate) contents: bool,
     started: Instant,
     frame_query: RwLock<Option<FrameQuery>>,
 }
@@ -48,6 +49,7 @@ impl SharedMachine {
             parking: Parking::new(),
             asids: config.asids,
             paranoid: config.paranoid,
+            contents: config.contents,
             started: Instant::now(),
             frame_query: RwLock::new(None),
         })

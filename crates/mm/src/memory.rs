@@ -8,13 +8,15 @@ pub use audit::{AuditSummary, InUse, Violation};
 
 use crate::techniques::Techniques;
 use core::fmt;
-use quire_arch::{PagingFormat, Pfn, Pin, Platform};
-use quire_frame::{AllocError, BootError, Faults, Frame, FrameConfig, FrameTotals, Frames, Kind, VmEvent};
+use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
+use quire_frame::{
+    AllocError, BootError, Faults, FolioCounter, Frame, FrameConfig, FrameTotals, Frames, Kind, VmEvent,
+};
 use quire_memcg::{MemcgError, MemcgId, Memcgs};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
-    Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Space, Spaces,
-    SpacesConfig, SwapOffError,
+    Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, ResidentTotals,
+    Space, Spaces, SpacesConfig, SwapOffError,
 };
 use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_sync::SpinStatistics;
@@ -107,6 +109,21 @@ impl<P: Platform> Memory<P> {
     /// Figures of the page frames at this moment.
     pub fn totals(&self) -> FrameTotals {
         self.spaces.frames().totals()
+    }
+
+    /// What is resident in all address spaces together at this moment.
+    pub fn resident_totals(&self) -> ResidentTotals {
+        Space::resident_totals(&self.spaces)
+    }
+
+    /// Bytes of anonymous memory that PMD entries map at this moment (`AnonHugePages`).
+    pub fn huge_mapped(&self) -> u64 {
+        self.spaces.frames().events().pmd_mapped() * Order::PMD.bytes()
+    }
+
+    /// The counter of large folios of `order` (`hugepages-*kB/stats`), on all CPUs.
+    pub fn folio_event(&self, order: Order, counter: FolioCounter) -> u64 {
+        self.spaces.frames().events().folios(order, counter)
     }
 
     /// How often `event` happened so far, on all CPUs.

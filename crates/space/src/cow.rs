@@ -132,7 +132,7 @@ fn replace_by_copy<P: Platform>(
     tables.charge_new(&pin, copy, Order::ZERO)?;
     // SAFETY: the copy is new and ours; the page is held, so it is not reused. If it is written to after
     // all, its entry has changed, and the copy is dropped.
-    unsafe { frames.platform().copy(held.pfn, copy, Order::ZERO) };
+    unsafe { frames.platform().copy_user(held.pfn, copy, Order::ZERO) };
     let locked = tables.lock(&pin, table, Level::PTE);
     let unchanged = match locked.get(index) {
         Entry::Leaf(leaf) => leaf.pfn == held.pfn && !leaf.flags.contains(LeafFlags::WRITE),

@@ -55,7 +55,8 @@ pub use quire_thp::{
 };
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
-    LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, Space, SyncFlags,
+    LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, ResidentTotals, Space,
+    SyncFlags,
 };
 pub use spaces::{NoReclaim, OomAction, Reclaim, Spaces, SpacesConfig};
 pub use swapoff::{SwapOffError, swapoff, swapon};

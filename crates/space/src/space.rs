@@ -105,11 +105,16 @@ impl<'m, P: Platform> Space<'m, P> {
         }
     }
 
-    /// Bytes of anonymous memory that is mapped, summed over all spaces at this moment.
-    pub fn resident_anonymous(spaces: &'m Spaces<P>) -> u64 {
-        let mut pages = 0;
-        Self::for_each(spaces, |core| pages += core.tables.residency.figures().anonymous);
-        pages * PAGE_SIZE
+    /// What is resident, summed over all spaces at this moment: a page that several map counts for each.
+    pub fn resident_totals(spaces: &'m Spaces<P>) -> ResidentTotals {
+        let mut totals = ResidentTotals::default();
+        Self::for_each(spaces, |core| {
+            let figures = core.tables.residency.figures();
+            totals.anonymous += figures.anonymous * PAGE_SIZE;
+            totals.file += figures.file * PAGE_SIZE;
+            totals.page_tables += figures.tables * PAGE_SIZE;
+        });
+        totals
     }
 
     #[inline]
@@ -227,6 +232,17 @@ impl<'m, P: Platform> Space<'m, P> {
         self.spaces.current().clear::<P>(&self.core().tables);
         MmapWriter::begin(self.spaces, self.core()).unmap_everything();
     }
+}
+
+/// What all spaces have resident together, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ResidentTotals {
+    /// Private pages (`RssAnon`).
+    pub anonymous: u64,
+    /// Pages of files and shared memory (`RssFile` and `RssShmem`).
+    pub file: u64,
+    /// Page tables below the roots (`VmPTE`).
+    pub page_tables: u64,
 }
 
 /// One mapping, as `/proc/PID/maps` shows it.

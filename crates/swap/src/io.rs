@@ -263,7 +263,7 @@ impl<P: Platform> Swap<P> {
         if zero.ok_or(DeviceError::OutOfRange)? {
             self.count_pages(pfn, VmEvent::SwpinZero, MemcgStat::SwpinZero);
             // SAFETY: the caller's frame, seen by no other thread yet.
-            unsafe { self.platform().zero(pfn, Order::ZERO) };
+            unsafe { self.platform().zero_user(pfn, Order::ZERO) };
             return Ok(());
         }
         if self.frames().faults().strikes(FaultClass::DeviceRead, SITE) {

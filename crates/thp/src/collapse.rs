@@ -157,13 +157,13 @@ impl<P: Platform> Collapse<'_, P> {
                 Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
                     // SAFETY: the new folio is ours; the old page is mapped by the unhooked table, so it is
                     // in RAM, and no thread can write to it.
-                    unsafe { platform.copy(pfn, to, Order::ZERO) };
+                    unsafe { platform.copy_user(pfn, to, Order::ZERO) };
                     if new.locked {
                         tables.unlock_folio(&tables.pin(), &tables.memory().frames().lock_folio(pfn));
                     }
                 }
                 // SAFETY: the new folio is ours.
-                _ => unsafe { platform.zero(to, Order::ZERO) },
+                _ => unsafe { platform.zero_user(to, Order::ZERO) },
             }
         }
         let pin = self.0.pin();

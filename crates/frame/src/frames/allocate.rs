@@ -5,7 +5,7 @@ use crate::counters::VmEvent;
 use crate::error::AllocError;
 use crate::faults::FaultClass;
 use crate::map::FrameIndex;
-use crate::request::AllocRequest;
+use crate::request::{AllocRequest, Zero};
 use crate::zone::Zone;
 use quire_arch::{Pfn, Pin, Platform};
 use quire_sync::atomic::Ordering;
@@ -48,9 +48,12 @@ impl<P: Platform> Frames<P> {
         // Whatever is mapped here next has no anon_vma until it is given one.
         self.map.at(index).owner().store(0, Ordering::Relaxed);
         let pfn = self.map.pfn(index);
-        if request.zero {
+        match request.zero {
+            Zero::No => {}
             // SAFETY: the block has just been given out to this call alone, and lies in RAM.
-            unsafe { self.platform.zero(pfn, request.order) };
+            Zero::Kernel => unsafe { self.platform.zero(pfn, request.order) },
+            // SAFETY: as above.
+            Zero::User => unsafe { self.platform.zero_user(pfn, request.order) },
         }
         Ok(pfn)
     }
@@ -79,7 +82,7 @@ impl<P: Platform> Frames<P> {
         let mut pcp = zone.pcp.mine(pin).lists.lock();
         let (index, frame) = pcp.pop(&self.map, request.order, request.migratetype)?;
         // While this frame is zeroed and mapped, the lines of the one after it can come from memory.
-        if request.zero
+        if request.zero != Zero::No
             && request.order.pages() == 1
             && let Some(next) = pcp.peek(request.order, request.migratetype)
         {

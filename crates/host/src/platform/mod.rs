@@ -144,11 +144,19 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
         self.machine.arena.direct(pfn)
     }
 
+    #[inline]
+    unsafe fn zero_user(&self, pfn: Pfn, order: Order) {
+        if self.machine.contents {
+            // SAFETY: the caller's contract.
+            unsafe { self.zero(pfn, order) };
+        }
+    }
+
     unsafe fn zero_ahead(&self, pfn: Pfn, order: Order) {
         if order < PAST_CACHES {
             // SAFETY: the caller's contract.
-            unsafe { self.zero(pfn, order) };
-        } else {
+            unsafe { self.zero_user(pfn, order) };
+        } else if self.machine.contents {
             // SAFETY: a block in RAM is contiguous in the direct map, and the caller owns it; frames begin at
             // a border of 4 KiB.
             unsafe { zero_past_caches(self.direct_map(pfn).as_ptr(), order.bytes() as usize) };
@@ -166,6 +174,14 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
             unsafe {
                 _mm_prefetch::<_MM_HINT_ET0>(start.wrapping_add(line).cast());
             }
+        }
+    }
+
+    #[inline]
+    unsafe fn copy_user(&self, from: Pfn, to: Pfn, order: Order) {
+        if self.machine.contents {
+            // SAFETY: the caller's contract.
+            unsafe { self.copy(from, to, order) };
         }
     }
 

@@ -5,7 +5,6 @@ use crate::memory::Memory;
 use core::fmt::{self, Write};
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_memcg::LruList;
-use quire_space::Space;
 
 /// Writes the lines of `/proc/meminfo` that there are figures for. Frames on per-CPU lists count as free; a
 /// page that several spaces map counts in AnonPages for each. Anonymous pages are on no LRU list before there
@@ -18,7 +17,7 @@ use quire_space::Space;
 pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     let totals = memory.parts().frames().totals();
     let slab = slab_pages(memory);
-    let anonymous = Space::resident_anonymous(memory.parts()) / PAGE_SIZE;
+    let anonymous = memory.resident_totals().anonymous / PAGE_SIZE;
     let anonymous_huge = memory.parts().frames().events().pmd_mapped() * Order::PMD.pages();
     let lists = lists_by_age(memory, None);
     let list = |list: LruList| lists[list as usize];

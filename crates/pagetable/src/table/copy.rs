@@ -295,7 +295,7 @@ impl<P: Platform> Tables<'_, P> {
         child.charge_anyway(&pin, copy, Order::ZERO);
         // SAFETY: the copy is new and ours; the original stays pinned and mapped, so it is in RAM. It may be
         // written to meanwhile, as `Platform::copy` allows.
-        unsafe { frames.platform().copy(leaf.pfn, copy, Order::ZERO) };
+        unsafe { frames.platform().copy_user(leaf.pfn, copy, Order::ZERO) };
         let new = (copying.child)(page.start());
         new.init_page(frames.known(copy));
         // Before reclaim can find the page and subtract it.

@@ -207,7 +207,7 @@ impl HugePolicy {
 
     /// The orders that the switches allow in a mapping that is `advised` to have some, or not.
     #[inline]
-    pub(super) const fn enabled_orders(self, advised: bool) -> OrderSet {
+    pub const fn enabled_orders(self, advised: bool) -> OrderSet {
         let mut orders = self.sizes(ALWAYS);
         if advised {
             orders = orders.union(self.sizes(MADVISE));

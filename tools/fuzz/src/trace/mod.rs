@@ -9,6 +9,7 @@ mod events;
 mod sealed;
 
 use crate::bytes::Bytes;
+use quire_mm::HugePolicy;
 use quire_trace::event::{Event, EventKind};
 use quire_trace::format::{TraceError, TraceReader, TraceWriter};
 use quire_trace::replay::{Replay, ReplayError, ReplayOptions};
@@ -136,7 +137,7 @@ fn replay(file: &[u8], salvage: bool, show: bool) {
         replay => replay.expect("it was read before"),
     };
     // Whatever it claims, the result is a number.
-    let _ = replay.needs().ram();
+    let _ = replay.needs().ram(HugePolicy::default());
     let report = replay.run(&mut |_, _| {}).expect("it was read before, and so much RAM is enough to start");
     assert!(report.events == replay.needs().events() || report.does_not_fit.is_some());
     for process in &report.processes {

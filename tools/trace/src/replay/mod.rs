@@ -16,6 +16,7 @@ mod digest;
 mod figures;
 mod files;
 mod image;
+mod life;
 mod names;
 mod plan;
 mod pressure;
@@ -30,6 +31,7 @@ mod unbuilt;
 
 pub use contents::{PAGE_BYTES, PageContents, SizeClass};
 pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport};
+pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES};
 pub use plan::Needs;
 pub use pressure::{PressureFigures, SwapFigures};
 pub use report::{DoesNotFit, Gap, HeldMemory, Mismatch, ReplayReport};
@@ -43,7 +45,7 @@ use quire_mm::{HugeConfig, MemoryConfig, Overcommit, Techniques};
 use run::{Manner, Run};
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How a trace is replayed.
@@ -68,6 +70,11 @@ pub struct ReplayOptions {
     /// Read back all that each process holds at its end ([`ProcessReport::digest`]). What was paged out comes
     /// in for that, so the figures say more than the program did.
     pub digest: bool,
+    /// Follow memory over the recorded time ([`ReplayReport::life`]).
+    pub life: bool,
+    /// When khugepaged first looks at the programs, in recorded time. From then on it keeps its pace
+    /// (`scan_sleep_millisecs`). It never does if this is `None`.
+    pub khugepaged: Option<Duration>,
 }
 
 /// When a replay audits the machine.
@@ -214,8 +221,10 @@ impl Replay {
             audits: self.options.audits,
             digest: self.options.digest,
             limited,
-            suffices: self.needs.ram(),
+            suffices: self.needs.ram(self.options.huge.policy),
             uses: self.needs.uses(header),
+            life: self.options.life,
+            khugepaged: self.options.khugepaged,
         };
         let mut run = Run::new(machine, vcpus, header, how, contents);
         let mut done = 0;
@@ -245,11 +254,15 @@ impl Replay {
     }
 
     fn build(&self, header: &TraceHeader) -> Result<Machine, ReplayError> {
-        let ram = self.options.memory.unwrap_or_else(|| self.needs.ram());
+        let options = &self.options;
+        let ram = options.memory.unwrap_or_else(|| self.needs.ram(options.huge.policy));
         let mut host = HostConfig::with_ram(ram).cpus(cpus(header));
-        host.paranoid = self.options.paranoid;
+        host.paranoid = options.paranoid;
         host.large_pages = true;
-        host.prefault = ram <= MOST_PREFAULTED;
+        // Where no page is read, none has to be there.
+        host.contents =
+            options.memory.is_some() || options.swap.is_some() || options.contents || options.digest;
+        host.prefault = host.contents && ram <= MOST_PREFAULTED;
         let config = MemoryConfig {
             techniques: self.options.techniques,
             overcommit: self.needs.overcommit(header),

@@ -3,7 +3,8 @@
 use super::overcommit;
 use crate::event::{Compressibility, Event, EventKind, Reuse, ReuseSource, TaskId};
 use crate::format::{TraceHeader, UseSource};
-use quire_mm::Overcommit;
+use quire_arch::Order;
+use quire_mm::{HugePolicy, Overcommit};
 use std::collections::{HashMap, HashSet};
 
 /// What is known of a trace after it was looked through.
@@ -28,6 +29,9 @@ struct Image {
     users: u32,
     /// Pages that were touched in it: no more can be resident at once.
     touched: u64,
+    /// PTE tables that these need: those of blocks that are known not one by one, and the blocks that are.
+    tables: u64,
+    blocks: HashSet<u64>,
     /// Some of its memory is to be of large folios (`MADV_HUGEPAGE`), so that a fault may bring in many
     /// pages.
     large_folios: bool,
@@ -38,6 +42,8 @@ struct Image {
     used: HashSet<u64>,
     /// The most that Linux had resident, where it was asked; counted loosely.
     resident: Option<u64>,
+    /// The most that was mapped (`VmPeak`), in pages, where Linux was asked.
+    mapped: Option<u64>,
 }
 
 /// Memory that a replay needs beside the program's: tables, slabs, lists, and Linux's watermarks.
@@ -53,17 +59,30 @@ const POPULATING_ADVICE: [i32; 3] =
 /// Pages of 2 MiB.
 const PAGES_OF_HUGE: u64 = 512;
 
+/// The most pages that one touch brings in under `policy`, in memory that is advised to have large folios or
+/// in memory that is not. khugepaged makes as much of one page as a fault can.
+fn pages_of_touch(policy: HugePolicy, advised: bool) -> u64 {
+    policy.enabled_orders(advised).largest().map_or(1, Order::pages)
+}
+
 impl Image {
-    /// Pages that suffice: what was touched, or a little more than what Linux needed.
-    fn pages(&self) -> u64 {
-        let resident = self.resident.map_or(u64::MAX, |pages| pages + pages / 8 + 256);
-        let of_each = if self.large_folios { PAGES_OF_HUGE } else { 1 };
-        let touched = self
-            .touched
-            .saturating_mul(of_each)
-            .saturating_add(self.reused)
-            .saturating_add(self.used.len() as u64);
-        touched.min(resident).min(MOST_PAGES)
+    fn all_tables(&self) -> u64 {
+        self.tables.saturating_add(self.blocks.len() as u64)
+    }
+
+    /// Pages that suffice under `policy`, their PTE tables included.
+    fn pages(&self, policy: HugePolicy) -> u64 {
+        let unadvised = pages_of_touch(policy, false);
+        let of_each = if self.large_folios { unadvised.max(PAGES_OF_HUGE) } else { unadvised };
+        let touched = self.touched.saturating_add(self.reused).saturating_add(self.used.len() as u64);
+        let mapped = self.mapped.unwrap_or(u64::MAX);
+        // What Linux had resident says nothing of other folios than the recorded ones.
+        let resident = match self.resident {
+            Some(pages) if unadvised == 1 => pages + pages / 8 + 256,
+            _ => u64::MAX,
+        };
+        let pages = touched.saturating_mul(of_each).min(mapped).min(resident);
+        pages.saturating_add(self.all_tables()).min(MOST_PAGES)
     }
 }
 
@@ -78,12 +97,12 @@ impl Needs {
         self.events
     }
 
-    /// Bytes of RAM with which nothing runs short: what the address spaces that live at once need together,
-    /// and an eighth more. Never more than some 72 GiB, whatever the trace claims.
-    pub fn ram(&self) -> u64 {
+    /// Bytes of RAM with which nothing runs short under `policy`: what the address spaces that live at once
+    /// need together, and an eighth more. Never more than some 72 GiB, whatever the trace claims.
+    pub fn ram(&self, policy: HugePolicy) -> u64 {
         let mut changes: Vec<(u64, i64)> = Vec::with_capacity(2 * self.images.len());
         for image in &self.images {
-            let pages = image.pages() as i64;
+            let pages = image.pages(policy) as i64;
             changes.push((image.born, pages));
             changes.push((image.died, -pages));
         }
@@ -120,7 +139,14 @@ impl Needs {
 
     pub(super) fn add(&mut self, event: &Event) {
         match &event.kind {
-            EventKind::Fault(_) => self.touch(event.task, 1),
+            EventKind::Fault(fault) => {
+                if let Some(image) = self.image(event.task) {
+                    image.touched = image.touched.saturating_add(1);
+                    if (image.blocks.len() as u64) < MOST_PAGES {
+                        image.blocks.insert(fault.addr >> (12 + 9));
+                    }
+                }
+            }
             EventKind::Call(call) => {
                 let len = call.args[1];
                 // POPULATE and LOCKED fault pages in without a fault event, and so do mlock and some advice.
@@ -156,14 +182,18 @@ impl Needs {
                         self.images[space].users += 1;
                         self.spaces.insert(clone.child, space);
                     } else {
-                        let Image { touched, large_folios, .. } = self.images[space];
-                        self.enter(clone.child, touched).large_folios = large_folios;
+                        let parent = &self.images[space];
+                        let (touched, large_folios) = (parent.touched, parent.large_folios);
+                        let (tables, mapped) = (parent.all_tables(), parent.mapped);
+                        let child = self.enter(clone.child, touched);
+                        (child.large_folios, child.tables, child.mapped) = (large_folios, tables, mapped);
                     }
                 }
             }
             EventKind::Figures(figures) => {
                 if let Some(image) = self.image(event.task) {
                     image.resident = Some(figures.vm_hwm / 4096);
+                    image.mapped = Some(figures.vm_peak / 4096);
                 }
             }
             EventKind::Reuse(reuse) => self.reuse(event.task, reuse),
@@ -183,6 +213,7 @@ impl Needs {
     fn touch(&mut self, task: TaskId, pages: u64) {
         if let Some(image) = self.image(task) {
             image.touched = image.touched.saturating_add(pages);
+            image.tables = image.tables.saturating_add(pages / PAGES_OF_HUGE + 1);
         }
     }
 
@@ -249,7 +280,8 @@ mod tests {
         }
     }
 
-    fn ram_of(pages: u64) -> u64 {
+    fn ram_of(pages: u64, tables: u64) -> u64 {
+        let pages = pages + tables;
         ((pages + pages / 8) * 4096 + SPARE_BYTES).next_multiple_of(4 << 20)
     }
 
@@ -267,11 +299,11 @@ mod tests {
             same_process: false,
         };
         step(&mut needs, 0, EventKind::Clone(fork));
-        assert_eq!(needs.ram(), ram_of(20_000));
+        assert_eq!(needs.ram(HugePolicy::MADVISE), ram_of(20_000, 40));
         step(&mut needs, 0, EventKind::Exit(ExitStatus::Code(0)));
         step(&mut needs, 1, EventKind::Exit(ExitStatus::Code(0)));
         needs.enter(TASKS[0], 15_000);
-        assert_eq!(needs.ram(), ram_of(20_000));
+        assert_eq!(needs.ram(HugePolicy::MADVISE), ram_of(20_000, 40));
     }
 
     fn advise(needs: &mut Needs, len: u64, advice: u64) {
@@ -285,12 +317,12 @@ mod tests {
         needs.enter(TASKS[0], 0);
         touch(&mut needs, 0, 40);
         advise(&mut needs, 20_000 << 12, 25);
-        assert_eq!(needs.ram(), ram_of(20_040), "a collapsed range is resident");
+        assert_eq!(needs.ram(HugePolicy::MADVISE), ram_of(20_040, 41), "a collapsed range is resident");
         let mut needs = Needs::default();
         needs.enter(TASKS[0], 0);
         advise(&mut needs, 20_000 << 12, 14);
         touch(&mut needs, 0, 40);
-        assert_eq!(needs.ram(), ram_of(40 * 512));
+        assert_eq!(needs.ram(HugePolicy::MADVISE), ram_of(40 * 512, 1));
     }
 
     #[test]
@@ -300,6 +332,6 @@ mod tests {
             needs.enter(task, u64::MAX - 1);
             touch(&mut needs, number, 3);
         }
-        assert_eq!(needs.ram(), ram_of(MOST_PAGES));
+        assert_eq!(needs.ram(HugePolicy::MADVISE), ram_of(MOST_PAGES, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! What a replay found.
 
 use super::figures::{AllocatorFigures, ProcessReport};
+use super::life::LifeFigures;
 use super::pressure::PressureFigures;
 use crate::format::{TraceHeader, UseSource};
 use quire_host::HostCounters;
@@ -137,6 +138,8 @@ pub struct ReplayReport {
     pub damage: Option<String>,
     /// The recorder let the programs go before they had ended.
     pub ended_early: bool,
+    /// Memory over the recorded time, if it was asked for.
+    pub life: Option<LifeFigures>,
 }
 
 impl ReplayReport {

@@ -7,6 +7,7 @@ use super::digest::{self, Unreadable};
 use super::figures::{AllocatorFigures, ProcessReport};
 use super::files::FileIds;
 use super::image;
+use super::life::Life;
 use super::names;
 use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, Gap, HeldMemory, ReplayReport};
@@ -22,7 +23,7 @@ use crate::format::{TraceHeader, UseSource};
 use quire_arch::{Access, PAGE_SHIFT, Platform, VirtAddr};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::CallNumber;
-use quire_mm::{Errno, Error, FaultError, Limits, Memory, Space};
+use quire_mm::{Errno, Error, FaultError, KhugepagedSetting, Limits, Memory, Space};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,10 @@ pub(super) struct Manner {
     pub(super) suffices: u64,
     /// What the trace knows of pages that were used again.
     pub(super) uses: UseSource,
+    /// Follow memory over the recorded time.
+    pub(super) life: bool,
+    /// When khugepaged looks first, if it does.
+    pub(super) khugepaged: Option<Duration>,
 }
 
 /// A replay under way.
@@ -62,6 +67,11 @@ pub(super) struct Run<'m> {
     event: u64,
     /// The second of the recorded time up to which the timer ticked.
     second: u64,
+    /// The recorded time of khugepaged's next step, if it takes any.
+    khugepaged_at: Option<u64>,
+    /// Of the last event.
+    time_ns: u64,
+    life: Option<Life>,
     lost: u64,
     reuses: u64,
     reuses_gone: u64,
@@ -78,6 +88,10 @@ pub(super) struct Run<'m> {
 const MOST_TASKS: usize = 1 << 22;
 /// After this many processes only the last audit remains: each looks at all of RAM.
 const MOST_AUDITS: usize = 64;
+/// A sample of memory at least so often.
+const FAULTS_BETWEEN_LOOKS: u64 = 1 << 12;
+/// The most steps that khugepaged makes up for after a pause: soon nothing is left to collapse.
+const MOST_STEPS: u32 = 1000;
 
 impl<'m> Run<'m> {
     pub(super) fn new(
@@ -98,6 +112,9 @@ impl<'m> Run<'m> {
             files: FileIds::default(),
             event: 0,
             second: 0,
+            khugepaged_at: how.khugepaged.map(|first| first.as_nanos() as u64),
+            time_ns: 0,
+            life: how.life.then(Life::default),
             lost: 0,
             reuses: 0,
             reuses_gone: 0,
@@ -113,6 +130,11 @@ impl<'m> Run<'m> {
     /// Replays one event.
     pub(super) fn step(&mut self, event: &Event) {
         self.tick(event.time_ns);
+        self.khugepaged(event.time_ns);
+        // Faults only add, but a long run of them takes time.
+        if !matches!(event.kind, EventKind::Fault(_)) || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS) {
+            self.look();
+        }
         match &event.kind {
             EventKind::Fault(fault) => self.fault(event, fault),
             EventKind::Call(call) => self.call(event, call),
@@ -225,6 +247,35 @@ impl<'m> Run<'m> {
         self.second = self.second.max(second);
         for _ in 0..passed.min(u64::from(Memory::<HostPlatform>::TICKS_TO_EMPTY) + 1) {
             self.machine.tick(&self.vcpus[0]);
+        }
+    }
+
+    /// khugepaged keeps its pace in the recorded time.
+    fn khugepaged(&mut self, time_ns: u64) {
+        self.time_ns = self.time_ns.max(time_ns);
+        let Some(mut at) = self.khugepaged_at.filter(|&at| at <= time_ns) else { return };
+        let memory = self.machine.memory();
+        let milliseconds = |setting| u64::from(memory.huge().khugepaged(setting)) * 1_000_000;
+        self.look();
+        for _ in 0..MOST_STEPS {
+            let step = self.vcpus[0].run(|| memory.khugepaged_step());
+            at += milliseconds(if step.out_of_memory {
+                KhugepagedSetting::AllocSleepMillisecs
+            } else {
+                KhugepagedSetting::ScanSleepMillisecs
+            });
+            if at > time_ns {
+                break;
+            }
+        }
+        self.khugepaged_at = Some(at.max(time_ns + 1));
+        self.look();
+    }
+
+    /// Takes a sample of what is resident.
+    fn look(&mut self) {
+        if let Some(life) = &mut self.life {
+            life.look(self.machine.memory(), self.time_ns, self.event);
         }
     }
 
@@ -517,6 +568,7 @@ impl<'m> Run<'m> {
 
     /// Ends whatever still lives, audits the empty machine, and reports.
     pub(super) fn finish(mut self, elapsed: Duration) -> ReplayReport {
+        self.look();
         for task in (0..self.tasks.len() as u32).map(TaskId) {
             self.exit(task, ExitStatus::Unknown);
         }
@@ -530,6 +582,7 @@ impl<'m> Run<'m> {
             process.report.audit.extend(last_audit.iter().cloned());
         }
         let memory = self.machine.memory();
+        let life = self.life.take().map(|life| life.finish(memory));
         ReplayReport {
             header: self.header,
             processes: self.processes.into_iter().map(|process| process.report).collect(),
@@ -548,6 +601,7 @@ impl<'m> Run<'m> {
             ram: memory.frames().totals().present * 4096,
             damage: None,
             ended_early: false,
+            life,
         }
     }
 }

@@ -1,0 +1,199 @@
+//! Memory over the recorded time: what was resident when, how large pages came, and the most of each.
+//!
+//! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either. So a sample before each
+//! of those and one after it see every peak, and faults need none of their own.
+
+use quire_arch::{Order, PAGE_SIZE};
+use quire_host::HostPlatform;
+use quire_mm::{FolioCounter, Memory, VmEvent};
+
+/// What was resident at one moment, in bytes, over all processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LifeSample {
+    /// Recorded time since the trace began, in nanoseconds.
+    pub time_ns: u64,
+    /// Number of the event before which it was taken, from 0.
+    pub event: u64,
+    /// Anonymous memory (`RssAnon`, summed over the processes).
+    pub anonymous: u64,
+    /// That, and pages of files that were touched.
+    pub resident: u64,
+    /// Page tables (`VmPTE`).
+    pub page_tables: u64,
+    /// Anonymous memory that entries of PMD tables map (`AnonHugePages`).
+    pub huge: u64,
+    /// Memory of anonymous folios larger than a page, mapped however.
+    pub large: u64,
+}
+
+impl LifeSample {
+    fn of(memory: &Memory<HostPlatform>, time_ns: u64, event: u64) -> Self {
+        let totals = memory.resident_totals();
+        let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();
+        Self {
+            time_ns,
+            event,
+            anonymous: totals.anonymous,
+            resident: totals.anonymous + totals.file,
+            page_tables: totals.page_tables,
+            huge: memory.huge_mapped(),
+            large: large_orders().map(of_order).sum(),
+        }
+    }
+}
+
+/// Counts of folios of one order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FolioFigures {
+    /// The order.
+    pub order: Order,
+    /// Faults that mapped a folio of it (`anon_fault_alloc`).
+    pub faults: u64,
+    /// Faults that wanted one and got a smaller one (`anon_fault_fallback`).
+    pub fallbacks: u64,
+    /// Folios that were split (`split`).
+    pub splits: u64,
+}
+
+/// The memory life of the recorded programs as the replay had it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct LifeFigures {
+    /// The sample with the most anonymous memory.
+    pub at_peak: LifeSample,
+    /// The most of all resident memory.
+    pub peak_resident: u64,
+    /// The most of page tables.
+    pub peak_page_tables: u64,
+    /// Anonymous memory, averaged over the recorded time.
+    pub mean_anonymous: f64,
+    /// All resident memory likewise.
+    pub mean_resident: f64,
+    /// Page tables likewise.
+    pub mean_page_tables: f64,
+    /// Page faults that were resolved (`pgfault`).
+    pub faults: u64,
+    /// Of each order of large folios that was used or wanted, smallest first.
+    pub folios: Vec<FolioFigures>,
+    /// Blocks that khugepaged and `MADV_COLLAPSE` collapsed (`thp_collapse_alloc`).
+    pub collapses: u64,
+    /// Collapses for which there was no folio (`thp_collapse_alloc_failed`).
+    pub collapse_fallbacks: u64,
+    /// At most [`MOST_SAMPLES`], evenly over the recorded time, each the highest around.
+    pub samples: Vec<LifeSample>,
+}
+
+/// Samples that are kept.
+pub const MOST_SAMPLES: usize = 2048;
+
+/// The orders of large anonymous folios.
+fn large_orders() -> impl Iterator<Item = Order> {
+    Order::ALL.into_iter().filter(|order| order.get() >= 2 && *order <= Order::PMD)
+}
+
+/// Sums over time: of a value that changes in steps or evenly between samples.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    anonymous: f64,
+    resident: f64,
+    page_tables: f64,
+}
+
+/// Takes the samples.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    figures: LifeFigures,
+    sums: Sums,
+    last: LifeSample,
+    /// Recorded time between two samples that are kept; doubled whenever there are too many.
+    spacing_ns: u64,
+}
+
+impl Life {
+    /// Looks at the machine before event number `event`, at `time_ns` of the recorded time, or after it.
+    pub(super) fn look(&mut self, memory: &Memory<HostPlatform>, time_ns: u64, event: u64) {
+        let now = LifeSample::of(memory, time_ns.max(self.last.time_ns), event);
+        let passed = (now.time_ns - self.last.time_ns) as f64;
+        let between = |before: u64, after: u64| (before as f64 + after as f64) / 2.0 * passed;
+        self.sums.anonymous += between(self.last.anonymous, now.anonymous);
+        self.sums.resident += between(self.last.resident, now.resident);
+        self.sums.page_tables += between(self.last.page_tables, now.page_tables);
+        self.last = now;
+        let figures = &mut self.figures;
+        if now.anonymous > figures.at_peak.anonymous {
+            figures.at_peak = now;
+        }
+        figures.peak_resident = figures.peak_resident.max(now.resident);
+        figures.peak_page_tables = figures.peak_page_tables.max(now.page_tables);
+        self.keep(now);
+    }
+
+    /// Keeps the sample, or the higher one of it and the last kept one where they are close.
+    fn keep(&mut self, now: LifeSample) {
+        let samples = &mut self.figures.samples;
+        match samples.last_mut() {
+            Some(last) if now.time_ns / self.spacing_ns.max(1) == last.time_ns / self.spacing_ns.max(1) => {
+                if now.anonymous >= last.anonymous {
+                    *last = now;
+                }
+            }
+            _ => samples.push(now),
+        }
+        if samples.len() > MOST_SAMPLES {
+            self.spacing_ns = (self.spacing_ns * 2).max(1 << 16);
+            let spacing = self.spacing_ns;
+            samples.dedup_by(|next, kept| {
+                let close = next.time_ns / spacing == kept.time_ns / spacing;
+                if close && next.anonymous >= kept.anonymous {
+                    *kept = *next;
+                }
+                close
+            });
+        }
+    }
+
+    /// The figures at the end of the replay.
+    pub(super) fn finish(mut self, memory: &Memory<HostPlatform>) -> LifeFigures {
+        let time = self.last.time_ns.max(1) as f64;
+        let mut figures = std::mem::take(&mut self.figures);
+        figures.mean_anonymous = self.sums.anonymous / time;
+        figures.mean_resident = self.sums.resident / time;
+        figures.mean_page_tables = self.sums.page_tables / time;
+        figures.faults = memory.event(VmEvent::Pgfault);
+        figures.collapses = memory.event(VmEvent::ThpCollapseAlloc);
+        figures.collapse_fallbacks = memory.event(VmEvent::ThpCollapseAllocFailed);
+        let of = |order| {
+            let count = |counter| memory.folio_event(order, counter);
+            FolioFigures {
+                order,
+                faults: count(FolioCounter::AnonFaultAlloc),
+                fallbacks: count(FolioCounter::AnonFaultFallback),
+                splits: count(FolioCounter::Split),
+            }
+        };
+        figures.folios = large_orders()
+            .map(of)
+            .filter(|folio| folio.faults + folio.fallbacks + folio.splits > 0)
+            .collect();
+        figures
+    }
+}
+
+impl LifeFigures {
+    /// Faults that wanted a large folio for which there was no memory, and collapses likewise.
+    #[must_use]
+    pub fn fallbacks(&self) -> u64 {
+        self.folios.iter().map(|folio| folio.fallbacks).sum::<u64>() + self.collapse_fallbacks
+    }
+
+    /// The share of the anonymous memory at the peak that entries of PMD tables mapped, 0 to 1.
+    #[must_use]
+    pub fn huge_share(&self) -> f64 {
+        self.at_peak.huge as f64 / self.at_peak.anonymous.max(PAGE_SIZE) as f64
+    }
+
+    /// The share that was in large folios, mapped however.
+    #[must_use]
+    pub fn large_share(&self) -> f64 {
+        self.at_peak.large as f64 / self.at_peak.anonymous.max(PAGE_SIZE) as f64
+    }
+}
