@@ -30,8 +30,8 @@ pub use quire_space::{
     HugeControls, HugeDefrag, HugeDisable, HugeEffort, HugeEnabled, HugePages, HugePolicy, HugeUse,
     KhugepagedConfig, KhugepagedSetting, Layout, Limits, LockAll, MapFlags, MapRequest, MappedFile, Mapping,
     MappingFigures, OomAction, OrderSet, OutOfRange, Overcommit, PageState, PinnedPage, Protection,
-    RemapFlags, RemapTechnique, ResidentTotals, Rights, SMAPS_MNEMONICS, SizeEnabled, Space, SpaceFigures,
-    SpaceId, SpaceViolation, SwapOffError, SyncFlags, TablesTechnique, VmFlags,
+    RemapFlags, RemapTechnique, Resident, Rights, SMAPS_MNEMONICS, SizeEnabled, Space, SpaceFigures, SpaceId,
+    SpaceViolation, SwapOffError, SyncFlags, TablesTechnique, VmFlags,
 };
 pub use quire_swap::{
     CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceReport, Direction, Lz4, PageIo,

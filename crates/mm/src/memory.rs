@@ -15,8 +15,8 @@ use quire_frame::{
 use quire_memcg::{MemcgError, MemcgId, Memcgs};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
-    Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, ResidentTotals,
-    Space, Spaces, SpacesConfig, SwapOffError,
+    Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Resident, Space,
+    SpaceId, Spaces, SpacesConfig, SwapOffError,
 };
 use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_sync::SpinStatistics;
@@ -111,9 +111,16 @@ impl<P: Platform> Memory<P> {
         self.spaces.frames().totals()
     }
 
-    /// What is resident in all address spaces together at this moment.
-    pub fn resident_totals(&self) -> ResidentTotals {
-        Space::resident_totals(&self.spaces)
+    /// Calls `visit` with what each address space has resident at this moment.
+    pub fn for_each_resident(&self, visit: impl FnMut(SpaceId, Resident)) {
+        Space::for_each_resident(&self.spaces, visit);
+    }
+
+    /// Bytes of anonymous memory that is mapped, summed over all address spaces at this moment.
+    pub fn resident_anonymous(&self) -> u64 {
+        let mut bytes = 0;
+        self.for_each_resident(|_, resident| bytes += resident.anonymous);
+        bytes
     }
 
     /// Bytes of anonymous memory that PMD entries map at this moment (`AnonHugePages`).

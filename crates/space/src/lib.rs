@@ -55,8 +55,7 @@ pub use quire_thp::{
 };
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
-    LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, ResidentTotals, Space,
-    SyncFlags,
+    LockAll, Mapping, MappingFigures, MemcgChangeError, PageState, PinnedPage, Resident, Space, SyncFlags,
 };
 pub use spaces::{NoReclaim, OomAction, Reclaim, Spaces, SpacesConfig};
 pub use swapoff::{SwapOffError, swapoff, swapon};

@@ -105,16 +105,18 @@ impl<'m, P: Platform> Space<'m, P> {
         }
     }
 
-    /// What is resident, summed over all spaces at this moment: a page that several map counts for each.
-    pub fn resident_totals(spaces: &'m Spaces<P>) -> ResidentTotals {
-        let mut totals = ResidentTotals::default();
+    /// Calls `visit` with what each space has resident at this moment: a page that several map counts for
+    /// each.
+    pub fn for_each_resident(spaces: &'m Spaces<P>, mut visit: impl FnMut(SpaceId, Resident)) {
         Self::for_each(spaces, |core| {
             let figures = core.tables.residency.figures();
-            totals.anonymous += figures.anonymous * PAGE_SIZE;
-            totals.file += figures.file * PAGE_SIZE;
-            totals.page_tables += figures.tables * PAGE_SIZE;
+            let resident = Resident {
+                anonymous: figures.anonymous * PAGE_SIZE,
+                file: figures.file * PAGE_SIZE,
+                page_tables: figures.tables * PAGE_SIZE,
+            };
+            visit(core.tables.id(), resident);
         });
-        totals
     }
 
     #[inline]
@@ -234,9 +236,9 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 }
 
-/// What all spaces have resident together, in bytes.
+/// What a space has resident, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ResidentTotals {
+pub struct Resident {
     /// Private pages (`RssAnon`).
     pub anonymous: u64,
     /// Pages of files and shared memory (`RssFile` and `RssShmem`).

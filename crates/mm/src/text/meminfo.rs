@@ -17,7 +17,7 @@ use quire_memcg::LruList;
 pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     let totals = memory.parts().frames().totals();
     let slab = slab_pages(memory);
-    let anonymous = memory.resident_totals().anonymous / PAGE_SIZE;
+    let anonymous = memory.resident_anonymous() / PAGE_SIZE;
     let anonymous_huge = memory.parts().frames().events().pmd_mapped() * Order::PMD.pages();
     let lists = lists_by_age(memory, None);
     let list = |list: LruList| lists[list as usize];

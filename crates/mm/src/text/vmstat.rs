@@ -29,7 +29,7 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     // Linux counts these for each node, among what there is now.
     let (of_nodes, of_machine) = VmEvent::ALL.split_at(VmEvent::Pswpin as usize);
     events(memory, of_nodes, out)?;
-    writeln!(out, "nr_anon_pages {}", memory.resident_totals().anonymous / PAGE_SIZE)?;
+    writeln!(out, "nr_anon_pages {}", memory.resident_anonymous() / PAGE_SIZE)?;
     writeln!(out, "nr_anon_transparent_hugepages {}", frames.events().pmd_mapped())?;
     writeln!(out, "nr_swapcached {}", memory.parts().swap().cached_pages())?;
     events(memory, of_machine, out)

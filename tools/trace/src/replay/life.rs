@@ -5,7 +5,8 @@
 
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
-use quire_mm::{FolioCounter, Memory, VmEvent};
+use quire_mm::{FolioCounter, Memory, SpaceId, VmEvent};
+use std::collections::HashMap;
 
 /// What was resident at one moment, in bytes, over all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,6 +21,8 @@ pub struct LifeSample {
     pub resident: u64,
     /// Page tables (`VmPTE`).
     pub page_tables: u64,
+    /// The anonymous memory of the process that has most of it.
+    pub largest: u64,
     /// Anonymous memory that entries of PMD tables map (`AnonHugePages`).
     pub huge: u64,
     /// Memory of anonymous folios larger than a page, mapped however.
@@ -27,18 +30,21 @@ pub struct LifeSample {
 }
 
 impl LifeSample {
-    fn of(memory: &Memory<HostPlatform>, time_ns: u64, event: u64) -> Self {
-        let totals = memory.resident_totals();
+    /// The sample of this moment, and the address space with most anonymous memory.
+    fn of(memory: &Memory<HostPlatform>, time_ns: u64, event: u64) -> (Self, Option<SpaceId>) {
+        let mut sample = Self { time_ns, event, huge: memory.huge_mapped(), ..Self::default() };
         let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();
-        Self {
-            time_ns,
-            event,
-            anonymous: totals.anonymous,
-            resident: totals.anonymous + totals.file,
-            page_tables: totals.page_tables,
-            huge: memory.huge_mapped(),
-            large: large_orders().map(of_order).sum(),
-        }
+        sample.large = large_orders().map(of_order).sum();
+        let mut largest = None;
+        memory.for_each_resident(|id, resident| {
+            sample.anonymous += resident.anonymous;
+            sample.resident += resident.anonymous + resident.file;
+            sample.page_tables += resident.page_tables;
+            if resident.anonymous > sample.largest {
+                (sample.largest, largest) = (resident.anonymous, Some(id));
+            }
+        });
+        (sample, largest)
     }
 }
 
@@ -60,6 +66,10 @@ pub struct FolioFigures {
 pub struct LifeFigures {
     /// The sample with the most anonymous memory.
     pub at_peak: LifeSample,
+    /// The most anonymous memory that one process had.
+    pub peak_largest: u64,
+    /// That process: its place in [`ReplayReport::processes`](super::ReplayReport::processes).
+    pub largest: Option<usize>,
     /// The most of all resident memory.
     pub peak_resident: u64,
     /// The most of page tables.
@@ -104,14 +114,21 @@ pub(super) struct Life {
     figures: LifeFigures,
     sums: Sums,
     last: LifeSample,
+    /// Which process each address space is of, by its place in the report.
+    owners: HashMap<SpaceId, usize>,
     /// Recorded time between two samples that are kept; doubled whenever there are too many.
     spacing_ns: u64,
 }
 
 impl Life {
+    /// The address space `id` is now that of the process at `place` of the report.
+    pub(super) fn own(&mut self, id: SpaceId, place: usize) {
+        self.owners.insert(id, place);
+    }
+
     /// Looks at the machine before event number `event`, at `time_ns` of the recorded time, or after it.
     pub(super) fn look(&mut self, memory: &Memory<HostPlatform>, time_ns: u64, event: u64) {
-        let now = LifeSample::of(memory, time_ns.max(self.last.time_ns), event);
+        let (now, largest) = LifeSample::of(memory, time_ns.max(self.last.time_ns), event);
         let passed = (now.time_ns - self.last.time_ns) as f64;
         let between = |before: u64, after: u64| (before as f64 + after as f64) / 2.0 * passed;
         self.sums.anonymous += between(self.last.anonymous, now.anonymous);
@@ -121,6 +138,10 @@ impl Life {
         let figures = &mut self.figures;
         if now.anonymous > figures.at_peak.anonymous {
             figures.at_peak = now;
+        }
+        if now.largest > figures.peak_largest {
+            figures.peak_largest = now.largest;
+            figures.largest = largest.and_then(|id| self.owners.get(&id).copied());
         }
         figures.peak_resident = figures.peak_resident.max(now.resident);
         figures.peak_page_tables = figures.peak_page_tables.max(now.page_tables);

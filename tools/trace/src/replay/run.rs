@@ -272,6 +272,13 @@ impl<'m> Run<'m> {
         self.look();
     }
 
+    /// `space` is now that of process number `process`.
+    fn own(&mut self, space: Option<&Space<'_, HostPlatform>>, process: usize) {
+        if let (Some(life), Some(space)) = (&mut self.life, space) {
+            life.own(space.id(), process);
+        }
+    }
+
     /// Takes a sample of what is resident.
     fn look(&mut self) {
         if let Some(life) = &mut self.life {
@@ -436,6 +443,7 @@ impl<'m> Run<'m> {
             Some(space) => self.load(cpu, space),
             None => self.idle(cpu),
         }
+        self.own(space.as_ref(), process);
         self.processes[process].limits = image::limits_of(recorded);
         let rights = image::rights_of(recorded.privileges);
         let task = Task { process, space: space.map(Rc::new), rights };
@@ -466,6 +474,9 @@ impl<'m> Run<'m> {
                 let report = &mut self.processes[process].report;
                 report.add_mismatch(self.event, "fork".to_owned(), "a child", error.to_string());
             }
+        }
+        if !clone.shares_memory {
+            self.own(space.as_deref(), process);
         }
         if !clone.same_process {
             let program = self.processes[parent_process].report.program.clone();
