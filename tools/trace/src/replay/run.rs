@@ -90,6 +90,8 @@ const MOST_TASKS: usize = 1 << 22;
 const MOST_AUDITS: usize = 64;
 /// A sample of memory at least so often.
 const FAULTS_BETWEEN_LOOKS: u64 = 1 << 12;
+/// Recorded time between two events that counts as a pause.
+const PAUSE_NS: u64 = 5_000_000;
 /// The most steps that khugepaged makes up for after a pause: soon nothing is left to collapse.
 const MOST_STEPS: u32 = 1000;
 
@@ -130,9 +132,14 @@ impl<'m> Run<'m> {
     /// Replays one event.
     pub(super) fn step(&mut self, event: &Event) {
         self.tick(event.time_ns);
+        // Faults only add, but a long run of them takes time, and after a pause they begin anew.
+        let paused = event.time_ns > self.time_ns + PAUSE_NS;
+        if paused {
+            self.look();
+        }
         self.khugepaged(event.time_ns);
-        // Faults only add, but a long run of them takes time.
-        if !matches!(event.kind, EventKind::Fault(_)) || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS) {
+        let is_fault = matches!(event.kind, EventKind::Fault(_));
+        if paused || !is_fault || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS) {
             self.look();
         }
         match &event.kind {

@@ -7,6 +7,7 @@ mod common;
 
 mod format;
 mod host;
+mod life;
 mod limits;
 mod recordings;
 mod replay;

@@ -1,0 +1,187 @@
+//! Memory over the recorded time, under settings of transparent huge pages other than the recorded.
+
+use quire_mm::{
+    HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled,
+};
+use quire_trace::event::{
+    Access, Call, CallDetail, Event, EventKind, ExecImage, ExitStatus, Fault, Mode, Outcome, TaskId,
+};
+use quire_trace::format::{TraceReader, TraceWriter};
+use quire_trace::import::lackey;
+use quire_trace::replay::{LifeFigures, Replay, ReplayOptions, ReplayReport};
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const PAGE: u64 = 4096;
+const HUGE: u64 = 2 << 20;
+/// Where the programs map memory: a border of a PMD entry.
+const BASE: u64 = 0x10_0000_0000;
+const SECOND: u64 = 1_000_000_000;
+
+/// A recording that was made up, as a file of the test's own.
+struct Invented {
+    path: PathBuf,
+    events: Vec<Event>,
+}
+
+impl Drop for Invented {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Invented {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("quire-life-{}-{name}", std::process::id()));
+        let image = ExecImage { max_map_count: 65530, overcommit_memory: 1, ..ExecImage::default() };
+        let mut this = Self { path, events: Vec::new() };
+        this.push(0, EventKind::Exec(Box::new(image)));
+        this
+    }
+
+    fn push(&mut self, time_ns: u64, kind: EventKind) {
+        self.events.push(Event { time_ns, task: TaskId(0), cpu: 0, kind });
+    }
+
+    fn call(&mut self, time_ns: u64, number: i64, args: [u64; 6], result: u64) {
+        let call = Call { number: number as u32, args, result: result as i64, detail: CallDetail::None };
+        self.push(time_ns, EventKind::Call(call));
+    }
+
+    /// Maps `len` bytes at `addr`, with more flags.
+    fn map(&mut self, time_ns: u64, addr: u64, len: u64, flags: i32) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE | flags;
+        self.call(time_ns, libc::SYS_mmap, [addr, len, 3, flags as u64, u64::MAX, 0], addr);
+    }
+
+    fn unmap(&mut self, time_ns: u64, addr: u64, len: u64) {
+        self.call(time_ns, libc::SYS_munmap, [addr, len, 0, 0, 0, 0], 0);
+    }
+
+    fn write(&mut self, time_ns: u64, addr: u64) {
+        let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Minor);
+        self.push(time_ns, EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false }));
+    }
+
+    fn replay(&mut self, options: ReplayOptions) -> ReplayReport {
+        let last = self.events.last().map_or(0, |event| event.time_ns);
+        if !matches!(self.events.last(), Some(Event { kind: EventKind::Exit(_), .. })) {
+            self.push(last, EventKind::Exit(ExitStatus::Code(0)));
+        }
+        // The header of an import; the events are ours.
+        let text = self.path.with_extension("txt");
+        std::fs::write(&text, " S 05000000,8\n").unwrap();
+        lackey(&text, &self.path).unwrap();
+        std::fs::remove_file(&text).unwrap();
+        let header = TraceReader::open(&self.path).unwrap().header().clone();
+        let mut writer = TraceWriter::new(File::create(&self.path).unwrap(), &header, 3).unwrap();
+        for event in &self.events {
+            writer.push(event).unwrap();
+        }
+        writer.finish(0, 0).unwrap();
+        let report = Replay::open(&self.path, options).unwrap().run(&mut |_, _| {}).unwrap();
+        assert!(report.does_not_fit.is_none(), "{:?}", report.does_not_fit);
+        report
+    }
+
+    fn life(&mut self, policy: HugePolicy) -> LifeFigures {
+        let huge = HugeConfig { policy, ..HugeConfig::default() };
+        self.replay(ReplayOptions { huge, life: true, ..ReplayOptions::default() }).life.unwrap()
+    }
+}
+
+fn policy(enabled: HugeEnabled) -> HugePolicy {
+    HugePolicy::default().with_enabled(enabled)
+}
+
+/// A byte in each 2 MiB of 1 GiB: a page each without huge pages, all of it with them. The machine has memory
+/// for either without being told.
+#[test]
+fn ram_suffices_for_what_the_settings_bring_in() {
+    let mut program = Invented::new("sparse");
+    program.map(SECOND, BASE, 1 << 30, 0);
+    for block in 0..512 {
+        program.write(2 * SECOND, BASE + block * HUGE + 5 * PAGE);
+    }
+    program.unmap(4 * SECOND, BASE, 1 << 30);
+    let never = program.life(policy(HugeEnabled::Never));
+    assert_eq!((never.at_peak.anonymous, never.at_peak.huge, never.faults), (512 * PAGE, 0, 512));
+    assert!(never.folios.is_empty() && never.fallbacks() == 0, "{never:?}");
+    let always = program.life(policy(HugeEnabled::Always));
+    assert_eq!((always.at_peak.anonymous, always.at_peak.huge), (1 << 30, 1 << 30));
+    assert_eq!((always.peak_largest, always.largest), (1 << 30, Some(0)));
+    assert_eq!(always.folios.iter().map(|folio| folio.faults).collect::<Vec<_>>(), [512]);
+    assert_eq!((always.fallbacks(), always.large_share()), (0, 1.0));
+    assert!(always.peak_page_tables < never.peak_page_tables + 512 * PAGE, "{always:?}");
+    // From 2 s on, of 4 s.
+    let half = (1u64 << 29) as f64;
+    assert!((always.mean_anonymous - half).abs() < half * 0.01, "{}", always.mean_anonymous);
+}
+
+/// Sizes below the PMD's.
+#[test]
+fn each_size_of_folio_is_counted() {
+    let mut program = Invented::new("sizes");
+    program.map(0, BASE, 4 << 20, 0);
+    for page in 0..1024 {
+        program.write(0, BASE + page * PAGE);
+    }
+    for (kib, order) in [(16, 2), (64, 4), (1024, 8)] {
+        let order = quire_arch::Order::new(order).unwrap();
+        let sizes = OrderSet::of(order);
+        let life = program.life(policy(HugeEnabled::Never).with_sizes(sizes, SizeEnabled::Always));
+        assert_eq!(life.at_peak.anonymous, 4 << 20, "{kib} KiB");
+        assert_eq!(life.at_peak.large, 4 << 20);
+        let [folio] = life.folios[..] else { panic!("{:?}", life.folios) };
+        assert_eq!((folio.order, folio.faults, folio.fallbacks), (order, (4 << 10) / kib, 0));
+        assert_eq!(life.faults, (4 << 10) / kib);
+    }
+}
+
+/// khugepaged keeps its pace in recorded time: what is unmapped before it looks is not collapsed.
+#[test]
+fn khugepaged_looks_at_its_own_times() {
+    let mut program = Invented::new("khugepaged");
+    // Heaps that grow by a page at the end: faults find no block of 2 MiB in them, khugepaged does later.
+    for block in [0, 2] {
+        let start = BASE + block * HUGE;
+        program.map(0, start, HUGE - PAGE, 0);
+        for page in 0..511 {
+            program.write(0, start + page * PAGE);
+        }
+        program.map(0, start + HUGE - PAGE, PAGE, 0);
+    }
+    program.unmap(9 * SECOND, BASE + 2 * HUGE, HUGE);
+    program.unmap(12 * SECOND, BASE, HUGE);
+    let mut life = |none: u32, first: Option<u64>| {
+        let khugepaged = KhugepagedConfig::LINUX.with(KhugepagedSetting::MaxPtesNone, none).unwrap();
+        let huge = HugeConfig { policy: policy(HugeEnabled::Always), khugepaged };
+        let khugepaged = first.map(Duration::from_secs);
+        let options = ReplayOptions { huge, life: true, khugepaged, ..ReplayOptions::default() };
+        let life = program.replay(options).life.unwrap();
+        (life.collapses, life.at_peak.anonymous)
+    };
+    let both = 2 * (HUGE - PAGE);
+    assert_eq!(life(511, None), (0, both));
+    assert_eq!(life(511, Some(10)), (1, both));
+    assert_eq!(life(0, Some(10)), (0, both));
+    // At 8 s both are there.
+    assert_eq!(life(511, Some(8)), (2, 2 * HUGE));
+    assert_eq!(life(511, Some(13)), (0, both));
+}
+
+/// Without contents a machine of 8 GiB takes little of the host. The tests of the command line hold a process to it.
+#[test]
+fn what_a_program_holds_is_not_touched() {
+    let mut program = Invented::new("populated");
+    program.map(0, BASE, 2 << 30, libc::MAP_POPULATE);
+    let report = program.replay(ReplayOptions { life: true, ..ReplayOptions::default() });
+    assert!(report.is_good(), "{report:?}");
+    assert_eq!(report.life.unwrap().at_peak.anonymous, 2 << 30);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    // The other tests of this program have machines of up to 1 GiB.
+    assert!(kib < 2 << 20, "{kib} kB");
+}
