@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Replay(ReplayArguments),
     /// Record a program and replay it at once
     Run(RunArguments),
+    /// Predict what settings of huge pages would do for a program
+    Advise(AdviseArguments),
     /// Make random memory calls on Linux and on Quire side by side and compare everything
     Diff(DiffArguments),
     /// Measure what a technique saves and costs, with it off and on
@@ -140,6 +142,25 @@ pub(crate) struct RunArguments {
     pub(crate) machine: MachineArguments,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AdviseArguments {
+    /// Recordings of one command, made by `quire record`
+    #[arg(value_name = "FILE", conflicts_with = "command", required_unless_present = "command")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Record the command so many times: what differs between runs becomes a range
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(crate) runs: u16,
+    /// Replay so many at once; by default one a CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Print JSON objects, one a line: a row a setting, then the verdict
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments, to be recorded
+    #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 

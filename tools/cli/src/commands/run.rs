@@ -1,24 +1,13 @@
 //! `quire run`: record and replay in one.
 
 use super::replay::{replay, show};
+use super::scratch::scratch;
 use crate::args::RunArguments;
 use crate::exit::{FOUND_FAILURE, Failure};
-use quire_trace::format::EXTENSION;
 use quire_trace::record::{RecordOptions, RecordTarget, record};
-use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-
-/// A file without a name, which is gone when the command ends, however it ends.
-fn scratch() -> io::Result<Arc<File>> {
-    let path = std::env::temp_dir().join(format!("quire-run-{}.{EXTENSION}", std::process::id()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    std::fs::remove_file(path)?;
-    Ok(Arc::new(file))
-}
 
 pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
     // What to record to, where to read it, and what to call it.

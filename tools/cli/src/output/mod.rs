@@ -1,5 +1,6 @@
 //! What is printed.
 
+pub(crate) mod advice;
 pub(crate) mod comparison;
 pub(crate) mod dump;
 pub(crate) mod json;

@@ -45,6 +45,7 @@ use quire_mm::{HugeConfig, MemoryConfig, Overcommit, Techniques};
 use run::{Manner, Run};
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -122,7 +123,7 @@ pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 pub struct Replay {
     path: PathBuf,
     options: ReplayOptions,
-    needs: Needs,
+    needs: Arc<Needs>,
 }
 
 /// The most vCPUs that a replay uses; recorded CPUs beyond share them.
@@ -148,7 +149,22 @@ impl Replay {
         if let Some(damage) = reader.damage().filter(|_| reader.trailer().is_none() && needs.is_empty()) {
             return Err(ReplayError::NothingSalvaged(path.to_path_buf(), damage.to_string()));
         }
-        Ok(Self { path: path.to_path_buf(), options, needs })
+        Ok(Self { path: path.to_path_buf(), options, needs: Arc::new(needs) })
+    }
+
+    /// A replay of the same trace otherwise. Not looked through again.
+    #[must_use]
+    pub fn with(&self, options: ReplayOptions) -> Self {
+        Self { path: self.path.clone(), options, needs: Arc::clone(&self.needs) }
+    }
+
+    /// What the trace says of itself.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Trace`].
+    pub fn header(&self) -> Result<TraceHeader, ReplayError> {
+        Ok(open(&self.path, &self.options)?.header().clone())
     }
 
     /// What the trace knows of pages that were used again.

@@ -1,0 +1,181 @@
+//! The settings that are tried, and the commands that apply them.
+
+use quire_arch::Order;
+use quire_mm::{
+    HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled,
+    TablesTechnique,
+};
+
+/// One combination of settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// Its name, as words that can be passed on: `thp=always,max_ptes_none=0`.
+    pub name: String,
+    /// The files of `/sys/kernel/mm/transparent_hugepage`.
+    pub huge: HugeConfig,
+    /// What becomes of empty page tables.
+    pub tables: TablesTechnique,
+    /// It is what the host had when the program was recorded.
+    pub is_present: bool,
+}
+
+/// The folder of the settings.
+const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// Orders of folios between a page and the PMD's, which Linux calls mTHP.
+fn small_orders() -> impl Iterator<Item = Order> {
+    OrderSet::ANONYMOUS.iter().filter(|&order| order < Order::PMD)
+}
+
+/// The size of a folio as its folder in `/sys` names it.
+fn kib(order: Order) -> u64 {
+    order.bytes() >> 10
+}
+
+/// The size as people write it: 64K, 1M.
+fn size(order: Order) -> String {
+    match kib(order) {
+        kib if kib >= 1024 => format!("{}M", kib / 1024),
+        kib => format!("{kib}K"),
+    }
+}
+
+impl Setting {
+    fn new(name: impl Into<String>, huge: HugeConfig) -> Self {
+        Self { name: name.into(), huge, tables: TablesTechnique::default(), is_present: false }
+    }
+
+    /// Whether khugepaged has anything to do under it.
+    #[must_use]
+    pub fn runs_khugepaged(&self) -> bool {
+        let orders = self.huge.policy.enabled_orders(true);
+        orders.contains(Order::PMD)
+    }
+
+    /// The commands that bring a host from `present` to this setting: lines for a shell of root's.
+    #[must_use]
+    pub fn commands(&self, present: &Self) -> Vec<String> {
+        let mut commands = Vec::new();
+        let mut write = |word: &str, file: &str| commands.push(format!("echo {word} > {FOLDER}/{file}"));
+        let (new, old) = (&self.huge, &present.huge);
+        // Sizes first: `enabled` is what those that inherit follow.
+        for order in
+            OrderSet::ANONYMOUS.iter().filter(|&order| new.policy.size(order) != old.policy.size(order))
+        {
+            write(new.policy.size(order).name(), &format!("hugepages-{}kB/enabled", kib(order)));
+        }
+        if new.policy.enabled() != old.policy.enabled() {
+            write(new.policy.enabled().name(), "enabled");
+        }
+        for &setting in KhugepagedSetting::ALL {
+            let value = new.khugepaged.get(setting);
+            if value != old.khugepaged.get(setting) {
+                write(&value.to_string(), &format!("khugepaged/{}", setting.name()));
+            }
+        }
+        commands
+    }
+}
+
+/// The settings that are tried for a program that was recorded on a host set as `present`, the present ones first.
+#[must_use]
+pub fn grid(present: HugeConfig) -> Vec<Setting> {
+    let policy = |enabled| {
+        let sizes = SizeEnabled::Inherit;
+        let none = present.policy.with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Never);
+        none.with_sizes(OrderSet::PMD, sizes).with_enabled(enabled)
+    };
+    let with = |policy: HugePolicy| HugeConfig { policy, khugepaged: KhugepagedConfig::LINUX };
+    let none_empty = |huge: HugeConfig| {
+        let khugepaged = huge.khugepaged.with(KhugepagedSetting::MaxPtesNone, 0);
+        HugeConfig { khugepaged: khugepaged.unwrap_or(huge.khugepaged), ..huge }
+    };
+    let always = with(policy(HugeEnabled::Always));
+    let never = policy(HugeEnabled::Never);
+    let mut settings = vec![
+        Setting::new("thp=never", with(never)),
+        Setting::new("thp=madvise", with(policy(HugeEnabled::Madvise))),
+        Setting::new("thp=always", always),
+        Setting::new("thp=always,max_ptes_none=0", none_empty(always)),
+    ];
+    for order in small_orders() {
+        let policy = never.with_sizes(OrderSet::of(order), SizeEnabled::Always);
+        settings.push(Setting::new(format!("mthp={}", size(order)), with(policy)));
+    }
+    let up_to_64k = OrderSet::ANONYMOUS.up_to(Order::new(4).unwrap_or(Order::ZERO));
+    let small = OrderSet::ANONYMOUS.below(Order::PMD);
+    for (name, sizes) in [("mthp=16K-64K", up_to_64k), ("mthp=16K-1M", small)] {
+        settings.push(Setting::new(name, with(never.with_sizes(sizes, SizeEnabled::Always))));
+    }
+    let both = always.policy.with_sizes(up_to_64k, SizeEnabled::Always);
+    settings.push(Setting::new("thp=always,mthp=16K-64K", with(both)));
+    let found = settings.iter().position(|setting| setting.huge == present);
+    let mut first = match found {
+        Some(place) => settings.remove(place),
+        None => Setting::new("present", present),
+    };
+    first.is_present = true;
+    let kept = Setting {
+        name: format!("{},tables=keep", first.name),
+        tables: TablesTechnique::Keep,
+        is_present: false,
+        ..first.clone()
+    };
+    settings.insert(0, first);
+    settings.push(kept);
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_present_setting_comes_first_and_once() {
+        let settings = grid(HugeConfig::default());
+        assert_eq!((settings[0].name.as_str(), settings[0].is_present), ("thp=madvise", true));
+        assert_eq!(settings.iter().filter(|setting| setting.is_present).count(), 1);
+        let mut names: Vec<_> = settings.iter().map(|setting| setting.name.clone()).collect();
+        assert_eq!(names.last().map(String::as_str), Some("thp=madvise,tables=keep"));
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), settings.len());
+        let strange =
+            HugeConfig { policy: HugePolicy::default().with_zero_page(false), ..HugeConfig::default() };
+        assert_eq!(grid(strange)[0].name, "thp=madvise", "other switches stay as they are");
+        let policy = HugePolicy::default().with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Madvise);
+        assert_eq!(grid(HugeConfig { policy, ..HugeConfig::default() })[0].name, "present");
+    }
+
+    #[test]
+    fn commands_lead_there_and_back() {
+        let settings = grid(HugeConfig::default());
+        let find = |name: &str| settings.iter().find(|setting| setting.name == name).unwrap();
+        let (present, tight) = (&settings[0], find("thp=always,max_ptes_none=0"));
+        let folder = FOLDER;
+        assert_eq!(
+            tight.commands(present),
+            [
+                format!("echo always > {folder}/enabled"),
+                format!("echo 0 > {folder}/khugepaged/max_ptes_none")
+            ]
+        );
+        assert_eq!(
+            present.commands(tight),
+            [
+                format!("echo madvise > {folder}/enabled"),
+                format!("echo 511 > {folder}/khugepaged/max_ptes_none")
+            ]
+        );
+        assert_eq!(
+            find("mthp=64K").commands(present),
+            [
+                format!("echo always > {folder}/hugepages-64kB/enabled"),
+                format!("echo never > {folder}/enabled")
+            ]
+        );
+        assert!(
+            present.commands(present).is_empty() && settings.last().unwrap().commands(present).is_empty()
+        );
+    }
+}
