@@ -111,15 +111,16 @@ pub fn predict(files: &[PathBuf], at_once: usize, progress: Progress<'_>) -> Res
             (setting.clone(), Row::of(&lives(place), &recordings.collect::<Vec<_>>()))
         })
         .collect();
-    let seconds = outcomes.first().and_then(|outcome| outcome.life.samples.last());
+    let last = outcomes.first().and_then(|outcome| outcome.life.samples.last());
+    let seconds = last.map_or(0.0, |sample| sample.time_ns as f64 / 1e9);
     let differences = jobs.iter().zip(&outcomes).filter(|(job, _)| job.setting == 0);
     Ok(Prediction {
         command: command(header),
         recordings: files.len(),
-        seconds: seconds.map_or(0.0, |sample| sample.time_ns as f64 / 1e9),
+        seconds,
         differences: differences.map(|(_, outcome)| outcome.differences).sum(),
         exactness: header.faults.exactness(),
-        verdict: Verdict::of(&rows),
+        verdict: Verdict::of(&rows, seconds),
         rows,
     })
 }

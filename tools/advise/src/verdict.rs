@@ -7,10 +7,11 @@ use crate::setting::Setting;
 const WORTH_MEMORY: f64 = 0.05;
 /// A change of the peak that is worth being told.
 const NOTABLE: f64 = 0.02;
-/// Page faults that are worth being told: so many fewer.
-const WORTH_FAULTS: f64 = 0.5;
-/// Fewer faults than this in all cost nothing that could be measured.
-const FEW_FAULTS: f64 = 5_000.0;
+/// A share of the run time that is worth a change of settings.
+const WORTH_TIME: f64 = 0.02;
+/// What a page fault costs beside zeroing its page, in seconds: an estimate, on the low side. Zeroing takes as long
+/// whatever the faults' size.
+const FAULT_SECONDS: f64 = 0.5e-6;
 
 /// What one setting changes, against the present one.
 #[derive(Clone, PartialEq, Debug)]
@@ -22,6 +23,8 @@ pub struct Gain {
     pub memory: f64,
     /// Change of the number of page faults likewise.
     pub faults: f64,
+    /// The share of the run time that fewer page faults save: an estimate.
+    pub time: f64,
 }
 
 /// Which setting is worth trying.
@@ -46,7 +49,8 @@ fn is_below(old: Range, new: Range, share: f64) -> bool {
 }
 
 impl Verdict {
-    pub(crate) fn of(rows: &[(Setting, Row)]) -> Self {
+    /// Of rows, the present setting's first, of a program that ran for `seconds`.
+    pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64) -> Self {
         let Some((_, present)) = rows.first() else {
             return Self { least_memory: None, fewest_faults: None, most_memory: None };
         };
@@ -54,6 +58,8 @@ impl Verdict {
             place,
             memory: change(present.peak_largest.median, row.peak_largest.median),
             faults: change(present.faults.median, row.faults.median),
+            time: (present.faults.median - row.faults.median) * FAULT_SECONDS
+                / seconds.max(f64::MIN_POSITIVE),
         };
         let others = || rows.iter().enumerate().skip(1).map(|(place, (_, row))| (place, row));
         let least_memory = others()
@@ -65,10 +71,9 @@ impl Verdict {
                     .unwrap_or(std::cmp::Ordering::Equal)
             });
         let fewest_faults = others()
-            .filter(|(_, row)| present.faults.median - row.faults.median > FEW_FAULTS)
-            .filter(|(_, row)| is_below(present.faults, row.faults, WORTH_FAULTS))
+            .filter(|(_, row)| is_below(present.faults, row.faults, 0.0))
             .map(|(place, row)| gain(place, row))
-            .filter(|gain| gain.memory < NOTABLE)
+            .filter(|gain| gain.memory < NOTABLE && gain.time >= WORTH_TIME)
             .min_by(|one, other| one.faults.total_cmp(&other.faults));
         let most_memory = others()
             .filter(|(_, row)| is_below(row.peak_largest, present.peak_largest, NOTABLE))
@@ -111,17 +116,17 @@ mod tests {
 
     #[test]
     fn nothing_is_advised_where_nothing_changes() {
-        let verdict = Verdict::of(&rows(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.6e5)], 0.0));
+        let verdict = Verdict::of(&rows(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.6e5)], 0.0), 1.1);
         assert!(
             verdict.nothing_changes() && verdict.recommended().is_none() && verdict.most_memory.is_none()
         );
-        assert!(Verdict::of(&[]).nothing_changes());
+        assert!(Verdict::of(&[], 0.0).nothing_changes());
     }
 
     #[test]
     fn memory_comes_before_faults_and_both_before_chance() {
         let figures = [(1e9, 1e5), (0.7e9, 2e5), (1.4e9, 1e3), (1.0e9, 1e4)];
-        let verdict = Verdict::of(&rows(&figures, 1e3));
+        let verdict = Verdict::of(&rows(&figures, 1e3), 1.0);
         assert_eq!(verdict.least_memory.as_ref().map(|gain| gain.place), Some(1));
         // The one with fewer still takes more memory.
         assert_eq!(verdict.fewest_faults.as_ref().map(|gain| gain.place), Some(3));
@@ -131,7 +136,7 @@ mod tests {
         );
         assert_eq!(verdict.recommended().map(|gain| gain.place), Some(1));
         // What the recordings differ in hides it.
-        let verdict = Verdict::of(&rows(&figures, 0.3e9));
+        let verdict = Verdict::of(&rows(&figures, 0.3e9), 1.0);
         assert!(verdict.nothing_changes() && verdict.most_memory.is_none());
     }
 }

@@ -22,6 +22,7 @@ pub(crate) fn run(arguments: AdviseArguments) -> Result<ExitCode, Failure> {
         let mut options =
             RecordOptions::new(arguments.command.clone(), RecordTarget::Open(Arc::clone(&open)));
         options.reuse = None;
+        options.stdout_is_taken = true;
         let summary = record(&options).map_err(Failure::input)?;
         if summary.exit_code() != 0 {
             eprintln!("quire: the program ended with code {} (run {})", summary.exit_code(), number + 1);

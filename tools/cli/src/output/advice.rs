@@ -1,6 +1,7 @@
 //! What `quire advise` prints.
 
 use super::say;
+use super::table::shorten;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quire_advise::{Gain, Prediction, Range, Row, Setting};
 use serde_json::{Value, json};
@@ -9,11 +10,11 @@ use serde_json::{Value, json};
 const NO_CHANGE: f64 = 0.005;
 
 pub(crate) fn print(prediction: &Prediction) {
-    let Prediction { command, recordings, seconds, differences, .. } = prediction;
-    let of = if *recordings == 1 { "recording".to_owned() } else { format!("{recordings} recordings") };
+    let Prediction { command, recordings, seconds, differences, exactness, .. } = prediction;
+    let of = if *recordings == 1 { "a recording".to_owned() } else { format!("{recordings} recordings") };
     say(format_args!(
-        "{command}: {of}, {seconds:.1} s; {differences} differences from Linux; {}",
-        prediction.exactness
+        "{}: {of}, {seconds:.1} s; {differences} differences from Linux\n{exactness}\n",
+        shorten(command, 60)
     ));
     say(table(prediction));
     for line in verdict(prediction) {
@@ -117,11 +118,12 @@ fn verdict(prediction: &Prediction) -> Vec<String> {
     {
         let row = &rows[gain.place].1;
         lines.push(format!(
-            "{} {} is worth trying for speed: {} page faults instead of {}, for{} memory.",
+            "{} {} is worth trying for speed: {} page faults instead of {} save about {:.0} % of the time, for{} memory.",
             if verdict.least_memory.is_some() { "Also:" } else { "Verdict:" },
             rows[gain.place].0.name,
             count(row.faults.median),
             count(now.faults.median),
+            gain.time * 100.0,
             if percent(gain.memory).is_empty() { " the same".to_owned() } else { percent(gain.memory) },
         ));
         lines.extend(how(&rows[gain.place].0, present));
@@ -213,6 +215,7 @@ pub(crate) fn print_json(prediction: &Prediction) {
                 "setting": setting.name,
                 "memory_change": gain.memory,
                 "faults_change": gain.faults,
+                "time_saved_estimate": gain.time,
                 "apply": setting.commands(present),
                 "undo": present.commands(setting),
             })

@@ -25,7 +25,7 @@ pub(crate) fn print(file: &Path, report: &ReplayReport) {
     say("");
 }
 
-fn shorten(text: &str, most: usize) -> String {
+pub(super) fn shorten(text: &str, most: usize) -> String {
     let text = text.replace('\n', " ");
     if text.chars().count() <= most {
         return text;

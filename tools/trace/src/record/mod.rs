@@ -64,7 +64,7 @@ pub fn record(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
 fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
     let target = Target::open(options)?;
     let signals = SignalGuard::install();
-    let to_stderr = matches!(options.output, RecordTarget::Stdout);
+    let to_stderr = options.stdout_is_taken || matches!(options.output, RecordTarget::Stdout);
     let mut child = Child::start(&options.command, to_stderr, &signals.saved())?;
     let pid = child.pid;
     let result = follow_child(options, &mut child).and_then(|hold| {

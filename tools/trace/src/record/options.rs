@@ -24,6 +24,9 @@ pub struct RecordOptions {
     /// Leave transparent huge pages as the host has them. Otherwise the program does without them while it is
     /// recorded, so that each page of 4 KiB that it touches is seen.
     pub thp: bool,
+    /// The program writes to the standard error output instead of the standard output, which its recorder needs for
+    /// itself. So it does where the recording goes to the standard output.
+    pub stdout_is_taken: bool,
     /// How often to sample what is used again and how well it compresses, at most; `None` is never. Where a
     /// sample takes long they are fewer, so that they take a few percent of the time. Less than the 20 ms
     /// after which the recorder looks around anyway makes no difference.
@@ -52,6 +55,7 @@ impl RecordOptions {
             faults,
             calls,
             thp: false,
+            stdout_is_taken: false,
             reuse: Some(Self::REUSE_EVERY),
             level,
             notify: |line| eprintln!("quire: {line}"),

@@ -78,7 +78,7 @@ impl Image {
         let mapped = self.mapped.unwrap_or(u64::MAX);
         // What Linux had resident says nothing of other folios than the recorded ones.
         let resident = match self.resident {
-            Some(pages) if unadvised == 1 => pages + pages / 8 + 256,
+            Some(pages) if of_each == 1 => pages + pages / 8 + 256,
             _ => u64::MAX,
         };
         let pages = touched.saturating_mul(of_each).min(mapped).min(resident);
