@@ -122,6 +122,13 @@ fn a_comparison_prints_what_its_schema_says() {
 }
 
 #[test]
+fn advice_prints_what_its_schema_says() {
+    assert!(lines_of("advise.json", &["advise", "--json", "recordings/git-log.qtr"]) > 14);
+    let command = ["advise", "--json", "--runs", "1", "--", "true"];
+    assert!(lines_of("advise.json", &command) > 14);
+}
+
+#[test]
 fn an_experiment_prints_what_its_schema_says() {
     assert!(lines_of("lab.json", &["lab", "pcp", "--quick", "--json"]) > 10);
 }
