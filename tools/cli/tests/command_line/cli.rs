@@ -168,7 +168,7 @@ fn a_truncated_recording_is_refused_with_its_offset_and_salvaged_on_request() {
 fn a_recording_of_which_nothing_is_whole_is_said_to_be_lost() {
     // The header, and a piece of the first block.
     let whole = fs::read(recording("git-history.qtr")).expect("a recording");
-    let cut = Scratch::new("stump", &whole[..600]);
+    let cut = Scratch::new("stump", &whole[..2000]);
     let output = quire(&["replay", text(&cut.0), "--salvage"]);
     assert_eq!(output.status.code(), Some(1));
     let line = complaint(&output);
