@@ -2,7 +2,7 @@
 
 use crate::common::RW;
 use crate::common::{HostSpace, MIB2, NOT_MAPPED, PAGE, map_at, page};
-use crate::harness::{Fact, check, check_some, map, on_cpu, with_space, with_spaces, with_spaces_by};
+use crate::harness::{Fact, check_some, check_space, map, on_cpu, with_spaces, with_spaces_by};
 use quire_arch::{Order, VirtAddr};
 use quire_host::{HostConfig, Machine};
 use quire_mm::{Advice, MemoryConfig, OrderSet, RemapFlags, RemapTechnique, SizeEnabled};
@@ -35,25 +35,21 @@ fn fork<'m>(space: &HostSpace<'m>) -> ManuallyDrop<HostSpace<'m>> {
 /// Both copy, or one copies and the other is the last owner.
 #[test]
 fn shuttle_two_processes_write_to_one_page_at_once() {
-    check(|| {
-        with_space(2, |machine, space| {
-            map(space, ADDR, 1);
-            as_one_step(|| write(machine, 0, space, ADDR, 1));
-            let child = fork(space);
-            thread::scope(|scope| {
-                for (cpu, space) in [(0, space), (1, &*child)] {
-                    scope.spawn(move || {
-                        assert_eq!(read(machine, cpu, space, ADDR), 1);
-                        write(machine, cpu, space, ADDR, 10 + cpu as u64);
-                        assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64);
-                    });
-                }
-            });
-            as_one_step(|| {
-                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11))
-            });
-            as_one_step(|| drop(ManuallyDrop::into_inner(child)));
+    check_space(2, |machine, space| {
+        map(space, ADDR, 1);
+        as_one_step(|| write(machine, 0, space, ADDR, 1));
+        let child = fork(space);
+        thread::scope(|scope| {
+            for (cpu, space) in [(0, space), (1, &*child)] {
+                scope.spawn(move || {
+                    assert_eq!(read(machine, cpu, space, ADDR), 1);
+                    write(machine, cpu, space, ADDR, 10 + cpu as u64);
+                    assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64);
+                });
+            }
         });
+        as_one_step(|| assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11)));
+        as_one_step(|| drop(ManuallyDrop::into_inner(child)));
     });
 }
 
@@ -61,23 +57,21 @@ fn shuttle_two_processes_write_to_one_page_at_once() {
 /// that came before the exit.
 #[test]
 fn shuttle_the_last_owner_writes_while_the_other_exits() {
-    check(|| {
-        with_space(2, |machine, space| {
-            map(space, ADDR, 1);
-            as_one_step(|| write(machine, 0, space, ADDR, 1));
-            let child = fork(space);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    write(machine, 0, space, ADDR, 2);
-                    assert_eq!(read(machine, 0, space, ADDR), 2);
-                });
-                scope.spawn(|| {
-                    assert_eq!(read(machine, 1, &child, ADDR), 1, "a child sees what its parent wrote later");
-                    drop(ManuallyDrop::into_inner(child));
-                });
+    check_space(2, |machine, space| {
+        map(space, ADDR, 1);
+        as_one_step(|| write(machine, 0, space, ADDR, 1));
+        let child = fork(space);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                write(machine, 0, space, ADDR, 2);
+                assert_eq!(read(machine, 0, space, ADDR), 2);
             });
-            as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 2));
+            scope.spawn(|| {
+                assert_eq!(read(machine, 1, &child, ADDR), 1, "a child sees what its parent wrote later");
+                drop(ManuallyDrop::into_inner(child));
+            });
         });
+        as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 2));
     });
 }
 
@@ -85,37 +79,34 @@ fn shuttle_the_last_owner_writes_while_the_other_exits() {
 /// made.
 #[test]
 fn shuttle_a_fork_against_a_copy_and_a_first_write() {
-    check(|| {
-        with_space(2, |machine, space| {
-            map(space, BEFORE, 2);
-            as_one_step(|| write(machine, 0, space, BEFORE, 1));
-            let first = fork(space);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    write(machine, 0, space, BEFORE, 2);
-                    write(machine, 0, space, ADDR, 3);
-                    assert_eq!(read(machine, 0, space, BEFORE), 2);
-                });
-                scope.spawn(|| {
-                    let child =
-                        ManuallyDrop::new(on_cpu(machine, 1, space, |_| space.fork()).expect("memory"));
-                    let seen = [BEFORE, ADDR].map(|addr| read(machine, 1, &child, addr));
-                    assert!((seen[0] == 1 || seen[0] == 2) && (seen[1] == 0 || seen[1] == 3), "{seen:?}");
-                    assert!(seen != [1, 3], "the second write without the first");
-                    write(machine, 1, &child, BEFORE, 5);
-                    assert_eq!(
-                        read(machine, 1, &child, ADDR),
-                        seen[1],
-                        "the child changes under its parent's writes"
-                    );
-                    drop(ManuallyDrop::into_inner(child));
-                });
+    check_space(2, |machine, space| {
+        map(space, BEFORE, 2);
+        as_one_step(|| write(machine, 0, space, BEFORE, 1));
+        let first = fork(space);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                write(machine, 0, space, BEFORE, 2);
+                write(machine, 0, space, ADDR, 3);
+                assert_eq!(read(machine, 0, space, BEFORE), 2);
             });
-            as_one_step(|| {
-                assert_eq!([BEFORE, ADDR].map(|addr| read(machine, 0, space, addr)), [2, 3]);
-                assert_eq!(read(machine, 0, &first, BEFORE), 1);
-                drop(ManuallyDrop::into_inner(first));
+            scope.spawn(|| {
+                let child = ManuallyDrop::new(on_cpu(machine, 1, space, |_| space.fork()).expect("memory"));
+                let seen = [BEFORE, ADDR].map(|addr| read(machine, 1, &child, addr));
+                assert!((seen[0] == 1 || seen[0] == 2) && (seen[1] == 0 || seen[1] == 3), "{seen:?}");
+                assert!(seen != [1, 3], "the second write without the first");
+                write(machine, 1, &child, BEFORE, 5);
+                assert_eq!(
+                    read(machine, 1, &child, ADDR),
+                    seen[1],
+                    "the child changes under its parent's writes"
+                );
+                drop(ManuallyDrop::into_inner(child));
             });
+        });
+        as_one_step(|| {
+            assert_eq!([BEFORE, ADDR].map(|addr| read(machine, 0, space, addr)), [2, 3]);
+            assert_eq!(read(machine, 0, &first, BEFORE), 1);
+            drop(ManuallyDrop::into_inner(first));
         });
     });
 }
@@ -123,61 +114,57 @@ fn shuttle_a_fork_against_a_copy_and_a_first_write() {
 /// The last of the two frees the page: after the flush of its own space, and after that of the other's.
 #[test]
 fn shuttle_two_processes_unmap_a_shared_page_at_once() {
-    check(|| {
-        with_space(3, |machine, space| {
-            // The neighbour keeps the table, so that the page is noted in the gather.
-            map(space, BEFORE, 2);
-            as_one_step(|| write(machine, 0, space, ADDR, 7));
-            let child = fork(space);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for _ in 0..3 {
-                            let seen = program.read_u64(ADDR);
-                            assert!(seen == Ok(7) || seen == Err(NOT_MAPPED), "{seen:?}");
-                        }
+    check_space(3, |machine, space| {
+        // The neighbour keeps the table, so that the page is noted in the gather.
+        map(space, BEFORE, 2);
+        as_one_step(|| write(machine, 0, space, ADDR, 7));
+        let child = fork(space);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(machine, 0, space, |program| {
+                    for _ in 0..3 {
+                        let seen = program.read_u64(ADDR);
+                        assert!(seen == Ok(7) || seen == Err(NOT_MAPPED), "{seen:?}");
+                    }
+                });
+            });
+            for (cpu, space) in [(1, space), (2, &*child)] {
+                scope.spawn(move || {
+                    on_cpu(machine, cpu, space, |program| {
+                        assert_eq!(program.read_u64(ADDR), Ok(7));
+                        space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
                     });
                 });
-                for (cpu, space) in [(1, space), (2, &*child)] {
-                    scope.spawn(move || {
-                        on_cpu(machine, cpu, space, |program| {
-                            assert_eq!(program.read_u64(ADDR), Ok(7));
-                            space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
-                        });
-                    });
-                }
-            });
-            as_one_step(|| drop(ManuallyDrop::into_inner(child)));
+            }
         });
+        as_one_step(|| drop(ManuallyDrop::into_inner(child)));
     });
 }
 
 /// Pages that are written for the first time while their mapping moves are at the new place afterwards.
 #[test]
 fn shuttle_a_first_write_against_a_move() {
-    check(|| {
-        with_space(2, |machine, space| {
-            // Its first page is below a border of tables, the others are beyond, where there is no table yet.
-            map(space, ADDR, 3);
-            let second = page(ADDR, 1);
-            // The mapping has its anon_vma already: the write takes no mmap lock.
-            as_one_step(|| write(machine, 0, space, ADDR, 1));
-            let written = Fact::default();
-            thread::scope(|scope| {
-                scope.spawn(|| match on_cpu(machine, 0, space, |program| program.write_u64(second, 9)) {
-                    Ok(()) => written.tell(),
-                    Err(error) => assert_eq!(error, NOT_MAPPED),
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |_| {
-                        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                        space.mremap(ADDR, 3 * PAGE, 3 * PAGE, flags, ALIKE).expect("memory");
-                    });
+    check_space(2, |machine, space| {
+        // Its first page is below a border of tables, the others are beyond, where there is no table yet.
+        map(space, ADDR, 3);
+        let second = page(ADDR, 1);
+        // The mapping has its anon_vma already: the write takes no mmap lock.
+        as_one_step(|| write(machine, 0, space, ADDR, 1));
+        let written = Fact::default();
+        thread::scope(|scope| {
+            scope.spawn(|| match on_cpu(machine, 0, space, |program| program.write_u64(second, 9)) {
+                Ok(()) => written.tell(),
+                Err(error) => assert_eq!(error, NOT_MAPPED),
+            });
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |_| {
+                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                    space.mremap(ADDR, 3 * PAGE, 3 * PAGE, flags, ALIKE).expect("memory");
                 });
             });
-            let seen = as_one_step(|| read(machine, 0, space, page(ALIKE, 1)));
-            assert!(seen == 9 || !written.is_told(), "a page that was written before the move is lost");
         });
+        let seen = as_one_step(|| read(machine, 0, space, page(ALIKE, 1)));
+        assert!(seen == 9 || !written.is_told(), "a page that was written before the move is lost");
     });
 }
 
@@ -345,40 +332,37 @@ const FOUR: VirtAddr = VirtAddr((1 << 39) - 4 * PAGE);
 /// The splitter counts entries while others clear some and set new ones.
 #[test]
 fn shuttle_a_split_against_an_unmapping_and_a_fork() {
-    check(|| {
-        with_space(3, |machine, space| {
-            as_one_step(|| {
-                small_folios(machine);
-                map(space, FOUR, 4);
-                write(machine, 0, space, FOUR, 7);
+    check_space(3, |machine, space| {
+        as_one_step(|| {
+            small_folios(machine);
+            map(space, FOUR, 4);
+            write(machine, 0, space, FOUR, 7);
+        });
+        let child = fork(space);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Busy, or done: both are right.
+                let _ = space.split_folio(page(FOUR, 3), Order::ZERO);
             });
-            let child = fork(space);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    // Busy, or done: both are right.
-                    let _ = space.split_folio(page(FOUR, 3), Order::ZERO);
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, &child, |program| {
-                        child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
-                        assert_eq!(program.read_u64(FOUR), Ok(7));
-                        program.write_u64(page(FOUR, 2), 9).expect("mapped");
-                    });
-                });
-                scope.spawn(|| {
-                    let other =
-                        ManuallyDrop::new(on_cpu(machine, 2, space, |_| space.fork()).expect("memory"));
-                    write(machine, 2, &other, FOUR, 8);
-                    assert_eq!(read(machine, 2, &other, FOUR), 8);
-                    drop(ManuallyDrop::into_inner(other));
+            scope.spawn(|| {
+                on_cpu(machine, 1, &child, |program| {
+                    child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
+                    assert_eq!(program.read_u64(FOUR), Ok(7));
+                    program.write_u64(page(FOUR, 2), 9).expect("mapped");
                 });
             });
-            as_one_step(|| {
-                assert_eq!(read(machine, 0, space, FOUR), 7);
-                assert_eq!(read(machine, 0, space, page(FOUR, 2)), 0);
-                assert_eq!(read(machine, 1, &child, page(FOUR, 2)), 9);
-                drop(ManuallyDrop::into_inner(child));
+            scope.spawn(|| {
+                let other = ManuallyDrop::new(on_cpu(machine, 2, space, |_| space.fork()).expect("memory"));
+                write(machine, 2, &other, FOUR, 8);
+                assert_eq!(read(machine, 2, &other, FOUR), 8);
+                drop(ManuallyDrop::into_inner(other));
             });
+        });
+        as_one_step(|| {
+            assert_eq!(read(machine, 0, space, FOUR), 7);
+            assert_eq!(read(machine, 0, space, page(FOUR, 2)), 0);
+            assert_eq!(read(machine, 1, &child, page(FOUR, 2)), 9);
+            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -386,29 +370,27 @@ fn shuttle_a_split_against_an_unmapping_and_a_fork() {
 /// A folio on the deferred split queue is freed while another thread splits the queue.
 #[test]
 fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
-    check(|| {
-        with_space(2, |machine, space| {
-            as_one_step(|| {
-                small_folios(machine);
-                map(space, FOUR, 4);
-                write(machine, 0, space, FOUR, 7);
-            });
-            let child = fork(space);
-            as_one_step(|| {
-                child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
-                space.munmap(page(FOUR, 1), PAGE).expect("as above");
-            });
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    machine.memory().spaces().split_deferred(u64::MAX);
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |_| space.munmap(FOUR, 4 * PAGE)).expect("all of it can go");
-                    drop(ManuallyDrop::into_inner(child));
-                });
-            });
-            assert_eq!(machine.memory().spaces().deferred_splits(), 0);
+    check_space(2, |machine, space| {
+        as_one_step(|| {
+            small_folios(machine);
+            map(space, FOUR, 4);
+            write(machine, 0, space, FOUR, 7);
         });
+        let child = fork(space);
+        as_one_step(|| {
+            child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
+            space.munmap(page(FOUR, 1), PAGE).expect("as above");
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                machine.memory().spaces().split_deferred(u64::MAX);
+            });
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |_| space.munmap(FOUR, 4 * PAGE)).expect("all of it can go");
+                drop(ManuallyDrop::into_inner(child));
+            });
+        });
+        assert_eq!(machine.memory().spaces().deferred_splits(), 0);
     });
 }
 

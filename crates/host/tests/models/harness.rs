@@ -64,7 +64,7 @@ pub(crate) fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
 }
 
 /// The seed of a model: FNV-1a of the path of the test that its closure is in.
-fn seed_of<M>(_: &M) -> u64 {
+pub(crate) fn seed_of<M>(_: &M) -> u64 {
     let name = std::any::type_name::<M>().trim_end_matches("::{{closure}}");
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
@@ -73,6 +73,21 @@ fn seed_of<M>(_: &M) -> u64 {
 /// As [`check`], for a model of so many steps that it runs under `schedules` only, unless `QUIRE_SCHEDULES`
 /// says otherwise.
 pub(crate) fn check_some(schedules: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
+    check_seeded(schedules, seed_of(&model), model);
+}
+
+/// Checks a model of a machine of `cpus` and a space in it, as [`with_space`] makes them.
+pub(crate) fn check_space(cpus: usize, model: impl SpaceModel) {
+    check_seeded(SCHEDULES, seed_of(&model), move || with_space(cpus, &model));
+}
+
+/// What CPUs do with a machine and a space in it.
+pub(crate) trait SpaceModel: Fn(&Machine, &HostSpace<'_>) + Send + Sync + Clone + 'static {}
+
+impl<M: Fn(&Machine, &HostSpace<'_>) + Send + Sync + Clone + 'static> SpaceModel for M {}
+
+/// As [`check_some`], under the schedules that follow from `seed`.
+pub(crate) fn check_seeded(schedules: u64, seed: u64, model: impl Fn() + Send + Sync + Clone + 'static) {
     if let Ok(schedule) = std::env::var("QUIRE_SCHEDULE") {
         let mut replay = ReplayScheduler::new_from_encoded(&schedule);
         // A schedule ends where the failure was.
@@ -80,7 +95,6 @@ pub(crate) fn check_some(schedules: u64, model: impl Fn() + Send + Sync + Clone 
         run(replay, model);
         return;
     }
-    let seed = seed_of(&model);
     // First, whether schedules replay at all: these run twice and must offer the same choices.
     let twice = RandomScheduler::new_from_seed(seed, REPLAYED);
     run(UncontrolledNondeterminismCheckScheduler::new(twice), model.clone());

@@ -2,7 +2,7 @@
 //! unmapped, wanted by others, or its device is removed.
 
 use crate::common::{HostSpace, NOT_MAPPED, PAGE, anonymous_frames};
-use crate::harness::{Fact, check_some, on_cpu};
+use crate::harness::{Fact, on_cpu};
 use crate::swap_machine::*;
 use quire_arch::{Platform, VirtAddr};
 use quire_frame::Frames;
@@ -197,35 +197,33 @@ fn put_out(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, value: u64)
 #[test]
 fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
     for unmaps in [true, false] {
-        check_some(SOME, move || {
-            Swapping::on(3).slots(0).run(|machine, space| {
-                let device = Late::on(machine, 8, Behaviour::default());
-                put_out(machine, space, ADDR, 1);
-                let gone = Fact::default();
-                let look = |cpu| {
-                    let late = gone.is_told();
-                    let seen = on_cpu(machine, cpu, space, |program| program.read_u64(ADDR));
-                    let after = if unmaps { Err(NOT_MAPPED) } else { Ok(0) };
-                    assert!(seen == after || seen == Ok(1) && !late, "{seen:?}");
-                };
-                device.run(
-                    machine,
-                    vec![
-                        Box::new(|| look(0)),
-                        Box::new(|| look(2)),
-                        Box::new(|| {
-                            on_cpu(machine, 1, space, |_| match unmaps {
-                                true => space.munmap(ADDR, PAGE).expect("a whole mapping"),
-                                false => space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped"),
-                            });
-                            gone.tell();
-                        }),
-                    ],
-                );
-                let swap = machine.memory().swap();
-                let slots = as_one_step(|| (swap.free_slots(), swap.total_slots()));
-                assert_eq!(slots.0, slots.1, "a slot without an entry is not free");
-            });
+        Swapping::on(3).slots(0).check(SOME, move |machine, space| {
+            let device = Late::on(machine, 8, Behaviour::default());
+            put_out(machine, space, ADDR, 1);
+            let gone = Fact::default();
+            let look = |cpu| {
+                let late = gone.is_told();
+                let seen = on_cpu(machine, cpu, space, |program| program.read_u64(ADDR));
+                let after = if unmaps { Err(NOT_MAPPED) } else { Ok(0) };
+                assert!(seen == after || seen == Ok(1) && !late, "{seen:?}");
+            };
+            device.run(
+                machine,
+                vec![
+                    Box::new(|| look(0)),
+                    Box::new(|| look(2)),
+                    Box::new(|| {
+                        on_cpu(machine, 1, space, |_| match unmaps {
+                            true => space.munmap(ADDR, PAGE).expect("a whole mapping"),
+                            false => space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped"),
+                        });
+                        gone.tell();
+                    }),
+                ],
+            );
+            let swap = machine.memory().swap();
+            let slots = as_one_step(|| (swap.free_slots(), swap.total_slots()));
+            assert_eq!(slots.0, slots.1, "a slot without an entry is not free");
         });
     }
 }
@@ -233,27 +231,25 @@ fn shuttle_a_late_read_against_the_unmapping_of_its_page() {
 /// The read fails after others have come to wait for it: all get the error, and none sees what was read.
 #[test]
 fn shuttle_a_late_read_error_is_never_wrong_bytes() {
-    check_some(SOME, || {
-        Swapping::on(3).slots(0).run(|machine, space| {
-            let device = Late::on(machine, 8, Behaviour { fails: true, ..Behaviour::default() });
-            put_out(machine, space, ADDR, 7);
-            let child = fork(space);
-            let failed = AtomicUsize::new(0);
-            let look = |cpu, space| {
-                let seen = on_cpu(machine, cpu, space, |program| program.read_u64(ADDR));
-                let bus = seen == Err(AccessError::Fault(FaultError::Bus));
-                assert!(seen == Ok(7) || bus, "{seen:?}");
-                failed.fetch_add(usize::from(bus), Ordering::SeqCst);
-            };
-            device.run(
-                machine,
-                vec![Box::new(|| look(0, space)), Box::new(|| look(1, space)), Box::new(|| look(2, &*child))],
-            );
-            assert!(failed.into_inner() > 0, "no thread got the error");
-            as_one_step(|| {
-                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (7, 7));
-                drop(ManuallyDrop::into_inner(child));
-            });
+    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+        let device = Late::on(machine, 8, Behaviour { fails: true, ..Behaviour::default() });
+        put_out(machine, space, ADDR, 7);
+        let child = fork(space);
+        let failed = AtomicUsize::new(0);
+        let look = |cpu, space| {
+            let seen = on_cpu(machine, cpu, space, |program| program.read_u64(ADDR));
+            let bus = seen == Err(AccessError::Fault(FaultError::Bus));
+            assert!(seen == Ok(7) || bus, "{seen:?}");
+            failed.fetch_add(usize::from(bus), Ordering::SeqCst);
+        };
+        device.run(
+            machine,
+            vec![Box::new(|| look(0, space)), Box::new(|| look(1, space)), Box::new(|| look(2, &*child))],
+        );
+        assert!(failed.into_inner() > 0, "no thread got the error");
+        as_one_step(|| {
+            assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (7, 7));
+            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -262,35 +258,33 @@ fn shuttle_a_late_read_error_is_never_wrong_bytes() {
 /// and another page waits for that.
 #[test]
 fn shuttle_a_late_write_against_the_return_of_its_page() {
-    check_some(SOME, || {
-        Swapping::on(3).slots(0).run(|machine, space| {
-            let device = Late::on(machine, 1, Behaviour::default());
-            written(machine, space, ADDR, PAGE, 1);
-            written(machine, space, BEFORE, PAGE, 2);
-            device.run(
-                machine,
-                vec![
-                    Box::new(|| {
-                        on_cpu(machine, 0, space, |program| {
-                            for value in 3..5 {
-                                program.write_u64(ADDR, value).expect("mapped");
-                                assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
-                            }
-                        });
-                    }),
-                    Box::new(|| {
-                        on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE));
-                        on_cpu(machine, 1, space, |_| page_out(space, BEFORE, PAGE));
-                        assert_eq!(read(machine, 1, space, BEFORE), 2);
-                    }),
-                    Box::new(|| reclaim(machine, 2)),
-                ],
-            );
-            settle(machine);
-            let seen = as_one_step(|| [ADDR, BEFORE].map(|addr| read(machine, 0, space, addr)));
-            assert_eq!(seen, [4, 2]);
-            settle(machine);
-        });
+    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+        let device = Late::on(machine, 1, Behaviour::default());
+        written(machine, space, ADDR, PAGE, 1);
+        written(machine, space, BEFORE, PAGE, 2);
+        device.run(
+            machine,
+            vec![
+                Box::new(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        for value in 3..5 {
+                            program.write_u64(ADDR, value).expect("mapped");
+                            assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
+                        }
+                    });
+                }),
+                Box::new(|| {
+                    on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE));
+                    on_cpu(machine, 1, space, |_| page_out(space, BEFORE, PAGE));
+                    assert_eq!(read(machine, 1, space, BEFORE), 2);
+                }),
+                Box::new(|| reclaim(machine, 2)),
+            ],
+        );
+        settle(machine);
+        let seen = as_one_step(|| [ADDR, BEFORE].map(|addr| read(machine, 0, space, addr)));
+        assert_eq!(seen, [4, 2]);
+        settle(machine);
     });
 }
 
@@ -298,45 +292,41 @@ fn shuttle_a_late_write_against_the_return_of_its_page() {
 /// woken.
 #[test]
 fn shuttle_a_full_queue_wakes_every_waiter() {
-    check_some(SOME, || {
-        Swapping::on(3).slots(0).run(|machine, space| {
-            let device = Late::on(machine, 8, Behaviour { most: 1, ..Behaviour::default() });
-            let pages = [(0, ADDR), (1, BEFORE), (2, ELSEWHERE)];
-            pages.into_iter().for_each(|(cpu, addr)| put_out(machine, space, addr, 10 + cpu as u64));
-            let look = |(cpu, addr)| assert_eq!(read(machine, cpu, space, addr), 10 + cpu as u64);
-            device.run(
-                machine,
-                vec![Box::new(|| look(pages[0])), Box::new(|| look(pages[1])), Box::new(|| look(pages[2]))],
-            );
-        });
+    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+        let device = Late::on(machine, 8, Behaviour { most: 1, ..Behaviour::default() });
+        let pages = [(0, ADDR), (1, BEFORE), (2, ELSEWHERE)];
+        pages.into_iter().for_each(|(cpu, addr)| put_out(machine, space, addr, 10 + cpu as u64));
+        let look = |(cpu, addr)| assert_eq!(read(machine, cpu, space, addr), 10 + cpu as u64);
+        device.run(
+            machine,
+            vec![Box::new(|| look(pages[0])), Box::new(|| look(pages[1])), Box::new(|| look(pages[2]))],
+        );
     });
 }
 
 /// Pages that are read ahead go into the cache while swapoff walks the slots of their device.
 #[test]
 fn shuttle_swapoff_against_readahead() {
-    check_some(SOME, || {
-        Swapping::on(3).slots(0).run(|machine, space| {
-            let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
-            put_out(machine, space, BEFORE, 2);
-            put_out(machine, space, ADDR, 1);
-            device.run(
-                machine,
-                vec![
-                    Box::new(|| assert_eq!(read(machine, 0, space, ADDR), 1)),
-                    Box::new(|| {
-                        write(machine, 2, space, BEFORE, 3);
-                        assert_eq!(read(machine, 2, space, BEFORE), 3);
-                    }),
-                    Box::new(|| on_cpu(machine, 1, space, |_| swap_off(machine)).expect("memory holds it")),
-                ],
-            );
-            as_one_step(|| {
-                assert_eq!(machine.memory().swap().total_slots(), 0, "the device is there still");
-                assert_eq!([ADDR, BEFORE].map(|addr| read(machine, 0, space, addr)), [1, 3]);
-            });
-            assert!(count(machine, VmEvent::Pswpin) <= 4, "pages were read again and again");
+    Swapping::on(3).slots(0).check(SOME, |machine, space| {
+        let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
+        put_out(machine, space, BEFORE, 2);
+        put_out(machine, space, ADDR, 1);
+        device.run(
+            machine,
+            vec![
+                Box::new(|| assert_eq!(read(machine, 0, space, ADDR), 1)),
+                Box::new(|| {
+                    write(machine, 2, space, BEFORE, 3);
+                    assert_eq!(read(machine, 2, space, BEFORE), 3);
+                }),
+                Box::new(|| on_cpu(machine, 1, space, |_| swap_off(machine)).expect("memory holds it")),
+            ],
+        );
+        as_one_step(|| {
+            assert_eq!(machine.memory().swap().total_slots(), 0, "the device is there still");
+            assert_eq!([ADDR, BEFORE].map(|addr| read(machine, 0, space, addr)), [1, 3]);
         });
+        assert!(count(machine, VmEvent::Pswpin) <= 4, "pages were read again and again");
     });
 }
 
@@ -345,38 +335,35 @@ fn shuttle_swapoff_against_readahead() {
 #[test]
 fn shuttle_readahead_against_the_unmapping_of_its_pages() {
     for reclaims in [true, false] {
-        check_some(SOME, move || {
-            Swapping::on(3).slots(0).run(|machine, space| {
-                let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
-                put_out(machine, space, BEFORE, 2);
-                put_out(machine, space, ADDR, 1);
-                device.run(
-                    machine,
-                    vec![
-                        Box::new(|| assert_eq!(read(machine, 0, space, ADDR), 1)),
-                        Box::new(|| {
-                            on_cpu(machine, 1, space, |program| {
-                                space.madvise(BEFORE, PAGE, Advice::DontNeed).expect("mapped");
-                                assert_eq!(program.read_u64(BEFORE), Ok(0));
-                            });
-                        }),
-                        Box::new(|| {
-                            if reclaims {
-                                reclaim(machine, 2);
-                            }
-                        }),
-                    ],
-                );
-                if reclaims {
-                    settle(machine);
-                }
-                as_one_step(|| {
-                    let swap = machine.memory().swap();
-                    swap.reap();
-                    let (used, named) =
-                        (swap.total_slots() - swap.free_slots(), space.figures().swapped / PAGE);
-                    assert!(used == named || reclaims, "{used} slots are in use, {named} are named");
-                });
+        Swapping::on(3).slots(0).check(SOME, move |machine, space| {
+            let device = Late::on(machine, 8, Behaviour { seeks: true, ..Behaviour::default() });
+            put_out(machine, space, BEFORE, 2);
+            put_out(machine, space, ADDR, 1);
+            device.run(
+                machine,
+                vec![
+                    Box::new(|| assert_eq!(read(machine, 0, space, ADDR), 1)),
+                    Box::new(|| {
+                        on_cpu(machine, 1, space, |program| {
+                            space.madvise(BEFORE, PAGE, Advice::DontNeed).expect("mapped");
+                            assert_eq!(program.read_u64(BEFORE), Ok(0));
+                        });
+                    }),
+                    Box::new(|| {
+                        if reclaims {
+                            reclaim(machine, 2);
+                        }
+                    }),
+                ],
+            );
+            if reclaims {
+                settle(machine);
+            }
+            as_one_step(|| {
+                let swap = machine.memory().swap();
+                swap.reap();
+                let (used, named) = (swap.total_slots() - swap.free_slots(), space.figures().swapped / PAGE);
+                assert!(used == named || reclaims, "{used} slots are in use, {named} are named");
             });
         });
     }

@@ -2,7 +2,7 @@
 //! number is reused only when nothing is charged to it and no thread is about to charge something.
 
 use crate::common::PAGE;
-use crate::harness::{check_some, map, on_cpu};
+use crate::harness::{map, on_cpu};
 use crate::swap_machine::*;
 use quire_arch::Platform;
 use quire_host::Machine;
@@ -71,28 +71,26 @@ fn assert_over(machine: &Machine, all: &[MemcgId]) {
 #[test]
 fn shuttle_a_swap_in_for_a_memcg_that_ends() {
     for value in [1, 0] {
-        check_some(SOME, move || {
-            Swapping::on(2).run(|machine, space| {
-                let (above, old) = nested(machine);
-                as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
-                swapped(machine, space, ADDR, PAGE, value);
-                as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
-                let mut new = MemcgId::ROOT;
-                thread::scope(|scope| {
-                    scope.spawn(|| {
-                        let seen = read(machine, 0, space, ADDR);
-                        assert!(seen == 0 || seen == value, "{seen}");
-                    });
-                    scope.spawn(|| {
-                        on_cpu(machine, 1, space, |_| space.madvise(ADDR, PAGE, Advice::DontNeed))
-                            .expect("mapped");
-                        new = replace(machine, 1, old);
-                    });
+        Swapping::on(2).check(SOME, move |machine, space| {
+            let (above, old) = nested(machine);
+            as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
+            swapped(machine, space, ADDR, PAGE, value);
+            as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
+            let mut new = MemcgId::ROOT;
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let seen = read(machine, 0, space, ADDR);
+                    assert!(seen == 0 || seen == value, "{seen}");
                 });
-                assert_charges(machine);
-                as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
-                assert_over(machine, &[new, old, above]);
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| space.madvise(ADDR, PAGE, Advice::DontNeed))
+                        .expect("mapped");
+                    new = replace(machine, 1, old);
+                });
             });
+            assert_charges(machine);
+            as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
+            assert_over(machine, &[new, old, above]);
         });
     }
 }
@@ -100,47 +98,43 @@ fn shuttle_a_swap_in_for_a_memcg_that_ends() {
 /// The memcg's last charge moves from its slot to its page while another thread looks whether there is one.
 #[test]
 fn shuttle_the_last_charge_moves_while_its_memcg_ends() {
-    check_some(SOME, || {
-        Swapping::on(2).run(|machine, space| {
-            let (above, old) = nested(machine);
-            as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
-            swapped(machine, space, ADDR, PAGE, 1);
-            as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
-            let mut new = MemcgId::ROOT;
-            thread::scope(|scope| {
-                scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
-                scope.spawn(|| new = replace(machine, 1, old));
-            });
-            assert_ne!(new, old, "the number is used again while something is charged to it");
-            assert_charges(machine);
-            as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
-            assert_over(machine, &[new, old, above]);
+    Swapping::on(2).check(SOME, |machine, space| {
+        let (above, old) = nested(machine);
+        as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
+        swapped(machine, space, ADDR, PAGE, 1);
+        as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
+        let mut new = MemcgId::ROOT;
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
+            scope.spawn(|| new = replace(machine, 1, old));
         });
+        assert_ne!(new, old, "the number is used again while something is charged to it");
+        assert_charges(machine);
+        as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
+        assert_over(machine, &[new, old, above]);
     });
 }
 
 /// A program leaves the memcg while it gets its first page there.
 #[test]
 fn shuttle_a_first_write_while_its_memcg_ends() {
-    check_some(SOME, || {
-        Swapping::on(2).run(|machine, space| {
-            let (above, old) = nested(machine);
-            as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
-            map(space, ADDR, 1);
-            let mut new = MemcgId::ROOT;
-            thread::scope(|scope| {
-                scope.spawn(|| write(machine, 0, space, ADDR, 1));
-                scope.spawn(|| {
-                    // In one step, since each point of the other's is to be tried.
-                    as_one_step(|| {
-                        space.set_memcg(MemcgId::ROOT).expect("the root is there");
-                        new = replace(machine, 1, old);
-                    });
+    Swapping::on(2).check(SOME, |machine, space| {
+        let (above, old) = nested(machine);
+        as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
+        map(space, ADDR, 1);
+        let mut new = MemcgId::ROOT;
+        thread::scope(|scope| {
+            scope.spawn(|| write(machine, 0, space, ADDR, 1));
+            scope.spawn(|| {
+                // In one step, since each point of the other's is to be tried.
+                as_one_step(|| {
+                    space.set_memcg(MemcgId::ROOT).expect("the root is there");
+                    new = replace(machine, 1, old);
                 });
             });
-            assert_charges(machine);
-            as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
-            assert_over(machine, &[new, old, above]);
         });
+        assert_charges(machine);
+        as_one_step(|| space.madvise(ADDR, PAGE, Advice::DontNeed)).expect("mapped");
+        assert_over(machine, &[new, old, above]);
     });
 }

@@ -1,7 +1,7 @@
 //! Page-out against accesses, forks, moves, pins and unmaps of the page.
 
 use crate::common::{DENIED, HostSpace, NOT_MAPPED, PAGE, READ, RW, map_at, page};
-use crate::harness::{Fact, check_some, map, on_cpu};
+use crate::harness::{Fact, map, on_cpu};
 use crate::swap_machine::*;
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_mm::{Advice, RemapFlags, RemapTechnique};
@@ -23,47 +23,43 @@ fn move_end(space: &HostSpace<'_>, from: VirtAddr, to: VirtAddr, bytes: u64) {
 /// A program writes to a page while two CPUs page it out: each read returns what it wrote.
 #[test]
 fn shuttle_a_page_out_against_writes() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 1);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for value in 2..6 {
-                            program.write_u64(ADDR, value).expect("mapped");
-                            assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
-                        }
-                    });
+    Swapping::on(3).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(machine, 0, space, |program| {
+                    for value in 2..6 {
+                        program.write_u64(ADDR, value).expect("mapped");
+                        assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
+                    }
                 });
-                scope.spawn(|| on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE)));
-                scope.spawn(|| reclaim(machine, 2));
             });
-            assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 5);
+            scope.spawn(|| on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE)));
+            scope.spawn(|| reclaim(machine, 2));
         });
+        assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 5);
     });
 }
 
 /// A shared page is paged out while both write to it: each has its own afterwards.
 #[test]
 fn shuttle_a_page_out_against_two_processes() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 1);
-            let child = fork(space);
-            thread::scope(|scope| {
-                for (cpu, space) in [(0, space), (1, &*child)] {
-                    scope.spawn(move || {
-                        assert_eq!(read(machine, cpu, space, ADDR), 1, "another process's write");
-                        write(machine, cpu, space, ADDR, 10 + cpu as u64);
-                        assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64);
-                    });
-                }
-                scope.spawn(|| reclaim(machine, 2));
-            });
-            as_one_step(|| {
-                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11));
-                drop(ManuallyDrop::into_inner(child));
-            });
+    Swapping::on(3).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        let child = fork(space);
+        thread::scope(|scope| {
+            for (cpu, space) in [(0, space), (1, &*child)] {
+                scope.spawn(move || {
+                    assert_eq!(read(machine, cpu, space, ADDR), 1, "another process's write");
+                    write(machine, cpu, space, ADDR, 10 + cpu as u64);
+                    assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64);
+                });
+            }
+            scope.spawn(|| reclaim(machine, 2));
+        });
+        as_one_step(|| {
+            assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11));
+            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -72,27 +68,25 @@ fn shuttle_a_page_out_against_two_processes() {
 /// wrote since.
 #[test]
 fn shuttle_a_fork_against_a_page_out() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 1);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let made = on_cpu(machine, 0, space, |_| space.fork()).expect("memory");
-                    let child = ManuallyDrop::new(made);
-                    let seen = read(machine, 0, &child, ADDR);
-                    assert!(seen == 1 || seen == 2, "{seen}");
-                    write(machine, 0, &child, ADDR, 5);
-                    assert_eq!(read(machine, 0, &child, ADDR), 5);
-                    drop(ManuallyDrop::into_inner(child));
-                });
-                scope.spawn(|| {
-                    write(machine, 1, space, ADDR, 2);
-                    assert_eq!(read(machine, 1, space, ADDR), 2, "the child's write");
-                });
-                scope.spawn(|| reclaim(machine, 2));
+    Swapping::on(3).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let made = on_cpu(machine, 0, space, |_| space.fork()).expect("memory");
+                let child = ManuallyDrop::new(made);
+                let seen = read(machine, 0, &child, ADDR);
+                assert!(seen == 1 || seen == 2, "{seen}");
+                write(machine, 0, &child, ADDR, 5);
+                assert_eq!(read(machine, 0, &child, ADDR), 5);
+                drop(ManuallyDrop::into_inner(child));
             });
-            assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 2);
+            scope.spawn(|| {
+                write(machine, 1, space, ADDR, 2);
+                assert_eq!(read(machine, 1, space, ADDR), 2, "the child's write");
+            });
+            scope.spawn(|| reclaim(machine, 2));
         });
+        assert_eq!(as_one_step(|| read(machine, 0, space, ADDR)), 2);
     });
 }
 
@@ -101,35 +95,33 @@ fn shuttle_a_fork_against_a_page_out() {
 #[test]
 fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
     for unmaps in [true, false] {
-        check_some(SOME, move || {
-            Swapping::on(3).run(|machine, space| {
-                written(machine, space, ADDR, PAGE, 1);
-                let gone = Fact::default();
-                thread::scope(|scope| {
-                    scope.spawn(|| {
-                        on_cpu(machine, 0, space, |program| {
-                            for _ in 0..3 {
-                                let late = gone.is_told();
-                                let seen = program.read_u64(ADDR);
-                                let between = unmaps && !late && seen == Err(NOT_MAPPED);
-                                assert!(seen == Ok(0) || seen == Ok(1) && !late || between, "{seen:?}");
-                            }
-                        });
+        Swapping::on(3).check(SOME, move |machine, space| {
+            written(machine, space, ADDR, PAGE, 1);
+            let gone = Fact::default();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        for _ in 0..3 {
+                            let late = gone.is_told();
+                            let seen = program.read_u64(ADDR);
+                            let between = unmaps && !late && seen == Err(NOT_MAPPED);
+                            assert!(seen == Ok(0) || seen == Ok(1) && !late || between, "{seen:?}");
+                        }
                     });
-                    scope.spawn(|| {
-                        on_cpu(machine, 1, space, |program| {
-                            if unmaps {
-                                space.munmap(ADDR, PAGE).expect("a whole mapping");
-                                map_at(space, ADDR.0, PAGE, RW);
-                            } else {
-                                space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped");
-                            }
-                            gone.tell();
-                            assert_eq!(program.read_u64(ADDR), Ok(0));
-                        });
-                    });
-                    scope.spawn(|| reclaim(machine, 2));
                 });
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |program| {
+                        if unmaps {
+                            space.munmap(ADDR, PAGE).expect("a whole mapping");
+                            map_at(space, ADDR.0, PAGE, RW);
+                        } else {
+                            space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped");
+                        }
+                        gone.tell();
+                        assert_eq!(program.read_u64(ADDR), Ok(0));
+                    });
+                });
+                scope.spawn(|| reclaim(machine, 2));
             });
         });
     }
@@ -138,100 +130,94 @@ fn shuttle_a_page_out_against_the_unmapping_of_its_page() {
 /// The child exits while its pages, its own and those shared with its parent, are paged out.
 #[test]
 fn shuttle_a_page_out_against_an_exit() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 1);
-            let child = fork(space);
-            as_one_step(|| {
-                map_at(&child, BEFORE.0, PAGE, RW);
-                write(machine, 1, &child, BEFORE, 2);
-            });
-            thread::scope(|scope| {
-                scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
-                scope.spawn(|| {
-                    let cpu = machine.vcpu(1).expect("each CPU has one thread");
-                    cpu.run(|| drop(ManuallyDrop::into_inner(child)));
-                });
-                scope.spawn(|| {
-                    reclaim(machine, 2);
-                    reclaim(machine, 2);
-                });
-            });
-            as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 1));
+    Swapping::on(3).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        let child = fork(space);
+        as_one_step(|| {
+            map_at(&child, BEFORE.0, PAGE, RW);
+            write(machine, 1, &child, BEFORE, 2);
         });
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(read(machine, 0, space, ADDR), 1));
+            scope.spawn(|| {
+                let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                cpu.run(|| drop(ManuallyDrop::into_inner(child)));
+            });
+            scope.spawn(|| {
+                reclaim(machine, 2);
+                reclaim(machine, 2);
+            });
+        });
+        as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 1));
     });
 }
 
 /// After `mprotect` has returned no write succeeds, though the page was being paged out.
 #[test]
 fn shuttle_a_page_out_against_a_change_of_permissions() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 1);
-            let protected = Fact::default();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for value in 2..5 {
-                            let late = protected.is_told();
-                            let written = program.write_u64(ADDR, value);
-                            assert!(written == Err(DENIED) || written == Ok(()) && !late, "{written:?}");
-                        }
-                    });
+    Swapping::on(3).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        let protected = Fact::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(machine, 0, space, |program| {
+                    for value in 2..5 {
+                        let late = protected.is_told();
+                        let written = program.write_u64(ADDR, value);
+                        assert!(written == Err(DENIED) || written == Ok(()) && !late, "{written:?}");
+                    }
                 });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        space.mprotect(ADDR, PAGE, READ, false).expect("mapped");
-                        protected.tell();
-                        let seen = program.read_u64(ADDR);
-                        assert_eq!(program.read_u64(ADDR), seen, "a write after the protection");
-                    });
-                });
-                scope.spawn(|| reclaim(machine, 2));
             });
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |program| {
+                    space.mprotect(ADDR, PAGE, READ, false).expect("mapped");
+                    protected.tell();
+                    let seen = program.read_u64(ADDR);
+                    assert_eq!(program.read_u64(ADDR), seen, "a write after the protection");
+                });
+            });
+            scope.spawn(|| reclaim(machine, 2));
         });
     });
 }
 
 /// A page moves, alone or with its tables, while it is paged out and swapped in.
 fn move_against_paging(schedules: u64, bytes: u64, mremap: RemapTechnique, out: bool) {
-    check_some(schedules, move || {
-        Swapping::on(3).mremap(mremap).run(|machine, space| {
-            if out {
-                swapped(machine, space, ADDR, bytes, 1);
-            } else {
-                written(machine, space, ADDR, bytes, 1);
-            }
-            let (moved, late_write) = (Fact::default(), Fact::default());
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        let late = moved.is_told();
-                        match program.write_u64(ADDR, 2) {
-                            Ok(()) => {
-                                assert!(!late, "a write at the old place");
-                                late_write.tell();
-                            }
-                            Err(error) => assert_eq!(error, NOT_MAPPED),
+    Swapping::on(3).mremap(mremap).check(schedules, move |machine, space| {
+        if out {
+            swapped(machine, space, ADDR, bytes, 1);
+        } else {
+            written(machine, space, ADDR, bytes, 1);
+        }
+        let (moved, late_write) = (Fact::default(), Fact::default());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(machine, 0, space, |program| {
+                    let late = moved.is_told();
+                    match program.write_u64(ADDR, 2) {
+                        Ok(()) => {
+                            assert!(!late, "a write at the old place");
+                            late_write.tell();
                         }
-                        let late = moved.is_told();
-                        let seen = program.read_u64(ELSEWHERE);
-                        let value = if late_write.is_told() { 2 } else { 1 };
-                        assert!(seen == Ok(value) || seen == Err(NOT_MAPPED) && !late, "{seen:?}");
-                    });
+                        Err(error) => assert_eq!(error, NOT_MAPPED),
+                    }
+                    let late = moved.is_told();
+                    let seen = program.read_u64(ELSEWHERE);
+                    let value = if late_write.is_told() { 2 } else { 1 };
+                    assert!(seen == Ok(value) || seen == Err(NOT_MAPPED) && !late, "{seen:?}");
                 });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |_| move_end(space, ADDR, ELSEWHERE, bytes));
-                    moved.tell();
-                });
-                scope.spawn(|| reclaim(machine, 2));
             });
-            as_one_step(|| {
-                let value = if late_write.is_told() { 2 } else { 1 };
-                assert_eq!(read(machine, 0, space, ELSEWHERE), value);
-                let old = on_cpu(machine, 0, space, |program| program.read_u64(ADDR));
-                assert_eq!(old, Err(NOT_MAPPED));
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |_| move_end(space, ADDR, ELSEWHERE, bytes));
+                moved.tell();
             });
+            scope.spawn(|| reclaim(machine, 2));
+        });
+        as_one_step(|| {
+            let value = if late_write.is_told() { 2 } else { 1 };
+            assert_eq!(read(machine, 0, space, ELSEWHERE), value);
+            let old = on_cpu(machine, 0, space, |program| program.read_u64(ADDR));
+            assert_eq!(old, Err(NOT_MAPPED));
         });
     });
 }
@@ -255,27 +241,25 @@ fn shuttle_a_swap_in_against_a_move() {
 /// A leaf moves while its folio is paged out: it is split on the way.
 #[test]
 fn shuttle_a_page_out_against_a_move_of_its_leaf() {
-    check_some(FEW, || {
-        Swapping::on(2).mib(8).slots(1024).mremap(RemapTechnique::Puds).run(|machine, space| {
-            let (block, there) = (VirtAddr(1 << 40), VirtAddr((1 << 40) + (1 << 39)));
-            as_one_step(|| {
-                map_at(space, block.0, PMD, RW);
-                space.madvise(block, PMD, Advice::HugePage).expect("the mapping is there");
-                write(machine, 0, space, page(block, 5), 7);
-            });
-            thread::scope(|scope| {
-                scope.spawn(|| reclaim(machine, 0));
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        space.mremap(block, PMD, PMD, MOVE, there).expect("memory");
-                        assert_eq!(program.read_u64(page(there, 5)), Ok(7), "the pages are lost");
-                    });
+    Swapping::on(2).mib(8).slots(1024).mremap(RemapTechnique::Puds).check(FEW, |machine, space| {
+        let (block, there) = (VirtAddr(1 << 40), VirtAddr((1 << 40) + (1 << 39)));
+        as_one_step(|| {
+            map_at(space, block.0, PMD, RW);
+            space.madvise(block, PMD, Advice::HugePage).expect("the mapping is there");
+            write(machine, 0, space, page(block, 5), 7);
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| reclaim(machine, 0));
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |program| {
+                    space.mremap(block, PMD, PMD, MOVE, there).expect("memory");
+                    assert_eq!(program.read_u64(page(there, 5)), Ok(7), "the pages are lost");
                 });
             });
-            as_one_step(|| {
-                assert_eq!(read(machine, 0, space, page(there, 5)), 7);
-                assert_eq!(space.figures().resident + space.figures().swapped, PMD);
-            });
+        });
+        as_one_step(|| {
+            assert_eq!(read(machine, 0, space, page(there, 5)), 7);
+            assert_eq!(space.figures().resident + space.figures().swapped, PMD);
         });
     });
 }
@@ -284,38 +268,36 @@ fn shuttle_a_page_out_against_a_move_of_its_leaf() {
 #[test]
 fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
     for (bytes, out) in [(PMD, false), (PUD, false), (PMD, true), (PUD, true)] {
-        check_some(SOME, move || {
-            Swapping::on(3).run(|machine, space| {
-                if out {
-                    swapped(machine, space, ADDR, bytes, 1);
-                } else {
-                    written(machine, space, ADDR, bytes, 1);
-                }
-                let dropped = Fact::default();
-                thread::scope(|scope| {
-                    scope.spawn(|| {
-                        on_cpu(machine, 0, space, |program| {
-                            let late = dropped.is_told();
-                            let seen = program.read_u64(ADDR);
-                            assert!(seen == Ok(0) || seen == Ok(1) && !late, "{seen:?}");
-                            program.write_u64(BEFORE, 3).expect("mapped");
-                        });
-                    });
-                    scope.spawn(|| {
-                        on_cpu(machine, 1, space, |_| {
-                            let start = VirtAddr(ADDR.0 & !(bytes - 1));
-                            space.madvise(start, bytes, Advice::DontNeed).expect("cannot fail");
-                        });
-                        dropped.tell();
-                    });
-                    scope.spawn(|| {
-                        reclaim(machine, 2);
-                        let pin = machine.memory().platform().pin();
-                        machine.memory().frames().reap_all(&pin);
+        Swapping::on(3).check(SOME, move |machine, space| {
+            if out {
+                swapped(machine, space, ADDR, bytes, 1);
+            } else {
+                written(machine, space, ADDR, bytes, 1);
+            }
+            let dropped = Fact::default();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    on_cpu(machine, 0, space, |program| {
+                        let late = dropped.is_told();
+                        let seen = program.read_u64(ADDR);
+                        assert!(seen == Ok(0) || seen == Ok(1) && !late, "{seen:?}");
+                        program.write_u64(BEFORE, 3).expect("mapped");
                     });
                 });
-                as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 0));
+                scope.spawn(|| {
+                    on_cpu(machine, 1, space, |_| {
+                        let start = VirtAddr(ADDR.0 & !(bytes - 1));
+                        space.madvise(start, bytes, Advice::DontNeed).expect("cannot fail");
+                    });
+                    dropped.tell();
+                });
+                scope.spawn(|| {
+                    reclaim(machine, 2);
+                    let pin = machine.memory().platform().pin();
+                    machine.memory().frames().reap_all(&pin);
+                });
             });
+            as_one_step(|| assert_eq!(read(machine, 0, space, ADDR), 0));
         });
     }
 }
@@ -324,43 +306,33 @@ fn shuttle_tables_go_beside_a_page_out_and_a_swap_in() {
 /// other writes.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 1);
-            let mut pinned = None;
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write));
-                    if let Some(pinned) = &pinned {
-                        device_writes(machine, pinned, 5);
-                        write(machine, 0, space, ADDR, 6);
-                        assert_eq!(
-                            device_reads(machine, pinned),
-                            6,
-                            "the program got a copy of a pinned page"
-                        );
-                        device_writes(machine, pinned, 7);
-                    }
-                });
-                scope.spawn(|| {
-                    let cpu = machine.vcpu(1).expect("each CPU has one thread");
-                    cpu.run(|| page_out(space, ADDR, PAGE));
-                });
-                scope.spawn(|| reclaim(machine, 2));
-            });
-            as_one_step(|| {
-                let expected = if pinned.is_some() { 7 } else { 1 };
-                assert_eq!(
-                    read(machine, 0, space, ADDR),
-                    expected,
-                    "the program lost the page that is pinned"
-                );
+    Swapping::on(3).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        let mut pinned = None;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write));
                 if let Some(pinned) = &pinned {
-                    write(machine, 0, space, ADDR, 8);
-                    assert_eq!(device_reads(machine, pinned), 8, "the program got a copy of a pinned page");
+                    device_writes(machine, pinned, 5);
+                    write(machine, 0, space, ADDR, 6);
+                    assert_eq!(device_reads(machine, pinned), 6, "the program got a copy of a pinned page");
+                    device_writes(machine, pinned, 7);
                 }
-                drop(pinned);
             });
+            scope.spawn(|| {
+                let cpu = machine.vcpu(1).expect("each CPU has one thread");
+                cpu.run(|| page_out(space, ADDR, PAGE));
+            });
+            scope.spawn(|| reclaim(machine, 2));
+        });
+        as_one_step(|| {
+            let expected = if pinned.is_some() { 7 } else { 1 };
+            assert_eq!(read(machine, 0, space, ADDR), expected, "the program lost the page that is pinned");
+            if let Some(pinned) = &pinned {
+                write(machine, 0, space, ADDR, 8);
+                assert_eq!(device_reads(machine, pinned), 8, "the program got a copy of a pinned page");
+            }
+            drop(pinned);
         });
     });
 }
@@ -369,28 +341,26 @@ fn shuttle_a_fast_pin_against_a_page_out() {
 /// still have the old translation, nor of another after a fault.
 #[test]
 fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            let other = VirtAddr(ADDR.0 + 8);
-            written(machine, space, ADDR, PAGE, 1);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for value in 2..6 {
-                            program.write_u64(ADDR, value).expect("mapped");
-                            assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
-                        }
-                    });
+    Swapping::on(3).check(SOME, |machine, space| {
+        let other = VirtAddr(ADDR.0 + 8);
+        written(machine, space, ADDR, PAGE, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(machine, 0, space, |program| {
+                    for value in 2..6 {
+                        program.write_u64(ADDR, value).expect("mapped");
+                        assert_eq!(program.read_u64(ADDR), Ok(value), "a lost write");
+                    }
                 });
-                scope.spawn(|| {
-                    drop(on_cpu(machine, 1, space, |_| space.pin_page_fast(ADDR, Access::Write)));
-                    write(machine, 1, space, other, 9);
-                });
-                scope.spawn(|| reclaim(machine, 2));
             });
-            as_one_step(|| {
-                assert_eq!((read(machine, 0, space, ADDR), read(machine, 0, space, other)), (5, 9));
+            scope.spawn(|| {
+                drop(on_cpu(machine, 1, space, |_| space.pin_page_fast(ADDR, Access::Write)));
+                write(machine, 1, space, other, 9);
             });
+            scope.spawn(|| reclaim(machine, 2));
+        });
+        as_one_step(|| {
+            assert_eq!((read(machine, 0, space, ADDR), read(machine, 0, space, other)), (5, 9));
         });
     });
 }
@@ -399,31 +369,29 @@ fn shuttle_a_page_out_that_a_pin_stops_against_writes() {
 /// other's own.
 #[test]
 fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            written(machine, space, ADDR, PAGE, 1);
-            let child = fork(space);
-            let mut pinned = [None, None];
-            let [one, two] = &mut pinned;
-            thread::scope(|scope| {
-                for (cpu, space, pinned) in [(0, space, one), (1, &*child, two)] {
-                    scope.spawn(move || {
-                        *pinned = on_cpu(machine, cpu, space, |_| space.pin_page_fast(ADDR, Access::Read));
-                        write(machine, cpu, space, ADDR, 10 + cpu as u64);
-                        if let Some(pinned) = pinned {
-                            let seen = device_reads(machine, pinned);
-                            assert_eq!(seen, 10 + cpu as u64, "the program got a copy of a pinned page");
-                        }
-                        assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64, "the other's write");
-                    });
-                }
-                scope.spawn(|| reclaim(machine, 2));
-            });
-            as_one_step(|| {
-                drop(pinned);
-                assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11));
-                drop(ManuallyDrop::into_inner(child));
-            });
+    Swapping::on(3).check(SOME, |machine, space| {
+        written(machine, space, ADDR, PAGE, 1);
+        let child = fork(space);
+        let mut pinned = [None, None];
+        let [one, two] = &mut pinned;
+        thread::scope(|scope| {
+            for (cpu, space, pinned) in [(0, space, one), (1, &*child, two)] {
+                scope.spawn(move || {
+                    *pinned = on_cpu(machine, cpu, space, |_| space.pin_page_fast(ADDR, Access::Read));
+                    write(machine, cpu, space, ADDR, 10 + cpu as u64);
+                    if let Some(pinned) = pinned {
+                        let seen = device_reads(machine, pinned);
+                        assert_eq!(seen, 10 + cpu as u64, "the program got a copy of a pinned page");
+                    }
+                    assert_eq!(read(machine, cpu, space, ADDR), 10 + cpu as u64, "the other's write");
+                });
+            }
+            scope.spawn(|| reclaim(machine, 2));
+        });
+        as_one_step(|| {
+            drop(pinned);
+            assert_eq!((read(machine, 0, space, ADDR), read(machine, 1, &child, ADDR)), (10, 11));
+            drop(ManuallyDrop::into_inner(child));
         });
     });
 }
@@ -431,31 +399,29 @@ fn shuttle_a_fast_pin_against_a_page_out_of_a_shared_page() {
 /// Isolated folios are freed by the last user, and return to one list only.
 #[test]
 fn shuttle_lru_lists_against_faults_and_reclaim() {
-    check_some(SOME, || {
-        Swapping::on(3).run(|machine, space| {
-            map(space, BEFORE, 2);
-            as_one_step(|| write(machine, 0, space, BEFORE, 1));
-            let child = fork(space);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |_| {
-                        space.madvise(BEFORE, 2 * PAGE, Advice::Cold).expect("mapped");
-                        page_out(space, BEFORE, 2 * PAGE);
-                    });
-                    write(machine, 0, space, ADDR, 2);
+    Swapping::on(3).check(SOME, |machine, space| {
+        map(space, BEFORE, 2);
+        as_one_step(|| write(machine, 0, space, BEFORE, 1));
+        let child = fork(space);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(machine, 0, space, |_| {
+                    space.madvise(BEFORE, 2 * PAGE, Advice::Cold).expect("mapped");
+                    page_out(space, BEFORE, 2 * PAGE);
                 });
-                scope.spawn(|| {
-                    write(machine, 1, &child, BEFORE, 3);
-                    drop(ManuallyDrop::into_inner(child));
-                });
-                scope.spawn(|| {
-                    machine.memory().memcgs().list_unlisted();
-                    reclaim(machine, 2);
-                });
+                write(machine, 0, space, ADDR, 2);
             });
-            as_one_step(|| {
-                assert_eq!((read(machine, 0, space, BEFORE), read(machine, 0, space, ADDR)), (1, 2));
+            scope.spawn(|| {
+                write(machine, 1, &child, BEFORE, 3);
+                drop(ManuallyDrop::into_inner(child));
             });
+            scope.spawn(|| {
+                machine.memory().memcgs().list_unlisted();
+                reclaim(machine, 2);
+            });
+        });
+        as_one_step(|| {
+            assert_eq!((read(machine, 0, space, BEFORE), read(machine, 0, space, ADDR)), (1, 2));
         });
     });
 }

@@ -2,7 +2,7 @@
 //! always.
 
 use crate::common::{HostSpace, PAGE, READ, RW};
-use crate::harness::{check, map, on_cpu, with_space};
+use crate::harness::{check_space, map, on_cpu};
 use quire_arch::{Pfn, Platform, VirtAddr};
 use quire_frame::Kind;
 use quire_host::Machine;
@@ -51,48 +51,44 @@ fn places(machine: &Machine, page: Pfn) -> Vec<VirtAddr> {
 /// first: only the Rmap lock keeps the page from moving from the old place to the new one behind the walk.
 #[test]
 fn shuttle_a_walk_against_a_move() {
-    check(|| {
-        with_space(2, |machine, space| {
-            let page = written(machine, space, BEFORE, 2);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    for _ in 0..2 {
-                        let places = places(machine, page);
-                        assert!(places == [ELSEWHERE] || places == [ADDR], "found at {places:?}");
+    check_space(2, |machine, space| {
+        let page = written(machine, space, BEFORE, 2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let places = places(machine, page);
+                    assert!(places == [ELSEWHERE] || places == [ADDR], "found at {places:?}");
+                }
+            });
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |_| {
+                    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                    for (from, to) in [(ADDR, ELSEWHERE), (ELSEWHERE, ADDR)] {
+                        space.mremap(from, PAGE, PAGE, flags, to).expect("there is memory enough");
                     }
                 });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |_| {
-                        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-                        for (from, to) in [(ADDR, ELSEWHERE), (ELSEWHERE, ADDR)] {
-                            space.mremap(from, PAGE, PAGE, flags, to).expect("there is memory enough");
-                        }
-                    });
-                });
             });
-            assert_eq!(space.figures().mappings, 1);
         });
+        assert_eq!(space.figures().mappings, 1);
     });
 }
 
 /// The mapping is split and merged around the page, which stays where it is.
 #[test]
 fn shuttle_a_walk_against_splits_and_merges() {
-    check(|| {
-        with_space(2, |machine, space| {
-            let page = written(machine, space, BEFORE, 2);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    for _ in 0..3 {
-                        assert_eq!(places(machine, page), [ADDR]);
-                    }
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |_| {
-                        space.mprotect(BEFORE, PAGE, READ, false).expect("there is memory enough");
-                        space.mprotect(BEFORE, PAGE, RW, false).expect("as above");
-                        space.munmap(BEFORE, PAGE).expect("the end of a mapping can go");
-                    });
+    check_space(2, |machine, space| {
+        let page = written(machine, space, BEFORE, 2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    assert_eq!(places(machine, page), [ADDR]);
+                }
+            });
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |_| {
+                    space.mprotect(BEFORE, PAGE, READ, false).expect("there is memory enough");
+                    space.mprotect(BEFORE, PAGE, RW, false).expect("as above");
+                    space.munmap(BEFORE, PAGE).expect("the end of a mapping can go");
                 });
             });
         });
@@ -102,31 +98,29 @@ fn shuttle_a_walk_against_splits_and_merges() {
 /// The page is unmapped, its tables and its anon_vma are freed, and all of that may be reused.
 #[test]
 fn shuttle_a_walk_against_an_unmapping() {
-    check(|| {
-        with_space(3, |machine, space| {
-            let page = written(machine, space, ADDR, 1);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    for _ in 0..2 {
-                        let places = places(machine, page);
-                        assert!(places.is_empty() || places == [ADDR] || places == [ELSEWHERE], "{places:?}");
+    check_space(3, |machine, space| {
+        let page = written(machine, space, ADDR, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let places = places(machine, page);
+                    assert!(places.is_empty() || places == [ADDR] || places == [ELSEWHERE], "{places:?}");
+                }
+            });
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |program| {
+                    space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+                    map(space, ELSEWHERE, 1);
+                    program.write_u64(ELSEWHERE, 1).expect("mapped");
+                });
+            });
+            scope.spawn(|| {
+                on_cpu(machine, 2, space, |_| {
+                    let pin = machine.memory().platform().pin();
+                    for _ in 0..3 {
+                        machine.memory().frames().reap_all(&pin);
+                        machine.memory().frames().reap_caches(&pin);
                     }
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| {
-                        space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
-                        map(space, ELSEWHERE, 1);
-                        program.write_u64(ELSEWHERE, 1).expect("mapped");
-                    });
-                });
-                scope.spawn(|| {
-                    on_cpu(machine, 2, space, |_| {
-                        let pin = machine.memory().platform().pin();
-                        for _ in 0..3 {
-                            machine.memory().frames().reap_all(&pin);
-                            machine.memory().frames().reap_caches(&pin);
-                        }
-                    });
                 });
             });
         });
@@ -136,25 +130,23 @@ fn shuttle_a_walk_against_an_unmapping() {
 /// Children of the page's anon_vma are made and exit; the last of them frees the tree beside a walk.
 #[test]
 fn shuttle_a_walk_against_a_fork_and_an_exit() {
-    check(|| {
-        with_space(2, |machine, space| {
-            let page = written(machine, space, ADDR, 1);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    for _ in 0..2 {
-                        let places = places(machine, page);
-                        // The parent's, and the child's as long as it shares the page.
-                        let right = matches!(places[..], [ADDR] | [ADDR, ADDR]);
-                        assert!(right, "{places:?}");
-                    }
-                });
-                scope.spawn(|| {
-                    let child = on_cpu(machine, 1, space, |_| space.fork()).expect("there is memory enough");
-                    // Kept if the model fails, as the parent is.
-                    let child = ManuallyDrop::new(child);
-                    on_cpu(machine, 1, &child, |program| program.write_u64(ADDR, 5)).expect("mapped");
-                    drop(ManuallyDrop::into_inner(child));
-                });
+    check_space(2, |machine, space| {
+        let page = written(machine, space, ADDR, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let places = places(machine, page);
+                    // The parent's, and the child's as long as it shares the page.
+                    let right = matches!(places[..], [ADDR] | [ADDR, ADDR]);
+                    assert!(right, "{places:?}");
+                }
+            });
+            scope.spawn(|| {
+                let child = on_cpu(machine, 1, space, |_| space.fork()).expect("there is memory enough");
+                // Kept if the model fails, as the parent is.
+                let child = ManuallyDrop::new(child);
+                on_cpu(machine, 1, &child, |program| program.write_u64(ADDR, 5)).expect("mapped");
+                drop(ManuallyDrop::into_inner(child));
             });
         });
     });
@@ -163,25 +155,23 @@ fn shuttle_a_walk_against_a_fork_and_an_exit() {
 /// The child of a page's anon_vma exits, with its pages: the walk that is under way finds them or nothing.
 #[test]
 fn shuttle_a_walk_against_the_exit_of_a_child() {
-    check(|| {
-        with_space(2, |machine, space| {
-            let page = written(machine, space, ADDR, 1);
-            let child = as_one_step(|| space.fork()).expect("there is memory enough");
-            let child = ManuallyDrop::new(child);
-            let write = || on_cpu(machine, 0, &child, |program| program.write_u64(ADDR, 5));
-            as_one_step(write).expect("mapped");
-            let pages = private_pages(machine);
-            let own = pages.into_iter().find(|&pfn| pfn != page).expect("the child has its own");
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    for _ in 0..2 {
-                        let of_the_child = places(machine, own);
-                        assert!(of_the_child.is_empty() || of_the_child == [ADDR], "{of_the_child:?}");
-                        assert_eq!(places(machine, page), [ADDR]);
-                    }
-                });
-                scope.spawn(move || drop(ManuallyDrop::into_inner(child)));
+    check_space(2, |machine, space| {
+        let page = written(machine, space, ADDR, 1);
+        let child = as_one_step(|| space.fork()).expect("there is memory enough");
+        let child = ManuallyDrop::new(child);
+        let write = || on_cpu(machine, 0, &child, |program| program.write_u64(ADDR, 5));
+        as_one_step(write).expect("mapped");
+        let pages = private_pages(machine);
+        let own = pages.into_iter().find(|&pfn| pfn != page).expect("the child has its own");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let of_the_child = places(machine, own);
+                    assert!(of_the_child.is_empty() || of_the_child == [ADDR], "{of_the_child:?}");
+                    assert_eq!(places(machine, page), [ADDR]);
+                }
             });
+            scope.spawn(move || drop(ManuallyDrop::into_inner(child)));
         });
     });
 }
@@ -189,19 +179,17 @@ fn shuttle_a_walk_against_the_exit_of_a_child() {
 /// Two faults give one mapping its anon_vma; a walk comes as soon as there is a page.
 #[test]
 fn shuttle_a_walk_against_the_first_page_of_a_mapping() {
-    check(|| {
-        with_space(2, |machine, space| {
-            map(space, BEFORE, 2);
-            thread::scope(|scope| {
-                for (cpu, addr) in [BEFORE, ADDR].into_iter().enumerate() {
-                    scope.spawn(move || {
-                        on_cpu(machine, cpu, space, |program| program.write_u64(addr, 1)).expect("mapped");
-                        let pages = private_pages(machine).into_iter();
-                        let found: Vec<_> = pages.flat_map(|page| places(machine, page)).collect();
-                        assert!(found.contains(&addr), "found at {found:?}");
-                    });
-                }
-            });
+    check_space(2, |machine, space| {
+        map(space, BEFORE, 2);
+        thread::scope(|scope| {
+            for (cpu, addr) in [BEFORE, ADDR].into_iter().enumerate() {
+                scope.spawn(move || {
+                    on_cpu(machine, cpu, space, |program| program.write_u64(addr, 1)).expect("mapped");
+                    let pages = private_pages(machine).into_iter();
+                    let found: Vec<_> = pages.flat_map(|page| places(machine, page)).collect();
+                    assert!(found.contains(&addr), "found at {found:?}");
+                });
+            }
         });
     });
 }

@@ -1,7 +1,7 @@
 //! Shootdowns: flushes against CPUs that switch their address space.
 
 use crate::common::{NOT_MAPPED, PAGE, page};
-use crate::harness::{Fact, check, map, on_cpu, with_space, with_spaces};
+use crate::harness::{Fact, check, check_space, map, on_cpu, with_spaces};
 use quire_arch::VirtAddr;
 use quire_host::HostConfig;
 use shuttle::thread;
@@ -56,24 +56,22 @@ fn shuttle_a_flush_reaches_a_cpu_that_changes_its_space_under_one_tag() {
 /// Both CPUs run the space and change it: each flushes the other, in guest mode and out of it.
 #[test]
 fn shuttle_two_cpus_that_flush_each_other_make_progress() {
-    check(|| {
-        with_space(2, |machine, space| {
-            map(space, ADDR, 2);
-            thread::scope(|scope| {
-                for cpu in 0..2u64 {
-                    scope.spawn(move || {
-                        let mine = page(ADDR, cpu);
-                        on_cpu(machine, cpu as usize, space, |program| {
-                            program.write_u64(mine, 1).expect("mapped until it is unmapped here");
-                            let _ = program.read_u64(page(ADDR, 1 - cpu));
-                            space.munmap(mine, PAGE).expect("the end of a mapping can go");
-                            assert_eq!(program.read_u64(mine), Err(NOT_MAPPED));
-                        });
+    check_space(2, |machine, space| {
+        map(space, ADDR, 2);
+        thread::scope(|scope| {
+            for cpu in 0..2u64 {
+                scope.spawn(move || {
+                    let mine = page(ADDR, cpu);
+                    on_cpu(machine, cpu as usize, space, |program| {
+                        program.write_u64(mine, 1).expect("mapped until it is unmapped here");
+                        let _ = program.read_u64(page(ADDR, 1 - cpu));
+                        space.munmap(mine, PAGE).expect("the end of a mapping can go");
+                        assert_eq!(program.read_u64(mine), Err(NOT_MAPPED));
                     });
-                }
-            });
-            assert_eq!(space.figures().page_tables, 0);
+                });
+            }
         });
+        assert_eq!(space.figures().page_tables, 0);
     });
 }
 
@@ -81,24 +79,22 @@ fn shuttle_two_cpus_that_flush_each_other_make_progress() {
 /// lock.
 #[test]
 fn shuttle_no_cpu_reads_zeros_after_another_cpu_wrote() {
-    check(|| {
-        with_space(2, |machine, space| {
-            map(space, ADDR, 1);
-            let written = Fact::default();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    on_cpu(machine, 0, space, |program| {
-                        for _ in 0..4 {
-                            let late = written.is_told();
-                            let seen = program.read_u64(ADDR).expect("mapped");
-                            assert!(seen == 9 || !late, "zeros after another CPU wrote");
-                        }
-                    });
+    check_space(2, |machine, space| {
+        map(space, ADDR, 1);
+        let written = Fact::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(machine, 0, space, |program| {
+                    for _ in 0..4 {
+                        let late = written.is_told();
+                        let seen = program.read_u64(ADDR).expect("mapped");
+                        assert!(seen == 9 || !late, "zeros after another CPU wrote");
+                    }
                 });
-                scope.spawn(|| {
-                    on_cpu(machine, 1, space, |program| program.write_u64(ADDR, 9)).expect("mapped");
-                    written.tell();
-                });
+            });
+            scope.spawn(|| {
+                on_cpu(machine, 1, space, |program| program.write_u64(ADDR, 9)).expect("mapped");
+                written.tell();
             });
         });
     });
@@ -108,26 +104,24 @@ fn shuttle_no_cpu_reads_zeros_after_another_cpu_wrote() {
 /// section.
 #[test]
 fn shuttle_a_flush_by_a_thread_that_borrows_a_cpu() {
-    check(|| {
-        with_space(2, |machine, space| {
-            map(space, ADDR, 1);
-            let unmapped = Fact::default();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    for value in 1..3 {
-                        on_cpu(machine, 0, space, |program| {
-                            let late = unmapped.is_told();
-                            match program.write_u64(ADDR, value) {
-                                Ok(()) => assert!(!late, "a write after munmap had returned"),
-                                Err(error) => assert_eq!(error, NOT_MAPPED),
-                            }
-                        });
-                    }
-                });
-                scope.spawn(|| {
-                    space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
-                    unmapped.tell();
-                });
+    check_space(2, |machine, space| {
+        map(space, ADDR, 1);
+        let unmapped = Fact::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for value in 1..3 {
+                    on_cpu(machine, 0, space, |program| {
+                        let late = unmapped.is_told();
+                        match program.write_u64(ADDR, value) {
+                            Ok(()) => assert!(!late, "a write after munmap had returned"),
+                            Err(error) => assert_eq!(error, NOT_MAPPED),
+                        }
+                    });
+                }
+            });
+            scope.spawn(|| {
+                space.munmap(ADDR, PAGE).expect("the end of a mapping can go");
+                unmapped.tell();
             });
         });
     });

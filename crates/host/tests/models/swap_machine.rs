@@ -1,7 +1,7 @@
 //! Machines with a swap device, and what the models of swap do with them.
 
 use crate::common::{self, HostSpace, PAGE, RW, in_use, map_at};
-use crate::harness::{audit, on_cpu};
+use crate::harness::{SpaceModel, audit, check_seeded, on_cpu, seed_of};
 use quire_arch::{Access, Order, Platform, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine};
 use quire_mm::{
@@ -51,6 +51,11 @@ impl Swapping {
 
     pub(crate) fn mremap(self, mremap: RemapTechnique) -> Self {
         Self { mremap, ..self }
+    }
+
+    /// Checks `model` under `schedules` schedules, each with such a machine of its own.
+    pub(crate) fn check(self, schedules: u64, model: impl SpaceModel) {
+        check_seeded(schedules, seed_of(&model), move || self.run(&model));
     }
 
     /// Runs `model` with a space on this machine, and a device of RAM. In the end every slot must be free,
