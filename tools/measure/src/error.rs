@@ -1,0 +1,79 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Why there is no measurement. The host's settings are as they were.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// Another measurement holds the host's settings.
+    #[error("another measurement is changing this host's settings ({} is locked); wait until it ends", .0.display())]
+    Busy(PathBuf),
+    /// A setting that this host does not have.
+    #[error("this host has no setting {}", .0.display())]
+    Missing(PathBuf),
+    /// A file that this user cannot write.
+    #[error("cannot write {}: {why}; changing this host's settings needs root (try sudo)", .file.display())]
+    Denied {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
+    /// A value that the kernel does not take.
+    #[error("{} does not accept {word:?}{}", .file.display(), offered(.choices))]
+    Refused {
+        /// The setting's file.
+        file: PathBuf,
+        /// The value.
+        word: String,
+        /// What the file offers; empty if it does not list its values.
+        choices: String,
+    },
+    /// The host's settings could not be put back.
+    #[error("could not put back this host's settings; do it by hand: {0}")]
+    NotRestored(String),
+    /// The program cannot be started.
+    #[error("cannot start {program}: {why}")]
+    Start {
+        /// What was to run.
+        program: String,
+        /// What the system said.
+        why: io::Error,
+    },
+    /// The program ran longer than it may. Its processes are gone.
+    #[error("the program was stopped, since it ran longer than {} s", .0.as_secs_f64())]
+    Timeout(Duration),
+    /// This process may not trace the program.
+    #[error("cannot follow the program's processes with ptrace: {0}")]
+    Trace(io::Error),
+    /// Something else of the system's.
+    #[error("{what}: {why}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        why: io::Error,
+    },
+}
+
+impl MeasureError {
+    pub(crate) fn system(what: impl Into<String>, why: impl Into<io::Error>) -> Self {
+        Self::System { what: what.into(), why: why.into() }
+    }
+
+    pub(crate) fn file(file: &Path, why: io::Error) -> Self {
+        match why.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::Denied { file: file.to_owned(), why }
+            }
+            io::ErrorKind::NotFound => Self::Missing(file.to_owned()),
+            _ => Self::system(file.display().to_string(), why),
+        }
+    }
+}
+
+fn offered(choices: &str) -> String {
+    if choices.is_empty() { String::new() } else { format!("; it offers: {choices}") }
+}

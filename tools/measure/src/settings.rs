@@ -1,0 +1,195 @@
+//! The settings of transparent huge pages on this host.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::MeasureError;
+use crate::guard::Guard;
+
+/// Where the kernel keeps them.
+const TRANSPARENT_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
+/// Locked by the measurement that changes them. It holds the old values while they are changed.
+const LOCK: &str = "/run/quire-host-settings";
+
+/// Values that settings are to have: a file below `/sys/kernel/mm/transparent_hugepage`, and the word in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HugeSettings(BTreeMap<String, String>);
+
+impl HugeSettings {
+    /// No settings: all stay as they are.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one: `file` as in `enabled`, `hugepages-64kB/enabled`, `khugepaged/max_ptes_none`.
+    #[must_use]
+    pub fn with(mut self, file: impl Into<String>, word: impl ToString) -> Self {
+        self.0.insert(file.into(), word.to_string());
+        self
+    }
+
+    /// The word that `file` is to have.
+    pub fn get(&self, file: &str) -> Option<&str> {
+        self.0.get(file).map(String::as_str)
+    }
+
+    /// File and word of each, in the order of the files' names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(file, word)| (file.as_str(), word.as_str()))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<F: Into<String>, W: ToString> FromIterator<(F, W)> for HugeSettings {
+    fn from_iter<I: IntoIterator<Item = (F, W)>>(settings: I) -> Self {
+        settings.into_iter().fold(Self::new(), |all, (file, word)| all.with(file, word))
+    }
+}
+
+/// The settings of a host, and the lock on them.
+#[derive(Clone, Debug)]
+pub struct HostSettings {
+    root: PathBuf,
+    lock: PathBuf,
+}
+
+impl Default for HostSettings {
+    fn default() -> Self {
+        Self::at(TRANSPARENT_HUGE_PAGES, LOCK)
+    }
+}
+
+impl HostSettings {
+    /// Settings in the folder `root`, locked by the file `lock`: of this host by default, of a test.
+    pub fn at(root: impl Into<PathBuf>, lock: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), lock: lock.into() }
+    }
+
+    /// The present word of `file`.
+    ///
+    /// # Errors
+    ///
+    /// The host does not have this setting.
+    pub fn word(&self, file: &str) -> Result<String, MeasureError> {
+        Ok(chosen(&self.text(&self.path(file)?)?))
+    }
+
+    /// The present values of all settings that a program's memory depends on: `enabled`, `defrag`, `use_zero_page`,
+    /// each size's `enabled`, and khugepaged's.
+    ///
+    /// # Errors
+    ///
+    /// The host has no transparent huge pages, or they cannot be read.
+    pub fn current(&self) -> Result<HugeSettings, MeasureError> {
+        let mut settings = HugeSettings::new();
+        for file in ["enabled", "defrag", "use_zero_page", "shrink_underused"] {
+            match self.word(file) {
+                Err(MeasureError::Missing(_)) if file != "enabled" => {}
+                word => settings = settings.with(file, word?),
+            }
+        }
+        for entry in fs::read_dir(&self.root).map_err(|why| MeasureError::file(&self.root, why))? {
+            let entry = entry.map_err(|why| MeasureError::file(&self.root, why))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("hugepages-") {
+                let file = format!("{name}/enabled");
+                settings = settings.with(&file, self.word(&file)?);
+            }
+        }
+        for file in ["defrag", "max_ptes_none", "max_ptes_shared", "max_ptes_swap", "pages_to_scan"]
+            .into_iter()
+            .chain(["scan_sleep_millisecs", "alloc_sleep_millisecs"])
+        {
+            let file = format!("khugepaged/{file}");
+            match self.word(&file) {
+                Err(MeasureError::Missing(_)) => {}
+                word => settings = settings.with(&file, word?),
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Puts `settings` in place until the guard is dropped, or this process is gone, however it ends. Writes only
+    /// what differs.
+    ///
+    /// # Errors
+    ///
+    /// Another measurement holds the settings, a file is not there or cannot be written, or a value is not accepted.
+    /// Then all are as they were.
+    pub fn apply(&self, settings: &HugeSettings) -> Result<Guard, MeasureError> {
+        let changes = self.changes(settings)?;
+        for change in &changes {
+            let writable = OpenOptions::new().write(true).open(&change.path);
+            writable.map_err(|why| MeasureError::file(&change.path, why))?;
+        }
+        match Guard::lock(&self.lock, &self.root) {
+            // Once more: the one who held the lock may have put other values back.
+            Ok(lock) => Guard::start(lock, self.changes(settings)?),
+            Err(MeasureError::Denied { .. }) if changes.is_empty() => Ok(Guard::unlocked()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is not as `settings` say.
+    fn changes(&self, settings: &HugeSettings) -> Result<Vec<Change>, MeasureError> {
+        let mut changes = Vec::new();
+        for (file, word) in settings.iter() {
+            let path = self.path(file)?;
+            let old = chosen(&self.text(&path)?);
+            if old != word {
+                changes.push(Change { path, old, new: word.to_owned() });
+            }
+        }
+        Ok(changes)
+    }
+
+    fn path(&self, file: &str) -> Result<PathBuf, MeasureError> {
+        let inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
+        if file.is_empty() || !inside {
+            return Err(MeasureError::Missing(self.root.join(file)));
+        }
+        Ok(self.root.join(file))
+    }
+
+    fn text(&self, path: &Path) -> Result<String, MeasureError> {
+        fs::read_to_string(path).map_err(|why| MeasureError::file(path, why))
+    }
+}
+
+/// One file that gets another word for a while.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) path: PathBuf,
+    pub(crate) old: String,
+    pub(crate) new: String,
+}
+
+/// The word in brackets, of a file that lists its values; else the whole text.
+pub(crate) fn chosen(text: &str) -> String {
+    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    bracketed.map_or(text.trim(), |(word, _)| word).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn word_in_brackets() {
+        assert_eq!(chosen("always [madvise] never\n"), "madvise");
+        assert_eq!(chosen("511\n"), "511");
+    }
+
+    #[test]
+    fn settings_outside_the_folder_are_refused() {
+        let host = HostSettings::at("/nonexistent", "/nonexistent");
+        for file in ["", "../ksm/run", "/proc/sys/vm/swappiness", "khugepaged/../../ksm/run"] {
+            assert!(matches!(host.word(file), Err(MeasureError::Missing(_))), "{file:?}");
+        }
+    }
+}
