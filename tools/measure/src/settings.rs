@@ -24,8 +24,8 @@ impl HugeSettings {
 
     /// Adds one: `file` as in `enabled`, `hugepages-64kB/enabled`, `khugepaged/max_ptes_none`.
     #[must_use]
-    pub fn with(mut self, file: impl Into<String>, word: impl ToString) -> Self {
-        self.0.insert(file.into(), word.to_string());
+    pub fn with(mut self, file: impl Into<String>, word: impl Into<String>) -> Self {
+        self.0.insert(file.into(), word.into());
         self
     }
 
@@ -45,7 +45,7 @@ impl HugeSettings {
     }
 }
 
-impl<F: Into<String>, W: ToString> FromIterator<(F, W)> for HugeSettings {
+impl<F: Into<String>, W: Into<String>> FromIterator<(F, W)> for HugeSettings {
     fn from_iter<I: IntoIterator<Item = (F, W)>>(settings: I) -> Self {
         settings.into_iter().fold(Self::new(), |all, (file, word)| all.with(file, word))
     }

@@ -1,7 +1,9 @@
 //! The programs that the tests measure and kill. The first argument says which.
 
 use std::io::{Read as _, Write as _};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use quire_measure::{HostSettings, HugeSettings};
 
@@ -10,8 +12,174 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["hold", root, lock, ref settings @ ..] => hold(root, lock, settings),
+        ["touch", mebibytes] => end(touch(number(mebibytes), None)),
+        ["huge", mebibytes] => end(touch(number(mebibytes), Some(libc::MADV_HUGEPAGE))),
+        ["brief", mebibytes] => {
+            let (start, length) = touch(number(mebibytes), None);
+            // SAFETY: the mapping is this program's own, and nothing points to it.
+            unsafe { libc::munmap(start.cast(), length) };
+            end((std::ptr::null_mut(), 0))
+        }
+        ["forks", mine, more] => forks(number(mine), number(more)),
+        ["starts", mebibytes, ref command @ ..] => starts(number(mebibytes), command),
+        ["thread-forks", mebibytes] => thread_forks(number(mebibytes)),
+        ["leaves", milliseconds] => leaves(number(milliseconds) as u64),
+        ["spin", milliseconds] => spin(number(milliseconds) as u64),
+        ["sleep"] => {
+            println!("{}", std::process::id());
+            std::thread::sleep(Duration::from_secs(600));
+            ExitCode::SUCCESS
+        }
+        ["halts"] => halts(),
+        ["signals", count] => signals(number(count)),
+        ["measures", program] => {
+            let mut command = Command::new(program);
+            command.args(["sleep"]);
+            let _ = quire_measure::measure(command, &quire_measure::Options::default());
+            ExitCode::SUCCESS
+        }
         _ => ExitCode::from(2),
     }
+}
+
+fn number(word: &str) -> usize {
+    word.parse().expect("a number")
+}
+
+/// Maps so many MiB of anonymous memory, with advice, and writes to each page.
+fn touch(mebibytes: usize, advice: Option<i32>) -> (*mut u8, usize) {
+    let length = mebibytes << 20;
+    let alignment = 2 << 20;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), length + alignment, access, kind, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    let start = start.cast::<u8>().map_addr(|address| address.next_multiple_of(alignment));
+    if let Some(advice) = advice {
+        // SAFETY: the range is inside the mapping.
+        unsafe { libc::madvise(start.cast(), length, advice) };
+    }
+    for page in (0..length).step_by(4096) {
+        // SAFETY: inside the mapping, and not looked at by the compiler.
+        unsafe { start.add(page).write_volatile(1) };
+    }
+    (start, length)
+}
+
+/// Prints how much anonymous memory there is, and ends at once with all of it.
+fn end(_held: (*mut u8, usize)) -> ! {
+    let mut text = std::fs::read_to_string("/proc/self/status").expect("status");
+    let at = text.find("RssAnon:").expect("RssAnon");
+    text.drain(..at);
+    let line = text.lines().next().expect("a line");
+    // SAFETY: the line is as long as is said; the second call ends the process.
+    unsafe {
+        libc::write(1, line.as_ptr().cast(), line.len());
+        libc::write(1, c"\n".as_ptr().cast(), 1);
+        libc::_exit(0)
+    }
+}
+
+fn wait_for(child: i32) {
+    // SAFETY: it may be given no place for the status.
+    while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } != child {}
+}
+
+/// Holds some memory, and has a child that holds more besides, and ends with it.
+fn forks(mine: usize, more: usize) -> ExitCode {
+    let _held = touch(mine, None);
+    // SAFETY: this program has one thread.
+    match unsafe { libc::fork() } {
+        0 => end(touch(more, None)),
+        child => wait_for(child),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Holds some memory while another program runs, which it starts as `vfork` does.
+fn starts(mebibytes: usize, command: &[&str]) -> ExitCode {
+    let _held = touch(mebibytes, None);
+    for _ in 0..20 {
+        Command::new(command[0]).args(&command[1..]).status().expect("a program");
+    }
+    ExitCode::SUCCESS
+}
+
+/// Has a child that another thread than the first one makes; the first one ends before.
+fn thread_forks(mebibytes: usize) -> ExitCode {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: the child makes system calls and writes to a mapping of its own, and ends.
+        match unsafe { libc::fork() } {
+            0 => end(touch(mebibytes, None)),
+            child => wait_for(child),
+        }
+    });
+    thread.join().expect("a thread");
+    ExitCode::SUCCESS
+}
+
+/// Leaves a process behind that takes processor time, for another to wait for.
+fn leaves(milliseconds: u64) -> ExitCode {
+    // SAFETY: this program has one thread.
+    match unsafe { libc::fork() } {
+        0 => spin(milliseconds),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Takes so much processor time.
+fn spin(milliseconds: u64) -> ExitCode {
+    let used = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    };
+    while used() < Duration::from_millis(milliseconds) {}
+    ExitCode::SUCCESS
+}
+
+/// Stops itself, and is continued by a child that has seen it stopped.
+fn halts() -> ExitCode {
+    let me = std::process::id().cast_signed();
+    // SAFETY: this program has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // T is halted; t is stopped for its tracer for a moment only.
+        let halted = || {
+            let stat = std::fs::read_to_string(format!("/proc/{me}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+        };
+        while !halted() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        // SAFETY: it sends a signal.
+        unsafe { libc::kill(me, libc::SIGCONT) };
+        return ExitCode::SUCCESS;
+    }
+    // SAFETY: it sends a signal.
+    unsafe { libc::raise(libc::SIGSTOP) };
+    wait_for(child);
+    println!("continued");
+    ExitCode::SUCCESS
+}
+
+/// Gets so many signals, some of them real-time ones, and counts them.
+fn signals(count: usize) -> ExitCode {
+    static SEEN: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn saw(_: i32) {
+        // Only this thread counts.
+        SEEN.fetch_add(1, Ordering::Relaxed);
+    }
+    let handler: extern "C" fn(i32) = saw;
+    for at in 0..count {
+        let signal = if at % 2 == 0 { libc::SIGUSR1 } else { libc::SIGRTMIN() + 3 };
+        // SAFETY: the handler only adds to a counter.
+        unsafe { libc::signal(signal, handler as usize) };
+        // SAFETY: it sends a signal, for which there is a handler.
+        unsafe { libc::raise(signal) };
+    }
+    println!("{}", SEEN.load(Ordering::Relaxed));
+    ExitCode::SUCCESS
 }
 
 /// Puts settings in place, says so, and keeps them until its input ends.

@@ -1,0 +1,280 @@
+//! The processes that run, and the most that they used so far.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::folios;
+use super::proc::{ProcFiles, Resident, Status, Walk, is_zombie};
+use super::ptrace::{Usage, share_memory};
+use crate::truth::{AtPeak, ProcessTruth};
+
+/// Of how many samples one reads the slower figures.
+const STATUS_EVERY: u64 = 5;
+/// The share of the program's time that walking its page tables may take.
+const WALKING: u32 = 100;
+/// The first walk does not wait until the program has run for long.
+const FIRST_WALK: Duration = Duration::from_millis(2);
+
+/// All processes, and the peaks.
+#[derive(Debug)]
+pub(crate) struct Peaks {
+    page: u64,
+    folios: bool,
+    started: Instant,
+    processes: BTreeMap<i32, Process>,
+    /// In the order of their starts: those that are gone, too.
+    ended: Vec<(u64, ProcessTruth)>,
+    starts: u64,
+    pub(crate) usage: Usage,
+    pub(crate) anonymous_all: u64,
+    pub(crate) once: u64,
+    pub(crate) resident_all: u64,
+    pub(crate) page_tables_all: u64,
+    pub(crate) unseen: u64,
+    pub(crate) at_peak: Option<AtPeak>,
+    walking: Duration,
+    pub(crate) samples: u64,
+    pub(crate) longest_gap: Duration,
+    sampled: Instant,
+}
+
+#[derive(Debug)]
+struct Process {
+    start: u64,
+    files: ProcFiles,
+    parent: i32,
+    /// Its memory is its parent's, until its first `exec`.
+    borrows: bool,
+    /// What it used was read at its end.
+    over: bool,
+    now: Resident,
+    page_tables: u64,
+    /// The most resident memory that was read.
+    seen: u64,
+    truth: ProcessTruth,
+    /// Its children that are gone: each one's usage, which is in the parent's own if that has waited for it.
+    children: Vec<(i32, Usage)>,
+}
+
+impl Peaks {
+    pub(crate) fn new(page: u64, folios: bool) -> Self {
+        let now = Instant::now();
+        Self {
+            page,
+            folios,
+            started: now,
+            processes: BTreeMap::new(),
+            ended: Vec::new(),
+            starts: 0,
+            usage: Usage::default(),
+            anonymous_all: 0,
+            once: 0,
+            resident_all: 0,
+            page_tables_all: 0,
+            unseen: 0,
+            at_peak: None,
+            walking: Duration::ZERO,
+            samples: 0,
+            longest_gap: Duration::ZERO,
+            sampled: now,
+        }
+    }
+
+    /// The process of the program, which it is not yet: its memory is a copy of this process's.
+    pub(crate) fn launched(&mut self, pid: i32) {
+        self.started(pid);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.borrows = true;
+        }
+    }
+
+    /// A thread has started: that of a new process, or not.
+    pub(crate) fn started(&mut self, thread: i32) {
+        if self.processes.contains_key(&thread) {
+            return;
+        }
+        let Some(status) = Status::of(thread) else { return };
+        let (true, Ok(files)) = (status.process == thread, ProcFiles::open(thread)) else { return };
+        self.starts += 1;
+        let truth = ProcessTruth { pid: thread, program: status.program, ..ProcessTruth::default() };
+        let process = Process {
+            start: self.starts,
+            files,
+            parent: status.parent,
+            borrows: self.processes.contains_key(&status.parent) && share_memory(thread, status.parent),
+            over: false,
+            now: Resident::default(),
+            page_tables: 0,
+            seen: 0,
+            truth,
+            children: Vec::new(),
+        };
+        self.processes.insert(thread, process);
+    }
+
+    /// A process has another program, and so its own memory.
+    pub(crate) fn replaced(&mut self, pid: i32) {
+        self.started(pid);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.borrows = false;
+            process.over = false;
+            // The kernel counts its peak anew.
+            process.seen = 0;
+        }
+        self.read_all(false);
+    }
+
+    /// Reads before a process gets a twin.
+    pub(crate) fn forks(&mut self) {
+        self.read_all(false);
+    }
+
+    /// A thread is about to end: all of its process if that is its first thread, or the first has ended before it.
+    pub(crate) fn ends(&mut self, thread: i32) {
+        let pid = if self.processes.contains_key(&thread) {
+            thread
+        } else {
+            // Only for the threads that are left when the first one is gone.
+            if self.processes.values().all(|process| !process.over) {
+                return;
+            }
+            match Status::of(thread) {
+                Some(status) if self.processes.get(&status.process).is_some_and(|process| process.over) => {
+                    status.process
+                }
+                _ => return,
+            }
+        };
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.over = false;
+        if pid != thread
+            && let Ok(files) = ProcFiles::open(thread)
+        {
+            process.files = files;
+        }
+        self.read_all(true);
+        self.walk_if_due(true);
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.over = true;
+        process.now = Resident::default();
+        process.page_tables = 0;
+        let unwaited: Vec<Usage> = process
+            .children
+            .drain(..)
+            .filter(|(child, _)| is_zombie(*child))
+            .map(|(_, usage)| usage)
+            .collect();
+        for usage in &unwaited {
+            self.usage.add(usage);
+        }
+    }
+
+    /// A thread is gone.
+    pub(crate) fn gone(&mut self, thread: i32, usage: Usage) {
+        let Some(process) = self.processes.remove(&thread) else { return };
+        match self.processes.get_mut(&process.parent) {
+            Some(parent) if !parent.over => parent.children.push((thread, usage)),
+            // The program itself, or one whose parent did not wait for it.
+            _ => self.usage.add(&usage),
+        }
+        self.ended.push((process.start, process.truth));
+    }
+
+    /// Takes a sample.
+    pub(crate) fn sample(&mut self) {
+        let now = Instant::now();
+        self.longest_gap = self.longest_gap.max(now - self.sampled);
+        self.sampled = now;
+        self.samples += 1;
+        self.read_all(self.samples.is_multiple_of(STATUS_EVERY));
+        self.walk_if_due(false);
+    }
+
+    /// Processes that have not come to their end.
+    pub(crate) fn running(&self) -> impl Iterator<Item = i32> {
+        self.processes.iter().filter(|(_, process)| !process.over).map(|(pid, _)| *pid)
+    }
+
+    /// All processes, in the order of their starts.
+    pub(crate) fn into_processes(mut self) -> Vec<ProcessTruth> {
+        self.ended.extend(self.processes.into_values().map(|process| (process.start, process.truth)));
+        self.ended.sort_unstable_by_key(|(start, _)| *start);
+        self.ended.into_iter().map(|(_, truth)| truth).collect()
+    }
+
+    fn holders(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.processes.values_mut().filter(|process| !process.over && !process.borrows)
+    }
+
+    fn read_all(&mut self, slow: bool) {
+        let page = self.page;
+        let (mut anonymous, mut resident, mut page_tables, mut holders, mut unseen) = (0, 0, 0, 0, 0);
+        for process in self.holders() {
+            process.read(page, slow);
+            holders += 1;
+            anonymous += process.now.anonymous;
+            resident += process.now.all;
+            page_tables += process.page_tables;
+            unseen = unseen.max(process.truth.peak_resident.saturating_sub(process.seen));
+        }
+        self.anonymous_all = self.anonymous_all.max(anonymous);
+        self.resident_all = self.resident_all.max(resident);
+        self.page_tables_all = self.page_tables_all.max(page_tables);
+        self.unseen = self.unseen.max(unseen);
+        if holders == 1 {
+            self.once = self.once.max(anonymous);
+        }
+    }
+
+    /// Walks the page tables when there is clearly more than at the last walk: if there is time for it, or at the end of a
+    /// process. When the last one ends, any more will do.
+    fn walk_if_due(&mut self, at_end: bool) {
+        let now: u64 = self.holders().map(|process| process.now.anonymous).sum();
+        let before = self.at_peak.as_ref().map_or(0, |peak| peak.anonymous);
+        let more = now > before + before / 50 + (64 << 10);
+        let due = if at_end {
+            more || (now > before && self.holders().count() == 1)
+        } else {
+            more && self.walking < FIRST_WALK + self.started.elapsed() / WALKING
+        };
+        if !due {
+            return;
+        }
+        let walk = Instant::now();
+        let pids: Vec<i32> =
+            self.processes.iter().filter(|(_, p)| !p.over && !p.borrows).map(|(pid, _)| *pid).collect();
+        let mut peak = AtPeak::default();
+        for pid in pids {
+            let Some(one) = Walk::of(pid) else { continue };
+            peak.anonymous += one.anonymous;
+            peak.once += one.once;
+            peak.huge += one.huge;
+            if self.folios {
+                folios::add(pid, self.page, &mut peak.folios);
+            }
+        }
+        self.once = self.once.max(peak.once);
+        if peak.anonymous > before {
+            self.at_peak = Some(peak);
+        }
+        self.walking += walk.elapsed();
+    }
+}
+
+impl Process {
+    fn read(&mut self, page: u64, slow: bool) {
+        if let Some(now) = self.files.resident(page) {
+            self.now = now;
+        }
+        if slow && let Some(status) = self.files.status() {
+            self.now = Resident { anonymous: status.anonymous, all: status.resident };
+            self.page_tables = status.page_tables;
+            self.truth.program = status.program;
+            self.truth.peak_resident = self.truth.peak_resident.max(status.peak_resident);
+        }
+        self.seen = self.seen.max(self.now.all);
+        self.truth.peak_anonymous = self.truth.peak_anonymous.max(self.now.anonymous);
+        self.truth.peak_resident = self.truth.peak_resident.max(self.now.all);
+        self.truth.peak_page_tables = self.truth.peak_page_tables.max(self.page_tables);
+    }
+}
