@@ -64,11 +64,13 @@ impl HostCounters {
     }
 }
 
-/// The sizes of folios, in bytes, that this kernel has settings for, the smallest first.
+/// The sizes of folios of anonymous memory, in bytes, that this kernel has settings for, the smallest first.
 pub fn folio_sizes() -> Vec<u64> {
     let entries = fs::read_dir(SIZES).into_iter().flatten().flatten();
     let size = |name: String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
     let mut sizes: Vec<u64> = entries
+        // Those of shared memory only have no such file.
+        .filter(|entry| entry.path().join("enabled").exists())
         .filter_map(|entry| size(entry.file_name().into_string().ok()?))
         .map(|kilobytes| kilobytes << 10)
         .collect();

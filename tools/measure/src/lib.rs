@@ -5,9 +5,11 @@
 //! - [`HostSettings`] puts the settings of transparent huge pages in place for a while, and back again whatever
 //!   happens to the process that asked for them;
 //! - [`measure`] runs a program, follows all its processes, and returns its peaks, times, faults and huge pages;
+//! - [`calibrate`] measures what faults, zeroing and collapses cost on this host, in nanoseconds.
 //!
 //! How it is done, and how exact it is: `docs/measuring.md`, "What a program really uses".
 
+mod calibrate;
 mod counters;
 mod error;
 mod guard;
@@ -15,6 +17,7 @@ mod run;
 mod settings;
 mod truth;
 
+pub use calibrate::{Cost, Costs, FaultCost, calibrate};
 pub use counters::{HostCounters, folio_sizes};
 pub use error::MeasureError;
 pub use guard::Guard;

@@ -98,7 +98,11 @@ impl HostSettings {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with("hugepages-") {
                 let file = format!("{name}/enabled");
-                settings = settings.with(&file, self.word(&file)?);
+                match self.word(&file) {
+                    // A size of shared memory only.
+                    Err(MeasureError::Missing(_)) => {}
+                    word => settings = settings.with(&file, word?),
+                }
             }
         }
         for file in ["defrag", "max_ptes_none", "max_ptes_shared", "max_ptes_swap", "pages_to_scan"]

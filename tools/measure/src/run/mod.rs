@@ -8,7 +8,7 @@ mod launch;
 mod peaks;
 mod proc;
 mod ptrace;
-mod quiet;
+pub(crate) mod quiet;
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;

@@ -1,8 +1,10 @@
 //! Keeps this process off khugepaged's list while it measures: what khugepaged scans and collapses here would be counted
 //! as the program's, and takes its turn from it.
 
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::error::MeasureError;
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
 /// How many measurements run in this process, and whether huge pages were off before the first.
@@ -32,5 +34,31 @@ impl Drop for Quiet {
         if running.0 == 0 {
             let _ = disable_transparent_huge_pages(running.1);
         }
+    }
+}
+
+/// Huge pages are on for this process while one exists, and no measurement starts in it.
+#[derive(Debug)]
+pub(crate) struct Loud {
+    before: bool,
+    _running: MutexGuard<'static, (usize, bool)>,
+}
+
+impl Loud {
+    pub(crate) fn start() -> Result<Self, MeasureError> {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.0 > 0 {
+            let why = io::Error::other("a program is being measured by this process");
+            return Err(MeasureError::system("cannot calibrate", why));
+        }
+        let before = transparent_huge_pages_are_disabled().unwrap_or(false);
+        let _ = disable_transparent_huge_pages(false);
+        Ok(Self { before, _running: running })
+    }
+}
+
+impl Drop for Loud {
+    fn drop(&mut self) {
+        let _ = disable_transparent_huge_pages(self.before);
     }
 }

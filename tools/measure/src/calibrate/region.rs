@@ -1,0 +1,101 @@
+//! Memory that is timed.
+
+use std::io;
+use std::ptr;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+/// A mapping of this process's own, which it touches.
+#[derive(Debug)]
+pub(crate) struct Region {
+    mapped: *mut libc::c_void,
+    mapped_length: usize,
+    start: *mut u8,
+    length: usize,
+}
+
+impl Region {
+    /// Anonymous memory of `usable` bytes, aligned to `unit`. `apart`: in mappings of `unit` bytes, with as much space
+    /// that cannot be touched after each.
+    pub(crate) fn new(usable: usize, unit: usize, apart: bool) -> io::Result<Self> {
+        let length = if apart { 2 * usable } else { usable };
+        let access = if apart { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };
+        let region = Self::map(length, unit, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        if apart {
+            for at in (0..length).step_by(2 * unit) {
+                // SAFETY: the range is inside the mapping, of which nothing has been handed out.
+                let set = unsafe {
+                    libc::mprotect(region.start.add(at).cast(), unit, libc::PROT_READ | libc::PROT_WRITE)
+                };
+                if set != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+        }
+        Ok(region)
+    }
+
+    /// A mapping of a file in memory whose pages are there.
+    pub(crate) fn shared(length: usize) -> io::Result<Self> {
+        use std::os::fd::AsRawFd as _;
+        let file = memfd_create("quire-calibrate", MemfdFlags::CLOEXEC)?;
+        // The last part may be left out by the alignment.
+        ftruncate(&file, 2 * length as u64)?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        Self::map(length, 4096, access, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    fn map(length: usize, unit: usize, access: i32, kind: i32, file: i32) -> io::Result<Self> {
+        let mapped_length = length + unit;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let mapped = unsafe { libc::mmap(ptr::null_mut(), mapped_length, access, kind, file, 0) };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = mapped.cast::<u8>().map_addr(|address| address.next_multiple_of(unit));
+        Ok(Self { mapped, mapped_length, start, length })
+    }
+
+    /// Advice on all of it.
+    pub(crate) fn advise(&self, advice: i32) -> io::Result<()> {
+        // SAFETY: the range is this mapping, whose contents nothing relies on.
+        match unsafe { libc::madvise(self.start.cast(), self.length, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Gives its pages back; those of a file stay in memory.
+    pub(crate) fn empty(&self) -> io::Result<()> {
+        self.advise(libc::MADV_DONTNEED)
+    }
+
+    /// Makes huge pages of its small ones.
+    pub(crate) fn collapse(&self) -> io::Result<()> {
+        self.advise(libc::MADV_COLLAPSE)
+    }
+
+    /// Writes a byte at each `step`.
+    pub(crate) fn touch(&self, step: usize) {
+        for at in (0..self.length).step_by(step) {
+            // SAFETY: inside the mapping, at a page that may be written; one write that the compiler keeps.
+            unsafe { self.start.add(at).write_volatile(1) };
+        }
+    }
+
+    /// Zeroes it, `each` bytes at a time.
+    pub(crate) fn zero(&self, each: usize) {
+        for at in (0..self.length).step_by(each) {
+            // SAFETY: inside the mapping, all of which may be written.
+            unsafe { ptr::write_bytes(self.start.add(at), 0, each) };
+            std::hint::black_box(self.start);
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this region's own, and nothing points into it.
+        unsafe { libc::munmap(self.mapped, self.mapped_length) };
+    }
+}
