@@ -48,7 +48,7 @@ pub struct Truth {
     /// Peak of the sum of `RssAnon` over all processes: a frame that two share after `fork` counts twice.
     pub peak_anonymous_all: u64,
     /// Peak of anonymous memory of all processes at one moment, each frame counted once, as a memory cgroup charges it.
-    /// Exact as long as there is one process; with more, at the moments when the page tables were walked.
+    /// Exact as long as there is one process. With more, what they share is that of the last walk of their page tables.
     pub peak_anonymous_once: u64,
     /// Peak of resident memory (`VmHWM`) of the process that had most.
     pub peak_resident: u64,
@@ -58,8 +58,8 @@ pub struct Truth {
     pub peak_page_tables: u64,
     /// Peak of the sum of page tables over all processes.
     pub peak_page_tables_all: u64,
-    /// By how much the kernel's own peak of resident memory of a process is above all that was read: memory that was
-    /// there for less than the time between two samples. The peak of anonymous memory may be that much higher.
+    /// By how much the kernel's own peak of resident memory of a process (`VmHWM`) is above all that was read: memory that
+    /// was there between two samples only. The peak of anonymous memory may be that much higher.
     pub unseen: u64,
     /// What the anonymous memory consisted of when it was largest.
     pub at_peak: Option<AtPeak>,

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::folios;
 use super::proc::{ProcFiles, Resident, Status, Walk, is_zombie};
 use super::ptrace::{Usage, share_memory};
@@ -10,10 +12,11 @@ use crate::truth::{AtPeak, ProcessTruth};
 
 /// Of how many samples one reads the slower figures.
 const STATUS_EVERY: u64 = 5;
-/// The share of the program's time that walking its page tables may take.
-const WALKING: u32 = 100;
-/// The first walk does not wait until the program has run for long.
-const FIRST_WALK: Duration = Duration::from_millis(2);
+/// The share of the program's time that walking its page tables may take: 2 %, and 10 % if each folio is looked up.
+const WALKING: u32 = 50;
+const WALKING_FOLIOS: u32 = 10;
+/// The first walks do not wait until the program has run for long.
+const FIRST_WALKS: Duration = Duration::from_millis(10);
 
 /// All processes, and the peaks.
 #[derive(Debug)]
@@ -25,6 +28,10 @@ pub(crate) struct Peaks {
     /// In the order of their starts: those that are gone, too.
     ended: Vec<(u64, ProcessTruth)>,
     starts: u64,
+    /// Starts, ends and changes of programs.
+    changes: u64,
+    /// What was mapped more than once at the last walk, and how many changes there had been.
+    shared: Option<(u64, u64)>,
     pub(crate) usage: Usage,
     pub(crate) anonymous_all: u64,
     pub(crate) once: u64,
@@ -32,7 +39,10 @@ pub(crate) struct Peaks {
     pub(crate) page_tables_all: u64,
     pub(crate) unseen: u64,
     pub(crate) at_peak: Option<AtPeak>,
+    /// Processor time that the walks took.
     walking: Duration,
+    /// Anonymous memory at the last sample.
+    previous: u64,
     pub(crate) samples: u64,
     pub(crate) longest_gap: Duration,
     sampled: Instant,
@@ -49,8 +59,9 @@ struct Process {
     over: bool,
     now: Resident,
     page_tables: u64,
-    /// The most resident memory that was read.
+    /// The most resident memory that was read of its present program, and that the kernel says there was.
     seen: u64,
+    high: u64,
     truth: ProcessTruth,
     /// Its children that are gone: each one's usage, which is in the parent's own if that has waited for it.
     children: Vec<(i32, Usage)>,
@@ -66,6 +77,8 @@ impl Peaks {
             processes: BTreeMap::new(),
             ended: Vec::new(),
             starts: 0,
+            changes: 0,
+            shared: None,
             usage: Usage::default(),
             anonymous_all: 0,
             once: 0,
@@ -74,6 +87,7 @@ impl Peaks {
             unseen: 0,
             at_peak: None,
             walking: Duration::ZERO,
+            previous: 0,
             samples: 0,
             longest_gap: Duration::ZERO,
             sampled: now,
@@ -96,6 +110,7 @@ impl Peaks {
         let Some(status) = Status::of(thread) else { return };
         let (true, Ok(files)) = (status.process == thread, ProcFiles::open(thread)) else { return };
         self.starts += 1;
+        self.changes += 1;
         let truth = ProcessTruth { pid: thread, program: status.program, ..ProcessTruth::default() };
         let process = Process {
             start: self.starts,
@@ -106,6 +121,7 @@ impl Peaks {
             now: Resident::default(),
             page_tables: 0,
             seen: 0,
+            high: 0,
             truth,
             children: Vec::new(),
         };
@@ -119,8 +135,10 @@ impl Peaks {
             process.borrows = false;
             process.over = false;
             // The kernel counts its peak anew.
-            process.seen = 0;
+            self.unseen = self.unseen.max(process.high.saturating_sub(process.seen));
+            (process.seen, process.high) = (0, 0);
         }
+        self.changes += 1;
         self.read_all(false);
     }
 
@@ -155,6 +173,8 @@ impl Peaks {
         self.read_all(true);
         self.walk_if_due(true);
         let Some(process) = self.processes.get_mut(&pid) else { return };
+        self.changes += 1;
+        self.unseen = self.unseen.max(process.high.saturating_sub(process.seen));
         process.over = true;
         process.now = Resident::default();
         process.page_tables = 0;
@@ -208,39 +228,46 @@ impl Peaks {
 
     fn read_all(&mut self, slow: bool) {
         let page = self.page;
-        let (mut anonymous, mut resident, mut page_tables, mut holders, mut unseen) = (0, 0, 0, 0, 0);
+        let (mut anonymous, mut resident, mut page_tables, mut holders) = (0, 0, 0, 0);
         for process in self.holders() {
             process.read(page, slow);
             holders += 1;
             anonymous += process.now.anonymous;
             resident += process.now.all;
             page_tables += process.page_tables;
-            unseen = unseen.max(process.truth.peak_resident.saturating_sub(process.seen));
         }
         self.anonymous_all = self.anonymous_all.max(anonymous);
         self.resident_all = self.resident_all.max(resident);
         self.page_tables_all = self.page_tables_all.max(page_tables);
-        self.unseen = self.unseen.max(unseen);
-        if holders == 1 {
-            self.once = self.once.max(anonymous);
+        // What is shared becomes less when a page is written; a process that starts shares more.
+        let shared = match self.shared {
+            _ if holders == 1 => Some(0),
+            Some((changes, shared)) if changes == self.changes => Some(shared),
+            _ => None,
+        };
+        if let Some(shared) = shared {
+            self.once = self.once.max(anonymous.saturating_sub(shared));
         }
     }
 
-    /// Walks the page tables when there is clearly more than at the last walk: if there is time for it, or at the end of a
-    /// process. When the last one ends, any more will do.
+    /// Walks the page tables when there is clearly more than at the last walk: while it grows, a sixth, so that all
+    /// walks together cost a few times what the last one does; when it stops growing, or at the end of a process, 2 %.
+    /// When the last process ends, any more will do.
     fn walk_if_due(&mut self, at_end: bool) {
         let now: u64 = self.holders().map(|process| process.now.anonymous).sum();
+        let grows = now > std::mem::replace(&mut self.previous, now);
         let before = self.at_peak.as_ref().map_or(0, |peak| peak.anonymous);
-        let more = now > before + before / 50 + (64 << 10);
+        let more = |part: u64| now > before + before / part + (64 << 10);
         let due = if at_end {
-            more || (now > before && self.holders().count() == 1)
+            more(50) || (now > before && self.holders().count() == 1)
         } else {
-            more && self.walking < FIRST_WALK + self.started.elapsed() / WALKING
+            let share = if self.folios { WALKING_FOLIOS } else { WALKING };
+            more(if grows { 6 } else { 50 }) && self.walking < FIRST_WALKS + self.started.elapsed() / share
         };
         if !due {
             return;
         }
-        let walk = Instant::now();
+        let before_walk = processor_time();
         let pids: Vec<i32> =
             self.processes.iter().filter(|(_, p)| !p.over && !p.borrows).map(|(pid, _)| *pid).collect();
         let mut peak = AtPeak::default();
@@ -254,11 +281,17 @@ impl Peaks {
             }
         }
         self.once = self.once.max(peak.once);
+        self.shared = Some((self.changes, peak.anonymous.saturating_sub(peak.once)));
         if peak.anonymous > before {
             self.at_peak = Some(peak);
         }
-        self.walking += walk.elapsed();
+        self.walking += processor_time().saturating_sub(before_walk);
     }
+}
+
+/// What this thread has used.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 impl Process {
@@ -268,6 +301,7 @@ impl Process {
         }
         if slow && let Some(status) = self.files.status() {
             self.now = Resident { anonymous: status.anonymous, all: status.resident };
+            self.high = self.high.max(status.peak_resident);
             self.page_tables = status.page_tables;
             self.truth.program = status.program;
             self.truth.peak_resident = self.truth.peak_resident.max(status.peak_resident);
