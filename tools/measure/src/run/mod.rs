@@ -121,6 +121,7 @@ impl<'a> Run<'a> {
             launch.cancel();
             return Err(MeasureError::Trace(why));
         }
+        hurry();
         self.peaks().launched(root);
         let started = Instant::now();
         launch.release();
@@ -153,8 +154,7 @@ impl<'a> Run<'a> {
 
     /// Reads every so often, and ends what runs for too long.
     fn sample(self, options: &Options) {
-        // On a busy host it would be late; it needs little. Only root may.
-        let _ = setpriority_process(None, -20);
+        hurry();
         let started = Instant::now();
         let mut next = started;
         // Pairs with the releasing store when the tracer has been joined.
@@ -174,4 +174,9 @@ impl<'a> Run<'a> {
             thread::park_timeout(next.saturating_duration_since(Instant::now()));
         }
     }
+}
+
+/// Runs this thread before others: it needs little, and on a busy host it would come late. Only root may.
+fn hurry() {
+    let _ = setpriority_process(None, -20);
 }
