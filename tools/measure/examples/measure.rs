@@ -1,11 +1,13 @@
-//! Measures a program under settings that hold as long as it runs, or the costs of this host, and prints all that is known.
+//! Measures a program under settings that hold as long as it runs, or the costs of this host, and prints all
+//! that is known.
 //!
-//!     cargo run --release -p quire-measure --example measure -- [--thp-off] [--folios] [--set FILE=WORD]... CMD...
+//!     cargo run --release -p quire-measure --example measure -- [--thp-off] [--folios] [--set FILE=WORD] CMD...
 //!     cargo run --release -p quire-measure --example measure -- --pairs N CMD...
 //!     cargo run --release -p quire-measure --example measure -- --calibrate
 //!
-//! With --pairs it runs the program so often without measuring and with, in turns, and prints what measuring changes of
-//! its times. FILE is one below /sys/kernel/mm/transparent_hugepage, as in `--set hugepages-64kB/enabled=always`.
+//! With --pairs it runs the program so often without measuring and with, in turns, and prints what measuring
+//! changes of its times. FILE is one below /sys/kernel/mm/transparent_hugepage, as in `--set
+//! hugepages-64kB/enabled=always`.
 
 use std::error::Error;
 use std::process::{Command, Stdio};

@@ -6,7 +6,8 @@ use std::path::Path;
 
 const SIZES: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// What the whole host did with huge pages: the program that was measured, and all others that ran at the time.
+/// What the whole host did with huge pages: the program that was measured, and all others that ran at the
+/// time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostCounters {
     /// Huge pages (2 MiB) that page faults allocated: `thp_fault_alloc`.

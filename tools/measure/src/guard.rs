@@ -1,10 +1,10 @@
 //! Puts settings back, whatever happens to the process that changed them.
 //!
-//! A shell that outlives this process waits until the other end of its input is closed, which the kernel does for a
-//! process that ends in any way, and writes the old values. It is started before the first value is changed, is in a
-//! process group of its own, so that a signal from the terminal does not reach it, and holds the lock until it is done.
-//! The lock's file lists the old values as long as they are not in place: should the shell itself be killed, the next
-//! measurement puts them back first.
+//! A shell that outlives this process waits until the other end of its input is closed, which the kernel does
+//! for a process that ends in any way, and writes the old values. It is started before the first value is
+//! changed, is in a process group of its own, so that a signal from the terminal does not reach it, and holds
+//! the lock until it is done. The lock's file lists the old values as long as they are not in place: should
+//! the shell itself be killed, the next measurement puts them back first.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -18,7 +18,8 @@ use rustix::fs::{FlockOperation, flock};
 use crate::error::MeasureError;
 use crate::settings::{Change, chosen};
 
-/// `$1` is the lock's file; then follow files and their old words. A signal to all must not take the shell away.
+/// `$1` is the lock's file; then follow files and their old words. A signal to all must not take the shell
+/// away.
 const RESTORE: &str = r#"
 trap "" INT TERM HUP PIPE QUIT USR1 USR2
 lock=$1
@@ -92,7 +93,8 @@ impl Guard {
         Self { restorer: None, changes: Vec::new(), lock: None }
     }
 
-    /// Whether other measurements are kept from changing the settings. Not so for a user who could not change them.
+    /// Whether other measurements are kept from changing the settings. Not so for a user who could not change
+    /// them.
     pub fn is_exclusive(&self) -> bool {
         self.lock.is_some()
     }
@@ -131,7 +133,8 @@ impl Drop for Guard {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing is not enough: a process that another thread forks has a copy of the descriptor until its exec.
+        // Closing is not enough: a process that another thread forks has a copy of the descriptor until its
+        // exec.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -175,8 +178,8 @@ fn spawn(lock: &Lock, changes: &[Change]) -> io::Result<Child> {
     }
     shell.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let lock = lock.file.as_raw_fd();
-    // SAFETY: between fork and exec only fcntl is called, which is safe after a fork of a process with threads;
-    // the descriptor is open in the child, since the caller holds it.
+    // SAFETY: between fork and exec only fcntl is called, which is safe after a fork of a process with
+    // threads; the descriptor is open in the child, since the caller holds it.
     unsafe {
         shell.pre_exec(move || match libc::fcntl(lock, libc::F_SETFD, 0) {
             0 => Ok(()),

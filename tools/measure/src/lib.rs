@@ -2,9 +2,10 @@
 //!
 //! A prediction is believed when it stands beside a measurement. This crate measures:
 //!
-//! - [`HostSettings`] puts the settings of transparent huge pages in place for a while, and back again whatever
-//!   happens to the process that asked for them;
-//! - [`measure`] runs a program, follows all its processes, and returns its peaks, times, faults and huge pages;
+//! - [`HostSettings`] puts the settings of transparent huge pages in place for a while, and back again
+//!   whatever happens to the process that asked for them;
+//! - [`measure`] runs a program, follows all its processes, and returns its peaks, times, faults and huge
+//!   pages;
 //! - [`calibrate`] measures what faults, zeroing and collapses cost on this host, in nanoseconds.
 //!
 //! How it is done, and how exact it is: `docs/measuring.md`, "What a program really uses".

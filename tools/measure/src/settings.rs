@@ -79,8 +79,8 @@ impl HostSettings {
         Ok(chosen(&self.text(&self.path(file)?)?))
     }
 
-    /// The present values of all settings that a program's memory depends on: `enabled`, `defrag`, `use_zero_page`,
-    /// each size's `enabled`, and khugepaged's.
+    /// The present values of all settings that a program's memory depends on: `enabled`, `defrag`,
+    /// `use_zero_page`, each size's `enabled`, and khugepaged's.
     ///
     /// # Errors
     ///
@@ -118,13 +118,13 @@ impl HostSettings {
         Ok(settings)
     }
 
-    /// Puts `settings` in place until the guard is dropped, or this process is gone, however it ends. Writes only
-    /// what differs.
+    /// Puts `settings` in place until the guard is dropped, or this process is gone, however it ends. Writes
+    /// only what differs.
     ///
     /// # Errors
     ///
-    /// Another measurement holds the settings, a file is not there or cannot be written, or a value is not accepted.
-    /// Then all are as they were.
+    /// Another measurement holds the settings, a file is not there or cannot be written, or a value is not
+    /// accepted. Then all are as they were.
     pub fn apply(&self, settings: &HugeSettings) -> Result<Guard, MeasureError> {
         let changes = self.changes(settings)?;
         for change in &changes {

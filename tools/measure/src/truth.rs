@@ -15,7 +15,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Time from one sample to the next.
     pub sample_every: Duration,
-    /// Look up the size of each folio at the peak ([`AtPeak::folios`]). It needs root, and time for each page.
+    /// Look up the size of each folio at the peak ([`AtPeak::folios`]). It needs root, and time for each
+    /// page.
     pub folios: bool,
 }
 
@@ -34,8 +35,8 @@ pub struct Truth {
     pub wall: Duration,
     /// Of that, how long processes or threads stood still to be looked at, summed over them.
     pub stopped: Duration,
-    /// Processor time in user mode of all processes. Those that their parent never waited for, and which ended before
-    /// it, are counted too.
+    /// Processor time in user mode of all processes. Those that their parent never waited for, and which
+    /// ended before it, are counted too.
     pub user: Duration,
     /// Processor time in the kernel of all processes.
     pub system: Duration,
@@ -47,8 +48,9 @@ pub struct Truth {
     pub peak_anonymous: u64,
     /// Peak of the sum of `RssAnon` over all processes: a frame that two share after `fork` counts twice.
     pub peak_anonymous_all: u64,
-    /// Peak of anonymous memory of all processes at one moment, each frame counted once, as a memory cgroup charges it.
-    /// Exact as long as there is one process. With more, what they share is that of the last walk of their page tables.
+    /// Peak of anonymous memory of all processes at one moment, each frame counted once, as a memory cgroup
+    /// charges it. Exact as long as there is one process. With more, what they share is that of the last walk
+    /// of their page tables.
     pub peak_anonymous_once: u64,
     /// Peak of resident memory (`VmHWM`) of the process that had most.
     pub peak_resident: u64,
@@ -58,8 +60,9 @@ pub struct Truth {
     pub peak_page_tables: u64,
     /// Peak of the sum of page tables over all processes.
     pub peak_page_tables_all: u64,
-    /// By how much the kernel's own peak of resident memory of a process (`VmHWM`) is above all that was read: memory that
-    /// was there between two samples only. The peak of anonymous memory may be that much higher.
+    /// By how much the kernel's own peak of resident memory of a process (`VmHWM`) is above all that was
+    /// read: memory that was there between two samples only. The peak of anonymous memory may be that much
+    /// higher.
     pub unseen: u64,
     /// What the anonymous memory consisted of when it was largest.
     pub at_peak: Option<AtPeak>,

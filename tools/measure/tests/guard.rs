@@ -135,7 +135,8 @@ fn one_wrong_file_changes_nothing() {
     assert_eq!(folder.host().current().unwrap(), before);
 }
 
-/// The kernel refuses the last of the values; the first is taken back. The value is one that changes no program.
+/// The kernel refuses the last of the values; the first is taken back. The value is one that changes no
+/// program.
 #[test]
 fn a_value_that_the_kernel_refuses_is_named() {
     let host = HostSettings::default();

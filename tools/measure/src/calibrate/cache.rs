@@ -8,7 +8,8 @@ use super::{Costs, calibrate};
 use crate::error::MeasureError;
 
 impl Costs {
-    /// Those that were kept, or else measured now and kept. A folder that cannot be written loses nothing but time.
+    /// Those that were kept, or else measured now and kept. A folder that cannot be written loses nothing but
+    /// time.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! What page faults, zeroing and collapses cost on this host.
 //!
-//! Each figure is the time of a loop over many pages, divided, several times. Faults are timed in mappings that were
-//! touched before and emptied, so that what the kernel sets up once for a mapping is not in them. A size of folios is timed
-//! in mappings of that size, which no larger folio fits into: so a size is turned on for a moment, and none off.
+//! Each figure is the time of a loop over many pages, divided, several times. Faults are timed in mappings
+//! that were touched before and emptied, so that what the kernel sets up once for a mapping is not in them. A
+//! size of folios is timed in mappings of that size, which no larger folio fits into: so a size is turned on
+//! for a moment, and none off.
 
 mod cache;
 mod region;
@@ -21,7 +22,8 @@ use region::Region;
 
 /// Times that each is measured; odd, so that one is in the middle.
 const ROUNDS: usize = 31;
-/// Memory that is touched in a round: few milliseconds, so that what else runs on this host disturbs some rounds only.
+/// Memory that is touched in a round: few milliseconds, so that what else runs on this host disturbs some
+/// rounds only.
 const TOUCHED: usize = 4 << 20;
 /// Memory that is zeroed in a round: more than most caches of one processor hold.
 const ZEROED: usize = 32 << 20;
@@ -57,7 +59,8 @@ pub struct Costs {
     pub kernel: String,
     /// The processor's model.
     pub cpu: String,
-    /// Faults by the size of the folio in bytes: 4096, 2 MiB, and each size of the kernel's that could be turned on.
+    /// Faults by the size of the folio in bytes: 4096, 2 MiB, and each size of the kernel's that could be
+    /// turned on.
     pub faults: BTreeMap<u64, FaultCost>,
     /// A fault that finds its page in memory, and only maps it.
     pub map_present: Cost,
@@ -69,8 +72,8 @@ pub struct Costs {
     pub collapse: Option<Cost>,
 }
 
-/// Measures the costs on this host, in about two seconds. As root it turns each size of folios on for a moment, and off
-/// again; without, it measures those that are on.
+/// Measures the costs on this host, in about two seconds. As root it turns each size of folios on for a
+/// moment, and off again; without, it measures those that are on.
 ///
 /// # Errors
 ///
@@ -103,8 +106,8 @@ pub fn calibrate() -> Result<Costs, MeasureError> {
     })
 }
 
-/// Nanoseconds that a fault zeroes a byte in: from what a large fault costs more than a small one. Without huge pages,
-/// zeroing as a program does it.
+/// Nanoseconds that a fault zeroes a byte in: from what a large fault costs more than a small one. Without
+/// huge pages, zeroing as a program does it.
 fn zeroing_in_faults(totals: &BTreeMap<u64, Cost>, zero_small: Cost) -> f64 {
     let (Some((small, least)), Some((large, most))) = (totals.first_key_value(), totals.last_key_value())
     else {

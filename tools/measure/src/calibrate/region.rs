@@ -15,8 +15,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Anonymous memory of `usable` bytes, aligned to `unit`. `apart`: in mappings of `unit` bytes, with as much space
-    /// that cannot be touched after each.
+    /// Anonymous memory of `usable` bytes, aligned to `unit`. `apart`: in mappings of `unit` bytes, with as
+    /// much space that cannot be touched after each.
     pub(crate) fn new(usable: usize, unit: usize, apart: bool) -> io::Result<Self> {
         let length = if apart { 2 * usable } else { usable };
         let access = if apart { libc::PROT_NONE } else { libc::PROT_READ | libc::PROT_WRITE };

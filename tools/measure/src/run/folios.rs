@@ -1,4 +1,5 @@
-//! The sizes of the folios that a process's anonymous memory is in, from the descriptors that Linux shows to root.
+//! The sizes of the folios that a process's anonymous memory is in, from the descriptors that Linux shows to
+//! root.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,7 +1,8 @@
 //! Starts a program so that it is traced from its first instruction.
 //!
-//! The program is a grandchild. Were it a child, the standard library, which waits for a child that could not be executed,
-//! would take the stops from the tracer, since they are of one process. Its parent does nothing but wait for it.
+//! The program is a grandchild. Were it a child, the standard library, which waits for a child that could not
+//! be executed, would take the stops from the tracer, since they are of one process. Its parent does nothing
+//! but wait for it.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -25,8 +26,8 @@ impl Launch {
         let (said, say) = pipe_with(PipeFlags::CLOEXEC)?;
         let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (say_end, wait_end, go_end) = (say.as_raw_fd(), wait.as_raw_fd(), go.as_raw_fd());
-        // SAFETY: between fork and exec only system calls are made, which is safe after a fork of a process with threads; the
-        // descriptors are open in the child: their owners live until the spawn is over.
+        // SAFETY: between fork and exec only system calls are made, which is safe after a fork of a process
+        // with threads; the descriptors are open in the child: their owners live until the spawn is over.
         unsafe {
             command.pre_exec(move || {
                 step_aside()?;
@@ -73,13 +74,14 @@ fn join(launcher: JoinHandle<io::Result<Child>>) -> io::Result<Child> {
 
 /// In the child: has a child, which returns, and waits until it has ended.
 fn step_aside() -> io::Result<()> {
-    // SAFETY: the process has one thread, and the allocator is whole, since the fork that made it took care of that.
+    // SAFETY: the process has one thread, and the allocator is whole, since the fork that made it took care
+    // of that.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(()),
         child => {
-            // SAFETY: nothing of this process is used any more but these calls. With its copies of descriptors closed, it
-            // keeps no pipe of the program's open.
+            // SAFETY: nothing of this process is used any more but these calls. With its copies of
+            // descriptors closed, it keeps no pipe of the program's open.
             unsafe {
                 libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
                 while libc::waitpid(child, std::ptr::null_mut(), 0) == -1

@@ -1,7 +1,7 @@
 //! Runs a program and follows all its processes.
 //!
-//! Three threads: the launcher, which starts the program; the tracer, which the kernel tells of each start, `exec` and
-//! end; and the sampler, which reads how much memory there is every two milliseconds.
+//! Three threads: the launcher, which starts the program; the tracer, which the kernel tells of each start,
+//! `exec` and end; and the sampler, which reads how much memory there is every two milliseconds.
 
 mod folios;
 mod launch;
@@ -28,8 +28,8 @@ use peaks::Peaks;
 use ptrace::Stop;
 use quiet::Quiet;
 
-/// Runs `command` and returns what it used, with all processes that it starts, when the last of them has ended. Input
-/// and output are as the command says. It ends with this process.
+/// Runs `command` and returns what it used, with all processes that it starts, when the last of them has
+/// ended. Input and output are as the command says. It ends with this process.
 ///
 /// # Errors
 ///

@@ -12,7 +12,8 @@ use crate::truth::{AtPeak, ProcessTruth};
 
 /// Of how many samples one reads the slower figures.
 const STATUS_EVERY: u64 = 5;
-/// The share of the program's time that walking its page tables may take: 2 %, and 10 % if each folio is looked up.
+/// The share of the program's time that walking its page tables may take: 2 %, and 10 % if each folio is
+/// looked up.
 const WALKING: u32 = 50;
 const WALKING_FOLIOS: u32 = 10;
 /// The first walks do not wait until the program has run for long.
@@ -147,7 +148,8 @@ impl Peaks {
         self.read_all(false);
     }
 
-    /// A thread is about to end: all of its process if that is its first thread, or the first has ended before it.
+    /// A thread is about to end: all of its process if that is its first thread, or the first has ended
+    /// before it.
     pub(crate) fn ends(&mut self, thread: i32) {
         let pid = if self.processes.contains_key(&thread) {
             thread
@@ -250,9 +252,9 @@ impl Peaks {
         }
     }
 
-    /// Walks the page tables when there is clearly more than at the last walk: while it grows, a sixth, so that all
-    /// walks together cost a few times what the last one does; when it stops growing, or at the end of a process, 2 %.
-    /// When the last process ends, any more will do.
+    /// Walks the page tables when there is clearly more than at the last walk: while it grows, a sixth, so
+    /// that all walks together cost a few times what the last one does; when it stops growing, or at the end
+    /// of a process, 2 %. When the last process ends, any more will do.
     fn walk_if_due(&mut self, at_end: bool) {
         let now: u64 = self.holders().map(|process| process.now.anonymous).sum();
         let grows = now > std::mem::replace(&mut self.previous, now);

@@ -36,8 +36,8 @@ impl ProcFiles {
         Ok(Self { statm: open("statm")?, status: open("status")? })
     }
 
-    /// From `statm`, which is cheap: resident pages, and those of them that are of files or shared memory. Linux sums
-    /// its per-CPU counters for it, as for `status`.
+    /// From `statm`, which is cheap: resident pages, and those of them that are of files or shared memory.
+    /// Linux sums its per-CPU counters for it, as for `status`.
     pub(crate) fn resident(&self, page: u64) -> Option<Resident> {
         let mut buffer = [0; 256];
         let length = self.statm.read_at(&mut buffer, 0).ok()?;

@@ -48,7 +48,8 @@ impl Usage {
     }
 }
 
-/// Attaches to a process, so that it and all that it starts stop at those moments. All end when this thread does.
+/// Attaches to a process, so that it and all that it starts stop at those moments. All end when this thread
+/// does.
 pub(crate) fn seize(pid: i32) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACEFORK
         | libc::PTRACE_O_TRACEVFORK
@@ -77,7 +78,8 @@ fn request(request: libc::c_uint, thread: i32, data: i64) -> io::Result<()> {
     }
 }
 
-/// Waits for the next stop of a thread that the calling thread traces; none if there is no such thread any more.
+/// Waits for the next stop of a thread that the calling thread traces; none if there is no such thread any
+/// more.
 pub(crate) fn wait() -> io::Result<Option<Stopped>> {
     let mut status = 0;
     // SAFETY: rusage is a struct of integers, for which zeros are valid.
