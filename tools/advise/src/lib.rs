@@ -5,15 +5,18 @@
 //!
 //! - `setting`: the settings, and the commands that apply them.
 //! - `figures`: figures of several replays, as median and range.
-//! - `predict`: the replays.
 //! - `verdict`: which setting is worth trying.
+//! - `predict`: the replays.
+//! - `validate`: the program itself under the settings.
 
 mod figures;
 mod predict;
 mod setting;
+mod validate;
 mod verdict;
 
 pub use figures::{Range, Row};
 pub use predict::{AdviseError, Prediction, Progress, predict};
 pub use setting::{Setting, grid};
-pub use verdict::{Gain, Verdict};
+pub use validate::{Figure, Validation, validate};
+pub use verdict::{FAULT_SECONDS, Gain, Verdict};

@@ -77,12 +77,18 @@ struct Outcome {
     differences: u64,
 }
 
-/// Replays the recordings in `files`, which are of one command, under each setting, so many at once.
+/// Replays the recordings in `files`, which are of one command, under each setting, so many at once. A page fault
+/// costs `fault_seconds` beside zeroing, for the estimate of time.
 ///
 /// # Errors
 ///
 /// [`AdviseError`].
-pub fn predict(files: &[PathBuf], at_once: usize, progress: Progress<'_>) -> Result<Prediction, AdviseError> {
+pub fn predict(
+    files: &[PathBuf],
+    at_once: usize,
+    fault_seconds: f64,
+    progress: Progress<'_>,
+) -> Result<Prediction, AdviseError> {
     let replays = files
         .iter()
         .map(|file| Replay::open(file, ReplayOptions::default()))
@@ -120,7 +126,7 @@ pub fn predict(files: &[PathBuf], at_once: usize, progress: Progress<'_>) -> Res
         seconds,
         differences: differences.map(|(_, outcome)| outcome.differences).sum(),
         exactness: header.faults.exactness(),
-        verdict: Verdict::of(&rows, seconds),
+        verdict: Verdict::of(&rows, seconds, fault_seconds),
         rows,
     })
 }

@@ -52,6 +52,18 @@ impl Setting {
         orders.contains(Order::PMD)
     }
 
+    /// The files of `/sys/kernel/mm/transparent_hugepage` that bear on what is predicted, and their words.
+    pub(crate) fn files(&self) -> Vec<(String, String)> {
+        let sizes = OrderSet::ANONYMOUS.iter().map(|order| {
+            (format!("hugepages-{}kB/enabled", kib(order)), self.huge.policy.size(order).name().to_owned())
+        });
+        let mut files: Vec<_> = sizes.collect();
+        files.push(("enabled".to_owned(), self.huge.policy.enabled().name().to_owned()));
+        let none = KhugepagedSetting::MaxPtesNone;
+        files.push((format!("khugepaged/{}", none.name()), self.huge.khugepaged.get(none).to_string()));
+        files
+    }
+
     /// The commands that bring a host from `present` to this setting: lines for a shell of root's.
     #[must_use]
     pub fn commands(&self, present: &Self) -> Vec<String> {

@@ -9,9 +9,9 @@ const WORTH_MEMORY: f64 = 0.05;
 const NOTABLE: f64 = 0.02;
 /// A share of the run time that is worth a change of settings.
 const WORTH_TIME: f64 = 0.02;
-/// What a page fault costs beside zeroing its page, in seconds: an estimate, on the low side. Zeroing takes as long
-/// whatever the faults' size.
-const FAULT_SECONDS: f64 = 0.5e-6;
+/// What a page fault costs beside zeroing its page, in seconds, where this host was not calibrated: on the low side.
+/// Zeroing takes as long whatever the faults' size.
+pub const FAULT_SECONDS: f64 = 0.5e-6;
 
 /// What one setting changes, against the present one.
 #[derive(Clone, PartialEq, Debug)]
@@ -49,8 +49,9 @@ fn is_below(old: Range, new: Range, share: f64) -> bool {
 }
 
 impl Verdict {
-    /// Of rows, the present setting's first, of a program that ran for `seconds`.
-    pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64) -> Self {
+    /// Of rows, the present setting's first, of a program that ran for `seconds` on a host where a page fault costs
+    /// `fault_seconds` beside zeroing.
+    pub(crate) fn of(rows: &[(Setting, Row)], seconds: f64, fault_seconds: f64) -> Self {
         let Some((_, present)) = rows.first() else {
             return Self { least_memory: None, fewest_faults: None, most_memory: None };
         };
@@ -58,7 +59,7 @@ impl Verdict {
             place,
             memory: change(present.peak_largest.median, row.peak_largest.median),
             faults: change(present.faults.median, row.faults.median),
-            time: (present.faults.median - row.faults.median) * FAULT_SECONDS
+            time: (present.faults.median - row.faults.median) * fault_seconds
                 / seconds.max(f64::MIN_POSITIVE),
         };
         let others = || rows.iter().enumerate().skip(1).map(|(place, (_, row))| (place, row));
@@ -116,17 +117,18 @@ mod tests {
 
     #[test]
     fn nothing_is_advised_where_nothing_changes() {
-        let verdict = Verdict::of(&rows(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.6e5)], 0.0), 1.1);
+        let verdict =
+            Verdict::of(&rows(&[(1e9, 1e5), (0.96e9, 0.9e5), (1.01e9, 0.6e5)], 0.0), 1.1, FAULT_SECONDS);
         assert!(
             verdict.nothing_changes() && verdict.recommended().is_none() && verdict.most_memory.is_none()
         );
-        assert!(Verdict::of(&[], 0.0).nothing_changes());
+        assert!(Verdict::of(&[], 0.0, FAULT_SECONDS).nothing_changes());
     }
 
     #[test]
     fn memory_comes_before_faults_and_both_before_chance() {
         let figures = [(1e9, 1e5), (0.7e9, 2e5), (1.4e9, 1e3), (1.0e9, 1e4)];
-        let verdict = Verdict::of(&rows(&figures, 1e3), 1.0);
+        let verdict = Verdict::of(&rows(&figures, 1e3), 1.0, FAULT_SECONDS);
         assert_eq!(verdict.least_memory.as_ref().map(|gain| gain.place), Some(1));
         // The one with fewer still takes more memory.
         assert_eq!(verdict.fewest_faults.as_ref().map(|gain| gain.place), Some(3));
@@ -136,7 +138,7 @@ mod tests {
         );
         assert_eq!(verdict.recommended().map(|gain| gain.place), Some(1));
         // What the recordings differ in hides it.
-        let verdict = Verdict::of(&rows(&figures, 0.3e9), 1.0);
+        let verdict = Verdict::of(&rows(&figures, 0.3e9), 1.0, FAULT_SECONDS);
         assert!(verdict.nothing_changes() && verdict.most_memory.is_none());
     }
 }

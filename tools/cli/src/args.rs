@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Predict what settings of huge pages would do for a program
     Advise(AdviseArguments),
+    /// Measure what page faults cost on this host, for the estimates of `advise`
+    Calibrate(CalibrateArguments),
     /// Make random memory calls on Linux and on Quire side by side and compare everything
     Diff(DiffArguments),
     /// Measure what a technique saves and costs, with it off and on
@@ -148,8 +150,13 @@ pub(crate) struct RunArguments {
 #[derive(Debug, Args)]
 pub(crate) struct AdviseArguments {
     /// Recordings of one command, made by `quire record`
-    #[arg(value_name = "FILE", conflicts_with = "command", required_unless_present = "command")]
+    #[arg(value_name = "FILE", required_unless_present = "command")]
     pub(crate) files: Vec<PathBuf>,
+    /// Run the program itself, too, under the present setting and the one that is advised, and print what was
+    /// measured beside what was predicted. With FILE it needs CMD as well. Changes this host's settings for the
+    /// time of the runs (root only)
+    #[arg(long, requires = "command")]
+    pub(crate) validate: bool,
     /// Record the command so many times: what differs between runs becomes a range
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) runs: u16,
@@ -162,6 +169,13 @@ pub(crate) struct AdviseArguments {
     /// The program and its arguments, to be recorded
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

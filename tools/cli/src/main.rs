@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         Some(Command::Replay(replay)) => commands::replay::run(&replay),
         Some(Command::Run(run)) => commands::run::run(run),
         Some(Command::Advise(advise)) => commands::advise::run(advise),
+        Some(Command::Calibrate(calibrate)) => commands::calibrate::run(&calibrate),
         Some(Command::Diff(diff)) => commands::diff::run(&diff),
         Some(Command::Lab(lab)) => commands::lab::run(&lab),
     };

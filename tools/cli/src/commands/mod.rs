@@ -1,6 +1,7 @@
 //! The commands, one a file.
 
 pub(crate) mod advise;
+pub(crate) mod calibrate;
 pub(crate) mod diff;
 pub(crate) mod import;
 pub(crate) mod lab;

@@ -3,7 +3,7 @@
 use super::say;
 use super::table::shorten;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_advise::{Gain, Prediction, Range, Row, Setting};
+use quire_advise::{Figure, Gain, Prediction, Range, Row, Setting, Validation};
 use serde_json::{Value, json};
 
 /// Changes below this are none.
@@ -232,4 +232,68 @@ pub(crate) fn print_json(prediction: &Prediction) {
         "fewest_faults": gain(prediction.verdict.fewest_faults.as_ref()),
         "most_memory": gain(prediction.verdict.most_memory.as_ref()),
     }));
+}
+
+/// A figure of a validation with its range.
+fn measured(unit: &str, range: Range) -> String {
+    let of = |value: f64| match unit {
+        "bytes" => size(value),
+        "share" => format!("{:.0} %", value * 100.0),
+        _ => count(value),
+    };
+    if range.spread() == 0.0 {
+        of(range.median)
+    } else {
+        format!("{} +-{}", of(range.median), of(range.spread()))
+    }
+}
+
+/// Prints what was predicted beside what the program did.
+pub(crate) fn print_validations(validations: &[Validation], runs: u16) {
+    say(format_args!("\nMeasured on this host, {runs} runs under each setting:"));
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(["setting", "figure", "predicted", "measured", "error"]);
+    for Validation { setting, figures, seconds } in validations {
+        for figure in figures {
+            let error = figure.error();
+            table.add_row([
+                setting.clone(),
+                figure.name.to_owned(),
+                measured(figure.unit, figure.predicted),
+                measured(figure.unit, figure.measured),
+                error.map_or_else(String::new, |error| format!("{:+.1} %", error * 100.0)),
+            ]);
+        }
+        let time = format!("{:.2} s +-{:.2} s", seconds.median, seconds.spread());
+        table.add_row([setting.clone(), "run time".to_owned(), String::new(), time, String::new()]);
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    say(table);
+}
+
+/// Prints an object a figure.
+pub(crate) fn print_validations_json(validations: &[Validation]) {
+    for Validation { setting, figures, seconds } in validations {
+        for figure @ Figure { name, unit, predicted, measured } in figures {
+            say(json!({
+                "validated": setting,
+                "figure": name,
+                "unit": unit,
+                "predicted": range(*predicted),
+                "measured": range(*measured),
+                "error": figure.error(),
+            }));
+        }
+        say(json!({
+            "validated": setting,
+            "figure": "run time",
+            "unit": "s",
+            "predicted": null,
+            "measured": range(*seconds),
+            "error": null,
+        }));
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod comparison;
+pub(crate) mod costs;
 pub(crate) mod dump;
 pub(crate) mod json;
 pub(crate) mod progress;

@@ -1,0 +1,26 @@
+//! `quire calibrate`.
+
+use crate::args::CalibrateArguments;
+use crate::exit::Failure;
+use crate::output::costs;
+use quire_measure::Costs;
+use std::process::ExitCode;
+
+pub(crate) fn run(arguments: &CalibrateArguments) -> Result<ExitCode, Failure> {
+    let measured = quire_measure::calibrate().map_err(Failure::work)?;
+    if arguments.json {
+        costs::print_json(&measured)?;
+    } else {
+        costs::print(&measured);
+    }
+    measured
+        .keep()
+        .map_err(|error| Failure::work(format!("the costs could not be kept for `quire advise`: {error}")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a page fault costs beside zeroing its page, in seconds, if this host was calibrated.
+pub(crate) fn fault_seconds() -> Option<f64> {
+    let costs = Costs::kept()?;
+    Some(costs.faults.get(&4096)?.fixed / 1e9)
+}

@@ -1,0 +1,35 @@
+//! What `quire calibrate` prints.
+
+use super::say;
+use crate::exit::Failure;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quire_measure::{Cost, Costs};
+
+pub(crate) fn print(costs: &Costs) {
+    say(format_args!("{}, Linux {}; nanoseconds, the middle of several rounds\n", costs.cpu, costs.kernel));
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(["what", "time", "least", "most", "of it zeroing"]);
+    let mut row = |what: String, cost: Cost, zeroing: String| {
+        let of = |value: f64| format!("{value:.0}");
+        table.add_row([what, of(cost.median), of(cost.min), of(cost.max), zeroing]);
+    };
+    for (size, cost) in &costs.faults {
+        row(format!("page fault, {} KiB", size >> 10), cost.total, format!("{:.0}", cost.zeroing));
+    }
+    row("page fault on a page that is in memory".to_owned(), costs.map_present, String::new());
+    row("zeroing 4 KiB".to_owned(), costs.zero_small, String::new());
+    row("zeroing 2 MiB".to_owned(), costs.zero_huge, String::new());
+    if let Some(collapse) = costs.collapse {
+        row("collapse of 2 MiB".to_owned(), collapse, String::new());
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    say(table);
+}
+
+pub(crate) fn print_json(costs: &Costs) -> Result<(), Failure> {
+    say(serde_json::to_string(costs).map_err(Failure::work)?);
+    Ok(())
+}
