@@ -73,7 +73,7 @@ pub(crate) fn with_progress(files: &[PathBuf], jobs: Option<usize>) -> Result<Pr
     let bar = Bar::new("advise", "replays");
     let at_once = jobs.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let prediction = predict(files, at_once, fault_seconds().unwrap_or(FAULT_SECONDS), &|done, total| {
-        bar.set(done as u64, total as u64)
+        bar.set(done as u64, total as u64);
     });
     bar.finish();
     prediction.map_err(|error| match error {

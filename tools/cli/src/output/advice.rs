@@ -241,7 +241,7 @@ fn measured(unit: &str, range: Range) -> String {
         "share" => format!("{:.0} %", value * 100.0),
         _ => count(value),
     };
-    if range.spread() == 0.0 {
+    if range.spread() == 0.0 || unit == "share" && range.spread() < NO_CHANGE {
         of(range.median)
     } else {
         format!("{} +-{}", of(range.median), of(range.spread()))

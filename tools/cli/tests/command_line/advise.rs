@@ -84,7 +84,7 @@ fn a_command_is_recorded_and_its_output_kept_apart() {
 fn what_cannot_be_predicted_from_is_refused_in_a_line() {
     for (arguments, words) in [
         (&[][..], "FILE"),
-        (&["x.qtr", "--", "true"], "cannot be used"),
+        (&["--validate", "x.qtr"], "CMD"),
         (&["/nonexistent/file.qtr"], "/nonexistent/file.qtr"),
         (&["--runs", "0", "--", "true"], "--runs"),
     ] {
@@ -115,4 +115,53 @@ fn a_recording_with_huge_pages_on_is_refused() {
     }
     let line = complaint(&output);
     assert!(line.contains(text(&file)) && line.contains("quire record"), "{line}");
+}
+
+/// The program itself runs under two settings, and the host has its own again afterwards.
+#[test]
+fn predictions_are_held_against_the_program_itself() {
+    let enabled = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+    let before = std::fs::read_to_string(enabled);
+    let output = quire(&["--validate", "--json", "--runs", "1", "--", "true"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(1) && (errors.contains("root") || errors.contains("another measurement"))
+    {
+        eprintln!("skipped: {errors}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let objects = objects(&output);
+    let found = |figure: &str| {
+        let lines = objects.iter().filter(|line| line["figure"] == figure);
+        lines.map(|line| (line["predicted"].clone(), line["measured"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!((found("peak anonymous").len(), found("run time").len()), (2, 2));
+    for (predicted, measured) in found("peak anonymous") {
+        let of = |range: &Value| range["median"].as_f64().expect("a number");
+        let (predicted, measured) = (of(&predicted), of(&measured));
+        assert!((predicted / measured - 1.0).abs() < 0.2, "{predicted} and {measured}");
+    }
+    assert_eq!(before.ok(), std::fs::read_to_string(enabled).ok());
+}
+
+#[test]
+fn a_calibration_prints_what_faults_cost() {
+    let folder = std::env::temp_dir().join(format!("quire-costs-{}", std::process::id()));
+    let output = Command::new(env!("CARGO_BIN_EXE_quire"))
+        .args(["calibrate", "--json"])
+        .env("XDG_CACHE_HOME", &folder)
+        .output()
+        .expect("quire starts");
+    let kept = std::fs::read_dir(folder.join("quire")).map_or(0, Iterator::count);
+    let _ = std::fs::remove_dir_all(&folder);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("another measurement") {
+        eprintln!("skipped: {errors}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let costs: Value = serde_json::from_slice(&output.stdout).expect("an object");
+    let total = |size: &str| costs["faults"][size]["total"]["median"].as_f64().expect("a time");
+    assert!(total("4096") > 0.0 && total("2097152") > total("4096"), "{costs}");
+    assert_eq!(kept, 1);
 }
