@@ -1,11 +1,12 @@
 //! `quire advise`.
 
+use crate::{quire, quire_with};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
-fn quire(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quire")).arg("advise").args(arguments).output().expect("quire starts")
+fn advise(arguments: &[&str]) -> Output {
+    quire(&[&["advise"], arguments].concat())
 }
 
 fn recording(name: &str) -> PathBuf {
@@ -33,7 +34,7 @@ fn complaint(output: &Output) -> String {
 #[test]
 fn a_recording_is_replayed_under_each_setting() {
     let file = recording("python-structures.qtr");
-    let output = quire(&["--json", text(&file)]);
+    let output = advise(&["--json", text(&file)]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let objects = objects(&output);
     let (verdict, rows) = objects.split_last().expect("rows and a verdict");
@@ -59,7 +60,7 @@ fn a_recording_is_replayed_under_each_setting() {
     );
 
     // The same again in words.
-    let output = quire(&[text(&file)]);
+    let output = advise(&[text(&file)]);
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("| thp=madvise (now)") && shown.contains("Not predicted:"), "{shown}");
     assert!(
@@ -71,7 +72,7 @@ fn a_recording_is_replayed_under_each_setting() {
 /// The program's output is not mixed with the advice, and its exit code is told.
 #[test]
 fn a_command_is_recorded_and_its_output_kept_apart() {
-    let output = quire(&["--runs", "2", "--json", "--", "sh", "-c", "echo from the program; exit 3"]);
+    let output = advise(&["--runs", "2", "--json", "--", "sh", "-c", "echo from the program; exit 3"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{errors}");
     assert_eq!(errors.lines().filter(|line| *line == "from the program").count(), 2, "{errors}");
@@ -88,11 +89,11 @@ fn what_cannot_be_predicted_from_is_refused_in_a_line() {
         (&["/nonexistent/file.qtr"], "/nonexistent/file.qtr"),
         (&["--runs", "0", "--", "true"], "--runs"),
     ] {
-        let line = complaint(&quire(arguments));
+        let line = complaint(&advise(arguments));
         assert!(line.contains(words), "{arguments:?}: {line}");
     }
     let (one, other) = (recording("git-log.qtr"), recording("shell-pipes.qtr"));
-    let line = complaint(&quire(&[text(&one), text(&other)]));
+    let line = complaint(&advise(&[text(&one), text(&other)]));
     assert!(line.contains("one command") && line.contains("shell-pipes"), "{line}");
 }
 
@@ -100,12 +101,9 @@ fn what_cannot_be_predicted_from_is_refused_in_a_line() {
 #[test]
 fn a_recording_with_huge_pages_on_is_refused() {
     let file = std::env::temp_dir().join(format!("quire-advise-{}.qtr", std::process::id()));
-    let recorded = Command::new(env!("CARGO_BIN_EXE_quire"))
-        .args(["record", "--thp=on", "-o", text(&file), "--", "true"])
-        .output()
-        .expect("quire starts");
+    let recorded = quire(&["record", "--thp=on", "-o", text(&file), "--", "true"]);
     assert!(recorded.status.success(), "{}", String::from_utf8_lossy(&recorded.stderr));
-    let output = quire(&[text(&file)]);
+    let output = advise(&[text(&file)]);
     let _ = std::fs::remove_file(&file);
     if std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
         .is_ok_and(|text| text.contains("[never]"))
@@ -122,7 +120,7 @@ fn a_recording_with_huge_pages_on_is_refused() {
 fn predictions_are_held_against_the_program_itself() {
     let enabled = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
     let before = std::fs::read_to_string(enabled);
-    let output = quire(&["--validate", "--json", "--runs", "1", "--", "true"]);
+    let output = advise(&["--validate", "--json", "--runs", "1", "--", "true"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(1) && (errors.contains("root") || errors.contains("another measurement"))
     {
@@ -147,11 +145,9 @@ fn predictions_are_held_against_the_program_itself() {
 #[test]
 fn a_calibration_prints_what_faults_cost() {
     let folder = std::env::temp_dir().join(format!("quire-costs-{}", std::process::id()));
-    let output = Command::new(env!("CARGO_BIN_EXE_quire"))
-        .args(["calibrate", "--json"])
-        .env("XDG_CACHE_HOME", &folder)
-        .output()
-        .expect("quire starts");
+    let output = quire_with(&["calibrate", "--json"], |command| {
+        command.env("XDG_CACHE_HOME", &folder);
+    });
     let kept = std::fs::read_dir(folder.join("quire")).map_or(0, Iterator::count);
     let _ = std::fs::remove_dir_all(&folder);
     let errors = String::from_utf8_lossy(&output.stderr);

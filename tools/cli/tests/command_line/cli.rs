@@ -1,13 +1,10 @@
 //! The command line as scripts see it: exit codes, one clear line for bad input, JSON.
 
+use crate::quire;
 use quire_trace::format::TraceReader;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-fn quire(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quire")).args(arguments).output().expect("quire starts")
-}
 
 fn recording(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name)

@@ -1,10 +1,6 @@
 //! `quire lab` as scripts see it: exit codes, one clear line for a wrong name, JSON.
 
-use std::process::{Command, Output};
-
-fn quire(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quire")).args(arguments).output().expect("quire starts")
-}
+use crate::quire;
 
 #[test]
 fn an_experiment_that_does_not_exist_is_one_line_and_exit_code_2() {

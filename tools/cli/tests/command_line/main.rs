@@ -5,3 +5,30 @@ mod cli;
 mod lab;
 mod output;
 mod schema;
+
+use std::process::{Command, Output};
+use std::sync::{PoisonError, RwLock};
+
+/// The host's settings of huge pages. Some commands change them for a moment, and what others find depends on them.
+static HOST_SETTINGS: RwLock<()> = RwLock::new(());
+
+/// Words of command lines that may change the host's settings.
+const CHANGE_SETTINGS: [&str; 3] = ["calibrate", "--validate", "lab"];
+
+/// Runs `quire` to its end.
+fn quire(arguments: &[&str]) -> Output {
+    quire_with(arguments, |_| ())
+}
+
+/// The same in another environment or folder.
+fn quire_with(arguments: &[&str], change: impl FnOnce(&mut Command)) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    change(command.args(arguments));
+    if CHANGE_SETTINGS.iter().any(|word| arguments.contains(word)) {
+        let _settings = HOST_SETTINGS.write().unwrap_or_else(PoisonError::into_inner);
+        command.output().expect("quire starts")
+    } else {
+        let _settings = HOST_SETTINGS.read().unwrap_or_else(PoisonError::into_inner);
+        command.output().expect("quire starts")
+    }
+}

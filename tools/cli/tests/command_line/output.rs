@@ -1,12 +1,9 @@
 //! What `quire record` and `quire run` write, and where.
 
+use crate::quire;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-
-fn quire(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quire")).args(arguments).output().expect("quire starts")
-}
 
 /// Whether programs can be followed here; says so if not.
 fn is_permitted(output: &Output) -> bool {

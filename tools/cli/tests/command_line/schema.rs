@@ -1,8 +1,8 @@
 //! What `--json` prints is what the schemas in docs/schema say.
 
+use crate::quire_with;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -88,11 +88,9 @@ fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
 fn lines_of(schema: &str, arguments: &[&str]) -> usize {
     let text = std::fs::read_to_string(root().join("docs/schema").join(schema)).expect("a schema");
     let schema: Value = serde_json::from_str(&text).expect("JSON");
-    let output = Command::new(env!("CARGO_BIN_EXE_quire"))
-        .args(arguments)
-        .current_dir(root())
-        .output()
-        .expect("quire");
+    let output = quire_with(arguments, |command| {
+        command.current_dir(root());
+    });
     let lines = String::from_utf8(output.stdout).expect("text");
     for line in lines.lines() {
         let value = serde_json::from_str(line).expect("an object a line");
